@@ -1,0 +1,50 @@
+# Verbs for people.  Each does its own set-up; the second run reuses it.
+.DEFAULT_GOAL := help
+.SUFFIXES:
+SHELL := /bin/bash
+.PHONY: help demo test test-mpich mpi4py-suite bench lint docs system
+
+PYTHON ?= python3
+SYSTEM ?= yes
+TESTS ?= tests
+LIMIT_S ?= 1500
+
+OPENMPI := .venv-openmpi
+MPICH := .venv-mpich
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+demo: $(OPENMPI)/.ready ## the main job in miniature, on 4 ranks of this machine
+	@$(OPENMPI)/bin/closeranks demo
+
+test: $(OPENMPI)/.ready system ## all that this machine can test, with Open MPI
+	@timeout --signal=INT --kill-after=30 $(LIMIT_S) $(OPENMPI)/bin/python -m pytest --durations=15 $(TESTS)
+
+test-mpich: $(MPICH)/.ready system ## the same with MPICH
+	@timeout --signal=INT --kill-after=30 $(LIMIT_S) $(MPICH)/bin/python -m pytest --durations=15 $(TESTS)
+
+mpi4py-suite: $(OPENMPI)/.ready $(MPICH)/.ready ## mpi4py's own tests, every type and mode, with both libraries
+	@$(OPENMPI)/bin/python -m pytest -m 'slow or exhaustive' tests/test_mpi4py_suite.py
+	@$(MPICH)/bin/python -m pytest -m 'slow or exhaustive' tests/test_mpi4py_suite.py
+
+bench: $(OPENMPI)/.ready ## all-reduce on 4 ranks of this machine, ours and the library's
+	@$(OPENMPI)/bin/closeranks run -n 4 -- $(OPENMPI)/bin/closeranks bench allreduce --sizes 8:4M --vs native
+
+lint: $(OPENMPI)/.ready ## style and types
+	@$(OPENMPI)/bin/ruff check
+	@$(OPENMPI)/bin/ruff format --check
+	@$(OPENMPI)/bin/mypy
+	@$(OPENMPI)/bin/mypy --explicit-package-bases tests
+
+docs: $(OPENMPI)/.ready ## docstrings, links and the README's examples
+	@$(OPENMPI)/bin/python -m pytest -q tests/test_docs.py
+
+system:
+	@[ "$(SYSTEM)" != yes ] || .ci/system
+
+# One environment a library: both bring their own mpirun.
+.venv-%/.ready: pyproject.toml setup.py .ci/python
+	@python=$$(.ci/python $(PYTHON)) && echo "setting up .venv-$* with $$python (once, a minute or two)" && "$$python" -m venv .venv-$*
+	@.venv-$*/bin/python -m pip install -qq --disable-pip-version-check --editable '.[$*,demo,plot,test]'
+	@touch $@

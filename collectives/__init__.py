@@ -1,0 +1,31 @@
+"""What is said: plans, their interpreters, the engine and the Communicator.
+
+`plan`, `simulate` and `cost` work without MPI, on any topology; the
+communicator and its operations are imported when they are first asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from closeranks.collectives.catalogue import algorithms
+from closeranks.collectives.cost import Cost, cost
+from closeranks.collectives.operations import MEAN
+from closeranks.collectives.plan import Plan
+from closeranks.collectives.planning import plan
+from closeranks.collectives.simulate import simulate
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator import Communicator
+
+__all__ = ["MEAN", "Communicator", "Cost", "Plan", "algorithms", "cost", "plan", "simulate"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs MPI when it is first asked for."""
+    if name != "Communicator":
+        raise AttributeError(f"module 'closeranks.collectives' has no attribute {name!r}")
+    value: object = import_module("closeranks.collectives.communicator").Communicator
+    globals()[name] = value
+    return value

@@ -1,0 +1,185 @@
+"""Gradients in buckets: combined while the next ones are computed.
+
+Arrays of one type are put side by side in buckets of about equal size, the
+last array first, since a backward pass makes the last layer's gradient first.
+As soon as all arrays of a bucket are ready it is on its way.  Buckets start in
+one fixed order on all ranks, whatever the order in which they become ready,
+since MPI wants collectives in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives.agreement import agree_equal
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.operations import Mean
+    from closeranks.collectives.persistent import Persistent
+
+Array = NDArray[Any]
+
+
+@dataclass
+class _Bucket:
+    """Arrays that travel together."""
+
+    names: list[str]
+    room: Array
+    operation: Persistent
+    missing: set[str]
+
+
+class Buckets:
+    """Arrays that are combined over all ranks, a bucket at a time.
+
+    Made by `Communicator.bucketed`, on every rank.  In each round every rank
+    calls `ready` once for every name, then `wait`.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks.
+    parameters : mapping of str to ndarray
+        The arrays.
+    bucket_bytes : int
+        Bytes of a bucket, at least 1; a larger array is a bucket of its own.
+    op : MPI.Op or Mean
+        The reduction.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        parameters: Mapping[str, Array],
+        bucket_bytes: int,
+        op: MPI.Op | Mean,
+    ) -> None:
+        if bucket_bytes < 1:
+            raise UsageError("bucketed", f"bucket_bytes is {bucket_bytes}", "give at least 1")
+        self._arrays = dict(parameters)
+        said = [(name, array.shape, str(array.dtype)) for name, array in self._arrays.items()]
+        agree_equal(MPI.Intracomm(comm), "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}")
+        self._buckets = [
+            self._bucket(comm, names, op) for names in packed(self._arrays, bucket_bytes)
+        ]
+        self._bucket_of = {name: b for b in self._buckets for name in b.names}
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def _bucket(self, comm: Communicator, names: list[str], op: MPI.Op | Mean) -> _Bucket:
+        """Make room for a bucket and its operation."""
+        arrays = [self._arrays[name] for name in names]
+        room = np.empty(sum(array.size for array in arrays), arrays[0].dtype)
+        return _Bucket(names, room, comm.Allreduce_init(MPI.IN_PLACE, room, op), set(names))
+
+    def ready(self, name: str) -> None:
+        """Say that an array is final on this rank.
+
+        Local; the array is copied and may be read, not written, until `wait`.
+
+        Parameters
+        ----------
+        name : str
+            One of the names given at the start.
+
+        Raises
+        ------
+        UsageError
+            If there is no such array, or it was ready before (local).
+        """
+        bucket = self._bucket_of.get(name)
+        if bucket is None:
+            raise UsageError("ready", f"no array {name!r}", f"one of {', '.join(self._arrays)}")
+        if name not in bucket.missing:
+            raise UsageError("ready", f"{name!r} is ready twice", "call wait() after each round")
+        start = 0
+        for other in bucket.names:
+            array = self._arrays[other]
+            if other == name:
+                bucket.room[start : start + array.size] = array.reshape(-1)
+                break
+            start += array.size
+        bucket.missing.discard(name)
+        self._start()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait for all buckets and put the results into the arrays.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Patience for each bucket in seconds; None waits as long as it takes.
+
+        Raises
+        ------
+        UsageError
+            If an array is not ready yet (local).
+        TimeoutError
+            After ``timeout_s``; `wait` again.
+        """
+        missing = [name for name in self._arrays if name in self._bucket_of[name].missing]
+        if missing:
+            raise UsageError("wait", f"not ready: {', '.join(missing)}", "call ready() for them")
+        for bucket in self._buckets:
+            bucket.operation.wait(timeout_s)
+        for bucket in self._buckets:
+            start = 0
+            for name in bucket.names:
+                array = self._arrays[name]
+                array[...] = bucket.room[start : start + array.size].reshape(array.shape)
+                start += array.size
+            bucket.missing = set(bucket.names)
+        self._next = 0
+
+    def close(self) -> None:
+        """Let go of the buckets.  Local; harmless twice."""
+        for bucket in self._buckets:
+            bucket.operation.close()
+
+    def _start(self) -> None:
+        """Start every bucket whose turn it is and whose arrays are all ready."""
+        while self._next < len(self._buckets) and not self._buckets[self._next].missing:
+            bucket = self._buckets[self._next]
+            bucket.operation.start()
+            self._next += 1
+
+
+def packed(arrays: Mapping[str, Array], bucket_bytes: int) -> list[list[str]]:
+    """Put names into buckets: the last first, one type a bucket.
+
+    Local; the same wherever names, shapes and types are.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        The arrays.
+    bucket_bytes : int
+        When a bucket is full, in bytes.
+
+    Returns
+    -------
+    list of list of str
+        Every name once.
+    """
+    buckets: list[list[str]] = []
+    full = bucket_bytes
+    dtype: np.dtype[Any] | None = None
+    for name in reversed(list(arrays)):
+        array = arrays[name]
+        if array.dtype != dtype or full + array.nbytes > bucket_bytes:
+            buckets.append([])
+            dtype, full = array.dtype, 0
+        buckets[-1].append(name)
+        full += array.nbytes
+    return buckets

@@ -1,0 +1,78 @@
+"""All algorithms, listed once: tested, priced, explained and benched."""
+
+from __future__ import annotations
+
+from closeranks.collectives.flat import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    bcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+)
+from closeranks.collectives.hierarchical.algorithms import HIERARCHICAL
+from closeranks.collectives.plan import Algorithm
+from closeranks.errors import UsageError
+
+_FLAT: dict[str, tuple[Algorithm, ...]] = {
+    "barrier": barrier.ALGORITHMS,
+    "bcast": bcast.ALGORITHMS,
+    "reduce": reduce.ALGORITHMS,
+    "allreduce": allreduce.ALGORITHMS,
+    "reduce_scatter_block": reduce_scatter.ALGORITHMS,
+    "reduce_scatter": reduce_scatter.ALGORITHMS,
+    "allgather": allgather.ALGORITHMS,
+    "allgatherv": allgather.ALGORITHMS_V,
+    "gather": gather.ALGORITHMS,
+    "gatherv": gather.ALGORITHMS_V,
+    "scatter": scatter.ALGORITHMS,
+    "scatterv": scatter.ALGORITHMS_V,
+    "alltoall": alltoall.ALGORITHMS,
+    "alltoallv": alltoall.ALGORITHMS_V,
+    "scan": scan.ALGORITHMS,
+    "exscan": scan.ALGORITHMS_EXCLUSIVE,
+}
+ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
+    operation: (*flat, *HIERARCHICAL.get(operation, ())) for operation, flat in _FLAT.items()
+}
+
+
+def algorithms(operation: str) -> tuple[str, ...]:
+    """Names that ``algorithm=`` takes for an operation, besides "auto" and "native".
+
+    Parameters
+    ----------
+    operation : str
+        For instance ``"allreduce"``.
+
+    Returns
+    -------
+    tuple of str
+        Names, in the order of the catalogue.
+
+    Raises
+    ------
+    UsageError
+        If there is no such operation.
+    """
+    if operation not in ALGORITHMS:
+        raise UsageError(
+            "algorithms", f"no operation {operation!r}", f"one of {', '.join(ALGORITHMS)}"
+        )
+    return tuple(algorithm.name for algorithm in ALGORITHMS[operation])
+
+
+def find(operation: str, name: str) -> Algorithm:
+    """Return the algorithm ``name`` of an operation; UsageError names the choices."""
+    names = algorithms(operation)
+    if name not in names:
+        raise UsageError(
+            operation,
+            f"no algorithm {name!r}",
+            f"one of auto, native, {', '.join(names)}",
+        )
+    return ALGORITHMS[operation][names.index(name)]

@@ -1,0 +1,262 @@
+"""Which algorithm for which call: the same answer on every rank.
+
+The answer follows from what MPI obliges all ranks to agree on (operation,
+bytes of the signature, whether operands commute) and from numbers agreed at
+init. Prices come from `cost` over the measured links.  A price is a guess, so
+a communicator may try: the first calls of a kind go in turn to the cheapest
+plan and to the library, and the ranks agree on the faster one (`Trial`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.collectives.catalogue import ALGORITHMS, find
+from closeranks.collectives.cost import Cost, Speed, cost
+from closeranks.collectives.plan import Algorithm, Plan
+from closeranks.collectives.problem import VECTOR, Problem
+from closeranks.collectives.trial import Trial
+from closeranks.comms.topology import Topology
+from closeranks.errors import UsageError
+
+#: The library's own collective.
+NATIVE = "native"
+#: Plans with more steps a rank than this are not priced where others are.
+MANY_STEPS = 20_000
+#: Operations whose sizes no rank knows in full: one choice for all sizes.
+UNSIZED = frozenset({"gatherv", "scatterv", "alltoallv"})
+#: At most so many plans are tried, none predicted slower than the best by more.
+MOST_TRIED, NEAR = 4, 1.2
+#: Rounds of a trial by what a call is predicted to take: (seconds below, rounds).
+ROUNDS = ((5e-3, 8), (0.1, 4), (float("inf"), 1))
+_TYPICAL_BYTES = 4096
+#: All-reduces whose price stands for ours where the library's is guessed.
+_YARDSTICKS = ("recursive_doubling", "rabenseifner")
+
+
+class Call(NamedTuple):
+    """What the choice may depend on.
+
+    Attributes
+    ----------
+    operation : str
+        For instance ``allreduce``.
+    size_class : int
+        Bit length of the signature's bytes (of the vector, or of one rank's
+        block; v-operations that all ranks know in full: of the mean block);
+        0 for `UNSIZED` operations.
+    commutative : bool
+        Whether operands may change places.
+    native : bool
+        Whether the library can do it at all (not for bfloat16 sums, say).
+    """
+
+    operation: str
+    size_class: int
+    commutative: bool = True
+    native: bool = True
+
+
+@dataclass(frozen=True)
+class NativeModel:
+    """The library's time, ``latency_s + bytes * s_per_byte``, by operation.
+
+    Measured on a few calls of the all-reduce at init and agreed; another
+    operation is priced by its ratio to the all-reduce among our own plans.
+    """
+
+    latency_s: float
+    s_per_byte: float
+
+    def seconds(self, nbytes: float) -> float:
+        """Time of an all-reduce of ``nbytes``."""
+        return self.latency_s + nbytes * self.s_per_byte
+
+
+class Choice(NamedTuple):
+    """An answer, with its reasons.
+
+    Attributes
+    ----------
+    algorithm : str
+        The algorithm for the next call.
+    predicted_s : float
+        Its predicted (or agreed measured) time, seconds.
+    predictions : dict of str to float
+        Predicted seconds of every candidate.
+    objections : dict of str to str
+        Why the others are no candidates.
+    trial : Trial or None
+        Measured times, where calls are tried.
+    """
+
+    algorithm: str
+    predicted_s: float
+    predictions: dict[str, float]
+    objections: dict[str, str]
+    trial: Trial | None
+
+
+class Chooser:
+    """Chooses for one communicator; every rank's gives the same answers.
+
+    Parameters
+    ----------
+    topology : Topology
+        Links measured and agreed, or made up.
+    native : NativeModel, optional
+        The library's agreed times; without it "native" is tried, not priced.
+    speed : Speed, optional
+        Costs beside the wire, agreed.
+    trials : bool
+        Whether the first calls of a kind may be used to measure.
+    allow_native : bool
+        False for ``deterministic`` communicators.
+    forced : mapping of str to str, optional
+        Operation -> algorithm, from a tuning file.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        native: NativeModel | None = None,
+        speed: Speed | None = None,
+        trials: bool = False,
+        allow_native: bool = True,
+        forced: Mapping[str, str] | None = None,
+    ) -> None:
+        self.topology, self.native = topology, native
+        self.speed = speed or Speed()
+        self.trials, self.allow_native = trials, allow_native
+        self.forced = dict(forced or {})
+        self._choices: dict[Call, Choice] = {}
+
+    def choose(self, call: Call) -> Choice:
+        """Return the algorithm for the next call of a kind, which may be a trial."""
+        found = self.settled(call)
+        if found.trial is None or found.trial.winner is not None:
+            return found
+        return found._replace(algorithm=found.trial.turn)
+
+    def settled(self, call: Call) -> Choice:
+        """Return the agreed fastest, or the best prediction as long as there is none."""
+        known = self._choices.get(call)
+        if known is None:
+            known = self._choices[call] = self._consider(call)
+        trial = known.trial
+        if trial is None or trial.winner is None:
+            return known
+        return known._replace(algorithm=trial.winner, predicted_s=trial.agreed_s[trial.winner])
+
+    def cheapest(self, problem: Problem) -> str:
+        """Name of the cheapest plan for exactly this problem, native left aside."""
+        prices, objections = self._prices(problem)
+        if not prices:
+            raise UsageError(problem.operation, "no algorithm applies", _listed(objections))
+        return min(prices, key=lambda name: prices[name].seconds)
+
+    def _consider(self, call: Call) -> Choice:
+        problem = self.example(call)
+        if call.operation in self.forced:
+            return Choice(self.forced[call.operation], 0.0, {}, {}, None)
+        prices, objections = self._prices(problem)
+        predictions = {name: price.seconds for name, price in prices.items()}
+        native = call.native and self.allow_native
+        if not native:
+            objections[NATIVE] = "deterministic" if call.native else "the library cannot"
+        elif self.native is not None:
+            predictions[NATIVE] = self._native_s(problem, predictions)
+        if not predictions:
+            if native:
+                return Choice(NATIVE, 0.0, {}, objections, None)
+            raise UsageError(call.operation, "no algorithm applies", _listed(objections))
+        best = min(predictions, key=lambda name: predictions[name])
+        trial = self._trial(predictions) if native and self.trials else None
+        if native and self.native is None and trial is None:
+            best = NATIVE
+        return Choice(best, predictions.get(best, 0.0), predictions, objections, trial)
+
+    def _trial(self, predictions: Mapping[str, float]) -> Trial | None:
+        """Try the cheapest plans that are near each other, and the library."""
+        plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
+        if not plans:
+            return None
+        least = predictions[plans[0]]
+        near = [name for name in plans[:MOST_TRIED] if predictions[name] <= NEAR * least]
+        rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
+        return Trial((*near, NATIVE), rounds=rounds)
+
+    def _prices(self, problem: Problem) -> tuple[dict[str, Cost], dict[str, str]]:
+        prices: dict[str, Cost] = {}
+        objections: dict[str, str] = {}
+        long: list[Algorithm] = []
+        for algorithm in ALGORITHMS.get(problem.operation, ()):
+            objection = algorithm.objection(problem)
+            if objection:
+                objections[algorithm.name] = objection
+            elif _is_long(Plan(problem, algorithm)):
+                long.append(algorithm)
+            else:
+                prices[algorithm.name] = cost(Plan(problem, algorithm), speed=self.speed)
+        for algorithm in long:
+            if prices:
+                objections[algorithm.name] = f"more than {MANY_STEPS} steps a rank"
+            else:
+                prices[algorithm.name] = cost(Plan(problem, algorithm), speed=self.speed)
+        return prices, objections
+
+    def _native_s(self, problem: Problem, predictions: Mapping[str, float]) -> float:
+        assert self.native is not None
+        nbytes = problem.count * problem.itemsize
+        if problem.operation == "allreduce":
+            return self.native.seconds(nbytes)
+        if not predictions:
+            return 0.0
+        count = max(problem.count, 1)
+        example = Problem("allreduce", self.topology, count=count, itemsize=problem.itemsize)
+        plans = [Plan(example, find("allreduce", name)) for name in _YARDSTICKS]
+        ours = min(cost(plan, speed=self.speed).seconds for plan in plans)
+        return self.native.seconds(nbytes) * min(predictions.values()) / max(ours, 1e-9)
+
+    def example(self, call: Call) -> Problem:
+        """Return the problem that stands for all calls of a kind."""
+        size = self.topology.size
+        nbytes = 1 << max(call.size_class - 1, 0)
+        if call.operation in UNSIZED:
+            nbytes = _TYPICAL_BYTES
+        counts: NDArray[np.int64] | None = None
+        if call.operation in VECTOR:
+            counts = np.full(size, nbytes, dtype=np.int64)
+        elif call.operation == "alltoallv":
+            counts = np.full((size, size), nbytes // 8, dtype=np.int64)
+        return Problem(
+            call.operation,
+            self.topology,
+            count=nbytes if counts is None and call.operation != "barrier" else 0,
+            counts=counts,
+            itemsize=1,
+            commutative=call.commutative,
+        )
+
+
+def size_class(nbytes: int) -> int:
+    """Class of a size: sizes from a power of two up to the next share one."""
+    return int(nbytes).bit_length()
+
+
+def _is_long(plan: Plan) -> bool:
+    """Whether a middle rank has too many steps to be priced lightly."""
+    if plan.size <= MANY_STEPS // 16:
+        return False
+    return next(islice(plan.steps(plan.size // 2), MANY_STEPS, None), None) is not None
+
+
+def _listed(objections: Mapping[str, str]) -> str:
+    return "; ".join(f"{name}: {why}" for name, why in objections.items()) or "none is known"

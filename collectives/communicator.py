@@ -1,0 +1,382 @@
+"""The communicator: an `MPI.Intracomm` whose collectives know the hierarchy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives import context
+from closeranks.collectives.agreement import agree_equal
+from closeranks.collectives.blocking import Blocking
+from closeranks.collectives.bucketed import Buckets
+from closeranks.collectives.derived import Deriving
+from closeranks.collectives.engine import engine
+from closeranks.collectives.family import alike, check_timeout
+from closeranks.collectives.nonblocking import Nonblocking
+from closeranks.collectives.operations import MEAN
+from closeranks.collectives.prepared import Prepared
+from closeranks.collectives.service import Service
+from closeranks.collectives.world import World
+from closeranks.comms.shared_file import share
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import PeerLate, Unavailable
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+    from closeranks.collectives.choose import Chooser
+    from closeranks.collectives.explain import Explanation
+    from closeranks.collectives.family import Family
+    from closeranks.collectives.operations import Mean
+    from closeranks.collectives.statistics import Statistics
+    from closeranks.comms.topology import Topology
+
+#: Seconds that closing waits for the other ranks.
+CLOSING_S = 30.0
+#: Where arrays of different ranks start in node memory: on pages of their own.
+_PAGE = 4096
+
+
+class Communicator(Blocking, Nonblocking, Prepared, Deriving):
+    """A communicator made by `closeranks.init`, or derived from one.
+
+    It takes the place of ``MPI.COMM_WORLD`` anywhere: windows, files, h5py,
+    petsc4py.  Leave it by the ``with`` block, or `close` it.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm, optional
+        The handle to take over; `adopt` makes the object work.
+    """
+
+    _seats: tuple[int, ...]
+    _topology: Topology
+    _world: World | None
+    _is_first: bool
+
+    def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
+        """Make the object around a handle; `adopt` makes it work."""
+        return MPI.Intracomm.__new__(cls, comm)
+
+    @classmethod
+    def adopt(
+        cls,
+        plain: MPI.Intracomm,
+        family: Family,
+        topology: Topology,
+        *,
+        chooser: Chooser,
+        world: World | None = None,
+        seats: tuple[int, ...],
+    ) -> Communicator:
+        """Make a communicator around an MPI communicator.
+
+        Local; the world is opened when the first plan is needed.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            The communicator; freed by `close`.
+        family : Family
+            Options it shares with others.
+        topology : Topology
+            Where its ranks sit.
+        chooser : Chooser
+            Who chooses algorithms.
+        world : World, optional
+            What carries plans, if it is there already.
+        seats : tuple of int
+            Rank -> rank in the first world.
+
+        Returns
+        -------
+        Communicator
+            Of the same ranks.
+        """
+        made = cls(plain)
+        made._family, made._seats, made._topology = family, seats, topology
+        made._world = world
+        made._service = Service(plain, family, made._open_world, chooser)
+        made._quick = made._service.counters.quick
+        made._members, made._place = plain.size, plain.rank
+        made._is_first = world is not None
+        return made
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()
+
+    @property
+    def hierarchy(self) -> Topology:
+        """Where the ranks sit."""
+        return self._topology
+
+    @property
+    def epoch(self) -> int:
+        """Number of recoveries so far."""
+        return self._family.world.epoch
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Seats of the members, ascending."""
+        return tuple(sorted(self._seats))
+
+    @property
+    def seat(self) -> int:
+        """Seat of this process: its rank in the first world."""
+        return self._seats[self._place]
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process entered later than the others."""
+        return self._family.joined
+
+    def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
+        """Say which algorithm a call would use, and why.
+
+        Local.
+
+        Parameters
+        ----------
+        operation : str
+            For instance ``"allreduce"``.
+        nbytes : int
+            Bytes of the vector, or of one rank's block.
+        dtype : dtype
+            Element, for operations that reduce.
+
+        Returns
+        -------
+        Explanation
+            Printable; ``.algorithm``, ``.predicted_s``, ``.bytes_per_level`` and
+            ``.candidates``.
+
+        Raises
+        ------
+        UsageError
+            If there is no such operation (local).
+        """
+        return self._service.explain(operation, nbytes, np.dtype(dtype))
+
+    def statistics(self) -> Statistics:
+        """Give this rank's counters since `init`.
+
+        Returns
+        -------
+        Statistics
+            Of this communicator alone, not of those derived from it.
+        """
+        return self._service.counters.freeze()
+
+    @contextmanager
+    def using(
+        self,
+        *,
+        algorithm: str | Mapping[str, str] = "auto",
+        timeout_s: float | None = None,
+        compression: object = None,
+        wire: object = None,
+    ) -> Iterator[None]:
+        """Set options for the calls of a ``with`` block.
+
+        Collective; they concern this communicator, those derived from it and
+        the one it was derived from, in the current context (`contextvars`).
+
+        Parameters
+        ----------
+        algorithm : str or mapping of str to str
+            "native", or one name for every operation that has it, or
+            operation -> name.
+        timeout_s : float, optional
+            Deadline of each call, seconds.
+        compression, wire : optional
+            Not available yet.
+
+        Yields
+        ------
+        None
+            The options hold until the block ends.
+
+        Raises
+        ------
+        Disagreement
+            On every rank, if the ranks ask for different options.
+        UsageError, Unavailable
+            If an option cannot be used (local).
+        """
+        if compression is not None or wire is not None:
+            raise Unavailable("compression in flight", "leave compression and wire out")
+        names = context.chosen_names(algorithm, "using")
+        check_timeout("using", timeout_s)
+        said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
+        agree_equal(self._service.plain, "using", f"algorithm {said!r}, timeout_s {timeout_s}")
+        outer = context.active(self._family)
+        if outer is not None:
+            names = {**outer.algorithms, **names}
+            timeout_s = outer.timeout_s if timeout_s is None else timeout_s
+        token = context.ACTIVE.set(
+            (*context.ACTIVE.get(), context.Options(self._family, names, timeout_s))
+        )
+        self._family.override(+1)
+        try:
+            yield
+        finally:
+            self._family.override(-1)
+            context.ACTIVE.reset(token)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
+        """Make an array in memory that the node's ranks share.
+
+        Collective; each rank gets one of its own, whose shape may differ.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            Shape of this rank's array.
+        dtype : dtype
+            Its element.
+
+        Returns
+        -------
+        ndarray
+            Zeros; the memory is given back when all ranks of the node have
+            dropped theirs.
+
+        Raises
+        ------
+        Unavailable
+            On all ranks of a node, if it has no memory left to share.
+        """
+        kind = np.dtype(dtype)
+        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+        node = self._service.world.node
+        pages = -(-nbytes // _PAGE) * _PAGE
+        ends = np.cumsum(node.allgather(pages))
+        file = share(node, max(int(ends[-1]), _PAGE))
+        start = int(ends[node.rank]) - pages
+        array = file.array[start : start + nbytes].view(kind).reshape(shape)
+        file.close()
+        return array
+
+    def bucketed(
+        self,
+        parameters: Mapping[str, NDArray[Any]],
+        bucket_bytes: int = 25 << 20,
+        op: MPI.Op | Mean = MEAN,
+    ) -> Buckets:
+        """Combine many arrays, a bucket at a time, while others are computed.
+
+        Collective: every rank passes arrays of the same names, shapes and types
+        in the same order.
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            The arrays; they take the results.
+        bucket_bytes : int
+            How much goes into one message, in bytes.
+        op : MPI.Op or cr.MEAN
+            The reduction.
+
+        Returns
+        -------
+        Buckets
+            ``.ready(name)`` in any order of names, the same on all ranks or not;
+            ``.wait()``.
+
+        Raises
+        ------
+        Disagreement
+            On every rank, if the ranks pass different arrays.
+        """
+        return Buckets(self, parameters, bucket_bytes, op)
+
+    def close(self) -> None:
+        """Free this communicator; the first of a family frees the whole family.
+
+        Collective, harmless twice.
+
+        Raises
+        ------
+        PeerLate
+            If other ranks do not come within 30 s.
+        """
+        if self == MPI.COMM_NULL:
+            return
+        plain = self._service.plain
+        arrived, deadline = plain.Ibarrier(), Deadline(CLOSING_S)
+        if not wait(arrived.Test, progress=engine().progress, deadline=deadline):
+            raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
+        if self._is_first:
+            self._family.shut()
+        if self._world is not None:
+            if not self._is_first:
+                self._family.world.disown(self._world)
+            self._world.close()
+        if not self._is_first:
+            self._family.world.disown(self)
+        self._release()
+
+    def Free(self) -> None:
+        """Free this communicator, see `close`."""
+        self.close()
+
+    def abandon(self) -> None:
+        """Give the whole family up after an error; nobody is waited for.
+
+        Local, harmless twice.
+        """
+        if self == MPI.COMM_NULL:
+            return
+        self._family.shut()
+        self._family.world.revoke()
+        self._family.world.close()
+        self._release()
+
+    def _release(self) -> None:
+        """Drop the handle; later calls find none."""
+        if self._family.world.revoked:
+            self._service.shut()
+            return
+        MPI.Intracomm.Free(self)
+        self._service.shut()
+
+    def _open_world(self) -> World:
+        """Open what carries plans; collective."""
+        if self._world is None:
+            first = self._family.world
+            self._world = first.own(World(first.epoch, self._service.plain, self._topology))
+        return self._world
+
+    def _alias(self) -> MPI.Intracomm:
+        self._family.world.check("derive")
+        return self._service.plain
+
+    def _derive(self, made: MPI.Comm) -> Communicator:
+        if made == MPI.COMM_NULL:
+            return MPI.COMM_NULL  # type: ignore[return-value]
+        plain = MPI.Intracomm(made)
+        group, ours = plain.Get_group(), self._service.plain.Get_group()
+        ranks = MPI.Group.Translate_ranks(group, list(range(plain.size)), ours)
+        group.Free()
+        ours.Free()
+        topology = self._topology.restrict(ranks)
+        chooser = alike(self._service.chooser, topology)
+        seats = tuple(self._seats[rank] for rank in ranks)
+        child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
+        return self._family.world.own(child)

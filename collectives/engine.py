@@ -1,0 +1,257 @@
+"""The one engine of a process: it drives everything that is in flight.
+
+All MPI calls of the package happen under its lock.  A blocking call, an ``I``
+call and a persistent operation are three ways to drive the same executions:
+start one and wait; start one and come back; start one again and again.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from collections.abc import Callable
+from functools import cache
+
+from closeranks.collectives.execute import Execution
+from closeranks.collectives.failure import late
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import Revoked, Unavailable
+
+#: Rounds between two looks at abort words and deadlines.
+_LOOK_EVERY = 16
+
+
+class Engine:
+    """Everything in flight in this process, and the lock of its MPI calls.
+
+    Made by `engine`; any thread may call any method.  Executions of one world
+    are started in the order of their sequence numbers.
+
+    Attributes
+    ----------
+    lock : threading.RLock
+        Held around every MPI call of the package; a client that calls MPI on a
+        world's communicators holds it too.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._flying: list[Execution] = []
+        self._graves: list[Execution] = []
+        self._rounds = 0
+        self._thread: threading.Thread | None = None
+        self._background = 0
+        self._stopping = False
+
+    @property
+    def in_flight(self) -> tuple[Execution, ...]:
+        """Executions that have not drained, in the order in which they advance."""
+        return tuple(self._flying)
+
+    def start(self, execution: Execution, *, background: bool = False) -> None:
+        """Take an execution and do what can be done at once.
+
+        Local; never blocks.
+
+        Parameters
+        ----------
+        execution : Execution
+            Just made; its world may not be revoked.
+        background : bool
+            Whether it must finish without anybody calling the engine: a thread
+            drives the engine while any such execution is in flight, which needs
+            MPI_THREAD_MULTIPLE.
+
+        Raises
+        ------
+        Revoked
+            If its world is revoked; local.
+        Unavailable
+            If ``background`` asks for threads that MPI was not initialised for.
+        """
+        with self.lock:
+            try:
+                execution.bound.world.check(execution.operation)
+                if background:
+                    _check_threads()
+            except (Revoked, Unavailable):
+                execution.bound.busy = False
+                raise
+            execution.bound.world.entered(execution.identity.sequence)
+            for step, native in execution.bound.native.items():
+                native.enter(execution, step)
+            place = len(self._flying)
+            while place and self._flying[place - 1].priority < execution.priority:
+                place -= 1
+            self._flying.insert(place, execution)
+            self._advance(execution)
+            self._look_now_and_then()
+            if background and not execution.finished:
+                self._background += 1
+                execution.when_finished(self._landed)
+                self._start_thread()
+
+    def progress(self) -> bool:
+        """Advance everything in flight once; True if anything moved.
+
+        Local; never blocks: where another thread is at it, nothing is done.
+        """
+        if not self.lock.acquire(blocking=False):
+            return False
+        try:
+            moved = False
+            for execution in tuple(self._flying):
+                before = execution.completed
+                self._advance(execution)
+                moved = moved or execution.completed != before
+            self._look_now_and_then()
+            return moved
+        finally:
+            self.lock.release()
+
+    def test(self, execution: Execution) -> bool:
+        """Advance everything once and return whether ``execution`` has finished.
+
+        Local; never blocks.
+
+        Raises
+        ------
+        PeerError, BaseException
+            What made it fail.
+        """
+        if not execution.finished:
+            self.progress()
+        if execution.finished and execution.error is not None:
+            raise execution.error
+        return execution.finished
+
+    def wait(self, execution: Execution, timeout_s: float | None = None) -> None:
+        """Drive the engine until ``execution`` has finished.
+
+        Local.  The caller's buffers are free again once it has drained, which is
+        now unless messages of the plan are optional.
+
+        Parameters
+        ----------
+        execution : Execution
+            Started before.
+        timeout_s : float, optional
+            The caller's patience; None waits as long as the execution's deadline.
+
+        Raises
+        ------
+        TimeoutError
+            After ``timeout_s``: the operation goes on and keeps its buffers.
+        PeerLate
+            When the execution's deadline has passed: it is dead, its world revoked.
+        PeerLost, Revoked
+            If ranks died or another rank gave up.
+        """
+        self._until(lambda: execution.finished, execution, timeout_s)
+
+    def drain(self, execution: Execution, timeout_s: float | None = None) -> None:
+        """Drive the engine until ``execution`` has drained; as `wait` otherwise."""
+        self._until(lambda: execution.drained, execution, timeout_s)
+
+    def _until(
+        self, ready: Callable[[], bool], execution: Execution, timeout_s: float | None
+    ) -> None:
+        deadline = None if timeout_s is None else Deadline(timeout_s)
+        over = wait(
+            lambda: execution.error is not None or ready(),
+            progress=self.progress,
+            deadline=deadline,
+        )
+        if execution.error is not None:
+            raise execution.error
+        if not over:
+            raise TimeoutError(
+                f"{execution.operation}: not finished after {timeout_s:g} s; it goes on and keeps"
+                " its buffers, wait for it again"
+            )
+
+    def fail(self, execution: Execution, error: BaseException) -> None:
+        """End an execution with an error and revoke its world.  Local."""
+        with self.lock:
+            execution.fail(error)
+            self._bury(execution)
+
+    def _advance(self, execution: Execution) -> None:
+        execution.advance()
+        if execution.error is not None:
+            self._bury(execution)
+        elif execution.drained:
+            self._flying.remove(execution)
+
+    def _bury(self, execution: Execution) -> None:
+        """Revoke the world of a failed execution; keep its buffers until MPI lets go."""
+        if execution in self._flying:
+            self._flying.remove(execution)
+            self._graves.append(execution)
+        execution.bound.world.revoke()
+
+    def _look_now_and_then(self) -> None:
+        self._rounds += 1
+        if self._rounds % _LOOK_EVERY == 0:
+            self._look()
+
+    def _look(self) -> None:
+        """Look at deadlines and abort words, and at requests of the dead."""
+        for execution in tuple(self._flying):
+            deadline, world = execution.deadline, execution.bound.world
+            if world.revoked:
+                self.fail(execution, Revoked(execution.operation))
+            elif deadline is not None and deadline.expired:
+                self.fail(execution, late(execution, deadline))
+        if self._graves:
+            self._graves = [execution for execution in self._graves if not execution.settled()]
+
+    def stop(self) -> None:
+        """End the progress thread, if there is one.
+
+        Local.  Called when the interpreter exits, before MPI is finalized.
+        """
+        thread = self._thread
+        self._stopping = True
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=1.0)
+        self._stopping = False
+
+    def _landed(self, execution: Execution) -> None:  # noqa: ARG002 - a callback's signature
+        self._background -= 1
+
+    def _start_thread(self) -> None:
+        if self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._drive, name="closeranks", daemon=True)
+        self._thread.start()
+
+    def _drive(self) -> None:
+        """Drive the engine while executions that count on it are in flight."""
+        while True:
+            wait(
+                lambda: self._background == 0 or self._stopping,
+                progress=self.progress,
+                polite=True,
+            )
+            with self.lock:
+                if self._background == 0 or self._stopping:
+                    self._thread = None
+                    return
+
+
+def _check_threads() -> None:
+    from mpi4py import MPI
+
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        raise Unavailable(
+            "progress without the program's help", "initialise MPI with THREAD_MULTIPLE"
+        )
+
+
+@cache
+def engine() -> Engine:
+    """Return this process's engine.  Local; any thread."""
+    made = Engine()
+    atexit.register(made.stop)
+    return made

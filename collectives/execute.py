@@ -1,0 +1,387 @@
+"""Run a bound plan, a little at a time.
+
+An `Execution` is one run of a plan on this rank.  `Execution.advance` starts
+every step that is ready, in the order of the steps' numbers, looks at what has
+completed, and returns; it never blocks.  This interpreter is the reference:
+what it does with a table is what every other one must do.
+
+Tags.  Messages travel on the world's own duplicate of the communicator (so an
+epoch never meets another), with ``tag = (sequence mod window) * 2**21 +
+slot``; `window` is as large as the library's MPI_TAG_UB allows (1024 in Open
+MPI, 256 in MPICH).  An execution starts only when the one ``window`` before it
+has drained on this rank; since MPI keeps the order of equal tags between two
+ranks, two executions never take each other's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives.bound import (
+    COPY,
+    DROPPED,
+    LONG_RECEIVE,
+    LONG_SEND,
+    RECEIVE,
+    REDUCE,
+    SEND,
+    Bound,
+)
+from closeranks.collectives.failure import translated
+from closeranks.collectives.look import Look, Poll
+from closeranks.collectives.quiet import QUIET, is_gone, quietly
+from closeranks.collectives.script import Kind
+from closeranks.collectives.symbolic import Symbolic
+from closeranks.comms.wait import Deadline
+
+Array = NDArray[Any]
+
+#: Bits of a tag that hold the slot: 20 for plans, one more for leaves written out.
+SLOT_BITS: Final = 21
+#: Requests up to this number are tested one by one, more of them by Testsome.
+_FEW: Final = 4
+
+
+class Identity(NamedTuple):
+    """What an execution is called, equally on all its ranks.
+
+    Attributes
+    ----------
+    epoch : int
+        Epoch of the world.
+    sequence : int
+        Its number among the world's collectives, see `World.sequence`.
+    """
+
+    epoch: int
+    sequence: int
+
+
+class Execution:
+    """One run of a bound plan on this rank.
+
+    Local to make.  Driven by `closeranks.collectives.engine.Engine`, whose lock
+    every call of a method needs; attributes may be read without.
+
+    Parameters
+    ----------
+    bound : Bound
+        The plan and its memory; taken until the execution has drained.
+    identity : Identity
+        Equal on all ranks.
+    priority : int
+        Executions of a higher priority are advanced first.
+    deadline : Deadline, optional
+        The communicator's patience: when it expires the execution fails with
+        `PeerLate` and its world is revoked.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether the result may be used, or `error` says why there is none.
+    drained : bool
+        Whether all steps are done, so that the buffers are free again; may come
+        later than ``finished`` where messages are optional.
+    error : BaseException or None
+        Why it failed.
+    completed : int
+        Steps done so far.
+    """
+
+    __slots__ = (
+        "_admitted",
+        "_advancing",
+        "_base",
+        "_callbacks",
+        "_hooks",
+        "_left",
+        "_owners",
+        "_pieces",
+        "_polls",
+        "_ready",
+        "_requests",
+        "_required",
+        "_symbolic",
+        "bound",
+        "completed",
+        "deadline",
+        "done",
+        "drained",
+        "error",
+        "finished",
+        "identity",
+        "priority",
+    )
+
+    def __init__(
+        self,
+        bound: Bound,
+        identity: Identity,
+        *,
+        priority: int = 0,
+        deadline: Deadline | None = None,
+    ) -> None:
+        assert not bound.busy, "one execution at a time may use a bound plan"
+        bound.busy = True
+        self.bound, self.identity = bound, identity
+        self.priority, self.deadline = priority, deadline
+        self.finished = self.drained = False
+        self.error: BaseException | None = None
+        self.completed = 0
+        self.done = bytearray(len(bound.need))
+        self._base = bound.world.first_tag(identity.sequence)
+        self._left = bound.need.copy()
+        self._ready = bound.first.copy()
+        heapify(self._ready)
+        self._required = len(self._left) - len(bound.optional)
+        self._requests: list[MPI.Request] = []
+        self._owners: list[int] = []
+        self._polls: list[tuple[int, Poll]] = []
+        self._hooks: dict[int, Callable[[], None]] = {}
+        self._pieces: dict[int, int] = {}
+        self._symbolic: Symbolic | None = None
+        self._callbacks: list[Callable[[Execution], None]] = []
+        self._advancing = self._admitted = False
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "drained" if self.drained else "running"
+        return (
+            f"<{self.operation} {self.identity.epoch}.{self.identity.sequence}: {state},"
+            f" {self.completed} of {len(self._left)} steps>"
+        )
+
+    @property
+    def operation(self) -> str:
+        """Name of the collective."""
+        return self.bound.plan.problem.operation
+
+    def when_finished(self, callback: Callable[[Execution], None]) -> None:
+        """Call ``callback(self)`` once it has finished or failed; at once if it has.
+
+        Local.  The callback runs in whichever thread makes the progress, under the
+        engine's lock, and must not wait.
+        """
+        if self.finished:
+            callback(self)
+        else:
+            self._callbacks.append(callback)
+
+    def advance(self) -> bool:
+        """Do what can be done now, and return; never blocks.
+
+        Returns
+        -------
+        bool
+            Whether the execution has finished.  An exception of a kernel, a
+            reducer or the MPI library ends it: see `error`.
+        """
+        if self.drained or self._advancing or self.error is not None:
+            return self.finished
+        if not self._admitted:
+            self._admitted = self.bound.world.admits(self.identity.sequence)
+            if not self._admitted:
+                return False
+        self._advancing = True
+        try:
+            if self._required == 0 and not self.finished:  # nothing to do, or nothing to wait for
+                self._conclude()
+            if self._ready:
+                self._start_ready()
+            while self._collect():
+                self._start_ready()
+        except Exception as error:  # kept, and raised by whoever waits
+            self.fail(translated(error, self))
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self._advancing = False
+        return self.finished
+
+    def _start_ready(self) -> None:
+        """Start every ready step, lowest number first, until none is ready."""
+        bound, ready = self.bound, self._ready
+        how, payloads, peers, slots = bound.ways, bound.payloads, bound.peers, bound.slots
+        traffic, base, reducer = bound.world.traffic, self._base, bound.reducer
+        requests, owners, in_quiet = self._requests, self._owners, QUIET.run
+        while ready:
+            step = heappop(ready)
+            way = how[step]
+            if way == SEND:
+                requests.append(traffic.Isend(payloads[step], peers[step], base + slots[step]))
+                owners.append(step)
+                continue
+            if way == RECEIVE:
+                requests.append(traffic.Irecv(payloads[step], peers[step], base + slots[step]))
+                owners.append(step)
+                continue
+            if way == REDUCE:
+                in_quiet(reducer, *payloads[step])  # type: ignore[arg-type]
+            elif way == COPY:
+                np.copyto(*payloads[step])
+            elif way != DROPPED and not self._start_slowly(step, way):
+                continue
+            self._finish(step)
+
+    def _start_slowly(self, step: int, way: int) -> bool:
+        """Start a step that needs more than one call; True if it is done."""
+        if way in (LONG_SEND, LONG_RECEIVE):
+            pieces, packed, view = self.bound.payloads[step]
+            if way == LONG_SEND and packed is not None:
+                np.copyto(packed, view)
+            self._pieces[step] = len(pieces)
+            # Equal tags: MPI keeps the pieces in order.
+            for piece in pieces:
+                self.post(step, piece, sending=way == LONG_SEND)
+            return False
+        if self._symbolic is None:
+            self._symbolic = Symbolic(self.bound, self)
+        poll = QUIET.run(self._symbolic.start, step)
+        if poll is None:
+            return self.bound.kinds[step] not in (Kind.SEND, Kind.RECEIVE)
+        self._polls.append((step, poll))
+        return False
+
+    def post(self, step: int, spec: Any, *, sending: bool) -> None:
+        """Post the message of a step; the step is done when the request is."""
+        traffic, tag = self.bound.world.traffic, self.tag(step)
+        start = traffic.Isend if sending else traffic.Irecv
+        self.follow(step, start(spec, self.bound.peers[step], tag))
+
+    def follow(self, step: int, request: MPI.Request) -> None:
+        """Let ``step`` be done when ``request`` is."""
+        self._requests.append(request)
+        self._owners.append(step)
+
+    def once_done(self, step: int, hook: Callable[[], None]) -> None:
+        """Run ``hook`` when the request of ``step`` has completed."""
+        self._hooks[step] = hook
+
+    def tag(self, step: int) -> int:
+        """Return the tag of a step's message."""
+        return self._base + self.bound.slots[step]
+
+    def _finish(self, step: int) -> None:
+        """Note that a step is done; its followers may become ready."""
+        self.done[step] = 1
+        self.completed += 1
+        left = self._left
+        for later in self.bound.following[step]:
+            remaining = left[later] - 1
+            left[later] = remaining
+            if remaining == 0:
+                heappush(self._ready, later)
+        if step not in self.bound.optional:
+            self._required -= 1
+        if self._required == 0 and not self.finished:
+            self._conclude()
+        elif self.completed == len(left):
+            self._drain()
+
+    def _collect(self) -> bool:
+        """Look at what is under way; True if any step has become done."""
+        arrived: list[int] = []
+        requests, owners = self._requests, self._owners
+        if len(requests) <= _FEW:
+            for place in range(len(requests) - 1, -1, -1):
+                if requests[place].Test():
+                    arrived.append(owners.pop(place))
+                    del requests[place]
+        else:
+            arrived = self._collect_many()
+        if self._polls:
+            arrived += self._look()
+        for step in arrived:
+            if step in self._pieces and not self._all_pieces(step):
+                continue
+            if step in self._hooks:
+                self._hooks.pop(step)()
+            self._finish(step)
+        return bool(arrived)
+
+    def _all_pieces(self, step: int) -> bool:
+        """Count a piece of a long or strided message; True if it was the last."""
+        left = self._pieces[step] - 1
+        if left:
+            self._pieces[step] = left
+            return False
+        del self._pieces[step]
+        _, packed, view = self.bound.payloads[step]
+        if packed is not None and self.bound.ways[step] == LONG_RECEIVE:
+            np.copyto(view, packed)
+        return True
+
+    def _look(self) -> list[int]:
+        """Look at everything that is no request; returns the steps that are done."""
+        looks = [(poll(), step, poll) for step, poll in self._polls]
+        self._polls = [(step, poll) for look, step, poll in looks if look == Look.WAITING]
+        return [step for look, step, _ in looks if look == Look.DONE]
+
+    def _collect_many(self) -> list[int]:
+        indices = MPI.Request.Testsome(self._requests)
+        if not indices:
+            return []
+        arrived = [self._owners[index] for index in indices]
+        gone = set(indices)
+        kept = [index for index in range(len(self._owners)) if index not in gone]
+        # In place: _start_ready holds on to these lists.
+        self._requests[:] = [self._requests[index] for index in kept]
+        self._owners[:] = [self._owners[index] for index in kept]
+        return arrived
+
+    def _conclude(self) -> None:
+        """All that the result needs is done: tell whoever waits."""
+        if self.bound.epilogue is not None and self.error is None:
+            self.bound.epilogue()
+        if self.completed == len(self._left):
+            # Before anybody is told: another thread may start the bound plan again.
+            self._drain()
+        self.finished = True
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            callback(self)
+
+    def _drain(self) -> None:
+        self.drained = True
+        self.bound.busy = False
+        self.bound.world.left(self.identity.sequence)
+
+    def awaited(self) -> tuple[int, ...]:
+        """Return the ranks whose messages are awaited, else those that take none of ours."""
+        kinds, peers = self.bound.kinds, self.bound.peers
+        waiting = [*self._owners, *(step for step, _ in self._polls)]
+        for kind in (Kind.RECEIVE, Kind.SEND):
+            ranks = {peers[step] for step in waiting if kinds[step] == kind}
+            if ranks:
+                return tuple(sorted(ranks))
+        return self._symbolic.members(waiting) if self._symbolic else ()
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error; what is under way is cancelled where MPI can.
+
+        Local.  Buffers stay bound until `settled` says that MPI has let go of
+        them.  The caller revokes the world.
+        """
+        if self.error is not None or self.drained:
+            return
+        self.error = error
+        for request, step in zip(self._requests, self._owners, strict=True):
+            if self.bound.kinds[step] == Kind.RECEIVE:
+                quietly(request.Cancel)
+        self._polls.clear()
+        self._ready.clear()
+        if not self.finished:
+            self._conclude()
+
+    def settled(self) -> bool:
+        """Whether MPI holds none of this execution's buffers any more; never blocks."""
+        self._requests[:] = [request for request in self._requests if not is_gone(request)]
+        if not self._requests and not self.drained:
+            self._drain()
+        return self.drained

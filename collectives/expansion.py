@@ -1,0 +1,78 @@
+"""What a leaf means: its steps replaced by the moves it stands for.
+
+Simulate and cost look inside a leaf; execute hands it to the MPI library or to
+a shared-memory kernel where it can, and writes it out where it cannot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from closeranks.collectives.block import Block
+from closeranks.collectives.leaves import EXPANSIONS
+from closeranks.collectives.script import After, Kind, Leaf, Script, Step
+
+#: Slots above those of plans; each leaf of a group has its own run of them.
+_FIRST_SLOT, _SLOTS = 1 << 20, 1 << 16
+
+
+def expand(
+    script: Script, steps: Sequence[Step], *, keep: Callable[[Step], bool] = lambda _: False
+) -> tuple[Script, list[Step]]:
+    """Return script and steps with every NATIVE and SHARED step written out.
+
+    Parameters
+    ----------
+    script : Script
+        The rank's script; not changed.
+    steps : sequence of Step
+        Its steps.
+    keep : callable
+        Whether a leaf stays as it is.
+
+    Returns
+    -------
+    script : Script
+        As given where there is no leaf, else one with the leaves' scratch.
+    steps : list of Step
+        Renumbered; what waited for a leaf waits for its last moves.
+    """
+    if not any(step.kind in (Kind.NATIVE, Kind.SHARED) for step in steps):
+        return script, list(steps)
+    out = Script(script.rank, 0, 0)
+    out.buffers, out.registers = list(script.buffers), list(script.registers)
+    out.constants = dict(script.constants)
+    written: list[Step] = []
+    now: list[After] = []
+    issued: dict[tuple[str, tuple[int, ...]], int] = {}
+    for step in steps:
+        after = tuple(new for old in step.after for new in now[old])
+        slot = 0
+        if isinstance(step.action, Leaf):
+            key = (step.action.level, step.action.members)
+            issued[key] = issued.get(key, -1) + 1
+            slot = _FIRST_SLOT + issued[key] * _SLOTS
+        if isinstance(step.action, Leaf) and not keep(step):
+            now.append(_write_leaf(out, step, step.action, after, slot))
+            written.extend(out.drain())
+        else:
+            spare = len(step.after) - step.need
+            written.append(step._replace(after=after, need=len(after) - spare))
+            now.append((out.written,))
+            out.written += 1
+    return out, written
+
+
+def _write_leaf(out: Script, step: Step, leaf: Leaf, after: After, slot: int) -> After:
+    assert isinstance(step.source, Block)
+    assert step.block is not None
+    me = leaf.members.index(out.rank)
+    writer = EXPANSIONS[leaf.expansion](
+        out, leaf.members, me, leaf.root, step.source, step.block, after, slot
+    )
+    while True:
+        try:
+            next(writer)
+        except StopIteration as end:
+            done: After = end.value
+            return done

@@ -1,0 +1,123 @@
+"""Why this algorithm?  The choice, its price and the other candidates, printable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from closeranks.collectives.catalogue import find
+from closeranks.collectives.choose import NATIVE, Call, Chooser
+from closeranks.collectives.cost import cost
+from closeranks.collectives.plan import Plan
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One algorithm in an explanation.
+
+    Attributes
+    ----------
+    predicted_s : float or None
+        Predicted time, seconds; None where there is no model.
+    measured_s : float or None
+        Time the ranks agreed on after trying it, seconds.
+    objection : str or None
+        Why it is no candidate.
+    """
+
+    predicted_s: float | None = None
+    measured_s: float | None = None
+    objection: str | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What a call will use, and why.
+
+    Attributes
+    ----------
+    operation : str
+        For instance ``allreduce``.
+    nbytes : int
+        Bytes of the vector or of one rank's block.
+    algorithm : str
+        What the next call uses.
+    predicted_s : float
+        Its predicted time in seconds, measured where the ranks have tried it.
+    bytes_per_level : dict of str to int
+        Level name -> bytes the busiest rank sends; empty for "native".
+    candidates : dict of str to Candidate
+        Every algorithm of the operation.
+    calls_to_settle : int
+        Blocking calls of this kind that are still trials; 0 once it is settled.
+    """
+
+    operation: str
+    nbytes: int
+    algorithm: str
+    predicted_s: float
+    bytes_per_level: dict[str, int]
+    candidates: dict[str, Candidate]
+    calls_to_settle: int = 0
+
+    def __str__(self) -> str:
+        """Print a small table, the cheapest first."""
+        lines = [f"{self.operation} of {self.nbytes} B: {self.algorithm}"]
+        if self.calls_to_settle:
+            lines[0] += f" (predicted; settled after {self.calls_to_settle} more calls)"
+        if self.bytes_per_level:
+            sent = ", ".join(f"{level} {n} B" for level, n in self.bytes_per_level.items())
+            lines.append(f"  the busiest rank sends: {sent}")
+        order = sorted(self.candidates, key=self._rank)
+        width = max((len(name) for name in order), default=0)
+        lines += [f"  {name:<{width}}  {_words(self.candidates[name])}" for name in order]
+        return "\n".join(lines)
+
+    def _rank(self, name: str) -> float:
+        candidate = self.candidates[name]
+        if candidate.objection:
+            return float("inf")
+        known = candidate.measured_s or candidate.predicted_s
+        return float("inf") if known is None else known
+
+
+def explain(chooser: Chooser, call: Call, nbytes: int) -> Explanation:
+    """Explain a chooser's answer; local.
+
+    Parameters
+    ----------
+    chooser : Chooser
+        Who answers.
+    call : Call
+        The kind of call.
+    nbytes : int
+        Bytes for which to count what crosses the levels.
+    """
+    choice = chooser.settled(call)
+    measured = choice.trial.agreed_s if choice.trial else {}
+    candidates = {
+        name: Candidate(choice.predictions.get(name), measured.get(name))
+        for name in {**choice.predictions, **measured}
+    }
+    candidates |= {name: Candidate(objection=why) for name, why in choice.objections.items()}
+    if NATIVE not in candidates:
+        candidates[NATIVE] = Candidate()
+    levels: dict[str, int] = {}
+    if choice.algorithm != NATIVE:
+        plan = Plan(chooser.example(call), find(call.operation, choice.algorithm))
+        sized = plan.problem.counts is None and call.operation != "barrier"
+        levels = cost(plan, nbytes if sized else None).bytes_per_level
+    left = choice.trial.calls_left if choice.trial else 0
+    return Explanation(
+        call.operation, nbytes, choice.algorithm, choice.predicted_s, levels, candidates, left
+    )
+
+
+def _words(candidate: Candidate) -> str:
+    if candidate.objection:
+        return f"no: {candidate.objection}"
+    words = []
+    if candidate.predicted_s is not None:
+        words.append(f"predicted {candidate.predicted_s * 1e6:.1f} us")
+    if candidate.measured_s is not None:
+        words.append(f"measured {candidate.measured_s * 1e6:.1f} us")
+    return ", ".join(words) or "not priced"

@@ -1,0 +1,123 @@
+"""What the communicators of one `init` have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from closeranks.collectives.choose import Chooser
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.tuning import Tuning
+    from closeranks.collectives.world import World
+    from closeranks.comms.topology import Topology
+
+
+class Family:
+    """Options of an `init`, shared with every communicator derived from it.
+
+    Parameters
+    ----------
+    timeout_s : float or None
+        Deadline of every call, seconds.
+    deterministic : bool
+        Whether nothing is left to the library.
+    check : bool
+        Whether arguments are compared at every call.
+    tuning : Tuning
+        Algorithms that a table asks for.
+    threaded : bool
+        Whether a thread may drive what nobody waits for: all ranks have
+        MPI_THREAD_MULTIPLE.
+
+    Attributes
+    ----------
+    timeout_s, deterministic, check, tuning, threaded
+        As given.
+    joined : bool
+        Whether this process entered later than the others.
+    overrides : int
+        Number of ``using`` blocks that are open.
+    straight : bool
+        Whether small calls may go straight to the library.
+    world : World
+        The world of the first communicator: owns all that is derived.
+    """
+
+    __slots__ = (
+        "_plain",
+        "check",
+        "deterministic",
+        "joined",
+        "overrides",
+        "straight",
+        "threaded",
+        "timeout_s",
+        "tuning",
+        "world",
+    )
+
+    world: World
+
+    def __init__(
+        self,
+        *,
+        timeout_s: float | None,
+        deterministic: bool,
+        check: bool,
+        tuning: Tuning,
+        threaded: bool,
+    ) -> None:
+        self.timeout_s, self.deterministic = timeout_s, deterministic
+        self.check, self.tuning, self.threaded = check, tuning, threaded
+        self.overrides = 0
+        self.joined = False
+        self._plain = timeout_s is None and not deterministic and not check
+        self.straight = self._plain
+
+    def override(self, step: int) -> None:
+        """Count ``using`` blocks in and out: +1 or -1."""
+        self.overrides += step
+        self.straight = self._plain and not self.overrides
+
+    def shut(self) -> None:
+        """Let no call go straight to the library any more."""
+        self._plain = self.straight = False
+
+
+def alike(chooser: Chooser, topology: Topology) -> Chooser:
+    """Make a chooser for some of the ranks that another one is for.  Local.
+
+    Parameters
+    ----------
+    chooser : Chooser
+        Of the communicator they come from.
+    topology : Topology
+        Where they sit.
+
+    Returns
+    -------
+    Chooser
+        With the same measured numbers.
+    """
+    return Chooser(
+        topology,
+        native=chooser.native,
+        speed=chooser.speed,
+        trials=chooser.trials,
+        allow_native=chooser.allow_native,
+    )
+
+
+def check_timeout(where: str, timeout_s: float | None) -> None:
+    """Raise UsageError unless a timeout is None or positive.  Local.
+
+    Parameters
+    ----------
+    where : str
+        Who asks, for the text of an error.
+    timeout_s : float or None
+        Seconds.
+    """
+    if timeout_s is not None and not timeout_s > 0:
+        raise UsageError(where, f"timeout_s is {timeout_s!r}", "give seconds above 0, or None")

@@ -1,0 +1,1 @@
+"""Collectives that look at ranks as one group: one file an operation."""

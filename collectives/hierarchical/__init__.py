@@ -1,0 +1,1 @@
+"""Collectives along the tree of ports: one file an operation."""

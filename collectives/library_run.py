@@ -1,0 +1,106 @@
+"""An operation of the MPI library, driven by the engine like a plan.
+
+Needed where more is wanted than the library gives: a deadline, or something to
+do when it is over.  It is a plan of one step that waits for the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+from closeranks.collectives.bound import Bound
+from closeranks.collectives.demand import BYTE
+from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.plan import Algorithm, Plan
+from closeranks.collectives.problem import Problem
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.collectives.native import Handover
+    from closeranks.collectives.script import Script
+    from closeranks.collectives.world import World
+    from closeranks.comms.wait import Deadline
+
+
+class Aside:
+    """A world, for executions that send no messages of their own.
+
+    They take no number and no tags, so that it does not matter which ranks run
+    one.
+
+    Parameters
+    ----------
+    world : World
+        Whose errors and revocation they share.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._world, name)
+
+    def entered(self, sequence: int) -> None:
+        """Note nothing."""
+
+    def left(self, sequence: int) -> None:
+        """Note nothing."""
+
+    def admits(self, sequence: int) -> bool:
+        """Let everybody start."""
+        del sequence
+        return True
+
+    def first_tag(self, sequence: int) -> int:
+        """Give a tag that nobody uses."""
+        del sequence
+        return 0
+
+
+def _await_request(script: Script, problem: Problem) -> Generator[None, None, None]:
+    """Write the one step."""
+    del problem
+    script.event(0)
+    yield
+
+
+_AWAIT = Algorithm("native", _await_request)
+
+
+def follow(
+    world: World, request: MPI.Request, given: Handover, deadline: Deadline | None
+) -> Execution:
+    """Make an execution that is over when a request is.
+
+    Local; to be started on the engine.
+
+    Parameters
+    ----------
+    world : World
+        Whose revocation ends it.
+    request : MPI.Request
+        Of the operation, under way.
+    given : Handover
+        What it was called with, and what to do when it is over.
+    deadline : Deadline or None
+        When it fails.
+
+    Returns
+    -------
+    Execution
+        Takes no number of the world.
+    """
+    problem = Problem("barrier", world.topology)
+    bound = Bound(
+        Plan(problem, _AWAIT),
+        world.rank,
+        input=None,
+        output=None,
+        dtype=BYTE,
+        world=Aside(world),  # type: ignore[arg-type]
+        events=(request.Test,),
+        epilogue=given.finish,
+    )
+    return Execution(bound, Identity(world.epoch, -1), deadline=deadline)

@@ -1,0 +1,161 @@
+"""Collectives handed to the MPI library, with the caller's own arguments.
+
+Where mpi4py cannot take a buffer (an array with gaps, a type it has no name
+for), a packed copy goes in its place; `cr.MEAN` goes as SUM and is divided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives.demand import Demand, divide
+from closeranks.comms.arrays import Bytes
+from closeranks.comms.message import Message
+from closeranks.comms.vector import Vector
+
+#: What mpi4py raises on buffers it cannot take, before anything is sent.
+UNREADABLE = (AttributeError, BufferError, KeyError, TypeError, ValueError)
+
+
+class Handover(NamedTuple):
+    """What the library gets.
+
+    Attributes
+    ----------
+    method : str
+        Name of the method of `MPI.Intracomm`, without ``I`` or ``_init``.
+    arguments : tuple
+        What it is called with.
+    finish : callable or None
+        What is left to do when it is over.
+    """
+
+    method: str
+    arguments: tuple[Any, ...]
+    finish: Callable[[], None] | None
+
+
+def hand_over(demand: Demand) -> Handover:
+    """Say what the library is called with.  Local.
+
+    Parameters
+    ----------
+    demand : Demand
+        A call that the library can do (``demand.native is None``).
+
+    Returns
+    -------
+    Handover
+        The caller's own arguments wherever mpi4py takes them.
+    """
+    method = demand.operation.capitalize()
+    if not demand.foreign and demand.divisor() == 1:
+        return Handover(method, demand.arguments, None)
+    arguments = list(demand.arguments)
+    stored: Bytes | None = None
+    source, target = demand.source, demand.target
+    both = demand.in_place or source is target
+    if method == "Bcast":
+        part = source or target
+        assert part is not None
+        if part.foreign:
+            stored = _contents(part)
+            arguments[0] = _spec(part, stored)
+        return Handover(method, tuple(arguments), _finish(demand, stored))
+    if source is not None and source.foreign and not (both and target is not None):
+        arguments[0] = _spec(source, source.data())
+    if target is not None and target.foreign:
+        whole = source if both and source is not None else target
+        stored = _contents(whole)
+        arguments[1] = _spec(whole, stored)
+    return Handover(method, tuple(arguments), _finish(demand, stored))
+
+
+def _contents(part: Message | Vector) -> Bytes:
+    """Copy what a buffer holds now: gaps are kept, and in-place input is there."""
+    data = part.data()
+    return data.copy() if part.direct else data
+
+
+def _spec(part: Message | Vector, data: Bytes) -> list[Any]:
+    """Describe packed data to mpi4py."""
+    datatype = part.element.datatype
+    if isinstance(part, Vector):
+        return [data, part.sizes.tolist(), MPI.BYTE]
+    if datatype is None or not part.element.plain:
+        return [data, MPI.BYTE]
+    return [data, datatype]
+
+
+def _finish(demand: Demand, stored: Bytes | None) -> Callable[[], None] | None:
+    target, divisor = demand.target, demand.divisor()
+    if target is None or (stored is None and divisor == 1):
+        return None
+
+    def finish() -> None:
+        data = target.data() if stored is None else stored[: target.nbytes]
+        if divisor != 1:
+            divide(data, demand.dtype, divisor)
+        if stored is not None:
+            target.store(data)
+
+    return finish
+
+
+def run(plain: MPI.Intracomm, given: Handover) -> None:
+    """Call the library and wait.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        Whose method is called.
+    given : Handover
+        With what.
+    """
+    getattr(plain, given.method)(*given.arguments)
+    if given.finish is not None:
+        given.finish()
+
+
+def begin(plain: MPI.Intracomm, given: Handover) -> MPI.Request:
+    """Call the library's non-blocking operation.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        Whose method is called.
+    given : Handover
+        With what.
+
+    Returns
+    -------
+    MPI.Request
+        Under way; what is left to do is the caller's.
+    """
+    method = f"I{given.method.lower()}"
+    request: MPI.Request = getattr(plain, method)(*given.arguments)
+    return request
+
+
+def agreed_max(plain: MPI.Intracomm, numbers: list[float]) -> list[float]:
+    """Return the largest of each number over all ranks.  Collective.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The ranks.
+    numbers : list of float
+        As many on every rank.
+
+    Returns
+    -------
+    list of float
+        The same on every rank.
+    """
+    agreed = np.array(numbers)
+    plain.Allreduce(MPI.IN_PLACE, agreed, op=MPI.MAX)
+    return [float(number) for number in agreed]

@@ -1,0 +1,163 @@
+"""Persistent operations: planned once, started again and again."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.errors import Revoked, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.bound import Bound
+    from closeranks.collectives.demand import Demand
+    from closeranks.collectives.request import Request
+    from closeranks.collectives.service import Service
+
+
+class Persistent:
+    """A collective with its buffers, ready to be started any number of times.
+
+    Made by the ``..._init`` methods of `Communicator`, on every rank; started
+    by every rank in the same order.  Between `start` and the end of `wait` the
+    buffers belong to it.
+
+    Parameters
+    ----------
+    service : Service
+        Who serves it.
+    demand : Demand
+        The call.
+    algorithm : str
+        "native" or a name of the catalogue.
+    """
+
+    def __init__(self, service: Service, demand: Demand, algorithm: str) -> None:
+        self._service, self._demand, self._algorithm = service, demand, algorithm
+        self._under_way: Request | None = None
+        self._closed = False
+        self._bound: Bound | None = None
+        if algorithm != "native":
+            plan = service.bindings.plan(demand, algorithm)
+            self._bound = service.bindings.bind(plan, demand)
+
+    def __enter__(self) -> Persistent:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+
+    @property
+    def algorithm(self) -> str:
+        """Which algorithm it uses."""
+        return self._algorithm
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it has been started and not been waited for."""
+        return self._under_way is not None and self._under_way != MPI.REQUEST_NULL
+
+    def start(self) -> None:
+        """Start it once more.
+
+        Collective in MPI's sense: does not wait for other ranks.
+
+        Raises
+        ------
+        UsageError
+            If it is under way (local).
+        Revoked
+            If it was closed, or its communicator was (local).
+        """
+        operation = self._demand.operation
+        if self._closed:
+            raise Revoked(operation, problem="the persistent operation is closed",
+                          remedy="make a new one")  # fmt: skip
+        if self.under_way:
+            raise UsageError(operation, "started twice", "wait() before the next start()")
+        self._service.counters.count(operation, self._algorithm)
+        self._under_way = self._service.request(self._demand, self._algorithm, self._bound)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it is over; at once if it is not under way.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Patience in seconds; None waits as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            After ``timeout_s``: the operation goes on and keeps its buffers.
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        if self._under_way is not None:
+            self._under_way.wait(timeout_s)
+
+    def test(self) -> bool:
+        """Tell whether it is over, or not under way; never blocks."""
+        return self._under_way is None or self._under_way.Test()
+
+    def close(self) -> None:
+        """Let go of the buffers, after waiting for what is under way.
+
+        Local; harmless twice.
+        """
+        if self._closed:
+            return
+        self.wait()
+        self._closed = True
+        self._bound = self._under_way = None
+        self._service.forget(self)
+
+    def revoke(self) -> None:
+        """Serve no more starts: the communicator is given up."""
+        self._closed = True
+        self._bound = None
+
+    def Start(self) -> None:
+        """Start it once more, see `start`."""
+        self.start()
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        """Wait until it is over, see `wait`.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in.
+
+        Returns
+        -------
+        bool
+            True.
+        """
+        return self._under_way is None or self._under_way.Wait(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Tell whether it is over, see `test`.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in if it is.
+
+        Returns
+        -------
+        bool
+            Whether the buffers may be used again.
+        """
+        return self._under_way is None or self._under_way.Test(status)
+
+    def Free(self) -> None:
+        """Let go of the buffers, see `close`."""
+        self.close()

@@ -1,0 +1,127 @@
+"""The sixteen collectives as persistent operations: planned once, started often.
+
+Arguments are those of the blocking methods, see
+`closeranks.collectives.blocking`.  The buffers belong to the operation from
+each start to the end of its wait.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from closeranks.collectives.operations import Mean
+    from closeranks.collectives.persistent import Persistent
+    from closeranks.collectives.service import Service
+    from closeranks.comms.message import Spec
+
+
+class Prepared(MPI.Intracomm):
+    """Persistent operations; all ranks make and start them in one order."""
+
+    _service: Service
+
+    def Barrier_init(self, *, algorithm: str = "auto") -> Persistent:  # type: ignore[override]
+        """Prepare `Barrier`."""
+        return self._service.prepare("barrier", algorithm)
+
+    def Bcast_init(self, buf: Spec, root: int = 0, *, algorithm: str = "auto") -> Persistent:  # type: ignore[override]
+        """Prepare `Bcast`."""
+        return self._service.prepare("bcast", algorithm, buf, root)
+
+    def Reduce_init(  # type: ignore[override]
+        self,
+        sendbuf: Spec,
+        recvbuf: Spec,
+        op: MPI.Op | Mean = MPI.SUM,
+        root: int = 0,
+        *,
+        algorithm: str = "auto",
+    ) -> Persistent:
+        """Prepare `Reduce`."""
+        return self._service.prepare("reduce", algorithm, sendbuf, recvbuf, op, root)
+
+    def Allreduce_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op | Mean = MPI.SUM, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Allreduce`."""
+        return self._service.prepare("allreduce", algorithm, sendbuf, recvbuf, op)
+
+    def Reduce_scatter_block_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op | Mean = MPI.SUM, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Reduce_scatter_block`."""
+        return self._service.prepare("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
+
+    def Reduce_scatter_init(  # type: ignore[override]
+        self,
+        sendbuf: Spec,
+        recvbuf: Spec,
+        recvcounts: Any = None,
+        op: MPI.Op | Mean = MPI.SUM,
+        *,
+        algorithm: str = "auto",
+    ) -> Persistent:
+        """Prepare `Reduce_scatter`."""
+        given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
+        return self._service.prepare("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
+
+    def Allgather_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Allgather`."""
+        return self._service.prepare("allgather", algorithm, sendbuf, recvbuf)
+
+    def Allgatherv_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Allgatherv`."""
+        return self._service.prepare("allgatherv", algorithm, sendbuf, recvbuf)
+
+    def Gather_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Gather`."""
+        return self._service.prepare("gather", algorithm, sendbuf, recvbuf, root)
+
+    def Gatherv_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Gatherv`."""
+        return self._service.prepare("gatherv", algorithm, sendbuf, recvbuf, root)
+
+    def Scatter_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Scatter`."""
+        return self._service.prepare("scatter", algorithm, sendbuf, recvbuf, root)
+
+    def Scatterv_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Scatterv`."""
+        return self._service.prepare("scatterv", algorithm, sendbuf, recvbuf, root)
+
+    def Alltoall_init(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> Persistent:  # type: ignore[override]
+        """Prepare `Alltoall`."""
+        return self._service.prepare("alltoall", algorithm, sendbuf, recvbuf)
+
+    def Alltoallv_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Alltoallv`."""
+        return self._service.prepare("alltoallv", algorithm, sendbuf, recvbuf)
+
+    def Scan_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Scan`."""
+        return self._service.prepare("scan", algorithm, sendbuf, recvbuf, op)
+
+    def Exscan_init(  # type: ignore[override]
+        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
+    ) -> Persistent:
+        """Prepare `Exscan`."""
+        return self._service.prepare("exscan", algorithm, sendbuf, recvbuf, op)

@@ -1,0 +1,167 @@
+"""Requests: what ``I...`` calls return."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives.engine import engine
+from closeranks.comms.wait import Deadline, wait
+
+if TYPE_CHECKING:
+    from closeranks.collectives.execute import Execution
+
+
+class Request(MPI.Request):
+    """A collective under way, for `MPI.Request.Waitall` like any other.
+
+    Made by the ``I...`` methods of `Communicator`.  The buffers of the call
+    belong to it until it is over.  A plan is driven by a thread of its own
+    while nobody waits for it; an operation of the MPI library is driven by
+    whatever MPI call comes along.
+    """
+
+    _execution: Execution | None
+    _operation: str
+    #: The library's request object, which keeps the buffers alive.
+    _inner: MPI.Request | None
+    #: Whether whoever waits hears of an error from us, not from MPI.
+    _told: bool
+
+    def __new__(cls, request: MPI.Request | None = None) -> Request:
+        """Make the object around a handle; see `of_library` and `of_plan`."""
+        made = MPI.Request.__new__(cls, request)
+        made._execution, made._inner, made._operation = None, request, ""
+        made._told = False
+        return made
+
+    @classmethod
+    def of_library(cls, request: MPI.Request, operation: str) -> Request:
+        """Wrap a request of the MPI library.  Local.
+
+        Parameters
+        ----------
+        request : MPI.Request
+            Not to be used otherwise from now on.
+        operation : str
+            What it does.
+
+        Returns
+        -------
+        Request
+            The same request.
+        """
+        made = cls(request)
+        made._operation = operation
+        return made
+
+    @classmethod
+    def of_plan(cls, execution: Execution) -> Request:
+        """Make a request that completes when an execution has finished.  Local.
+
+        Parameters
+        ----------
+        execution : Execution
+            Started in the background.
+
+        Returns
+        -------
+        Request
+            A generalized request as MPI sees it.
+        """
+
+        def query(status: MPI.Status) -> None:
+            del status
+            if execution.error is not None and not made._told:
+                raise MPI.Exception(MPI.ERR_OTHER)
+
+        general = MPI.Grequest.Start(query)
+        made = cls(general)
+        made._execution, made._operation = execution, execution.operation
+        execution.when_finished(lambda _: general.Complete())
+        return made
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:  # type: ignore[override]
+        """Wait until the operation is over.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in.
+
+        Returns
+        -------
+        bool
+            True.
+
+        Raises
+        ------
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        running = self._execution
+        if running is not None and self != MPI.REQUEST_NULL:
+            wait(lambda: running.finished, progress=engine().progress)
+        return self._end(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Tell whether the operation is over; never blocks.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in if it is.
+
+        Returns
+        -------
+        bool
+            Whether the buffers may be used again.
+
+        Raises
+        ------
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        running = self._execution
+        if running is not None and self != MPI.REQUEST_NULL:
+            engine().progress()
+            return running.finished and self._end(status)
+        over = bool(MPI.Request.Test(self, status))
+        if over:
+            self._inner = None
+        return over
+
+    def wait(self, timeout_s: float | None = None) -> None:  # type: ignore[override]
+        """Wait until the operation is over, or for some time.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Patience in seconds; None waits as long as it takes.
+
+        Raises
+        ------
+        TimeoutError
+            After ``timeout_s``: the operation goes on and keeps its buffers.
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        if timeout_s is None:
+            self.Wait()
+        elif not wait(self.Test, deadline=Deadline(timeout_s)):
+            raise TimeoutError(f"{self._operation}: not finished after {timeout_s:g} s; it goes on"
+                               " and keeps its buffers, wait for it again")  # fmt: skip
+
+    def test(self) -> bool:  # type: ignore[override]
+        """Tell whether the operation is over; never blocks."""
+        return self.Test()
+
+    def _end(self, status: MPI.Status | None) -> bool:
+        """Give the handle back; raise what went wrong."""
+        self._told = True
+        MPI.Request.Wait(self, status)
+        self._inner, running, self._execution = None, self._execution, None
+        if running is not None and running.error is not None:
+            raise running.error
+        return True

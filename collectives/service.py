@@ -1,0 +1,345 @@
+"""How the calls of one communicator are served: by the library or by a plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives import choose, context, moves, native, reductions, vectors
+from closeranks.collectives.agreement import agree_equal, check_sizes, described
+from closeranks.collectives.bindings import Bindings
+from closeranks.collectives.catalogue import find
+from closeranks.collectives.choose import NATIVE, Chooser
+from closeranks.collectives.context import AUTO
+from closeranks.collectives.demand import Demand
+from closeranks.collectives.engine import engine
+from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.explain import Explanation, explain
+from closeranks.collectives.library_run import follow
+from closeranks.collectives.persistent import Persistent
+from closeranks.collectives.problem import OPERATIONS, REDUCING
+from closeranks.collectives.request import Request
+from closeranks.collectives.statistics import Counters
+from closeranks.comms.element import element
+from closeranks.comms.wait import Deadline
+from closeranks.errors import Revoked, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.bound import Bound
+    from closeranks.collectives.family import Family
+    from closeranks.collectives.trial import Trial
+    from closeranks.collectives.world import World
+    from closeranks.comms.message import Spec
+
+#: How the arguments of each operation are read: ``(rank, size, *arguments)``.
+READERS: dict[str, Callable[..., Demand]] = {
+    "barrier": partial(Demand, "barrier", ()),
+    "bcast": moves.bcast,
+    "reduce": reductions.reduce,
+    "allreduce": partial(reductions.like_vector, "Allreduce"),
+    "reduce_scatter_block": reductions.reduce_scatter_block,
+    "reduce_scatter": reductions.reduce_scatter,
+    "allgather": moves.allgather,
+    "allgatherv": vectors.allgatherv,
+    "gather": moves.gather,
+    "gatherv": vectors.gatherv,
+    "scatter": moves.scatter,
+    "scatterv": vectors.scatterv,
+    "alltoall": moves.alltoall,
+    "alltoallv": vectors.alltoallv,
+    "scan": partial(reductions.like_vector, "Scan"),
+    "exscan": partial(reductions.like_vector, "Exscan"),
+}
+
+
+class Service:
+    """Serves one communicator of a family.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The communicator as mpi4py knows it; borrowed.
+    family : Family
+        What all communicators of one `init` share.
+    open_world : callable
+        Gives the world that carries plans; collective, called when the first
+        plan is needed.
+    chooser : Chooser
+        Who chooses.
+
+    Attributes
+    ----------
+    plain, family, chooser
+        As given.
+    rank, size : int
+        Of ``plain``.
+    counters : Counters
+        What was done.
+    """
+
+    def __init__(
+        self,
+        plain: MPI.Intracomm,
+        family: Family,
+        open_world: Callable[[], World],
+        chooser: Chooser,
+    ) -> None:
+        self.plain, self.family, self.chooser = plain, family, chooser
+        self.rank, self.size = plain.rank, plain.size
+        self.counters = Counters()
+        self._open_world = open_world
+        self._shut = False
+
+    @cached_property
+    def world(self) -> World:
+        """What carries the plans; collective at first use."""
+        return self._open_world()
+
+    @cached_property
+    def bindings(self) -> Bindings:
+        """Bound plans that are kept."""
+        return Bindings(self.world)
+
+    def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
+        """Read the arguments of a call; collective where arguments are compared."""
+        if self._shut:
+            raise Revoked(operation, problem="the communicator is closed",
+                          remedy="call it inside the with block")  # fmt: skip
+        if not self.family.check:
+            return READERS[operation](self.rank, self.size, *arguments)
+        return self._compared(operation, form, algorithm, arguments)
+
+    def _compared(
+        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
+    ) -> Demand:
+        """Read the arguments and compare them with those of all ranks."""
+        demand: Demand | None = None
+        problem: UsageError | None = None
+        try:
+            demand = READERS[operation](self.rank, self.size, *arguments)
+            wanted = self._wanted(operation, algorithm)
+            said = described(demand, wanted, form)
+        except UsageError as error:
+            problem, said = error, f"a call that is wrong: {error}"
+        agree_equal(self.plain, operation, said)
+        if demand is None or problem is not None:
+            raise problem or UsageError(operation, "unreadable", "pass an array")
+        agree_equal(self.plain, operation, check_sizes(self.plain, demand) or "sizes that fit")
+        return demand
+
+    def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
+        """Serve a blocking call."""
+        started = time.perf_counter()
+        demand = self.read(operation, "", algorithm, arguments)
+        name, trial = self.decide(demand, algorithm)
+        deadline = self.deadline()
+        if trial is not None and deadline is None:
+            # Start together: else a trial pays for what the one before left undone.
+            MPI.Intracomm.Barrier(self.plain)
+        decided = time.perf_counter()
+        if name == NATIVE and deadline is None:
+            native.run(self.plain, native.hand_over(demand))
+            if algorithm == AUTO:
+                self._remember(demand, trial)
+        else:
+            engine().wait(self.launch(demand, name, deadline))
+        ended = time.perf_counter()
+        self.counters.count(operation, name, ended - started)
+        if trial is not None:
+            self._learn(trial, ended - decided)
+
+    def received_counts(self, recvbuf: Spec) -> list[int]:
+        """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
+        mine = np.array([reductions.received_count("Reduce_scatter", recvbuf)])
+        counts = np.empty(self.size, mine.dtype)
+        self.plain.Allgather(mine, counts)
+        return [int(count) for count in counts]
+
+    def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
+        """Start an ``I`` call."""
+        demand = self.read(operation, "I", algorithm, arguments)
+        name, _ = self.decide(demand, algorithm, blocking=False)
+        self.counters.count(operation, name)
+        return self.request(demand, name)
+
+    def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
+        """Make a persistent operation."""
+        demand = self.read(operation, "_init", algorithm, arguments)
+        name, _ = self.decide(demand, algorithm, blocking=False)
+        return self.world.own(Persistent(self, demand, name))
+
+    def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
+        """Start an operation and return; ``bound`` is used instead of a kept one."""
+        deadline = self.deadline()
+        if name == NATIVE and deadline is None:
+            given = native.hand_over(demand)
+            if given.finish is None:
+                return Request.of_library(native.begin(self.plain, given), demand.operation)
+        return Request.of_plan(self.launch(demand, name, deadline, background=True, bound=bound))
+
+    def launch(
+        self,
+        demand: Demand,
+        name: str,
+        deadline: Deadline | None,
+        *,
+        background: bool = False,
+        bound: Bound | None = None,
+    ) -> Execution:
+        """Start a plan, or an operation of the library that the engine follows."""
+        if name == NATIVE:
+            self.world.check(demand.operation)
+            given = native.hand_over(demand)
+            request = native.begin(self.plain, given)
+            execution = follow(self.world, request, given, deadline)
+        else:
+            if bound is None:
+                bound, sent = self.bindings.take(demand, name)
+                self.counters.sent.update(sent)
+            else:
+                self.bindings.tie(bound, demand)
+            identity = Identity(self.world.epoch, self.world.sequence())
+            execution = Execution(bound, identity, deadline=deadline)
+        engine().start(execution, background=background and self.family.threaded)
+        return execution
+
+    def explain(self, operation: str, nbytes: int, dtype: np.dtype[Any]) -> Explanation:
+        """Say which algorithm a call would use; see `Communicator.explain`."""
+        if operation not in OPERATIONS:
+            raise UsageError("explain", f"no operation {operation!r}",
+                             f"one of {', '.join(OPERATIONS)}")  # fmt: skip
+        reduces = operation in REDUCING
+        library_can = not reduces or element(None, dtype, operation).datatype is not None
+        size = 0 if operation in choose.UNSIZED else choose.size_class(nbytes)
+        found = explain(self.chooser, choose.Call(operation, size, True, library_can), nbytes)
+        wanted = self._wanted(operation, AUTO)
+        if wanted == AUTO:
+            wanted = self.family.tuning.name(operation, nbytes) or found.algorithm
+        return replace(found, algorithm=wanted)
+
+    def forget(self, operation: Persistent) -> None:
+        """Drop a persistent operation that was closed.  Local."""
+        self.world.disown(operation)
+
+    def shut(self) -> None:
+        """Serve no more calls; let go of the callers' memory.  Local."""
+        self._shut = True
+        if "bindings" in self.__dict__:
+            self.bindings.clear()
+
+    def deadline(self) -> Deadline | None:
+        """Start the clock of a call, if calls have one."""
+        options = context.active(self.family)
+        limit_s = self.family.timeout_s
+        if options is not None and options.timeout_s is not None:
+            limit_s = options.timeout_s
+        return None if limit_s is None else Deadline(limit_s)
+
+    def decide(
+        self, demand: Demand, algorithm: str, *, blocking: bool = True
+    ) -> tuple[str, Trial | None]:
+        """Choose; the same on every rank.
+
+        Returns
+        -------
+        name : str
+            "native" or an algorithm of the catalogue.
+        trial : Trial or None
+            Takes the time of this call, where it is a trial.
+        """
+        wanted = self._wanted(demand.operation, algorithm)
+        if wanted != AUTO:
+            return self._insist(demand, wanted), None
+        return self._choose(demand, blocking=blocking)
+
+    def _wanted(self, operation: str, algorithm: str) -> str:
+        """Give the algorithm that the call or a ``using`` block asks for."""
+        if algorithm != AUTO:
+            return context.known_name(operation, algorithm, operation)
+        options = context.active(self.family)
+        return options.algorithms.get(operation, AUTO) if options else AUTO
+
+    def _insist(self, demand: Demand, name: str) -> str:
+        """Return an algorithm that was asked for, or say why it cannot be."""
+        objection = self._objection(demand, name)
+        if objection:
+            raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
+                             "pass algorithm='auto'")  # fmt: skip
+        return name
+
+    def _objection(self, demand: Demand, name: str) -> str | None:
+        """Say why an algorithm cannot serve a call, or None."""
+        if name == NATIVE:
+            exact = self.family.deterministic
+            return "this communicator is deterministic" if exact else demand.native
+        if demand.planned:
+            return demand.planned
+        return find(demand.operation, name).objection(self.bindings.problem(demand))
+
+    def _choose(self, demand: Demand, *, blocking: bool) -> tuple[str, Trial | None]:
+        family = self.family
+        if demand.planned:
+            if family.deterministic:
+                raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
+                                 "communicator leaves nothing to the library",
+                                 "use another type or op")  # fmt: skip
+            return NATIVE, None
+        if not (blocking or family.threaded or family.deterministic or demand.native):
+            return NATIVE, None
+        forced = family.tuning.name(demand.operation, demand.nbytes)
+        if forced is not None and not self._objection(demand, forced):
+            return forced, None
+        call = choose.Call(
+            demand.operation,
+            0 if demand.operation in choose.UNSIZED else choose.size_class(demand.nbytes),
+            demand.commutative,
+            demand.native is None,
+        )
+        choice = self.chooser.choose(call)
+        name, trial = choice.algorithm, choice.trial
+        if trial is not None and (trial.winner is not None or not blocking):
+            if trial.winner is None:
+                name = min(choice.predictions, key=lambda known: choice.predictions[known])
+            trial = None
+        if name != NATIVE:
+            problem = self.bindings.problem(demand)
+            if find(demand.operation, name).objection(problem):
+                name = self.chooser.cheapest(problem)
+        return name, trial
+
+    def _remember(self, demand: Demand, trial: Trial | None) -> None:
+        """Let the next call of this kind go straight to the library."""
+        if trial is None and self.family.straight and demand.divisor() == 1:
+            size = quick_size(demand)
+            if size is not None:
+                self.counters.quick[demand.operation].setdefault(size, 0)
+
+    def _learn(self, trial: Trial, seconds: float) -> None:
+        trial.record(seconds)
+        if trial.is_full:
+            trial.settle(native.agreed_max(self.plain, trial.typical_s()))
+
+
+def quick_size(demand: Demand) -> int | None:
+    """Give the bytes of the buffer by which the short way knows a call.
+
+    Parameters
+    ----------
+    demand : Demand
+        A call that went to the library.
+
+    Returns
+    -------
+    int or None
+        None where there is no short way.
+    """
+    if demand.planned or demand.native or demand.counts is not None:
+        return None
+    whole = demand.operation in ("alltoall", "reduce_scatter_block")
+    return demand.nbytes * demand.size if whole else demand.nbytes

@@ -1,0 +1,70 @@
+"""Counters of a communicator, as data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from closeranks.collectives.problem import OPERATIONS
+
+
+class Statistics(NamedTuple):
+    """Counters of one rank since `init`.
+
+    Attributes
+    ----------
+    calls : dict of str to int
+        Operation -> number of calls.
+    bytes_per_level : dict of str to int
+        Level name -> bytes this rank's plans have sent over it; what the MPI
+        library sends by itself is not known here.
+    seconds : dict of str to float
+        Operation -> seconds spent in blocking calls; small calls that go
+        straight to the library are counted, not timed.
+    algorithms : dict of str to dict of str to int
+        Operation -> algorithm -> number of calls.
+    """
+
+    calls: dict[str, int]
+    bytes_per_level: dict[str, int]
+    seconds: dict[str, float]
+    algorithms: dict[str, dict[str, int]]
+
+
+class Counters:
+    """What `Statistics` is made from.
+
+    Attributes
+    ----------
+    algorithms : dict of str to Counter
+        Operation -> algorithm -> calls.
+    seconds : Counter
+        Operation -> seconds.
+    sent : Counter
+        Level -> bytes.
+    quick : dict of str to dict of int to int
+        Operation -> bytes of a buffer -> calls that went straight to the
+        library; a size that is not there is not known to go there.
+    """
+
+    def __init__(self) -> None:
+        self.algorithms: dict[str, Counter[str]] = {}
+        self.seconds: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()
+        self.quick: dict[str, dict[int, int]] = {name: {} for name in OPERATIONS}
+
+    def count(self, operation: str, algorithm: str, seconds: float = 0.0) -> None:
+        """Count one call."""
+        self.algorithms.setdefault(operation, Counter())[algorithm] += 1
+        self.seconds[operation] += seconds  # type: ignore[assignment]
+
+    def freeze(self) -> Statistics:
+        """Give the counters as they stand."""
+        algorithms = {name: dict(counts) for name, counts in self.algorithms.items()}
+        for name, sizes in self.quick.items():
+            straight = sum(sizes.values())
+            if straight:
+                known = algorithms.setdefault(name, {})
+                known["native"] = known.get("native", 0) + straight
+        calls = {name: sum(counts.values()) for name, counts in algorithms.items()}
+        return Statistics(calls, dict(self.sent), dict(self.seconds), algorithms)

@@ -1,0 +1,256 @@
+"""All that lives and dies with one epoch of a communicator.
+
+A world owns the package's own duplicate of the communicator, the groups of
+every level, the abort word, and whatever else is made in its time: user
+sub-communicators, shared files, bound plans, persistent operations.  Closing
+and revoking walk that one registry.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+
+from closeranks.collectives.execute import SLOT_BITS
+from closeranks.comms.groups import Groups
+from closeranks.comms.shared_file import SharedFile, share
+from closeranks.comms.topology import Topology
+from closeranks.comms.wait import settle
+from closeranks.errors import Revoked, Unavailable
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Least number of executions that may be in flight in a world.
+_LEAST_WINDOW: Final = 2
+
+
+class Lane(NamedTuple):
+    """Where the native collectives of a group of ranks run.
+
+    Attributes
+    ----------
+    comm : MPI.Intracomm
+        The group's communicator.
+    turns : deque
+        ``(execution, step)``, in the order in which all ranks must issue them.
+    """
+
+    comm: MPI.Intracomm
+    turns: deque[tuple[Any, int]]
+
+
+class Resource(Protocol):
+    """What a world can own.
+
+    It may also have ``revoke()``: local, called when the world is revoked.
+    """
+
+    def close(self) -> None:
+        """Release it; called once, in the reverse order of owning."""
+
+
+_R = TypeVar("_R", bound="Resource | MPI.Comm")
+
+
+class World:
+    """One epoch of a communicator.
+
+    Collective over ``comm`` to make and to close.
+
+    Parameters
+    ----------
+    epoch : int
+        Its number: 0 at first, one more after every recovery.
+    comm : MPI.Intracomm
+        The communicator of this epoch; stays the caller's.
+    topology : Topology
+        Where its ranks sit; ``topology.size == comm.size``.
+
+    Attributes
+    ----------
+    epoch, comm, topology
+        As given.
+    rank, size : int
+        Of ``comm``.
+    traffic : MPI.Intracomm
+        Duplicate of ``comm`` that carries the messages of plans and nothing else.
+    node : MPI.Intracomm
+        The ranks that share memory with this one.
+    groups : Groups
+        Communicators of every level and rail, made when first asked for.
+    window : int
+        How many executions may be in flight before one must have drained.
+
+    Raises
+    ------
+    Unavailable
+        On all ranks of a node, if it has no shared memory for the abort word;
+        if the library's tags are too few.
+    """
+
+    def __init__(self, epoch: int, comm: MPI.Intracomm, topology: Topology) -> None:
+        from mpi4py import MPI
+
+        self.epoch, self.comm, self.topology = epoch, comm, topology
+        self.rank, self.size = comm.rank, comm.size
+        self.window = _window()
+        self._marked = False
+        self._closed = False
+        self._owned: list[Any] = []
+        self._sequence = 0
+        self._entered: dict[int, None] = {}
+        self._lanes: dict[tuple[int, ...], Lane] = {}
+        self.traffic: MPI.Intracomm = self.own(comm.Dup())
+        self.traffic.Set_errhandler(MPI.ERRORS_RETURN)
+        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
+        assert isinstance(node, MPI.Intracomm)
+        self.node = self.own(node)
+        settle(self.node.size)
+        self.groups = self.own(Groups(comm, topology))
+        file: SharedFile = self.own(share(self.node, 128))
+        self._word = file.array.data.cast("q")
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "revoked" if self.revoked else "open"
+        return f"<World {self.epoch}: rank {self.rank} of {self.size}, {state}>"
+
+    def lane(self, members: tuple[int, ...]) -> Lane:
+        """Return where native collectives of ``members`` run, in their order.
+
+        Collective over ``members`` at the first call for them, then local.
+        """
+        found = self._lanes.get(members)
+        if found is None:
+            comm = self.traffic
+            if members != tuple(range(self.size)):
+                comm = self._made(members)
+            found = self._lanes[members] = Lane(comm, deque())
+        return found
+
+    def _made(self, members: tuple[int, ...]) -> MPI.Intracomm:
+        everybody = self.traffic.Get_group()
+        group = everybody.Incl(members)
+        made = self.own(self.traffic.Create_group(group))
+        group.Free()
+        everybody.Free()
+        return made
+
+    def sequence(self) -> int:
+        """Give the next collective of this world its number: 0, 1, 2, ...
+
+        Local; called in the same order on every rank, which makes the number
+        equal on all of them.
+        """
+        number = self._sequence
+        self._sequence = number + 1
+        return number
+
+    def own(self, resource: _R) -> _R:
+        """Close ``resource`` with this world, and revoke it with it.
+
+        Local.
+
+        Parameters
+        ----------
+        resource : Resource or MPI.Comm
+            Has ``close()``; a communicator is freed.
+
+        Returns
+        -------
+        Resource or MPI.Comm
+            As given.
+        """
+        self._owned.append(resource)
+        return resource
+
+    def disown(self, resource: Resource | MPI.Comm) -> None:
+        """Forget a resource that has been closed before its time.  Local."""
+        self._owned = [other for other in self._owned if other is not resource]
+
+    @property
+    def revoked(self) -> bool:
+        """Whether this rank or another one of its node has given this world up."""
+        return self._marked or self._word[0] != 0
+
+    def check(self, operation: str) -> None:
+        """Raise `Revoked` if this world is of no use any more.  Local."""
+        if self._marked or self._word[0]:
+            raise Revoked(operation)
+
+    def revoke(self) -> None:
+        """Give this world up: every wait in it ends with `Revoked`.
+
+        Local, harmless twice.  Ranks of this node see it at once, through the
+        abort word; ranks elsewhere where the library can revoke communicators
+        (ULFM), else when their own deadline passes.
+        """
+        if self._marked:
+            return
+        self._marked = True
+        self._word[0] = self.rank + 1
+        for resource in reversed(self._owned):
+            revoke: Callable[[], object] | None = getattr(resource, "revoke", None)
+            if revoke is not None:
+                revoke()
+            elif hasattr(resource, "Revoke"):
+                _revoke(resource)
+
+    def close(self) -> None:
+        """Release all that this world owns, the youngest first.
+
+        Collective; harmless twice.  Of a revoked world only local things are
+        released: its communicators are left to the library.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        while self._owned:
+            resource = self._owned.pop()
+            if not hasattr(resource, "Free"):
+                resource.close()
+            elif not self.revoked:
+                resource.Free()
+        self._word = memoryview(bytearray(8)).cast("q")
+
+    def first_tag(self, sequence: int) -> int:
+        """Return the tag of slot 0 of execution ``sequence``."""
+        return (sequence % self.window) << SLOT_BITS
+
+    def entered(self, sequence: int) -> None:
+        """Note that an execution is in flight; in the order of their numbers."""
+        self._entered[sequence] = None
+
+    def left(self, sequence: int) -> None:
+        """Note that an execution has drained."""
+        self._entered.pop(sequence, None)
+
+    def admits(self, sequence: int) -> bool:
+        """Whether no undrained execution could share tags with ``sequence``."""
+        oldest = next(iter(self._entered), sequence)
+        return sequence - oldest < self.window
+
+
+def _window() -> int:
+    """Count the executions whose tags the library can tell apart."""
+    from mpi4py import MPI
+
+    upper = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI has it on no other communicator
+    assert isinstance(upper, int)
+    window = (upper + 1) >> SLOT_BITS
+    if window < _LEAST_WINDOW:
+        raise Unavailable(
+            f"MPI with tags up to {upper}", f"needs {(_LEAST_WINDOW << SLOT_BITS) - 1} at least"
+        )
+    return window
+
+
+def _revoke(comm: MPI.Comm) -> None:
+    """Revoke a communicator where the library can; elsewhere the mark must do."""
+    from mpi4py import MPI
+
+    try:
+        comm.Revoke()
+    except (MPI.Exception, NotImplementedError):
+        return

@@ -1,0 +1,97 @@
+"""How many cores this process may really use.
+
+A machine's core count is an upper bound only: the affinity mask (`taskset`,
+SLURM, MPI binding) and the cgroup's CPU quota (containers) take from it.
+Everything that decides between spinning and sleeping asks here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_CGROUP_OF_SELF = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Count the cores this process may keep busy at once.
+
+    Returns
+    -------
+    int
+        The size of the affinity mask, or the CPU quota of the tightest
+        enclosing cgroup rounded down if that is less; at least 1.  Local.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    quota = cgroup_quota()
+    return max(1, allowed if quota is None else min(allowed, math.floor(quota)))
+
+
+def cgroup_quota(root: Path | None = None, membership: Path | None = None) -> float | None:
+    """Read the CPU quota of this process's cgroup and of all its parents.
+
+    Parameters
+    ----------
+    root : Path, optional
+        Where the cgroup file systems are mounted; ``/sys/fs/cgroup``.
+    membership : Path, optional
+        The file that names the cgroups; ``/proc/self/cgroup``.
+
+    Returns
+    -------
+    float or None
+        Cores, for example 1.5; None if nothing limits them.  Local.
+    """
+    root, membership = root or _CGROUP_ROOT, membership or _CGROUP_OF_SELF
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # cgroup v2: one tree for all controllers
+            for base in (root, root / "unified"):
+                quotas += _along(base, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            for base in (root / controllers, root / "cpu"):
+                quotas += _along(base, path, _quota_v1)
+    return min(quotas, default=None)
+
+
+def _along(base: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
+    """Read the quota of a cgroup and of every one above it."""
+    if not base.is_dir():
+        return []
+    folder = base / path.lstrip("/")
+    if base not in (folder, *folder.parents):
+        return []
+    found = []
+    while True:
+        quota = read(folder)
+        if quota is not None:
+            found.append(quota)
+        if folder == base:
+            return found
+        folder = folder.parent
+
+
+def _quota_v2(folder: Path) -> float | None:
+    """Read ``cpu.max``: two numbers, or ``max`` and a number."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """Read ``cpu.cfs_quota_us`` over ``cpu.cfs_period_us``; -1 is no limit."""
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return None if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None

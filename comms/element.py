@@ -1,0 +1,153 @@
+"""One entry of a message: its MPI datatype, its NumPy type, its size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """What a buffer is counted in.
+
+    Attributes
+    ----------
+    dtype : numpy.dtype or None
+        Its NumPy type; None where NumPy has no name for it.
+    datatype : MPI.Datatype or None
+        Its MPI datatype; None where MPI has no name for it (bfloat16).
+    nbytes : int
+        Bytes of its data: what its type signature weighs.
+    extent : int
+        Bytes from one entry to the next.
+    true_lower, true_upper : int
+        Where its first data byte lies and its last one ends.
+    plain : bool
+        Whether its data fill its extent, so that entries are plain bytes.
+    """
+
+    dtype: np.dtype[Any] | None
+    datatype: MPI.Datatype | None
+    nbytes: int
+    extent: int
+    true_lower: int
+    true_upper: int
+    plain: bool
+
+    def __str__(self) -> str:
+        if self.dtype is not None:
+            return str(self.dtype)
+        return self.datatype.Get_name() or "a derived datatype" if self.datatype else "bytes"
+
+
+_of_dtype: dict[np.dtype[Any], Element] = {}
+_of_handle: dict[int, Element] = {}
+
+
+def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation: str) -> Element:
+    """Say what a buffer is counted in.
+
+    Local.
+
+    Parameters
+    ----------
+    datatype : MPI.Datatype, str or None
+        What the caller gave; None takes the type of the array.
+    dtype : numpy.dtype
+        Type of the array's elements.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    Element
+        Kept for predefined types.
+
+    Raises
+    ------
+    UsageError
+        If a type code means nothing to MPI, or the datatype is null.
+    """
+    if datatype is None:
+        known = _of_dtype.get(dtype)
+        if known is None:
+            known = _of_dtype[dtype] = _from_numpy(dtype)
+        return known
+    if isinstance(datatype, str):
+        datatype = _named(datatype, operation)
+    known = _of_handle.get(datatype.handle)
+    if known is not None:
+        return known
+    return _from_mpi(datatype, operation)
+
+
+def _named(code: str, operation: str) -> MPI.Datatype:
+    """Look up a type code as mpi4py does."""
+    from mpi4py import MPI
+
+    try:
+        return MPI.Datatype.fromcode(code)
+    except (KeyError, ValueError) as error:
+        problem = f"no MPI datatype has the code {code!r}"
+        raise UsageError(operation, problem, "use a code such as 'd', or a datatype") from error
+
+
+def _from_numpy(dtype: np.dtype[Any]) -> Element:
+    """Say what elements of an array are; types MPI cannot name travel as bytes."""
+    from mpi4py import MPI
+
+    size = dtype.itemsize
+    found: MPI.Datatype | None
+    try:
+        found = MPI.Datatype.fromcode(dtype.char) if dtype.isnative and not dtype.names else None
+    except (KeyError, ValueError):
+        found = None
+    if found is not None and (found == MPI.DATATYPE_NULL or found.Get_size() != size):
+        found = None  # a code of its own in ml_dtypes, another one in MPI
+    if dtype.name == "bfloat16" or dtype.kind == "V":
+        found = None
+    return Element(dtype, found, size, size, 0, size, True)
+
+
+def _from_mpi(datatype: MPI.Datatype, operation: str) -> Element:
+    """Measure an MPI datatype."""
+    from mpi4py import MPI
+
+    if datatype == MPI.DATATYPE_NULL:
+        raise UsageError(operation, "the datatype is null", "this MPI library lacks it")
+    size = datatype.Get_size()
+    lower, extent = datatype.Get_extent()
+    true_lower, true_extent = datatype.Get_true_extent()
+    named = bool(datatype.is_predefined)
+    plain = named and lower == true_lower == 0 and size == extent == true_extent
+    dtype = _numpy_of(datatype, extent) if named else None
+    made = Element(dtype, datatype, size, extent, true_lower, true_lower + true_extent, plain)
+    if named and datatype.is_named:
+        _of_handle[datatype.handle] = made
+    return made
+
+
+def _numpy_of(datatype: MPI.Datatype, extent: int) -> np.dtype[Any] | None:
+    """Give NumPy's type of a predefined MPI type, or None."""
+    from mpi4py import MPI
+
+    if MPI.BFLOAT16_T != MPI.DATATYPE_NULL and datatype == MPI.BFLOAT16_T:
+        import ml_dtypes
+
+        half: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return half
+    code = datatype.typechar if datatype.is_named else None
+    if not code:
+        return None
+    try:
+        dtype: np.dtype[Any] = np.dtype(code)
+    except TypeError:
+        return None
+    return dtype if dtype.itemsize == extent else None

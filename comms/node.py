@@ -1,0 +1,211 @@
+"""What is known of one node, each fact with its source; unknown is a value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact(Generic[T]):
+    """A value and where it was read.
+
+    Parameters
+    ----------
+    value : object or None
+        What is known; None is unknown.
+    source : str, default "unknown"
+        "sysfs", "hwloc", "nvml", "environment", ...
+    """
+
+    value: T | None = None
+    source: str = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """A set of CPUs: a package, a NUMA domain, a shared cache.
+
+    Parameters
+    ----------
+    number : int
+        The system's number for it.
+    cpus : tuple of int
+        Its CPUs, ascending.
+    """
+
+    number: int
+    cpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card.
+
+    Parameters
+    ----------
+    name : str
+        "eth0", "mlx5_0".
+    bytes_per_s : Fact of float
+        Speed in one direction.
+    numa : Fact of int
+        NUMA domain it hangs on.
+    pci : Fact of tuple of str
+        Way from the root complex to the card, the card last.
+    usable : Fact of bool
+        Whether it is up and has an address (Ethernet) or an active port.
+    fabric : str, default "ethernet"
+        "ethernet" or "infiniband".
+    """
+
+    name: str
+    bytes_per_s: Fact[float] = Fact()
+    numa: Fact[int] = Fact()
+    pci: Fact[tuple[str, ...]] = Fact()
+    usable: Fact[bool] = Fact()
+    fabric: str = "ethernet"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU.
+
+    Parameters
+    ----------
+    name : str
+        "GPU 0", unique in its node.
+    model : str
+        "NVIDIA H100 80GB HBM3".
+    uuid : str
+        Unique in the world; not part of what makes two nodes equal.
+    numa : Fact of int
+        NUMA domain it hangs on.
+    pci : Fact of tuple of str
+        Way from the root complex to the GPU, the GPU last.
+    nvlink : Fact of tuple of (str, float)
+        Names of the GPUs it reaches by NVLink and the bandwidth in one
+        direction, bytes/s; 0 is unknown.
+    """
+
+    name: str
+    model: str = ""
+    uuid: str = ""
+    numa: Fact[int] = Fact()
+    pci: Fact[tuple[str, ...]] = Fact()
+    nvlink: Fact[tuple[tuple[str, float], ...]] = Fact()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDescription:
+    """All that is known of one node.
+
+    Parameters
+    ----------
+    host : str
+        Host name.
+    boot_id : str
+        The running kernel; equal in all containers of one machine.
+    packages, numa, l3 : Fact of tuple of Domain
+        Processor packages, NUMA domains, last-level caches.
+    distances : Fact of tuple of tuple of int
+        NUMA distances (10 is local), in the order of ``numa``.
+    nics : tuple of Nic
+        Network cards without the loopback.
+    gpus : tuple of Gpu
+        GPUs.
+    """
+
+    host: str
+    boot_id: str = ""
+    packages: Fact[tuple[Domain, ...]] = Fact()
+    numa: Fact[tuple[Domain, ...]] = Fact()
+    l3: Fact[tuple[Domain, ...]] = Fact()
+    distances: Fact[tuple[tuple[int, ...], ...]] = Fact()
+    nics: tuple[Nic, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+
+
+def place(affinity: Iterable[int], domains: Fact[tuple[Domain, ...]]) -> int:
+    """Find the one domain a process is bound inside.
+
+    Parameters
+    ----------
+    affinity : iterable of int
+        CPUs the process may run on.
+    domains : Fact of tuple of Domain
+        Domains of one kind.
+
+    Returns
+    -------
+    int
+        Number of the domain, -1 if the process may leave it or nothing is
+        known.
+    """
+    mask = frozenset(affinity)
+    for domain in domains.value or ():
+        if mask and mask <= frozenset(domain.cpus):
+            return domain.number
+    return -1
+
+
+def pci_distance(a: Gpu | Nic, b: Gpu | Nic, numa_domains: int) -> str:
+    """Classify the way between two devices of one node as nvidia-smi does.
+
+    Parameters
+    ----------
+    a, b : Gpu or Nic
+        Two different devices.
+    numa_domains : int
+        How many NUMA domains the node has.
+
+    Returns
+    -------
+    str
+        "PIX" (at most one PCIe bridge or switch), "PXB" (several), "PHB" (the
+        host bridge), "NODE" (host bridges of one NUMA domain), "SYS" (across
+        NUMA domains), "" if unknown.
+    """
+    if not a.pci.value or not b.pci.value:
+        return ""
+    left, right = a.pci.value, b.pci.value
+    common = 0
+    while common < min(len(left), len(right)) and left[common] == right[common]:
+        common += 1
+    if common == 0:
+        same = a.numa.value is not None and a.numa.value == b.numa.value
+        return "NODE" if same or numa_domains == 1 else "SYS"
+    if common == 1:
+        return "PHB"
+    bridges = max(len(left), len(right)) - common - 1
+    return "PIX" if bridges <= 1 else "PXB"
+
+
+PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+
+def nearest(device: Gpu | Nic, others: Iterable[Gpu | Nic], numa_domains: int) -> tuple[str, ...]:
+    """Find the devices nearest to one by PCI path.
+
+    Parameters
+    ----------
+    device : Gpu or Nic
+        Where to start.
+    others : iterable of Gpu or Nic
+        Candidates.
+    numa_domains : int
+        How many NUMA domains the node has.
+
+    Returns
+    -------
+    tuple of str
+        The kind of path, then the names of all candidates at that path; empty
+        if no path is known.
+    """
+    by_path: dict[str, list[str]] = {}
+    for other in others:
+        by_path.setdefault(pci_distance(device, other, numa_domains), []).append(other.name)
+    best = next((path for path in PATHS if path in by_path), None)
+    return () if best is None else (best, *by_path[best])

@@ -1,0 +1,246 @@
+"""Files in memory that the ranks of a node share.
+
+A file lives in ``/dev/shm/closeranks-<uid>``, a folder of this user alone.  It
+is given its pages before anybody maps it, so that a full /dev/shm is an error
+with a number and never a SIGBUS; and it loses its name as soon as all ranks
+have mapped it, so that nothing is left whatever happens to them.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import secrets
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Where node memory is a file system.
+ROOT = Path("/dev/shm")
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class SharedFile:
+    """A mapped file in node memory; all bytes are zero at first.
+
+    Made by `create` and `attach`, or by `share` on all ranks of a node at once.
+
+    Parameters
+    ----------
+    path : Path
+        Its name, which may be gone already.
+    memory : mmap
+        Its bytes, mapped shared and writable.
+
+    Attributes
+    ----------
+    path : Path
+        As given.
+    nbytes : int
+        Its size.
+    """
+
+    def __init__(self, path: Path, memory: mmap.mmap) -> None:
+        self.path = path
+        self.nbytes = len(memory)
+        self._memory: mmap.mmap | None = memory
+        self._maker: int | None = None
+
+    @classmethod
+    def create(cls, nbytes: int, *, root: Path | None = None) -> SharedFile:
+        """Make a new file of ``nbytes`` zero bytes and map it.
+
+        Local.
+
+        Parameters
+        ----------
+        nbytes : int
+            Its size, at least 1.
+        root : Path, optional
+            The file system in memory; /dev/shm.
+
+        Raises
+        ------
+        UsageError
+            If ``nbytes`` is not positive.
+        Unavailable
+            If node memory is full, or the folder cannot be trusted.
+        """
+        if nbytes < 1:
+            raise UsageError("shared memory", f"{nbytes} bytes", "ask for at least 1")
+        path = _folder(root or ROOT) / f"{os.getpid()}-{secrets.token_hex(8)}"
+        handle = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            _reserve(handle, nbytes, path)
+            made = cls(path, mmap.mmap(handle, nbytes))
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(handle)
+        made._maker = os.getpid()
+        return made
+
+    @classmethod
+    def attach(cls, path: Path, nbytes: int) -> SharedFile:
+        """Map a file that another rank of this node has made.
+
+        Local.
+
+        Parameters
+        ----------
+        path : Path
+            Its name.
+        nbytes : int
+            The size it must have.
+
+        Raises
+        ------
+        Unavailable
+            If it is not there, not ours, no plain file or of another size.
+        """
+        try:
+            handle = os.open(path, _FLAGS)
+        except OSError as error:
+            raise Unavailable(
+                f"node memory {path}: {error.strerror}", "let the ranks of a node share /dev/shm"
+            ) from error
+        try:
+            found = os.fstat(handle)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+                raise Unavailable(f"node memory {path}: not a file of this user", "remove it")
+            if found.st_size != nbytes:
+                raise Unavailable(
+                    f"node memory {path}: {found.st_size} bytes, not {nbytes}", "remove it"
+                )
+            return cls(path, mmap.mmap(handle, nbytes))
+        finally:
+            os.close(handle)
+
+    @property
+    def array(self) -> NDArray[np.uint8]:
+        """All bytes, as an array of shape (nbytes,) and dtype uint8.
+
+        The memory lives as long as any such array does.
+        """
+        if self._memory is None:
+            raise UsageError("shared memory", f"{self.path} is closed", "use it before close()")
+        return np.frombuffer(self._memory, np.uint8)
+
+    def unlink(self) -> None:
+        """Take the name away; the bytes live on in those who have mapped them.
+
+        Local; harmless twice.  Only the process that made the file has a name
+        to take away, not a child it forked.
+        """
+        if self._maker == os.getpid():
+            self._maker = None
+            self.path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go of the name and, once no array looks at it, of the memory.
+
+        Local; harmless twice.
+        """
+        self.unlink()
+        memory, self._memory = self._memory, None
+        if memory is not None:
+            try:
+                memory.close()
+            except BufferError:  # arrays still look at it: the last one unmaps it
+                return
+
+    def __del__(self) -> None:
+        if getattr(self, "_maker", None) is not None:
+            self.unlink()
+
+
+def share(node: MPI.Intracomm, nbytes: int, *, root: Path | None = None) -> SharedFile:
+    """Map one new file on all ranks of a node; it has no name any more.
+
+    Collective over ``node``.
+
+    Parameters
+    ----------
+    node : MPI.Intracomm
+        Ranks that share memory.
+    nbytes : int
+        Its size, equal on all ranks.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Returns
+    -------
+    SharedFile
+        The same bytes on every rank, zero at first.
+
+    Raises
+    ------
+    Unavailable
+        On all ranks, if any could not make or map it.
+    """
+    made: SharedFile | None = None
+    problem: Unavailable | None = None
+    if node.rank == 0:
+        try:
+            made = SharedFile.create(nbytes, root=root)
+        except Unavailable as error:
+            problem = error
+    path, problem = node.bcast((made.path if made else None, problem))
+    if problem is None and made is None:
+        try:
+            made = SharedFile.attach(path, nbytes)
+        except Unavailable as error:
+            problem = error
+    problems = [found for found in node.allgather(problem) if found is not None]
+    if made is not None:
+        made.unlink()
+    if problems:
+        if made is not None:
+            made.close()
+        raise problems[0]
+    assert made is not None
+    return made
+
+
+def _folder(root: Path) -> Path:
+    """Return this user's folder below ``root``, made if need be, checked always."""
+    folder = root / f"closeranks-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(folder)
+    except OSError as error:
+        raise Unavailable(
+            f"node memory {folder}: {error.strerror}", "make /dev/shm writable"
+        ) from error
+    private = stat.S_IMODE(found.st_mode) & 0o077 == 0
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or not private:
+        raise Unavailable(
+            f"node memory {folder}: not a folder of this user alone (0700, no link)",
+            "look who made it, then remove it",
+        )
+    return folder
+
+
+def _reserve(handle: int, nbytes: int, path: Path) -> None:
+    """Give the file its pages, so that touching them cannot fail later."""
+    try:
+        os.posix_fallocate(handle, 0, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENOMEM):
+            raise
+        room = os.statvfs(path.parent)
+        free = room.f_bavail * room.f_frsize
+        raise Unavailable(
+            f"node memory {path.parent}: {nbytes} bytes wanted, {free} free",
+            "free /dev/shm or give it more (mount -o remount,size=...; docker --shm-size)",
+        ) from error

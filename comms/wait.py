@@ -1,0 +1,136 @@
+"""The one way to wait: spin, then yield, then sleep.
+
+Nothing else in the package loops until something happens.  Where more ranks
+sit on a node than it has cores to give, spinning keeps the awaited rank from
+running (2 ms become 50), so there the spin length is zero.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+from closeranks.comms.cores import usable_cores
+
+#: Rounds of looking before the first yield, where every rank has a core.
+SPINS = 2000
+#: Rounds that yield before the first sleep: with cores for all, and without.
+YIELDS, CROWDED_YIELDS = 2000, 200
+#: Shortest and longest sleep, in seconds.
+SHORTEST_S, LONGEST_S = 20e-6, 200e-6
+
+
+class Deadline:
+    """A span of time that started when this was made.
+
+    Parameters
+    ----------
+    limit_s : float
+        Its length in seconds, at least 0.
+
+    Attributes
+    ----------
+    limit_s : float
+        As given.
+    """
+
+    __slots__ = ("_end", "limit_s")
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s = float(limit_s)
+        self._end = time.monotonic() + self.limit_s
+
+    @property
+    def expired(self) -> bool:
+        """Whether the span is over."""
+        return time.monotonic() >= self._end
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since it started."""
+        return time.monotonic() - self._end + self.limit_s
+
+
+class _Patience:
+    """How long this process spins and yields; set by `settle`."""
+
+    spins = SPINS
+    yields = YIELDS
+
+
+def settle(ranks_on_node: int) -> bool:
+    """Tell the wait how many ranks share this node's cores.
+
+    Local.  Called whenever a communicator opens; the last word counts.
+
+    Parameters
+    ----------
+    ranks_on_node : int
+        Ranks on this node, this one included.
+
+    Returns
+    -------
+    bool
+        Whether they are more than the usable cores, so that nobody spins.
+    """
+    crowded = ranks_on_node > usable_cores()
+    _Patience.spins = 0 if crowded else SPINS
+    _Patience.yields = CROWDED_YIELDS if crowded else YIELDS
+    return crowded
+
+
+def is_crowded() -> bool:
+    """Return what `settle` was told last: whether ranks outnumber cores.  Local."""
+    return _Patience.spins == 0
+
+
+def wait(
+    ready: Callable[[], bool],
+    *,
+    progress: Callable[[], bool] | None = None,
+    abort: Callable[[], None] | None = None,
+    deadline: Deadline | None = None,
+    polite: bool = False,
+) -> bool:
+    """Wait until ``ready()`` holds.
+
+    Local.  A round calls ``progress``, ``ready`` and ``abort`` in this order.
+
+    Parameters
+    ----------
+    ready : callable
+        Whether the wait is over; cheap.
+    progress : callable, optional
+        Drives what is waited for; True if anything moved, which makes the wait
+        spin again.
+    abort : callable, optional
+        Raises if the wait is in vain (the abort word of a world).
+    deadline : Deadline, optional
+        When to give up.
+    polite : bool
+        Never spin: another thread of this process has better use for the core.
+
+    Returns
+    -------
+    bool
+        True as soon as ``ready()`` held, False once the deadline had passed.
+    """
+    spins = 0 if polite else _Patience.spins
+    still = spins + (CROWDED_YIELDS if polite else _Patience.yields)
+    idle, pause_s = 0, SHORTEST_S
+    while True:
+        if progress is not None and progress():
+            idle, pause_s = 0, SHORTEST_S
+        if ready():
+            return True
+        if abort is not None:
+            abort()
+        if deadline is not None and deadline.expired:
+            return False
+        idle += 1
+        if idle > still:
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_S)
+        elif idle > spins:
+            os.sched_yield()

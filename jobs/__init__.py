@@ -1,0 +1,1 @@
+"""Where it runs: launching, the emulated cluster, benchmarks, the main job."""

@@ -1,0 +1,156 @@
+"""A collective with its buffers on a communicator, ready to be called."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from closeranks.jobs.bench.collective import Collective, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py import MPI
+
+    from closeranks.jobs.bench.pattern import Pattern
+
+Array = npt.NDArray[Any]
+
+
+def reduction(op: str) -> Any:
+    """Return the reduction operation of a name.
+
+    Parameters
+    ----------
+    op : str
+        Name in `pattern.OPS`.
+
+    Returns
+    -------
+    MPI.Op or closeranks.MEAN
+        What the communicator takes as ``op=``.
+    """
+    from mpi4py import MPI
+
+    import closeranks
+
+    return closeranks.MEAN if op == "mean" else getattr(MPI, op.upper())
+
+
+class Case:
+    """One collective at one size on this rank.
+
+    Parameters
+    ----------
+    collective : Collective
+        The operation.
+    nbytes : int
+        Size asked for; see `Collective.problem`.
+    pattern : Pattern
+        Inputs and results.
+    comm : MPI.Intracomm
+        The communicator that is measured; `Case` calls it only when asked.
+
+    Attributes
+    ----------
+    problem : Problem
+        The operation at this size.
+    size_bytes : int
+        Size of the operation with whole blocks.
+    """
+
+    def __init__(
+        self, collective: Collective, nbytes: int, pattern: Pattern, comm: MPI.Intracomm
+    ) -> None:
+        self._collective = collective
+        self._comm = comm
+        p = collective.problem(comm.Get_rank(), nbytes, pattern, comm.Get_size())
+        self.problem: Problem = p
+        length = collective.length(p)
+        self._send = collective.send(p)
+        self._receive = None if length is None else np.zeros(length, pattern.dtype)
+        self.size_bytes = p.total * pattern.dtype.itemsize
+        self.refill()
+
+    def refill(self) -> None:
+        """Spoil the receive buffer, so that nothing right stands there."""
+        if self._receive is None:
+            return
+        if self._collective.in_place and self.problem.at_root:
+            self._receive[:] = self.problem.given(0, 0, self.problem.total)
+        else:
+            self._receive.view(np.uint8).fill(0xA5)
+
+    def wrong(self) -> int:
+        """Count this rank's wrong elements; local."""
+        expected = self._collective.expected(self.problem)
+        if expected is None or self._receive is None:
+            return 0
+        if self.problem.pattern.op == "mean" and self._collective.reduces:
+            return _far(self._receive, expected)
+        return int(np.count_nonzero(~(self._receive == expected)))
+
+    def ours(self, algorithm: str) -> Callable[[], object]:
+        """Return the call through closeranks with an algorithm.
+
+        Parameters
+        ----------
+        algorithm : str
+            Passed on as ``algorithm=``, except "auto", which is not.
+
+        Returns
+        -------
+        callable
+            Takes nothing; collective.
+        """
+        keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+        return self._call(self._comm, self._send, self._receive, **keywords)
+
+    def native(self, plain: MPI.Intracomm) -> Callable[[], object]:
+        """Return the call of mpi4py itself on the same buffers.
+
+        Where nothing is reduced, types that MPI may not know travel as
+        integers of their size.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            The same communicator, with mpi4py's own methods.
+
+        Returns
+        -------
+        callable
+            Takes nothing; collective.
+        """
+        if self._collective.reduces:
+            return self._call(plain, self._send, self._receive)
+        return self._call(plain, _known(self._send), _known(self._receive))
+
+    def _call(
+        self, comm: MPI.Intracomm, send: Array | None, receive: Array | None, **keywords: Any
+    ) -> Callable[[], object]:
+        """Bind the arguments, so that a call costs nothing of ours."""
+        collective = self._collective
+        if collective.reduces:
+            keywords["op"] = reduction(self.problem.pattern.op)
+        arguments = collective.arguments(self.problem, send, receive)
+        return partial(getattr(comm, collective.method), *arguments, **keywords)
+
+
+def _known(array: Array | None) -> Array | None:
+    """View a bfloat16 or float16 array as integers."""
+    if array is None or array.dtype.name not in {"bfloat16", "float16"}:
+        return array
+    return array.view(np.uint16)
+
+
+def _far(found: Array, expected: Array) -> int:
+    """Count elements more than two last digits away: division rounds."""
+    name = expected.dtype.name
+    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "complex64": 24}.get(name, 53)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    apart = np.abs(found.astype(wide) - expected.astype(wide))
+    return int(np.count_nonzero(~(apart <= 4.0 * 2.0**-digits * np.abs(expected.astype(wide)))))

@@ -1,0 +1,242 @@
+"""The command ``closeranks bench``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench import best as launches
+from closeranks.jobs.bench.best import Best
+from closeranks.jobs.bench.chart import check_drawable, draw
+from closeranks.jobs.bench.names import NAMES, collectives_among, expand
+from closeranks.jobs.bench.nccl import Nccl
+from closeranks.jobs.bench.osu import Osu
+from closeranks.jobs.bench.pattern import as_dtype, check_op
+from closeranks.jobs.bench.schedule import Effort
+from closeranks.jobs.bench.session import Request, Session, ranks_per_node
+from closeranks.jobs.bench.sizes import parse_sizes
+from closeranks.jobs.bench.suite import Format, Row, Write, run, run_setting
+from closeranks.jobs.bench.table import Table
+from closeranks.jobs.bench.wire import wire
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.collectives.communicator import Communicator
+
+FORMATS: dict[str, Callable[[Session], Format]] = {"table": Table, "osu": Osu, "nccl": Nccl}
+_COMPARISONS = ("native", "best")
+
+
+@click.command(epilog="NAMEs: " + " ".join((*NAMES, "all")))
+@click.argument("names", nargs=-1, metavar="NAME...")
+@click.option("--sizes", help="8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, for matrix 1M.")
+@click.option("--algorithms", default="auto", show_default=True, help="Names, comma-separated.")
+@click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
+@click.option("--op", default="sum", show_default=True, help="Reduction.")
+@click.option("--check/--no-check", default=True, show_default=True, help="Validate results.")
+@click.option("--iterations", type=click.IntRange(1), help="Calls a side instead of the budget.")
+@click.option("--warmup", type=click.IntRange(0), help="Calls before the time counts.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="Seconds a size may take, least counts apart.",
+)
+@click.option("--vs", help="Compare with native, best or native,best.")
+@click.option("--counters", is_flag=True, help="Read what the NICs sent.")
+@click.option("--format", "form", default="table", show_default=True, help="table, osu or nccl.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write rows here.")
+@click.option("--draw", "draw_path", type=click.Path(path_type=Path), help="Draw a chart here.")
+def bench(
+    names: tuple[str, ...],
+    sizes: str | None,
+    algorithms: str,
+    dtype: str,
+    op: str,
+    check: bool,
+    iterations: int | None,
+    warmup: int | None,
+    budget: float,
+    vs: str | None,
+    counters: bool,
+    form: str,
+    json_path: Path | None,
+    draw_path: Path | None,
+) -> None:
+    """Measure collectives and point-to-point messages.
+
+    Run it under closeranks run, closeranks lab, mpirun or srun.  Size, times
+    and bandwidths are those of nccl-tests; exit status 1 if a result is wrong.
+    """
+    if form not in FORMATS:
+        raise UsageError("bench --format", f"unknown {form!r}", f"choose {', '.join(FORMATS)}")
+    native, best = _comparisons(vs)
+    request = Request(
+        names=tuple(expand(names)),
+        sizes=parse_sizes(sizes or "8:4M"),
+        matrix_sizes=parse_sizes(sizes or "1M"),
+        algorithms=tuple(dict.fromkeys(algorithms.split(","))),
+        dtype=dtype,
+        op=op,
+        effort=Effort(iterations, warmup, budget),
+        check=check,
+        counters=counters,
+        native=native,
+        best=best,
+        json=json_path,
+        draw=draw_path,
+    )
+    check_request(request)
+    raise SystemExit(execute(request, form))
+
+
+def check_request(request: Request) -> None:
+    """Refuse what cannot end well, before MPI starts; local.
+
+    Parameters
+    ----------
+    request : Request
+        The command line.
+
+    Raises
+    ------
+    UsageError
+        If the parts do not fit together, or a file cannot be written.
+    Unavailable
+        If a chart is wanted without matplotlib.
+    """
+    as_dtype(request.dtype)
+    check_op(request.op, request.dtype)
+    collectives = collectives_among(request.names)
+    if (request.native or request.best) and not collectives:
+        raise UsageError("bench --vs", "point-to-point has nothing to compare", "leave out --vs")
+    if request.op == "mean" and {"scan", "exscan"} & set(collectives):
+        raise UsageError("bench --op", "a scan has no mean", "name other operations, or --op sum")
+    if request.best and launches.folder() is None:
+        raise UsageError(
+            "bench --vs best",
+            "the library reads its settings when it starts, so best needs several launches",
+            "start it with: closeranks run -n N -- closeranks bench ...",
+        )
+    for path in filter(None, (request.json, request.draw)):
+        if not path.parent.is_dir():
+            raise UsageError("bench", f"{path}: no folder {path.parent}", "create it first")
+    if request.draw is not None:
+        check_drawable(request.draw)
+
+
+def execute(request: Request, form: str) -> int:
+    """Run a request on all ranks; collective over MPI.COMM_WORLD.
+
+    Parameters
+    ----------
+    request : Request
+        The command line.
+    form : str
+        Name of an output format.
+
+    Returns
+    -------
+    int
+        Exit status: 1 if a result was wrong, else 0.
+    """
+    import closeranks
+
+    with closeranks.init() as comm:
+        session = open_session(request, comm)
+        launch = launches.launch()
+        folder = launches.folder()
+        if launch is not None and folder is not None:
+            return _execute_setting(session, launch, folder)
+        rows = run(session, FORMATS[form](session), _writer(session.plain))
+        if session.plain.Get_rank() == 0:
+            write_files(session, rows)
+            if request.best and folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        return 1 if any(row["wrong"] for row in rows) else 0
+
+
+def open_session(request: Request, comm: Communicator) -> Session:
+    """Find out where a request runs; collective.
+
+    Parameters
+    ----------
+    request : Request
+        The command line.
+    comm : Communicator
+        What is measured.
+
+    Returns
+    -------
+    Session
+        The same on every rank.
+    """
+    from mpi4py import MPI
+
+    plain = MPI.Intracomm(comm)
+    folder = launches.folder()
+    known = launches.read(folder) if folder is not None and plain.Get_rank() == 0 else []
+    return Session(
+        request=request,
+        comm=comm,
+        plain=plain,
+        library=MPI.Get_library_version().splitlines()[0].strip(" \0"),
+        per_node=ranks_per_node(comm),
+        best=Best(plain.bcast(known)),
+        wire=wire(),
+    )
+
+
+def write_files(session: Session, rows: Sequence[Row]) -> None:
+    """Write rows and chart as asked for; local, one rank.
+
+    Parameters
+    ----------
+    session : Session
+        Holds the request.
+    rows : sequence of dict
+        What was measured.
+    """
+    request = session.request
+    if request.json is not None:
+        request.json.write_text(json.dumps(list(rows), indent=1) + "\n")
+    if request.draw is not None:
+        draw(request.draw, rows, ", ".join(session.describe()))
+
+
+def _execute_setting(session: Session, launch: int, folder: Path) -> int:
+    """Measure the library with one of its settings and leave the result."""
+    effort = replace(session.request.effort, budget_s=session.request.effort.budget_s / 6)
+    alone = replace(session, request=replace(session.request, effort=effort))
+    results = run_setting(alone, launch)
+    if session.plain.Get_rank() == 0:
+        launches.write(folder, launch, results)
+        labels = dict.fromkeys(result.setting for result in results)
+        for label in labels:
+            click.echo(f"# measured for best: {label}", err=True)
+    return 0
+
+
+def _comparisons(vs: str | None) -> tuple[bool, bool]:
+    """Read ``--vs``."""
+    words = [] if vs is None else vs.split(",")
+    unknown = [word for word in words if word not in _COMPARISONS]
+    if unknown:
+        raise UsageError(
+            "bench --vs", f"unknown {', '.join(unknown)}", f"choose {' or '.join(_COMPARISONS)}"
+        )
+    return "native" in words, "best" in words
+
+
+def _writer(plain: MPI.Intracomm) -> Write:
+    """Return what writes a line on rank 0 and nothing elsewhere."""
+    return click.echo if plain.Get_rank() == 0 else lambda _line: None

@@ -1,0 +1,84 @@
+"""Our time against the library's: as it is, and with its best setting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.best import Key
+from closeranks.jobs.bench.collective import Collective
+from closeranks.jobs.bench.distribution import Timing
+from closeranks.jobs.bench.session import Session
+
+Row = dict[str, Any]
+
+
+def against_native(timings: dict[str, Timing]) -> Row:
+    """Compare with the library as it is, and that with itself.
+
+    Parameters
+    ----------
+    timings : dict of str to Timing
+        Of the sides "ours", "native" and "again".
+
+    Returns
+    -------
+    dict
+        ``native_us_p50``, ``speedup`` and ``native_vs_native``.
+    """
+    native, again = timings["native"].p50_us, timings["again"].p50_us
+    return {
+        "native_us_p50": native,
+        "speedup": native / timings["ours"].p50_us,
+        "native_vs_native": native / again,
+    }
+
+
+def against_best(session: Session, row: Row) -> Row:
+    """Compare with the fastest setting of the library, this launch's included.
+
+    Parameters
+    ----------
+    session : Session
+        Holds the other launches' results.
+    row : dict
+        What was measured here.
+
+    Returns
+    -------
+    dict
+        ``best_us_p50``, ``best_settings`` and ``speedup_best``; None where
+        no launch measured this.
+    """
+    parts = ("name", "dtype", "op", "size_bytes", "batched")
+    result = session.best.get(Key(*(row[part] for part in parts)))
+    here = row.get("native_us_p50")
+    p50 = None if result is None else result.p50_us
+    label = None if result is None else result.setting
+    if here is not None and (p50 is None or here < p50):
+        p50, label = here, "defaults"
+    ratio = None if p50 is None else p50 / row["time_us_p50"]
+    return {"best_us_p50": p50, "best_settings": label, "speedup_best": ratio}
+
+
+def check_comparable(collective: Collective, dtype: str, op: str) -> None:
+    """Refuse a comparison with a reduction that the library does not have.
+
+    Parameters
+    ----------
+    collective : Collective
+        The operation.
+    dtype, op : str
+        Its type and reduction.
+
+    Raises
+    ------
+    UsageError
+        If MPI has no such type or reduction.
+    """
+    if collective.reduces and (op == "mean" or dtype == "bfloat16"):
+        raise UsageError(
+            "bench --vs",
+            f"MPI itself has no {collective.name} of {dtype} with {op}",
+            "leave out --vs, or choose float32 and sum",
+        )

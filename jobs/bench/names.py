@@ -1,0 +1,61 @@
+"""The names ``closeranks bench`` understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.catalogue import COLLECTIVES
+
+POINT_TO_POINT = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
+NAMES = (*COLLECTIVES, *POINT_TO_POINT)
+
+
+def expand(names: Iterable[str]) -> list[str]:
+    """Replace ``all`` and drop repetitions.
+
+    Parameters
+    ----------
+    names : iterable of str
+        As typed.
+
+    Returns
+    -------
+    list of str
+        Names in `NAMES`, in the order they were first typed.
+
+    Raises
+    ------
+    UsageError
+        If there is none, or an unknown one.
+    """
+    chosen: dict[str, None] = {}
+    for name in names:
+        if name not in (*NAMES, "all"):
+            choices = " ".join((*NAMES, "all"))
+            raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {choices}")
+        chosen.update(dict.fromkeys(NAMES if name == "all" else (name,)))
+    if not chosen:
+        raise UsageError("bench", "no benchmark named", f"choose from: {' '.join(NAMES)} all")
+    return list(chosen)
+
+
+def collectives_among(names: Iterable[str]) -> list[str]:
+    """Return the collectives that the names stand for.
+
+    Parameters
+    ----------
+    names : iterable of str
+        As typed.
+
+    Returns
+    -------
+    list of str
+        Without the point-to-point benchmarks.
+
+    Raises
+    ------
+    UsageError
+        As `expand`.
+    """
+    return [name for name in expand(names) if name in COLLECTIVES]

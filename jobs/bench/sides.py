@@ -1,0 +1,73 @@
+"""The sides of a size - ours, the library's - timed alike on the same buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from closeranks.jobs.bench.case import Case
+from closeranks.jobs.bench.collective import Collective
+from closeranks.jobs.bench.distribution import Timing
+from closeranks.jobs.bench.measure import clock, estimate
+from closeranks.jobs.bench.pattern import pattern
+from closeranks.jobs.bench.session import Session
+
+
+def make_case(session: Session, collective: Collective, nbytes: int) -> Case:
+    """Make buffers and inputs; local.
+
+    Parameters
+    ----------
+    session : Session
+        Says type and reduction.
+    collective : Collective
+        The operation.
+    nbytes : int
+        Size asked for.
+
+    Returns
+    -------
+    Case
+        On the session's communicator.
+    """
+    request = session.request
+    op = request.op if collective.reduces else "sum"
+    inputs = pattern(session.ranks, request.dtype, op)
+    return Case(collective, nbytes, inputs, session.comm)
+
+
+def time_sides(
+    session: Session,
+    sides: dict[str, Callable[[], object]],
+    nbytes: int,
+    guess: float | None = None,
+    batched: bool | None = None,
+) -> dict[str, Timing]:
+    """Estimate, warm up, plan and time; collective.
+
+    Parameters
+    ----------
+    session : Session
+        Says how much time a size may take.
+    sides : dict of str to callable
+        What to time; equal callables are estimated once.
+    nbytes : int
+        Size of the operation.
+    guess : float, optional
+        Seconds per call, where it is known already.
+    batched : bool, optional
+        Batches or single calls; default: the fastest side decides.
+
+    Returns
+    -------
+    dict of str to Timing
+        By side.
+    """
+    effort, plain = session.request.effort, session.plain
+    guesses: dict[Callable[[], object], float] = {}
+    for call in sides.values():
+        if call not in guesses:
+            guesses[call] = estimate(plain, call) if guess is None else guess
+            for _ in range(effort.warmups(guesses[call], nbytes)):
+                call()
+    estimates = [guesses[call] for call in sides.values()]
+    return clock(plain, sides, effort.schedule(estimates, nbytes, batched=batched))

@@ -1,0 +1,214 @@
+"""Runs a request from the first row to the last; collective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.alone import measure_setting
+from closeranks.jobs.bench.catalogue import COLLECTIVES
+from closeranks.jobs.bench.comparison import check_comparable
+from closeranks.jobs.bench.line import measure
+from closeranks.jobs.bench.matrix import as_table, measure_matrix
+from closeranks.jobs.bench.points import measure_points
+from closeranks.jobs.bench.progress import Progress
+from closeranks.jobs.bench.session import Session
+from closeranks.jobs.bench.sizes import show_bytes
+
+if TYPE_CHECKING:
+    from closeranks.jobs.bench.best import Result
+
+Row = dict[str, Any]
+Write = Callable[[str], None]
+
+
+class Format(Protocol):
+    """How rows become text."""
+
+    def begin(self) -> list[str]:
+        """Return the lines before everything."""
+
+    def title(self, name: str, algorithm: str) -> list[str]:
+        """Return the lines before a benchmark."""
+
+    def lines(self, row: Row) -> list[str]:
+        """Return the lines of a row."""
+
+    def end(self, rows: list[Row]) -> list[str]:
+        """Return the lines after everything."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to measure.
+
+    Parameters
+    ----------
+    name : str
+        Benchmark.
+    algorithm : str
+        What is passed as ``algorithm=``.
+    nbytes : int
+        Size asked for.
+    """
+
+    name: str
+    algorithm: str
+    nbytes: int
+
+
+def items(session: Session) -> list[Item]:
+    """List what a session measures, in order.
+
+    Parameters
+    ----------
+    session : Session
+        Holds the request.
+
+    Returns
+    -------
+    list of Item
+        Algorithms only where the operation has them; a barrier has one size.
+
+    Raises
+    ------
+    UsageError
+        If an algorithm is unknown to all the operations, or MPI has nothing
+        to compare with.
+    """
+    request = session.request
+    chosen: list[Item] = []
+    for name in request.names:
+        if name not in COLLECTIVES:
+            sizes = request.matrix_sizes if name == "matrix" else request.sizes
+            chosen += [Item(name, "native", nbytes) for nbytes in sizes]
+            continue
+        if request.native or request.best:
+            check_comparable(COLLECTIVES[name], request.dtype, request.op)
+        sizes = (0,) if name == "barrier" else request.sizes
+        known = known_algorithms(name)
+        for algorithm in (one for one in request.algorithms if one in known):
+            chosen += [Item(name, algorithm, nbytes) for nbytes in sizes]
+    _check_algorithms(session, {item.algorithm for item in chosen})
+    return chosen
+
+
+def known_algorithms(name: str) -> tuple[str, ...]:
+    """List what ``algorithm=`` takes for an operation.
+
+    Parameters
+    ----------
+    name : str
+        A collective.
+
+    Returns
+    -------
+    tuple of str
+        "auto" and "native" among them.
+    """
+    from closeranks.collectives.catalogue import algorithms
+
+    return ("auto", "native", *algorithms(name))
+
+
+def run(session: Session, form: Format, write: Write) -> list[Row]:
+    """Measure everything, writing as it comes; collective.
+
+    Parameters
+    ----------
+    session : Session
+        What, and where.
+    form : Format
+        Makes text of rows.
+    write : callable
+        Takes one line; called on every rank, so let it be silent on others.
+
+    Returns
+    -------
+    list of dict
+        All rows, the same on every rank.
+    """
+    todo = items(session)
+    rows: list[Row] = []
+    _write_all(write, [*form.begin(), *_settings_lines(session)])
+    with Progress(len(todo), shown=session.plain.Get_rank() == 0) as progress:
+        title: tuple[str, str] | None = None
+        for item in todo:
+            progress.show(item.name, item.algorithm, item.nbytes)
+            if title != (item.name, item.algorithm):
+                title = (item.name, item.algorithm)
+                _write_all(write, form.title(*title))
+            for row, lines in _measured(session, item, form):
+                rows.append(row)
+                _write_all(write, lines)
+            progress.advance()
+    _write_all(write, form.end(rows))
+    return rows
+
+
+def run_setting(session: Session, launch: int) -> list[Result]:
+    """Measure the library alone, in one of the launches of ``--vs best``.
+
+    Parameters
+    ----------
+    session : Session
+        What, and where.
+    launch : int
+        Number of the launch.
+
+    Returns
+    -------
+    list of Result
+        The same on every rank.
+    """
+    results: list[Result] = []
+    done: set[tuple[str, int]] = set()
+    for item in items(session):
+        if item.name in COLLECTIVES and (item.name, item.nbytes) not in done:
+            done.add((item.name, item.nbytes))
+            results += measure_setting(session, COLLECTIVES[item.name], item.nbytes, launch)
+    return results
+
+
+def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row, list[str]]]:
+    """Measure one item: rows, each with its text."""
+    if item.name in COLLECTIVES:
+        row = measure(session, COLLECTIVES[item.name], item.algorithm, item.nbytes)
+        yield row, form.lines(row)
+    elif item.name == "matrix":
+        rows = measure_matrix(session, item.nbytes)
+        title = f"#  {show_bytes(item.nbytes)} messages"
+        for i, row in enumerate(rows):
+            yield row, [] if i else [title, *as_table(rows)]
+    else:
+        row = measure_points(session, item.name, item.nbytes)
+        yield row, form.lines(row)
+
+
+def _check_algorithms(session: Session, used: set[str]) -> None:
+    """Refuse algorithms that none of the operations has."""
+    names = [name for name in session.request.names if name in COLLECTIVES]
+    unknown = [one for one in session.request.algorithms if one not in used]
+    if names and unknown:
+        choices = "; ".join(f"{name}: {', '.join(known_algorithms(name))}" for name in names)
+        raise UsageError(
+            "bench --algorithms", f"unknown: {', '.join(unknown)}", f"choose from {choices}"
+        )
+
+
+def _settings_lines(session: Session) -> list[str]:
+    """Say which settings of the library ``best`` is the best of."""
+    if not session.request.best:
+        return []
+    lines = ["# best of these settings of the library, each in a launch of its own:"]
+    for name, labels in session.best.settings.items():
+        lines += [f"#   {name}: {label}" for label in labels]
+    return lines
+
+
+def _write_all(write: Write, lines: list[str]) -> None:
+    """Write lines one by one."""
+    for line in lines:
+        write(line)

@@ -1,0 +1,1 @@
+"""An emulated cluster on one machine: namespaces for nodes, tbf for wires."""

@@ -1,0 +1,205 @@
+"""The life of a lab: one process tree in namespaces of its own.
+
+The calling process forks a keeper, which leaves the machine's namespaces and
+forks the supervisor, process 1 of the lab.  Each dies with its parent, and
+everything in the lab dies with process 1, so a SIGKILL anywhere leaves no
+process, interface, mount or file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from closeranks.errors import Error, Unavailable
+from closeranks.jobs.job import Host, Job, Reach
+from closeranks.jobs.lab import control, namespaces, network, scratch, scripts, speed
+from closeranks.jobs.lab.node import Node, furnish_folders, show_own_sys, start_node
+from closeranks.jobs.lab.plan import HEAD, LAUNCHER_SUBNET, SUBNET, LabPlan
+
+_NAMESPACES = namespaces.MOUNT | namespaces.UTS | namespaces.IPC | namespaces.NET | namespaces.PID
+
+
+def describe(plan: LabPlan, *, cores: int) -> Job:
+    """Describe the job that fills a lab.
+
+    Parameters
+    ----------
+    plan : LabPlan
+        The lab.
+    cores : int
+        Usable cores of this machine, shared by all nodes.
+
+    Returns
+    -------
+    Job
+        The job.
+    """
+    hosts = tuple(Host(plan.name(node), slots) for node, slots in enumerate(plan.slots))
+    reach = Reach(
+        agent=scripts.AGENT,
+        hostfile=str(scratch.OWN / "hostfile"),
+        head=HEAD,
+        launcher_network=LAUNCHER_SUBNET,
+        network=SUBNET,
+        prefix=(scripts.RANK,),
+    )
+    return Job(
+        plan.ranks,
+        hosts=hosts,
+        order=plan.order,
+        crowded=plan.ranks > cores,
+        root=True,
+        reach=reach,
+    )
+
+
+def inhabit(
+    plan: LabPlan, words: Sequence[str], task: Callable[[], int], *, check: bool = True
+) -> int:
+    """Build a lab, run a task at its head, take the lab down.
+
+    Parameters
+    ----------
+    plan : LabPlan
+        The lab.
+    words : sequence of str
+        The program that will run, for the files it names.
+    task : callable
+        Called at the head once everything stands; gives an exit status.
+    check : bool, optional
+        Measure the wires first.
+
+    Returns
+    -------
+    int
+        The task's exit status; 1 if the lab could not be built.
+    """
+    parent = os.getpid()
+    keeper = os.fork()
+    if keeper == 0:
+        _end_with(lambda: _keep(parent, lambda: _supervise(plan, words, task, check)))
+    return _wait(keeper)
+
+
+def _keep(parent: int, supervise: Callable[[], int]) -> int:
+    """Leave the machine's namespaces; everything below is the lab."""
+    try:
+        try:
+            namespaces.unshare(_NAMESPACES)
+        except PermissionError:
+            namespaces.become_root()
+            namespaces.unshare(_NAMESPACES)
+    except OSError as cause:
+        raise Unavailable(
+            f"the emulated cluster ({cause})",
+            "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
+            "kernel.apparmor_restrict_unprivileged_userns=0)",
+        ) from cause
+    namespaces.die_with_parent()
+    if os.getppid() != parent:
+        return 1
+    supervisor = os.fork()
+    if supervisor == 0:
+        namespaces.die_with_parent()
+        _end_with(supervise)
+    return _wait(supervisor)
+
+
+def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], check: bool) -> int:
+    """Be process 1 of the lab."""
+    signal.signal(signal.SIGTERM, _leave)
+    namespaces.rename_process(control.PROCESS_NAME)
+    folders, files = scratch.shared_folders(words), scratch.loose_files(words)
+    outside = os.open(scratch.TMP, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    namespaces.make_mounts_private()
+    namespaces.mount_fresh("proc", "/proc")
+    socket.sethostname("head")
+    furnish_folders(plan, folders, files)
+    show_own_sys()
+    nodes = [start_node(plan, node, folders=folders, files=files) for node in range(plan.nodes)]
+    network.build(plan, nodes)
+    if check:
+        for line in speed.check(plan, nodes):
+            click.echo(f"lab: {line}", err=True)
+    desk = control.Control(nodes)
+    desk.serve()
+    _write_scripts(plan, nodes)
+    os.environ.update(CLOSERANKS_LAB=plan.to_json(), TMPDIR=str(scratch.TMP))
+    try:
+        return _judge(task(), desk.lost())
+    finally:
+        roots = [f"/proc/{node.pid}/root" for node in nodes]
+        try:
+            scratch.hand_back(files, [*roots, ""], outside)
+        except OSError as problem:
+            click.echo(f"lab: a file for /tmp is lost with the lab: {problem}", err=True)
+
+
+def _judge(status: int, lost: Sequence[str]) -> int:
+    """Correct a launcher that calls the loss of a node a success."""
+    if status == 0 and lost:
+        click.echo(f"lab: {', '.join(lost)} was killed during the job", err=True)
+        return 1
+    return status
+
+
+def _write_scripts(plan: LabPlan, nodes: Sequence[Node]) -> None:
+    """Put the scripts where the launcher and the ranks look for them."""
+    agent = scripts.agent(nodes, str(Path.cwd()))
+    scripts.write(scripts.AGENT, agent)
+    for node in nodes:
+        root = f"/proc/{node.pid}/root"
+        scripts.write(scripts.AGENT, agent, root=root)  # Open MPI's daemons look for it
+        scripts.write(scripts.RANK, scripts.rank(plan, node.number), root=root)
+
+
+def _end_with(body: Callable[[], int]) -> None:
+    """End this forked process with the status of a function."""
+    status = 1
+    try:
+        status = body()
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else 1
+    except Error as wrong:
+        click.echo(f"closeranks: error: {wrong}", err=True)
+    except KeyboardInterrupt:
+        status = 130
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    """Turn a signal into an orderly end."""
+    del frame
+    raise SystemExit(128 + number)
+
+
+def _wait(child: int) -> int:
+    """Wait for a child; what asks us to end, ends it."""
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGTERM)
+
+    before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) % 256
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,167 @@
+"""Starting programs on the ranks of a job, as often as needed."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+import click
+
+from closeranks.jobs import mpich, openmpi, srun
+from closeranks.jobs.job import Command, Job
+from closeranks.jobs.launcher import Launcher
+from closeranks.jobs.library import Library
+
+_SERIES = "closeranks.jobs.bench.series"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A job, a library and the launcher for it; starts any number of programs.
+
+    Parameters
+    ----------
+    job : Job
+        How many ranks, and where.
+    library : Library
+        What the programs are linked with.
+    launcher : Launcher
+        What starts them.
+    announce : bool, optional
+        Write the full command on standard error before it is executed.
+    """
+
+    job: Job
+    library: Library
+    launcher: Launcher
+    announce: bool = True
+
+    def command(
+        self, program: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> Command:
+        """Write the command for a program.
+
+        Parameters
+        ----------
+        program : sequence of str
+            Program and arguments.
+        environment : mapping of str to str, optional
+            Variables every rank gets.
+
+        Returns
+        -------
+        Command
+            Words and environment.
+        """
+        path, variables = self.launcher.path, environment or {}
+        if self.launcher.kind == "srun":
+            return srun.command(path, self.job, self.library, program, variables)
+        build = openmpi.command if self.launcher.kind == "openmpi" else mpich.command
+        return build(path, self.job, program, variables)
+
+    def launch(
+        self, program: Sequence[str], *, environment: Mapping[str, str] | None = None
+    ) -> int:
+        """Start a program on all ranks and wait for its end.
+
+        Parameters
+        ----------
+        program : sequence of str
+            Program and arguments, as `closeranks.jobs.program.resolve` gives
+            them.
+        environment : mapping of str to str, optional
+            Variables every rank gets.
+
+        Returns
+        -------
+        int
+            The exit status: the launcher's, 128 + n if signal n ended it.
+        """
+        command = self.command(program, environment=environment)
+        self._write_hostfile()
+        if self.announce:
+            settings = [f"{name}={shlex.quote(v)}" for name, v in command.environment.items()]
+            click.echo(" ".join([*settings, shlex.join(command.words)]), err=True)
+        return execute(command)
+
+    def _write_hostfile(self) -> None:
+        """Write the host file of a job whose nodes only we can reach."""
+        if self.job.reach is None:
+            return
+        write = openmpi.hostfile if self.launcher.kind == "openmpi" else mpich.hostfile
+        with open(self.job.reach.hostfile, "w", encoding="utf-8") as file:  # noqa: PTH123
+            file.write(write(self.job))
+
+
+def launch_all(launch: Launch, program: Sequence[str]) -> int:
+    """Start a program, or the series of programs it stands for.
+
+    The bench suite compares settings of the library that can only be chosen
+    at start-up; it then asks for several launches, one after another.
+
+    Parameters
+    ----------
+    launch : Launch
+        How to start.
+    program : sequence of str
+        Program and arguments.
+
+    Returns
+    -------
+    int
+        The exit status of the last launch, or of the one that a signal ended.
+    """
+    status = 0
+    for words, environment in _series(program):
+        status = launch.launch(words, environment=environment)
+        if status > 128:  # someone wants the whole series to end
+            break
+    return status
+
+
+def _series(program: Sequence[str]) -> Sequence[tuple[Sequence[str], Mapping[str, str]]]:
+    """Ask the bench suite how many launches a program stands for."""
+    single = [(program, dict[str, str]())]
+    if "closeranks" not in program or importlib.util.find_spec(_SERIES) is None:
+        return single
+    series: Callable[[list[str]], Sequence[tuple[list[str], Mapping[str, str]]]]
+    series = importlib.import_module(_SERIES).series
+    return series(list(program)) or single
+
+
+def execute(command: Command) -> int:
+    """Run a command to its end; signals sent to us go to it as well.
+
+    Parameters
+    ----------
+    command : Command
+        What to run.
+
+    Returns
+    -------
+    int
+        Its exit status, 128 + n if signal n ended it.
+    """
+    child = subprocess.Popen(command.words, env={**os.environ, **command.environment})
+    forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        del frame
+        child.send_signal(number)
+
+    before = {number: signal.signal(number, forward) for number in forwarded}
+    # An interrupt from the keyboard reaches the launcher by itself.
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status = child.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return status if status >= 0 else 128 - status

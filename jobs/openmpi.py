@@ -1,0 +1,113 @@
+"""The command line of Open MPI's ``mpirun`` (PRRTE, Open MPI 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from closeranks.jobs.job import Command, Job
+
+# Settings of the library, not of the launcher; the same under srun.
+_YIELD = "mpi_yield_when_idle"
+
+
+def parameters(job: Job) -> dict[str, str]:
+    """List the library parameters that a job needs beyond the defaults.
+
+    Collective settings are never among them: what a user measures as
+    ``native`` stays the library's own choice.
+
+    Parameters
+    ----------
+    job : Job
+        What is to be started.
+
+    Returns
+    -------
+    dict of str to str
+        Names and values for ``--mca``.
+    """
+    chosen: dict[str, str] = {}
+    if job.crowded:
+        chosen[_YIELD] = "1"
+    if not job.fabric:
+        chosen["osc"] = "^ucx"  # it complains aloud where UCX finds no device
+    if job.reach is not None:
+        chosen["btl"] = "tcp,sm,self"
+        chosen["btl_tcp_if_include"] = job.reach.network
+    return chosen
+
+
+def command(path: str, job: Job, program: Sequence[str], environment: Mapping[str, str]) -> Command:
+    """Write the command that starts a program on all ranks.
+
+    Parameters
+    ----------
+    path : str
+        The ``mpirun`` to use.
+    job : Job
+        What is to be started; with `job.reach` the host file must exist
+        (see `hostfile`).
+    program : sequence of str
+        Program and arguments.
+    environment : mapping of str to str
+        Variables every rank gets.
+
+    Returns
+    -------
+    Command
+        Words and environment.
+    """
+    words = [path]
+    if job.root:
+        words.append("--allow-run-as-root")
+    words += ["-n", str(job.ranks), *_placement(job), *_reach(job)]
+    for name, value in parameters(job).items():
+        words += ["--mca", name, value]
+    for name in sorted({*job.exported, *environment}):
+        if not name.startswith("OMPI_MCA_"):  # forwarded by mpirun itself
+            words += ["-x", name]
+    prefix = job.reach.prefix if job.reach else ()
+    return Command((*words, *prefix, *program), dict(environment))
+
+
+def hostfile(job: Job) -> str:
+    """Write the host file that places every rank.
+
+    Parameters
+    ----------
+    job : Job
+        A job with named hosts.
+
+    Returns
+    -------
+    str
+        One host and its slots a line.
+    """
+    return "".join(f"{host.name} slots={host.slots}\n" for host in job.hosts)
+
+
+def _placement(job: Job) -> list[str]:
+    """Say where ranks go and whether they are bound to cores."""
+    words: list[str] = []
+    if job.hosts and job.reach is None:
+        words += ["--host", ",".join(f"{host.name}:{host.slots}" for host in job.hosts)]
+    policy = "node" if job.order == "round-robin" else "slot" if job.hosts else ""
+    if job.crowded and not job.hosts:
+        policy += ":OVERSUBSCRIBE"
+    if policy:
+        words += ["--map-by", policy]
+    if job.crowded or job.reach is not None:  # nodes of a lab share their cores
+        words += ["--bind-to", "none"]
+    return words
+
+
+def _reach(job: Job) -> list[str]:
+    """Say how to reach the nodes of a lab."""
+    if job.reach is None:
+        return []
+    return [
+        *("--hostfile", job.reach.hostfile),
+        *("--prtemca", "plm_ssh_agent", job.reach.agent),
+        *("--prtemca", "plm_ssh_no_tree_spawn", "1"),  # only the head reaches every node
+        *("--prtemca", "prte_if_include", job.reach.launcher_network),
+    ]

@@ -1,0 +1,79 @@
+"""From what the user wrote after ``--`` to the words a rank executes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from closeranks.errors import UsageError
+
+
+def resolve(words: Sequence[str]) -> list[str]:
+    """Make a program's words independent of the PATH of other nodes.
+
+    A program that ends in ``.py`` is run with this Python, ``closeranks``
+    is this package, and ``python`` is this Python.
+
+    Parameters
+    ----------
+    words : sequence of str
+        Program and arguments as given by the user.
+
+    Returns
+    -------
+    list of str
+        The words to execute.
+
+    Raises
+    ------
+    UsageError
+        If there is no program, or it does not exist.
+    """
+    if not words:
+        raise UsageError("run", "no program given", "write it after --: ... -- prog.py arguments")
+    first, rest = words[0], list(words[1:])
+    if first == "closeranks":
+        return [sys.executable, "-m", "closeranks", *rest]
+    if first in ("python", "python3"):
+        return [sys.executable, *rest]
+    if first.endswith(".py"):
+        if not os.access(first, os.R_OK):
+            raise UsageError("run", f"no file {first} to read here", "give the program's path")
+        return [sys.executable, first, *rest]
+    if shutil.which(first) is None:
+        raise UsageError("run", f"no program {first} on the PATH", "give its path")
+    return [first, *rest]
+
+
+def python_of(words: Sequence[str]) -> str:
+    """Tell which Python a program will run in.
+
+    Parameters
+    ----------
+    words : sequence of str
+        What `resolve` gave.
+
+    Returns
+    -------
+    str
+        Path of a Python: the program's own if it is one, else this one.
+    """
+    name = Path(words[0]).name
+    if name.startswith("python"):
+        return shutil.which(words[0]) or sys.executable
+    return sys.executable
+
+
+def inside_a_job() -> bool:
+    """Say whether this process is itself a rank of an MPI job.
+
+    Returns
+    -------
+    bool
+        True under mpirun, mpiexec or a step of srun.
+    """
+    names = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+    return any(name in os.environ for name in names)

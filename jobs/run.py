@@ -1,0 +1,150 @@
+"""``closeranks run``: a program on N ranks, by whatever launcher is here."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from closeranks.comms.cores import usable_cores
+from closeranks.errors import UsageError
+from closeranks.jobs import allocation, library, program
+from closeranks.jobs.job import Host, Job
+from closeranks.jobs.launch import Launch, launch_all
+from closeranks.jobs.launcher import choose
+
+
+@click.command(context_settings={"ignore_unknown_options": False})
+@click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
+@click.option("--nodes", help="How many nodes of the allocation, or which: 2, n[1-3], a,b.")
+@click.option("--launcher", help="mpirun, mpiexec or srun; found by itself if not given.")
+@click.argument("words", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS]...")
+def run(ranks: int, nodes: str | None, launcher: str | None, words: tuple[str, ...]) -> None:
+    """Start PROGRAM on N ranks with the flags its MPI library needs.
+
+    The full command is written on standard error; the exit status is the
+    program's.  A PROGRAM that ends in .py is run with this Python.
+    """
+    raise SystemExit(
+        launch_all(prepare(ranks, words, nodes=nodes, launcher=launcher), program.resolve(words))
+    )
+
+
+def prepare(
+    ranks: int, words: tuple[str, ...], *, nodes: str | None = None, launcher: str | None = None
+) -> Launch:
+    """Find library and launcher for a program and fit them together.
+
+    Parameters
+    ----------
+    ranks : int
+        Number of ranks.
+    words : tuple of str
+        Program and arguments as given by the user.
+    nodes : str, optional
+        Number of nodes or a node set.
+    launcher : str, optional
+        Name or path of the launcher.
+
+    Returns
+    -------
+    Launch
+        Ready to start.
+
+    Raises
+    ------
+    UsageError
+        If launcher and library do not belong together, or the nodes cannot
+        be had.
+    """
+    if program.inside_a_job():
+        raise UsageError("run", "called inside an MPI job", "start the program itself there")
+    linked = library.of_python(program.python_of(program.resolve(words)))
+    chosen = choose(linked, launcher)
+    job = describe(ranks, nodes, cores=usable_cores())
+    if job.nodes and chosen.kind != "srun":  # only srun chooses nodes by number
+        job = replace(job, nodes=None, hosts=_hosts(ranks, _first_nodes(job.nodes)))
+    return Launch(job, linked, chosen)
+
+
+def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
+    """Describe a job on this machine or on nodes of an allocation.
+
+    Parameters
+    ----------
+    ranks : int
+        Number of ranks.
+    nodes : str or None
+        Number of nodes, or a node set such as ``n[1-3]``.
+    cores : int
+        Usable cores of a node, taken to be those of this one.
+
+    Returns
+    -------
+    Job
+        The job.
+    """
+    count = _number_of_nodes(nodes)
+    hosts = _hosts(ranks, allocation.expand(nodes)) if nodes and not count else ()
+    given = allocation.current()
+    spread = len(hosts) or count or (len(given.names) if given else 1)
+    free = given is not None and not hosts and not count
+    fullest = given.fullest(ranks) if given and free else math.ceil(ranks / spread)
+    settings = sorted(name for name in os.environ if name.startswith("CLOSERANKS_"))
+    return Job(
+        ranks,
+        hosts=hosts,
+        nodes=count,
+        crowded=fullest > cores,
+        overcommitted=given is not None and given.overcommitted(dict(hosts), ranks),
+        root=os.geteuid() == 0,
+        fabric=has_fabric(),
+        exported=settings if spread > 1 else (),
+    )
+
+
+def _hosts(ranks: int, names: list[str]) -> tuple[Host, ...]:
+    """Share ranks evenly among named nodes."""
+    shares = [len(range(i, ranks, len(names))) for i in range(len(names))]
+    return tuple(Host(name, share) for name, share in zip(names, shares, strict=True) if share)
+
+
+def _first_nodes(count: int) -> list[str]:
+    """Name the first nodes of this allocation."""
+    given = allocation.current()
+    if given is None:
+        raise UsageError(
+            "run", f"--nodes {count} outside a SLURM allocation", "name the nodes: --nodes a,b"
+        )
+    if count > len(given.names):
+        have = len(given.names)
+        raise UsageError("run", f"--nodes {count}, the allocation has {have}", "ask for fewer")
+    return list(given.names[:count])
+
+
+def _number_of_nodes(nodes: str | None) -> int | None:
+    """Read a plain number of nodes; None if it is a node set."""
+    if nodes is None or not nodes.isdigit():
+        return None
+    if int(nodes) < 1:
+        raise UsageError("run", f"--nodes {nodes}", "ask for at least 1 node")
+    return int(nodes)
+
+
+def has_fabric(folder: Path = Path("/sys/class/infiniband")) -> bool:
+    """Say whether this node has InfiniBand or RoCE devices.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where the kernel lists them.
+
+    Returns
+    -------
+    bool
+        True if there is at least one.
+    """
+    return folder.is_dir() and any(folder.iterdir())

@@ -1,0 +1,99 @@
+"""The chooser: the same answers everywhere, trials that settle, reasons that print."""
+
+from __future__ import annotations
+
+import pytest
+
+from closeranks.collectives.catalogue import algorithms
+from closeranks.collectives.choose import NATIVE, Call, Chooser, NativeModel, size_class
+from closeranks.collectives.explain import explain
+from closeranks.collectives.planning import plan
+from closeranks.collectives.trial import Trial
+from closeranks.comms.topology import Topology
+from closeranks.errors import UsageError
+
+CLUSTER = Topology.regular(node=4, rank=2)
+
+
+def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
+    trial = Trial(("ring", NATIVE), rounds=3)
+    turns = []
+    for seconds in (9.0, 1.0, 3.0, 2.0, 4.0, 2.5):
+        assert not trial.is_full
+        turns.append(trial.turn)
+        trial.record(seconds)
+    assert turns == ["ring", NATIVE] * 3
+    assert trial.is_full
+    assert trial.typical_s() == [3.5, 2.25]
+    assert trial.settle([1.0, 2.0]) == "ring"
+    assert trial.settle([1.0, 1.02]) == NATIVE
+
+
+def test_a_chooser_follows_its_trial() -> None:
+    chooser = Chooser(CLUSTER, trials=True)
+    call = Call("allreduce", size_class(1 << 20))
+    trial = chooser.choose(call).trial
+    assert trial is not None
+    seen = set()
+    while not trial.is_full:
+        seen.add(chooser.choose(call).algorithm)
+        trial.record(1.0)
+    assert NATIVE in seen
+    assert len(seen) >= 2
+    trial.settle([float(k != 0) for k in range(len(trial.candidates))])
+    assert chooser.choose(call).algorithm == trial.candidates[0]
+
+
+def test_two_choosers_agree() -> None:
+    native = NativeModel(1e-4, 1e-8)
+    answers = [
+        [
+            Chooser(CLUSTER, native=native).choose(Call("allreduce", k)).algorithm
+            for k in range(0, 28, 4)
+        ]
+        for _ in range(2)
+    ]
+    assert answers[0] == answers[1]
+
+
+def test_without_native_there_is_always_a_plan() -> None:
+    chooser = Chooser(CLUSTER, allow_native=False)
+    for commutative in (True, False):
+        choice = chooser.choose(Call("allreduce", 12, commutative=commutative))
+        assert choice.algorithm in algorithms("allreduce")
+        assert choice.objections[NATIVE] == "deterministic"
+
+
+def test_hierarchy_wins_where_the_network_is_slow() -> None:
+    assert "hierarchical" in plan("allreduce", CLUSTER, nbytes=1 << 24).algorithm.name
+
+
+def test_explanations_name_every_candidate() -> None:
+    chooser = Chooser(CLUSTER, native=NativeModel(1e-5, 1e-9))
+    found = explain(chooser, Call("allreduce", size_class(1 << 20)), 1 << 20)
+    assert set(found.candidates) == {NATIVE, *algorithms("allreduce")}
+    assert found.algorithm in str(found)
+    assert found.bytes_per_level.keys() <= set(CLUSTER.levels)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"operation": "allreduse"}, "operation 'allreduse'; one of barrier"),
+        ({"algorithm": "rings"}, "no algorithm 'rings'; one of auto, native, "),
+        ({"dtype": "float33"}, "dtype 'float33'"),
+        ({"op": "avg"}, "op 'avg'; one of sum"),
+        ({"nbytes": 7}, "nbytes=7; a multiple of the element's 4 bytes"),
+        ({"count": -1}, "count=-1; at least 0"),
+        ({"count": 1, "nbytes": 4}, "count=1 and nbytes=4; give one of them"),
+        ({"operation": "bcast", "root": 8}, "root 8 of bcast; 0 <= root < 8"),
+        ({"operation": "gatherv"}, "gatherv without counts"),
+        ({"operation": "gatherv", "counts": [1, 2]}, r"integers of shape \(8,\)"),
+        ({"operation": "gatherv", "counts": [-1] * 8}, "counts with -1"),
+        ({"algorithm": "ring", "op": "ordered"}, "ring cannot do this allreduce"),
+    ],
+)
+def test_bad_questions_get_an_answer(arguments: dict[str, object], words: str) -> None:
+    asked = {"operation": "allreduce", **arguments}
+    with pytest.raises(UsageError, match=words):
+        plan(topology=CLUSTER, **asked)  # type: ignore[arg-type]

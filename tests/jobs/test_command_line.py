@@ -1,0 +1,85 @@
+"""The command line's frame: lazy verbs, one line an error, exit statuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+
+def closeranks(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own."""
+    import os
+
+    unset = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+    kept = {name: value for name, value in os.environ.items() if name not in unset}
+    return subprocess.run(
+        [sys.executable, "-m", "closeranks", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**kept, **variables},
+    )
+
+
+def test_help_lists_the_verbs() -> None:
+    done = closeranks("--help")
+    assert done.returncode == 0
+    for verb in ("topology", "run", "lab", "bench", "doctor", "demo"):
+        assert f"\n  {verb} " in done.stdout
+
+
+def test_loading_the_command_line_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, closeranks.__main__; "
+        "heavy = {'mpi4py', 'numpy', 'numba', 'h5py', 'scipy', 'rich'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["zap"],
+        ["run", "--zap"],
+        ["run", "-n", "0", "--", "true"],
+        ["run", "-n", "2"],
+        ["run", "-n", "2", "--", "gone.py"],
+        ["run", "-n", "2", "--nodes", "0", "--", "true"],
+        ["lab", "--", "true"],
+        ["lab", "--nodes", "2", "--rate", "fast", "--", "true"],
+        ["lab", "--nodes", "2", "--per-node", "1,2,3", "--", "true"],
+        ["lab", "--nodes", "2", "--per-node", "0", "--", "true"],
+        ["lab", "--nodes", "2", "--sites", "3", "--", "true"],
+        ["lab", "--nodes", "2", "--site-rate", "1gbit", "--", "true"],
+        ["lab", "--nodes", "2", "--order", "sideways", "--", "true"],
+        ["lab", "kill-node", "-3"],
+        ["lab", "kill-node", "0", "--lab", "1"],
+        ["topology", "--json", "/no/such/folder/x.json"],
+    ],
+)
+def test_wrong_usage_is_one_line_and_status_2(words: list[str]) -> None:
+    done = closeranks(*words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("closeranks: error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
+def test_under_a_launcher_only_rank_0_complains_but_all_fail(variable: str) -> None:
+    first, second = (closeranks("zap", **{variable: rank}) for rank in ("0", "1"))
+    assert (first.returncode, second.returncode) == (2, 2)
+    assert first.stderr.count("\n") == 1
+    assert second.stderr == ""
+
+
+@pytest.mark.parametrize("verb", [["run", "-n", "1"], ["lab", "--nodes", "1"]])
+def test_jobs_are_not_started_inside_jobs(verb: list[str]) -> None:
+    done = closeranks(*verb, "--", "true", OMPI_COMM_WORLD_RANK="0")
+    assert done.returncode == 2
+    assert "inside an MPI job" in done.stderr

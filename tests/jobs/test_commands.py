@@ -1,0 +1,121 @@
+"""The command lines built for each launcher, word by word."""
+
+from __future__ import annotations
+
+import pytest
+
+from closeranks.errors import UsageError
+from closeranks.jobs import mpich, openmpi, srun
+from closeranks.jobs.job import Host, Job, Reach
+from closeranks.jobs.library import Library
+
+NODES = (Host("a", 3), Host("b", 2), Host("c", 2))
+REACH = Reach("/x/agent", "/x/hosts", "10.0.0.9", "10.0.0.0/24", "10.0.0.0/16", ("/x/rank",))
+OPENMPI = Library("openmpi", "5.0.11")
+MPICH = Library("mpich", "5.0.2")
+
+OPENMPI_TABLE = [
+    (Job(2, fabric=True), "mpirun -n 2 prog x"),
+    (Job(2), "mpirun -n 2 --mca osc ^ucx prog x"),
+    (Job(2, root=True, fabric=True), "mpirun --allow-run-as-root -n 2 prog x"),
+    (
+        Job(8, crowded=True, fabric=True),
+        "mpirun -n 8 --map-by :OVERSUBSCRIBE --bind-to none --mca mpi_yield_when_idle 1 prog x",
+    ),
+    (
+        Job(7, hosts=NODES, fabric=True, exported=("CLOSERANKS_CHECK",)),
+        "mpirun -n 7 --host a:3,b:2,c:2 --map-by slot -x CLOSERANKS_CHECK prog x",
+    ),
+    (
+        Job(7, hosts=NODES, fabric=True, order="round-robin", reach=REACH, crowded=True),
+        (
+            "mpirun -n 7 --map-by node --bind-to none --hostfile /x/hosts"
+            " --prtemca plm_ssh_agent /x/agent --prtemca plm_ssh_no_tree_spawn 1"
+            " --prtemca prte_if_include 10.0.0.0/24 --mca mpi_yield_when_idle 1"
+            " --mca btl tcp,sm,self --mca btl_tcp_if_include 10.0.0.0/16 /x/rank prog x"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "expected"), OPENMPI_TABLE)
+def test_mpirun_of_open_mpi(job: Job, expected: str) -> None:
+    assert " ".join(openmpi.command("mpirun", job, ["prog", "x"], {}).words) == expected
+
+
+def test_nodes_of_a_lab_never_bind_to_the_same_core() -> None:
+    job = Job(2, hosts=(Host("a", 1), Host("b", 1)), reach=REACH)
+    assert "--bind-to none" in " ".join(openmpi.command("mpirun", job, ["p"], {}).words)
+
+
+def test_open_mpi_passes_variables_on_and_keeps_its_own_out_of_the_words() -> None:
+    command = openmpi.command(
+        "mpirun", Job(1, fabric=True), ["p"], {"B": "2", "OMPI_MCA_coll": "x"}
+    )
+    assert " ".join(command.words) == "mpirun -n 1 -x B p"
+    assert command.environment == {"B": "2", "OMPI_MCA_coll": "x"}
+
+
+@pytest.mark.parametrize("job", [job for job, _ in OPENMPI_TABLE])
+def test_the_librarys_collectives_are_left_alone(job: Job) -> None:
+    assert not [name for name in openmpi.parameters(job) if name.startswith("coll")]
+    assert not [name for name in mpich.parameters(job) if "COLL" in name or "ALGORITHM" in name]
+
+
+MPICH_TABLE = [
+    (Job(2), "mpiexec -n 2 prog x"),
+    (Job(8, crowded=True), "mpiexec -genv MPIR_CVAR_ENABLE_HEAVY_YIELD 1 -n 8 prog x"),
+    (Job(7, hosts=NODES), "mpiexec -hosts a:3,b:2,c:2 -n 7 prog x"),
+    (
+        Job(7, hosts=NODES, order="round-robin", reach=REACH),
+        (
+            "mpiexec -launcher ssh -launcher-exec /x/agent -localhost 10.0.0.9 -f /x/hosts -ppn 1"
+            " -n 7 /x/rank prog x"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "expected"), MPICH_TABLE)
+def test_mpiexec_of_mpich(job: Job, expected: str) -> None:
+    assert " ".join(mpich.command("mpiexec", job, ["prog", "x"], {}).words) == expected
+
+
+def test_hydra_cannot_deal_ranks_out_to_any_sizes() -> None:
+    hosts = (Host("a", 2), Host("b", 3))
+    with pytest.raises(UsageError, match="nodes of 2,3"):
+        mpich.command("mpiexec", Job(5, hosts=hosts, order="round-robin", reach=REACH), ["p"], {})
+
+
+SRUN_TABLE = [
+    (OPENMPI, Job(8, fabric=True), "srun --mpi=pmix -n 8 --overlap --kill-on-bad-exit=1 p", {}),
+    (
+        OPENMPI,
+        Job(8, nodes=2, crowded=True, overcommitted=True),
+        "srun --mpi=pmix -n 8 -N 2 --overcommit --overlap --kill-on-bad-exit=1 p",
+        {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_osc": "^ucx"},
+    ),
+    (
+        MPICH,
+        Job(7, hosts=NODES, crowded=True),
+        "srun --mpi=pmi2 -n 7 -N 3 -w a,b,c --ntasks-per-node=3 --overlap --kill-on-bad-exit=1 p",
+        {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("library", "job", "words", "environment"), SRUN_TABLE)
+def test_srun(library: Library, job: Job, words: str, environment: dict[str, str]) -> None:
+    command = srun.command("srun", job, library, ["p"], {})
+    assert (" ".join(command.words), command.environment) == (words, environment)
+
+
+@pytest.mark.parametrize(("order", "expected"), [("block", "aaabbcc"), ("round-robin", "abcabca")])
+def test_seats_follow_the_order(order: str, expected: str) -> None:
+    assert "".join(Job(7, hosts=NODES, order=order).seats()) == expected
+
+
+def test_host_files_name_every_slot() -> None:
+    job = Job(7, hosts=NODES)
+    assert openmpi.hostfile(job) == "a slots=3\nb slots=2\nc slots=2\n"
+    assert mpich.hostfile(job) == "a:3\nb:2\nc:2\n"

@@ -1,0 +1,50 @@
+"""What the doctor makes of what it finds."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from closeranks.jobs import doctor, machine, software
+from closeranks.jobs.finding import Finding
+
+WELL = Finding("a", "ok", "fine")
+SLOW = Finding("b", "warn", "slow [not markup]", "do this")
+BROKEN = Finding("c", "fail", "gone", "get it")
+
+
+@pytest.mark.parametrize(
+    ("findings", "status"), [([WELL], 0), ([WELL, SLOW], 0), ([WELL, SLOW, BROKEN], 1)]
+)
+def test_only_a_failure_fails(
+    findings: list[Finding], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(software, "look", lambda: findings)
+    monkeypatch.setattr(machine, "look", list)
+    path = tmp_path / "x.json"
+    done = CliRunner().invoke(doctor.doctor, ["--json", str(path)])
+    assert done.exit_code == status
+    assert [row["state"] for row in json.loads(path.read_text())] == [f.state for f in findings]
+    for finding in findings:
+        assert finding.found in done.output
+
+
+def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(software, "_version", lambda name: None if name == "h5py" else "1")
+    (found,) = (f for f in software.look() if f.check == "packages")
+    assert (found.state, found.found) == ("fail", "missing: h5py")
+    assert "pip install h5py" in found.remedy
+
+
+def test_fewer_cores_than_the_machine_has_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "usable_cores", lambda: 1)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(machine, "cgroup_quota", lambda: 1.5)
+    found = next(iter(machine.look()))
+    assert found.state == "warn"
+    assert "1 of 64 usable" in found.found
+    assert "cgroup quota 1.5" in found.found

@@ -1,0 +1,125 @@
+"""The bench suite on real ranks: every operation, every comparison, small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.alone import measure_setting
+from closeranks.jobs.bench.catalogue import COLLECTIVES
+from closeranks.jobs.bench.command import open_session
+from closeranks.jobs.bench.counters import TABLE
+from closeranks.jobs.bench.schedule import Effort
+from closeranks.jobs.bench.session import Request, Session
+from closeranks.jobs.bench.suite import run
+from closeranks.jobs.bench.table import Table
+
+if TYPE_CHECKING:
+    import closeranks
+
+KEYS = {
+    *("name", "algorithm", "ranks", "nodes", "dtype", "op", "size_bytes", "iterations"),
+    *("time_us_min", "time_us_p50", "time_us_mean", "time_us_p99", "time_us_max"),
+    *("algbw_GBps", "busbw_GBps", "wrong"),
+}
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep batches short: these tests look at results, not at times."""
+    monkeypatch.setattr("closeranks.jobs.bench.schedule.BATCH", 5)
+    monkeypatch.setattr("closeranks.jobs.bench.measure._ENOUGH_S", 1e-6)
+
+
+def session(world: closeranks.Communicator, *names: str, **changes: Any) -> Session:
+    request = Request(names, (24, 5000), effort=Effort(iterations=2, warmup=0))
+    return open_session(replace(request, **changes), world)
+
+
+def lines_and_rows(where: Session) -> tuple[list[str], list[dict[str, Any]]]:
+    lines: list[str] = []
+    return lines, run(where, Table(where), lines.append)
+
+
+def test_every_collective_is_right(world: closeranks.Communicator) -> None:
+    lines, rows = lines_and_rows(session(world, *COLLECTIVES, check=True))
+    assert [row["name"] for row in rows if row["asked_bytes"] in (0, 24)] == list(COLLECTIVES)
+    for row in rows:
+        assert set(row) >= KEYS
+        assert row["wrong"] == 0, row
+        assert row["ranks"] == world.Get_size()
+        assert 0 < row["time_us_min"] <= row["time_us_p50"] <= row["time_us_max"]
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+    assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
+
+
+def test_types_and_reductions(world: closeranks.Communicator) -> None:
+    kinds = [("int8", "max"), ("bfloat16", "sum"), ("float16", "sum"), ("float64", "mean")]
+    for dtype, op in kinds:
+        where = session(world, "allreduce", "reduce_scatter", "alltoallv", dtype=dtype, op=op)
+        rows = run(where, Table(where), lambda _: None)
+        assert [row["wrong"] for row in rows] == [0] * 6, (dtype, op)
+
+
+def test_a_wrong_result_is_counted(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = type(world).Allreduce
+
+    def almost(self: Any, x: Any, y: Any, **keywords: Any) -> None:
+        right(self, x, y, **keywords)
+        if self.Get_rank() == self.Get_size() - 1:
+            y[-1] += 1
+
+    monkeypatch.setattr(type(world), "Allreduce", almost)
+    where = session(world, "allreduce", sizes=(64,))
+    lines, rows = lines_and_rows(where)
+    assert rows[0]["wrong"] == 1
+    assert lines[-1].endswith("1 wrong elements")
+    unchecked = session(world, "allreduce", sizes=(64,), check=False)
+    assert run(unchecked, Table(unchecked), lambda _: None)[0]["wrong"] is None
+
+
+def test_against_the_library(world: closeranks.Communicator) -> None:
+    where = session(
+        world, "allreduce", native=True, best=True, counters=TABLE.exists(), sizes=(64, 1 << 20)
+    )
+    for row in run(where, Table(where), lambda _: None):
+        assert row["iterations"] >= 11
+        assert row["speedup"] == pytest.approx(row["native_us_p50"] / row["time_us_p50"])
+        assert row["native_vs_native"] > 0
+        assert row["best_settings"] == "defaults", "no other launch measured anything"
+        assert row["best_us_p50"] == row["native_us_p50"]
+        assert row.get("nic_tx_bytes_max", 0) >= 0
+    results = measure_setting(where, COLLECTIVES["allgather"], 64, 1)
+    assert any(not result.key.batched for result in results)
+    assert all(result.p50_us > 0 for result in results)
+    assert not measure_setting(where, COLLECTIVES["allgather"], 64, 99)
+
+
+def test_between_points(world: closeranks.Communicator) -> None:
+    names = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
+    where = session(world, *names, matrix_sizes=(1000,))
+    ranks = world.Get_size()
+    if ranks == 1:
+        with pytest.raises(UsageError, match="it needs 2 ranks and has 1"):
+            run(where, Table(where), lambda _: None)
+        return
+    rows = run(where, Table(where), lambda _: None)
+    assert [row["wrong"] for row in rows] == [0] * len(rows)
+    assert all(set(row) >= KEYS for row in rows)
+    pairs = [(row["source"], row["target"]) for row in rows if row["name"] == "matrix"]
+    assert pairs == [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    assert {row["pairs"] for row in rows if row["name"] == "pairs"} == {ranks // 2}
+
+
+def test_what_cannot_be_measured(world: closeranks.Communicator) -> None:
+    where = session(world, "bcast", algorithms=("auto", "magic"))
+    with pytest.raises(UsageError, match=r"unknown: magic; choose from bcast: auto, native"):
+        run(where, Table(where), lambda _: None)
+    without = session(world, "allreduce", native=True, dtype="bfloat16")
+    with pytest.raises(UsageError, match="no allreduce of bfloat16"):
+        run(without, Table(without), lambda _: None)

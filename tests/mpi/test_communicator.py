@@ -1,0 +1,236 @@
+"""The communicator on real ranks: every operation, by the library and by every plan."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks as cr
+from closeranks.collectives.catalogue import algorithms
+from tests.mpi.expected import COUNT, cases, given, summed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+World = cr.Communicator
+
+
+def _names(operation: str) -> list[str]:
+    return ["auto", "native", *algorithms(operation)]
+
+
+def _each(comm: World) -> Iterator[tuple[Any, str]]:
+    """Every case with every algorithm that can serve it."""
+    for root in range(comm.size):
+        for number, case in enumerate(cases(comm.rank, comm.size, root)):
+            for name in _names(case.method.lower()):
+                yield cases(comm.rank, comm.size, root)[number], name
+
+
+def _served(call: Callable[[], object]) -> bool:
+    """Make a call; False where the algorithm says that it cannot."""
+    try:
+        call()
+    except cr.UsageError as error:
+        if "cannot:" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _call(comm: World, case: Any, name: str, form: str) -> None:
+    """Make a call in one of three forms."""
+    method = case.method
+    if form == "blocking":
+        getattr(comm, method)(*case.arguments, algorithm=name)
+    elif form == "I":
+        getattr(comm, f"I{method.lower()}")(*case.arguments, algorithm=name).wait(30)
+    else:
+        with getattr(comm, f"{method}_init")(*case.arguments, algorithm=name) as operation:
+            for _ in range(2):
+                operation.start()
+                operation.wait(30)
+
+
+@pytest.fixture
+def parted(comm: MPI.Intracomm | None) -> Iterator[World | None]:
+    """A communicator that takes pairs of ranks for nodes, two nodes for a site."""
+    if comm is None:
+        yield None
+        return
+    ranks = np.arange(comm.size)
+    groups = np.stack([ranks // 4, ranks // 2, ranks]).astype(np.int32)
+    topology = cr.Topology.from_groups(("site", "node", "rank"), groups)
+    with cr.init(comm, topology=topology) as opened:
+        yield opened
+
+
+@pytest.mark.timeout(120)
+def test_every_operation_over_several_levels(parted: World | None) -> None:
+    if parted is None:
+        pytest.skip("left out: a test on fewer ranks")
+    used = set()
+    for case, name in _each(parted):
+        if _served(partial(_call, parted, case, name, "blocking")):
+            used.add(name)
+            assert case.result is None or case.out.tolist() == case.result.tolist(), (
+                case.method,
+                name,
+            )
+    assert parted.size < 3 or any("hierarchical" in name for name in used)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("form", ["blocking", "I", "init"])
+def test_every_operation_with_every_algorithm(world: World, form: str) -> None:
+    for case, name in _each(world):
+        if form == "init" and case.method == "Bcast":
+            case.result = given(case.arguments[1], COUNT)
+        served = _served(partial(_call, world, case, name, form))
+        assert served or name not in ("auto", "native")
+        if served and case.result is not None:
+            assert case.out.tolist() == case.result.tolist(), (case.method, name)
+
+
+def test_barrier_waits_for_all(world: World) -> None:
+    for name in _names("barrier"):
+        if _served(partial(world.Barrier, algorithm=name)):
+            world.Ibarrier(algorithm=name).wait(30)
+
+
+@pytest.mark.parametrize("dtype", ["b", "?", "i4", "u8", "f2", "f4", "f8", "g", "F", "bfloat16"])
+def test_reductions_of_every_type(world: World, dtype: str) -> None:
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    op = MPI.LOR if dtype == "?" else MPI.SUM
+    every = np.any([given(r, 9) != 0 for r in range(world.size)], axis=0)
+    expected = every if dtype == "?" else summed(world.size, 9, kind)
+    for name in _names("allreduce"):
+        x, y = given(world.rank, 9, kind), np.zeros(9, kind)
+        if _served(partial(world.Allreduce, x, y, op, algorithm=name)):
+            assert (y == expected).all(), name
+        else:
+            assert dtype == "bfloat16" or name not in ("native", "auto")
+
+
+def test_mean_divides_by_the_number_of_ranks(world: World) -> None:
+    for name in _names("allreduce"):
+        x, y = given(world.rank, 4, "f4"), np.empty(4, "f4")
+        if _served(partial(world.Allreduce, x, y, cr.MEAN, algorithm=name)):
+            np.testing.assert_allclose(y, summed(world.size, 4, "f4") / world.size, rtol=1e-6)
+    with pytest.raises(cr.UsageError, match="MEAN: not defined on int64"):
+        world.Allreduce(np.ones(2, int), np.ones(2, int), cr.MEAN)
+    with pytest.raises(cr.UsageError, match="no partial results"):
+        world.Scan(x, y, cr.MEAN)  # type: ignore[arg-type]
+
+
+def test_in_place(world: World) -> None:
+    rank, size = world.rank, world.size
+    for name in _names("allreduce"):
+        buf = given(rank, 6)
+        if not _served(partial(world.Allreduce, MPI.IN_PLACE, buf, algorithm=name)):
+            continue
+        assert buf.tolist() == summed(size, 6).tolist(), name
+    for name in _names("allgather"):
+        wide = np.full(3 * size, -1)
+        wide[3 * rank :][:3] = given(rank, 3)
+        if not _served(partial(world.Allgather, MPI.IN_PLACE, wide, algorithm=name)):
+            continue
+        assert wide.tolist() == np.concatenate([given(r, 3) for r in range(size)]).tolist()
+    for name in _names("alltoall"):
+        both = given(rank, 2 * size)
+        if not _served(partial(world.Alltoall, MPI.IN_PLACE, both, algorithm=name)):
+            continue
+        came = [given(r, 2 * size)[2 * rank :][:2] for r in range(size)]
+        assert both.tolist() == np.concatenate(came).tolist(), name
+    for name in _names("reduce_scatter_block"):
+        wide = given(rank, 2 * size)
+        if not _served(partial(world.Reduce_scatter_block, MPI.IN_PLACE, wide, algorithm=name)):
+            continue
+        assert wide[:2].tolist() == summed(size, 2 * size)[2 * rank :][:2].tolist(), name
+        assert wide[2:].tolist() == given(rank, 2 * size)[2:].tolist(), name
+
+
+@pytest.mark.parametrize("name", ["native", "auto", "ring"])
+def test_arrays_with_gaps(world: World, name: str) -> None:
+    table = np.zeros((5, 3))
+    table[:, 1] = given(world.rank, 5)
+    out = np.full((5, 2), -1.0)
+    names = {op: name if name in _names(op) else "auto" for op in ("allreduce", "bcast")}
+    world.Allreduce(table[:, 1], out[:, 0], algorithm=names["allreduce"])
+    assert out[:, 0].tolist() == summed(world.size, 5).tolist()
+    assert (out[:, 1] == -1).all()
+    world.Iallreduce(table[:, 1], out[:, 1], algorithm=names["allreduce"]).wait(30)
+    assert out[:, 1].tolist() == out[:, 0].tolist()
+    if world.rank == 0:
+        out[:, 0] = 7
+    world.Bcast(out[:, 0], algorithm=names["bcast"])
+    assert (out[:, 0] == 7).all()
+
+
+def test_derived_datatypes(world: World) -> None:
+    column = MPI.DOUBLE.Create_vector(4, 1, 3).Create_resized(0, 8).Commit()
+    for name in _names("bcast"):
+        table = np.zeros((4, 3))
+        if world.rank == 0:
+            table[:] = np.arange(12).reshape(4, 3)
+        if not _served(partial(world.Bcast, [table, 2, column], algorithm=name)):
+            continue
+        assert table[:, 0].tolist() == [0, 3, 6, 9], name
+        assert table[:, 1].tolist() == [1, 4, 7, 10], name
+        assert table[:, 2].tolist() == ([2, 5, 8, 11] if world.rank == 0 else [0] * 4)
+    column.Free()
+
+
+def test_ops_of_the_user_keep_their_order(world: World) -> None:
+    def right(left: Any, both: Any, datatype: MPI.Datatype) -> None:
+        """Multiply 2x2 matrices: left times right."""
+        del datatype
+        a, b = np.frombuffer(left, "i8").reshape(2, 2), np.frombuffer(both, "i8").reshape(2, 2)
+        b[:] = a @ b
+
+    op = MPI.Op.Create(right, commute=False)
+    matrix = MPI.INT64_T.Create_contiguous(4).Commit()
+    mine = np.array([[1, world.rank + 1], [world.rank, 1]])
+    expected = np.eye(2, dtype=int)
+    for rank in range(world.size):
+        expected = expected @ np.array([[1, rank + 1], [rank, 1]])
+    out = np.zeros((2, 2), int)
+    world.Allreduce([mine, 1, matrix], [out, 1, matrix], op)
+    assert out.tolist() == expected.tolist()
+    matrix.Free()
+    op.Free()
+
+
+def test_pairs_find_the_place_of_the_largest(world: World) -> None:
+    for name in _names("allreduce"):
+        x = np.array([((world.rank * 5) % 7, world.rank)], "f4,i4")
+        y = np.zeros(1, "f4,i4")
+        ours, best_of_all = [x, 1, MPI.FLOAT_INT], [y, 1, MPI.FLOAT_INT]
+        if not _served(partial(world.Allreduce, ours, best_of_all, MPI.MAXLOC, algorithm=name)):
+            continue
+        best = max(range(world.size), key=lambda rank: (rank * 5) % 7)
+        assert y.tolist() == [((best * 5) % 7, best)], name
+
+
+def test_zero_counts(world: World) -> None:
+    nothing = np.empty(0)
+    for name in _names("allreduce"):
+        _served(partial(world.Allreduce, nothing, nothing, algorithm=name))
+    world.Allgatherv(nothing, [nothing, [0] * world.size])
+    world.Alltoall(nothing, nothing)
+    world.Bcast(nothing)
+
+
+def test_all_ranks_get_the_same_bits(world: World) -> None:
+    x = np.random.default_rng(world.rank).standard_normal(1001).astype("f4")
+    for name in _names("allreduce"):
+        y = np.empty_like(x)
+        if not _served(partial(world.Allreduce, x, y, algorithm=name)):
+            continue
+        if name != "native":
+            assert len(set(world.allgather(y.tobytes()))) == 1, name

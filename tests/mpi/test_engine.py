@@ -1,0 +1,265 @@
+"""The engine: who waits how long, who hears of what, who drives it meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from closeranks.collectives.block import INPUT, OUTPUT, Block
+from closeranks.collectives.bound import Bound
+from closeranks.collectives.engine import engine
+from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.problem import Problem
+from closeranks.collectives.script import Script
+from closeranks.collectives.world import World
+from closeranks.errors import PeerLate, Revoked, Unavailable
+from tests.collectives.shape.ring import ring
+from tests.mpi.ground import bind, opened, run, start, toy
+
+Steps = Generator[None, None, None]
+
+
+def gate(out: Script, _: Problem) -> Steps:
+    """Wait for event 0, then copy."""
+    out.copy(Block(INPUT, 0, 4), Block(OUTPUT, 0, 4), (out.event(0),))
+    yield
+
+
+class Gate:
+    """An event that opens when told to."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+
+    def __call__(self) -> bool:
+        return self.is_open
+
+
+def gated(world: World, **options: Any) -> tuple[Bound, Gate, np.ndarray]:
+    event, output = Gate(), np.zeros(4, "f4")
+    data = np.arange(4, dtype="f4")
+    bound = bind(toy(world.size, gate), world, data, output, events=[event], **options)
+    return bound, event, output
+
+
+def test_one_engine_a_process(comm: MPI.Intracomm) -> None:
+    assert engine() is engine()
+    assert comm.size
+    assert engine().in_flight == ()
+
+
+def test_a_wait_that_expires_leaves_the_operation_going(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        bound, event, output = gated(world)
+        execution = start(bound)
+        with pytest.raises(TimeoutError, match=r"allreduce: not finished after 0\.02 s"):
+            engine().wait(execution, timeout_s=0.02)
+        assert not execution.finished
+        assert engine().in_flight == (execution,)
+        assert not engine().test(execution)
+        event.is_open = True
+        engine().wait(execution, timeout_s=20)
+        assert output.tolist() == [0, 1, 2, 3]
+        assert bound.busy is False
+        assert not world.revoked
+
+
+def test_late_ranks_are_named_and_the_world_is_dead(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    late = comm.size - 1
+    with opened(comm) as world:
+        bound = bind(ring(comm.size, 64), world, np.ones(64, "f4"), np.zeros(64, "f4"))
+        comm.Barrier()
+        if comm.rank == late:
+            while not world.revoked:  # here by the abort word: we are on its node
+                time.sleep(0.01)
+            with pytest.raises(Revoked):
+                start(bound)
+            return
+        began = time.monotonic()
+        with pytest.raises((PeerLate, Revoked)) as caught:
+            engine().wait(start(bound, limit_s=0.3))
+        assert time.monotonic() - began < 5
+        if isinstance(caught.value, PeerLate):
+            assert caught.value.limit_s == 0.3
+            assert caught.value.waited_s >= 0.3
+            assert caught.value.operation == "allreduce"
+            assert caught.value.ranks == ((comm.rank - 1) % comm.size,)
+        assert world.revoked
+        assert not engine().in_flight
+        with pytest.raises(Revoked):
+            start(bound)
+        assert not engine().in_flight
+
+
+def test_what_needs_a_thread_says_so(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(comm) as world:
+        bound, event, _ = gated(world)
+        event.is_open = True
+        with monkeypatch.context() as patch:
+            patch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_SERIALIZED)
+            with pytest.raises(Unavailable, match="THREAD_MULTIPLE"):
+                start(bound, background=True)
+        assert not engine().in_flight
+        run(bound)
+
+
+def test_a_busy_engine_still_looks_at_deadlines(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world, opened(comm, 1) as other:
+        bound, _, _ = gated(world)
+        stuck = start(bound, limit_s=0.2)
+        busy = bind(ring(comm.size, 9), other, np.ones(9, "f4"), np.zeros(9, "f4"))
+        started, done = time.monotonic(), False
+        while not done and time.monotonic() - started < 20:
+            run(busy)
+            done = bool(comm.allreduce(int(stuck.error is not None), MPI.MIN))
+        assert isinstance(stuck.error, PeerLate | Revoked)
+
+
+def test_giving_up_on_one_rank_ends_the_waits_of_the_others(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        bound, _, _ = gated(world)
+        execution = start(bound)
+        comm.Barrier()
+        if comm.rank == 0:
+            world.revoke()
+        began = time.monotonic()
+        with pytest.raises(Revoked):
+            engine().wait(execution)
+        assert time.monotonic() - began < 5
+        for _ in range(100):
+            engine().progress()
+        assert execution.drained
+        comm.Barrier()
+
+
+def test_a_dead_world_leaves_others_alone(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world, opened(comm, 1) as other:
+        bound, _, _ = gated(world)
+        execution = start(bound)
+        comm.Barrier()
+        world.revoke()
+        with pytest.raises(Revoked):
+            engine().wait(execution)
+        output = np.zeros(9, "f4")
+        run(bind(ring(comm.size, 9), other, np.ones(9, "f4"), output))
+        assert output.tolist() == [comm.size] * 9
+
+
+def test_everything_in_flight_advances_whoever_waits(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        outputs = [np.zeros(n, "f4") for n in (5, 500, 50_000)]
+        flights = [
+            start(bind(ring(comm.size, len(out)), world, np.ones(len(out), "f4"), out))
+            for out in outputs
+        ]
+        engine().wait(flights[-1])
+        for flight in flights:
+            engine().wait(flight)
+        for output in outputs:
+            assert (output == comm.size).all()
+
+
+def test_higher_priority_advances_first(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        low, high, middle = (gated(world)[0] for _ in range(3))
+        flights = [start(low), start(high, priority=5), start(middle, priority=3)]
+        assert engine().in_flight == (flights[1], flights[2], flights[0])
+        for flight in flights:
+            flight.bound.events[0].is_open = True  # type: ignore[attr-defined]
+            engine().wait(flight)
+
+
+def test_the_end_is_told_once(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        bound, event, _ = gated(world)
+        execution = start(bound)
+        told: list[Execution] = []
+        execution.when_finished(told.append)
+        engine().progress()
+        assert told == []
+        event.is_open = True
+        engine().wait(execution)
+        assert told == [execution]
+        execution.when_finished(told.append)
+        assert told == [execution] * 2
+
+
+def test_the_epilogue_runs_before_anybody_is_told(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        seen: list[str] = []
+        bound, event, output = gated(world, epilogue=lambda: seen.append("epilogue"))
+        execution = start(bound)
+        execution.when_finished(lambda done: seen.append(f"told {done.finished}"))
+        event.is_open = True
+        engine().wait(execution)
+        assert seen == ["epilogue", "told True"]
+        assert output.tolist() == [0, 1, 2, 3]
+
+
+def test_nobody_needs_to_call_for_what_runs_in_the_background(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        output = np.zeros(999, "f4")
+        bound = bind(ring(comm.size, 999), world, np.ones(999, "f4"), output)
+        gate_bound, event, _ = gated(world)
+        execution = start(bound, background=True)
+        held = start(gate_bound, background=True)
+        request = MPI.Grequest.Start()
+        execution.when_finished(lambda _: request.Complete())
+        MPI.Request.Waitall([request])  # a plain MPI call: the thread completes it
+        assert (output == comm.size).all()
+        names = [thread.name for thread in threading.enumerate()]
+        assert names.count("closeranks") == 1
+        event.is_open = True
+        engine().wait(held)
+    limit = time.monotonic() + 5
+    while any(thread.name == "closeranks" for thread in threading.enumerate()):
+        assert time.monotonic() < limit, "the thread outlives its work"
+        time.sleep(0.01)
+
+
+def test_any_thread_may_wait(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        outputs = [np.zeros(77, "f4") for _ in range(3)]
+        flights = [
+            start(bind(ring(comm.size, 77), world, np.ones(77, "f4"), out)) for out in outputs
+        ]
+        threads = [threading.Thread(target=engine().wait, args=(flight,)) for flight in flights]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+            assert not thread.is_alive()
+        for output in outputs:
+            assert (output == comm.size).all()
+
+
+def test_a_callback_may_start_the_next(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        output = np.zeros(6, "f4")
+        bound = bind(ring(comm.size, 6), world, np.ones(6, "f4"), output)
+        gate_bound, event, _ = gated(world)
+        execution = start(gate_bound)
+        following: list[Execution] = []
+        execution.when_finished(lambda _: following.append(start(bound)))
+        event.is_open = True
+        engine().wait(execution)
+        engine().wait(following[0])
+        assert (output == comm.size).all()
+
+
+def test_two_executions_of_one_bound_plan_are_refused(comm: MPI.Intracomm) -> None:
+    with opened(comm) as world:
+        bound, event, _ = gated(world)
+        execution = start(bound)
+        with pytest.raises(AssertionError, match="one execution at a time"):
+            Execution(bound, Identity(0, world.sequence()))
+        event.is_open = True
+        engine().wait(execution)

@@ -1,0 +1,50 @@
+"""Waiting for a late rank, on real ranks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+from closeranks.comms import wait as waiting
+from closeranks.comms.cores import usable_cores
+from closeranks.comms.wait import settle
+from tests.collectives.shape.ring import ring
+from tests.mpi.ground import bind, opened, run
+
+LATE_S = 0.4
+
+
+@pytest.fixture(autouse=True)
+def _settled() -> Iterator[None]:
+    yield
+    settle(1)
+
+
+def test_a_late_rank_gets_the_core_of_those_who_wait(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    with opened(comm) as world:
+        output = np.zeros(8, "f4")
+        bound = bind(ring(comm.size, 8), world, np.ones(8, "f4"), output)
+        settle(10**6)  # as if ranks outnumbered the cores
+        run(bound)
+        comm.Barrier()
+        if comm.rank == 0:
+            time.sleep(LATE_S)
+        began, before = time.monotonic(), time.process_time()
+        run(bound)
+        waited_s, used_s = time.monotonic() - began, time.process_time() - before
+        assert (output == comm.size).all()
+        if comm.rank != 0:
+            assert waited_s > LATE_S / 2
+            assert used_s < waited_s / 2
+
+
+def test_a_world_counts_the_ranks_of_its_node(comm: MPI.Intracomm) -> None:
+    with opened(comm):
+        crowded = comm.size > usable_cores()
+        assert waiting.is_crowded() == crowded

@@ -1,0 +1,33 @@
+"""The examples run as a user would run them, and stay short."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+pytestmark = pytest.mark.skipif(not EXAMPLES.is_dir(), reason="not a checkout: no examples")
+
+
+def test_examples_are_short() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in EXAMPLES.glob("*.py")}
+    assert lengths
+    assert max(lengths.values()) <= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_training_recognises_digits(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    pytest.importorskip("sklearn")
+    done = mpirun(ranks, str(EXAMPLES / "train_digits.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"test accuracy (0\.\d+)", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) >= 0.95

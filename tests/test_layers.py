@@ -1,0 +1,151 @@
+"""Who may import whom: read from the source, without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("comms", "collectives", "partitioning", "checkpoint", "jobs")
+
+# A library that is slow to import, or starts something, is met in few places.
+GATES = {
+    "cupy": ("closeranks.comms.", "closeranks.jobs.demo", "closeranks.jobs.software"),
+    "pynvml": ("closeranks.comms.", "closeranks.jobs."),
+    "h5py": ("closeranks.checkpoint.", "closeranks.jobs.software"),
+    "matplotlib": ("closeranks.comms.draw", "closeranks.jobs."),
+    "sklearn": ("closeranks.jobs.",),
+    "click": ("closeranks.__main__", "closeranks.jobs."),
+    "rich": ("closeranks.__main__", "closeranks.jobs."),
+}
+
+# Modules that talk MPI; all others decide without it and are tested in one process.
+TALKERS = {
+    "comms": {"arrays", "discover", "element", "groups", "message"},
+    "collectives": {
+        "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
+        "engine", "execute", "failure", "handles", "init", "leaf_runs", "library_run", "native",
+        "nonblocking", "operations", "persistent", "prepared", "quiet", "reductions", "request",
+        "service", "symbolic", "world",
+    },
+    "jobs": {
+        "bench.case", "bench.command", "bench.exchange", "bench.line", "bench.matrix",
+        "bench.measure", "demo", "topology",
+    },
+}  # fmt: skip
+
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "comms").is_dir(), reason="not a checkout: the rooms are not at the root"
+)
+
+
+def _files() -> dict[str, Path]:
+    """Map every module of the package to its file, by its import name."""
+    found = {f"closeranks.{p.stem}": p for p in (ROOT / "closeranks").glob("*.py")}
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            found["closeranks." + ".".join(path.relative_to(ROOT).with_suffix("").parts)] = path
+    return {name.removesuffix(".__init__"): path for name, path in found.items()}
+
+
+MODULES = _files()
+
+
+def _runtime(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree, leaving out what only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield from _runtime(other)
+            continue
+        yield child
+        yield from _runtime(child)
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Give line and full module name of every import of a file."""
+    for node in _runtime(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = "." * node.level + (node.module or "")
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                yield node.lineno, full if full in MODULES else source
+
+
+def _floor(module: str) -> int:
+    """Height of a module in the house: errors 0, rooms 1 to 5, the door 6.
+
+    The public names are the top of what jobs, like any user, builds upon.
+    """
+    parts = module.split(".")
+    if module == "closeranks":
+        return 1 + ROOMS.index("jobs")
+    if module == "closeranks.errors":
+        return 0
+    return 1 + ROOMS.index(parts[1]) if parts[1:2] and parts[1] in ROOMS else 1 + len(ROOMS)
+
+
+def _violations() -> Iterator[str]:
+    for module, path in MODULES.items():
+        if module == "closeranks":
+            continue
+        for line, target in _imports(path):
+            here = f"{path.relative_to(ROOT)}:{line}"
+            first = target.split(".")[0]
+            if target.startswith("."):
+                yield f"{here}: relative import"
+            elif first in ROOMS:
+                yield f"{here}: bare {first}, write closeranks.{target}"
+            elif first == "closeranks" and _floor(target) > _floor(module):
+                yield f"{here}: looks up into {target}"
+
+
+def test_the_rooms_are_seen() -> None:
+    assert {f"closeranks.{room}" for room in ROOMS} <= MODULES.keys()
+    assert len(MODULES) > 10
+
+
+def test_imports_point_one_way() -> None:
+    assert list(_violations()) == []
+
+
+def test_slow_libraries_are_imported_where_they_belong() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}:{line}: {target}"
+        for module, path in MODULES.items()
+        for line, target in _imports(path)
+        for library, allowed in GATES.items()
+        if target.split(".")[0] == library and not module.startswith(allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_only_named_modules_talk_mpi(room: str) -> None:
+    start = f"closeranks.{room}."
+    talkers = {
+        module.removeprefix(start)
+        for module, path in MODULES.items()
+        if module.startswith(start)
+        and any(target.split(".")[0] == "mpi4py" for _, target in _imports(path))
+    }
+    assert talkers - TALKERS.get(room, set()) == set()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_module_needs_itself(room: str) -> None:
+    graph = {
+        module: {t for _, t in _imports(path) if t.startswith(f"closeranks.{room}")} & set(MODULES)
+        for module, path in MODULES.items()
+        if module.startswith(f"closeranks.{room}")
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail("import cycle: " + " <- ".join(error.args[1]))
