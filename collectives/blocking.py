@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from closeranks.collectives.native import UNREADABLE
+from closeranks.comms.glance import blocks
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
@@ -36,6 +37,10 @@ class Blocking(MPI.Intracomm):
     _members: int
     _place: int
 
+    def _holds(self, whole: Spec, own: Spec) -> bool:
+        """Whether all blocks lie inside ``whole`` and this rank's is as long as ``own``."""
+        return blocks(whole, self._place, self._members)[0] == own.nbytes
+
     def Barrier(self, *, algorithm: str = "auto") -> None:
         """Wait until every rank has arrived.
 
@@ -45,9 +50,10 @@ class Blocking(MPI.Intracomm):
             Which algorithm.
         """
         if algorithm == "auto" and self._family.straight and 0 in self._quick["barrier"]:
+            _library.Barrier(self)
             self._quick["barrier"][0] += 1
-            return _library.Barrier(self)
-        return self._service.block("barrier", algorithm)
+            return
+        self._service.block("barrier", algorithm)
 
     def Bcast(self, buf: Spec, root: int = 0, *, algorithm: str = "auto") -> None:
         """Send the root's buffer to every rank.
@@ -63,11 +69,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight and -1 < root < self._members:
             try:
-                self._quick["bcast"][buf.nbytes] += 1
-                return _library.Bcast(self, buf, root)
+                quick, nbytes = self._quick["bcast"], buf.nbytes
+                if nbytes in quick:
+                    _library.Bcast(self, buf, root)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("bcast", algorithm, buf, root)
+        self._service.block("bcast", algorithm, buf, root)
 
     def Reduce(
         self,
@@ -95,11 +104,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight and -1 < root < self._members:
             try:
-                self._quick["reduce"][sendbuf.nbytes] += 1
-                return _library.Reduce(self, sendbuf, recvbuf, op, root)  # type: ignore[arg-type]
+                quick, nbytes = self._quick["reduce"], sendbuf.nbytes
+                if nbytes in quick:
+                    _library.Reduce(self, sendbuf, recvbuf, op, root)  # type: ignore[arg-type]
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("reduce", algorithm, sendbuf, recvbuf, op, root)
+        self._service.block("reduce", algorithm, sendbuf, recvbuf, op, root)
 
     def Allreduce(
         self,
@@ -124,11 +136,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight:
             try:
-                self._quick["allreduce"][recvbuf.nbytes] += 1
-                return _library.Allreduce(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
+                quick, nbytes = self._quick["allreduce"], recvbuf.nbytes
+                if nbytes in quick:
+                    _library.Allreduce(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
+        self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(
         self,
@@ -153,11 +168,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight:
             try:
-                self._quick["reduce_scatter_block"][sendbuf.nbytes] += 1
-                return _library.Reduce_scatter_block(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
+                quick, nbytes = self._quick["reduce_scatter_block"], sendbuf.nbytes
+                if nbytes in quick:
+                    _library.Reduce_scatter_block(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
+        self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
 
     def Reduce_scatter(
         self,
@@ -185,6 +203,15 @@ class Blocking(MPI.Intracomm):
             Which algorithm.
         """
         given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
+        if algorithm == "auto" and self._family.straight:
+            try:
+                quick, nbytes = self._quick["reduce_scatter"], sendbuf.nbytes
+                if nbytes in quick:
+                    _library.Reduce_scatter(self, sendbuf, recvbuf, given, op)  # type: ignore[arg-type]
+                    quick[nbytes] += 1
+                    return
+            except UNREADABLE:
+                pass
         self._service.block("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
     def Allgather(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
@@ -201,13 +228,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight:
             try:
-                nbytes = sendbuf.nbytes
-                if recvbuf.nbytes == nbytes * self._members:
-                    self._quick["allgather"][nbytes] += 1
-                    return _library.Allgather(self, sendbuf, recvbuf)
+                quick, nbytes = self._quick["allgather"], sendbuf.nbytes
+                if nbytes in quick and recvbuf.nbytes == nbytes * self._members:
+                    _library.Allgather(self, sendbuf, recvbuf)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("allgather", algorithm, sendbuf, recvbuf)
+        self._service.block("allgather", algorithm, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Collect blocks of different sizes on every rank.
@@ -221,6 +249,16 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
+        if algorithm == "auto" and self._family.straight:
+            try:
+                quick = self._quick["allgatherv"]
+                own, total = blocks(recvbuf, self._place, self._members)
+                if total in quick and sendbuf.nbytes == own:
+                    _library.Allgatherv(self, sendbuf, recvbuf)
+                    quick[total] += 1
+                    return
+            except UNREADABLE:
+                pass
         self._service.block("allgatherv", algorithm, sendbuf, recvbuf)
 
     def Gather(
@@ -241,13 +279,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight and -1 < root < self._members:
             try:
-                nbytes = sendbuf.nbytes
-                if root != self._place or recvbuf.nbytes == nbytes * self._members:
-                    self._quick["gather"][nbytes] += 1
-                    return _library.Gather(self, sendbuf, recvbuf, root)
+                quick, nbytes = self._quick["gather"], sendbuf.nbytes
+                if nbytes in quick and (root != self._place or recvbuf.nbytes == nbytes * self._members):
+                    _library.Gather(self, sendbuf, recvbuf, root)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("gather", algorithm, sendbuf, recvbuf, root)
+        self._service.block("gather", algorithm, sendbuf, recvbuf, root)
 
     def Gatherv(
         self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
@@ -265,6 +304,15 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
+        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+            try:
+                quick = self._quick["gatherv"]
+                if 0 in quick and (root != self._place or self._holds(recvbuf, sendbuf)):
+                    _library.Gatherv(self, sendbuf, recvbuf, root)
+                    quick[0] += 1
+                    return
+            except UNREADABLE:
+                pass
         self._service.block("gatherv", algorithm, sendbuf, recvbuf, root)
 
     def Scatter(
@@ -285,13 +333,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight and -1 < root < self._members:
             try:
-                nbytes = recvbuf.nbytes
-                if root != self._place or sendbuf.nbytes == nbytes * self._members:
-                    self._quick["scatter"][nbytes] += 1
-                    return _library.Scatter(self, sendbuf, recvbuf, root)
+                quick, nbytes = self._quick["scatter"], recvbuf.nbytes
+                if nbytes in quick and (root != self._place or sendbuf.nbytes == nbytes * self._members):
+                    _library.Scatter(self, sendbuf, recvbuf, root)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("scatter", algorithm, sendbuf, recvbuf, root)
+        self._service.block("scatter", algorithm, sendbuf, recvbuf, root)
 
     def Scatterv(
         self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
@@ -309,6 +358,15 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
+        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+            try:
+                quick = self._quick["scatterv"]
+                if 0 in quick and (root != self._place or self._holds(sendbuf, recvbuf)):
+                    _library.Scatterv(self, sendbuf, recvbuf, root)
+                    quick[0] += 1
+                    return
+            except UNREADABLE:
+                pass
         self._service.block("scatterv", algorithm, sendbuf, recvbuf, root)
 
     def Alltoall(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
@@ -325,13 +383,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight:
             try:
-                nbytes = sendbuf.nbytes
-                if recvbuf.nbytes == nbytes:
-                    self._quick["alltoall"][nbytes] += 1
-                    return _library.Alltoall(self, sendbuf, recvbuf)
+                quick, nbytes = self._quick["alltoall"], sendbuf.nbytes
+                if nbytes in quick and recvbuf.nbytes == nbytes:
+                    _library.Alltoall(self, sendbuf, recvbuf)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("alltoall", algorithm, sendbuf, recvbuf)
+        self._service.block("alltoall", algorithm, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Send a block of its own size to every rank and receive one from each.
@@ -345,6 +404,17 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
+        if algorithm == "auto" and self._family.straight:
+            try:
+                quick = self._quick["alltoallv"]
+                if 0 in quick:
+                    own, _ = blocks(sendbuf, self._place, self._members)
+                    if blocks(recvbuf, self._place, self._members)[0] == own:
+                        _library.Alltoallv(self, sendbuf, recvbuf)
+                        quick[0] += 1
+                        return
+            except UNREADABLE:
+                pass
         self._service.block("alltoallv", algorithm, sendbuf, recvbuf)
 
     def Scan(
@@ -365,11 +435,14 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight:
             try:
-                self._quick["scan"][recvbuf.nbytes] += 1
-                return _library.Scan(self, sendbuf, recvbuf, op)
+                quick, nbytes = self._quick["scan"], recvbuf.nbytes
+                if nbytes in quick:
+                    _library.Scan(self, sendbuf, recvbuf, op)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("scan", algorithm, sendbuf, recvbuf, op)
+        self._service.block("scan", algorithm, sendbuf, recvbuf, op)
 
     def Exscan(
         self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
@@ -389,8 +462,11 @@ class Blocking(MPI.Intracomm):
         """
         if algorithm == "auto" and self._family.straight:
             try:
-                self._quick["exscan"][recvbuf.nbytes] += 1
-                return _library.Exscan(self, sendbuf, recvbuf, op)
+                quick, nbytes = self._quick["exscan"], recvbuf.nbytes
+                if nbytes in quick:
+                    _library.Exscan(self, sendbuf, recvbuf, op)
+                    quick[nbytes] += 1
+                    return
             except UNREADABLE:
                 pass
-        return self._service.block("exscan", algorithm, sendbuf, recvbuf, op)
+        self._service.block("exscan", algorithm, sendbuf, recvbuf, op)

@@ -82,13 +82,16 @@ def _contents(part: Message | Vector) -> Bytes:
 
 
 def _spec(part: Message | Vector, data: Bytes) -> list[Any]:
-    """Describe packed data to mpi4py."""
-    datatype = part.element.datatype
+    """Describe packed data to mpi4py, in the type that the other ranks use.
+
+    Libraries choose algorithms by counts and types: bytes here and numbers
+    there would make them disagree.
+    """
+    datatype = part.element.datatype if part.element.plain else None
     if isinstance(part, Vector):
-        return [data, part.sizes.tolist(), MPI.BYTE]
-    if datatype is None or not part.element.plain:
-        return [data, MPI.BYTE]
-    return [data, datatype]
+        counts = part.sizes if datatype is None else part.counts
+        return [data, counts.tolist(), datatype or MPI.BYTE]
+    return [data, datatype or MPI.BYTE]
 
 
 def _finish(demand: Demand, stored: Bytes | None) -> Callable[[], None] | None:

@@ -295,6 +295,8 @@ class Service:
         forced = family.tuning.name(demand.operation, demand.nbytes)
         if forced is not None and not self._objection(demand, forced):
             return forced, None
+        if blocking and quick_size(demand) in self.counters.quick[demand.operation]:
+            return NATIVE, None  # as on the ranks whose buffers let them go straight
         call = choose.Call(
             demand.operation,
             0 if demand.operation in choose.UNSIZED else choose.size_class(demand.nbytes),
@@ -339,7 +341,12 @@ def quick_size(demand: Demand) -> int | None:
     int or None
         None where there is no short way.
     """
-    if demand.planned or demand.native or demand.counts is not None:
+    if demand.planned or demand.native:
         return None
-    whole = demand.operation in ("alltoall", "reduce_scatter_block")
-    return demand.nbytes * demand.size if whole else demand.nbytes
+    if demand.operation in ("alltoall", "reduce_scatter_block"):
+        return demand.nbytes * demand.size
+    if demand.operation == "allgatherv" and demand.target is not None:
+        return demand.target.nbytes
+    if demand.operation == "reduce_scatter" and demand.source is not None:
+        return demand.source.nbytes
+    return demand.nbytes

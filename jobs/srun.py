@@ -12,6 +12,9 @@ from closeranks.jobs.library import Library
 
 # The interface through which each library learns its ranks from srun.
 PLUGINS = {"openmpi": "pmix", "mpich": "pmi2"}
+# SLURM's own fences in the form of a tree (its default for fences without data)
+# let ranks out before all have arrived; MPI_Init then dies in the ranks behind.
+FENCE = {"SLURM_PMIX_FENCE": "ring"}
 
 
 def plugins(path: str) -> set[str]:
@@ -81,5 +84,6 @@ def command(
 def _parameters(job: Job, library: Library) -> dict[str, str]:
     """Turn the library's parameters into environment variables."""
     if library.kind == "openmpi":
-        return {f"OMPI_MCA_{name}": value for name, value in openmpi.parameters(job).items()}
+        chosen = {f"OMPI_MCA_{name}": value for name, value in openmpi.parameters(job).items()}
+        return {**FENCE, **chosen}
     return mpich.parameters(job) if library.kind == "mpich" else {}

@@ -88,12 +88,21 @@ def test_hydra_cannot_deal_ranks_out_to_any_sizes() -> None:
 
 
 SRUN_TABLE = [
-    (OPENMPI, Job(8, fabric=True), "srun --mpi=pmix -n 8 --overlap --kill-on-bad-exit=1 p", {}),
+    (
+        OPENMPI,
+        Job(8, fabric=True),
+        "srun --mpi=pmix -n 8 --overlap --kill-on-bad-exit=1 p",
+        {"SLURM_PMIX_FENCE": "ring"},
+    ),
     (
         OPENMPI,
         Job(8, nodes=2, crowded=True, overcommitted=True),
         "srun --mpi=pmix -n 8 -N 2 --overcommit --overlap --kill-on-bad-exit=1 p",
-        {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_osc": "^ucx"},
+        {
+            "SLURM_PMIX_FENCE": "ring",
+            "OMPI_MCA_mpi_yield_when_idle": "1",
+            "OMPI_MCA_osc": "^ucx",
+        },
     ),
     (
         MPICH,

@@ -119,7 +119,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """Skip the test on ranks that its communicator leaves out."""
     given = pyfuncitem.funcargs
-    if any(given.get(name, "unused") is None for name in ("comm", "world")):
+    if any(given.get(name, "unused") is None for name in ("comm", "known", "world")):
         pytest.skip("left out: a test on fewer ranks")
 
 
