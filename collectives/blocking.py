@@ -5,41 +5,28 @@ Signatures, buffer specifications and `IN_PLACE` are mpi4py's.  Each takes
 `closeranks.collectives.algorithms`. Every rank of the communicator calls them
 in the same order; when a call returns, its buffers may be used again.
 
-A call whose size is known to go to the library goes straight to it; what
-mpi4py cannot take, or refuses, takes the long way, where errors are explained.
+Those that reduce are in `closeranks.collectives.reducing`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 from closeranks.collectives.native import UNREADABLE
-from closeranks.comms.glance import blocks
+from closeranks.collectives.reducing import Reducing
 
 if TYPE_CHECKING:
-    from closeranks.collectives.family import Family
-    from closeranks.collectives.operations import Mean
-    from closeranks.collectives.service import Service
     from closeranks.comms.message import Spec
 
 _library = MPI.Intracomm
 
 
-class Blocking(MPI.Intracomm):
+class Blocking(Reducing):
     """Collectives that return when they are done."""
 
-    _service: Service
-    _family: Family
-    #: Operation -> bytes of a buffer -> calls that went straight to the library.
-    _quick: dict[str, dict[int, int]]
-    _members: int
-    _place: int
-
-    def _holds(self, whole: Spec, own: Spec) -> bool:
-        """Whether all blocks lie inside ``whole`` and this rank's is as long as ``own``."""
-        return blocks(whole, self._place, self._members)[0] == own.nbytes
+    __slots__ = ()
 
     def Barrier(self, *, algorithm: str = "auto") -> None:
         """Wait until every rank has arrived.
@@ -49,7 +36,7 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight and 0 in self._quick["barrier"]:
+        if algorithm == "auto" and 0 in self._quick["barrier"]:
             _library.Barrier(self)
             self._quick["barrier"][0] += 1
             return
@@ -67,152 +54,16 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+        if algorithm == "auto":
             try:
                 quick, nbytes = self._quick["bcast"], buf.nbytes
-                if nbytes in quick:
+                if nbytes in quick and -1 < root < self._members:
                     _library.Bcast(self, buf, root)
                     quick[nbytes] += 1
                     return
             except UNREADABLE:
                 pass
         self._service.block("bcast", algorithm, buf, root)
-
-    def Reduce(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        op: MPI.Op | Mean = MPI.SUM,
-        root: int = 0,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; the root gets the result.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE` at the root: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result at the root, not looked at elsewhere.
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        root : int
-            Who gets the result.
-        algorithm : str
-            Which algorithm.
-        """
-        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
-            try:
-                quick, nbytes = self._quick["reduce"], sendbuf.nbytes
-                if nbytes in quick:
-                    _library.Reduce(self, sendbuf, recvbuf, op, root)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
-        self._service.block("reduce", algorithm, sendbuf, recvbuf, op, root)
-
-    def Allreduce(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        op: MPI.Op | Mean = MPI.SUM,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; every rank gets the same bits.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE`: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result.
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        if algorithm == "auto" and self._family.straight:
-            try:
-                quick, nbytes = self._quick["allreduce"], recvbuf.nbytes
-                if nbytes in quick:
-                    _library.Allreduce(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
-        self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
-
-    def Reduce_scatter_block(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        op: MPI.Op | Mean = MPI.SUM,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; each rank gets an equal block.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            As many blocks as ranks; `IN_PLACE`: they lie in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes this rank's block (in place: as its first block).
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        if algorithm == "auto" and self._family.straight:
-            try:
-                quick, nbytes = self._quick["reduce_scatter_block"], sendbuf.nbytes
-                if nbytes in quick:
-                    _library.Reduce_scatter_block(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
-        self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
-
-    def Reduce_scatter(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        recvcounts: Any = None,
-        op: MPI.Op | Mean = MPI.SUM,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; each rank gets a block of its own size.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            All blocks; `IN_PLACE`: they lie in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes this rank's block (in place: at its front).
-        recvcounts : array_like of int, optional
-            Entries of each rank's block, equal on all ranks; asked of the ranks
-            if not given.
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
-        if algorithm == "auto" and self._family.straight:
-            try:
-                quick, nbytes = self._quick["reduce_scatter"], sendbuf.nbytes
-                if nbytes in quick:
-                    _library.Reduce_scatter(self, sendbuf, recvbuf, given, op)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
-        self._service.block("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
     def Allgather(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Collect equal blocks of all ranks on every rank.
@@ -226,7 +77,7 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight:
+        if algorithm == "auto":
             try:
                 quick, nbytes = self._quick["allgather"], sendbuf.nbytes
                 if nbytes in quick and recvbuf.nbytes == nbytes * self._members:
@@ -249,13 +100,20 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight:
+        if algorithm == "auto":
             try:
-                quick = self._quick["allgatherv"]
-                own, total = blocks(recvbuf, self._place, self._members)
-                if total in quick and sendbuf.nbytes == own:
+                quick, known = self._quick["allgatherv"], self._received
+                if (
+                    len(recvbuf) != 2
+                    or type(recvbuf[1]) is not list
+                    or recvbuf[1] != known.counts
+                    or recvbuf[0].nbytes != known.room
+                    or recvbuf[0].dtype is not known.dtype
+                ):
+                    known.read(recvbuf)
+                if known.total in quick and sendbuf.nbytes == known.own:
                     _library.Allgatherv(self, sendbuf, recvbuf)
-                    quick[total] += 1
+                    quick[known.total] += 1
                     return
             except UNREADABLE:
                 pass
@@ -277,10 +135,14 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+        if algorithm == "auto":
             try:
                 quick, nbytes = self._quick["gather"], sendbuf.nbytes
-                if nbytes in quick and (root != self._place or recvbuf.nbytes == nbytes * self._members):
+                if (
+                    nbytes in quick
+                    and -1 < root < self._members
+                    and (root != self._place or recvbuf.nbytes == nbytes * self._members)
+                ):
                     _library.Gather(self, sendbuf, recvbuf, root)
                     quick[nbytes] += 1
                     return
@@ -304,10 +166,14 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+        if algorithm == "auto":
             try:
                 quick = self._quick["gatherv"]
-                if 0 in quick and (root != self._place or self._holds(recvbuf, sendbuf)):
+                if (
+                    0 in quick
+                    and -1 < root < self._members
+                    and (root != self._place or self._received.fits(recvbuf, sendbuf))
+                ):
                     _library.Gatherv(self, sendbuf, recvbuf, root)
                     quick[0] += 1
                     return
@@ -331,10 +197,14 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+        if algorithm == "auto":
             try:
                 quick, nbytes = self._quick["scatter"], recvbuf.nbytes
-                if nbytes in quick and (root != self._place or sendbuf.nbytes == nbytes * self._members):
+                if (
+                    nbytes in quick
+                    and -1 < root < self._members
+                    and (root != self._place or sendbuf.nbytes == nbytes * self._members)
+                ):
                     _library.Scatter(self, sendbuf, recvbuf, root)
                     quick[nbytes] += 1
                     return
@@ -358,10 +228,14 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight and -1 < root < self._members:
+        if algorithm == "auto":
             try:
                 quick = self._quick["scatterv"]
-                if 0 in quick and (root != self._place or self._holds(sendbuf, recvbuf)):
+                if (
+                    0 in quick
+                    and -1 < root < self._members
+                    and (root != self._place or self._sent.fits(sendbuf, recvbuf))
+                ):
                     _library.Scatterv(self, sendbuf, recvbuf, root)
                     quick[0] += 1
                     return
@@ -381,7 +255,7 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight:
+        if algorithm == "auto":
             try:
                 quick, nbytes = self._quick["alltoall"], sendbuf.nbytes
                 if nbytes in quick and recvbuf.nbytes == nbytes:
@@ -404,69 +278,29 @@ class Blocking(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and self._family.straight:
+        if algorithm == "auto":
             try:
-                quick = self._quick["alltoallv"]
-                if 0 in quick:
-                    own, _ = blocks(sendbuf, self._place, self._members)
-                    if blocks(recvbuf, self._place, self._members)[0] == own:
-                        _library.Alltoallv(self, sendbuf, recvbuf)
-                        quick[0] += 1
-                        return
+                quick, sent, received = self._quick["alltoallv"], self._sent, self._received
+                if (
+                    len(sendbuf) != 2
+                    or type(sendbuf[1]) is not list
+                    or sendbuf[1] != sent.counts
+                    or sendbuf[0].nbytes != sent.room
+                    or sendbuf[0].dtype is not sent.dtype
+                ):
+                    sent.read(sendbuf)
+                if (
+                    len(recvbuf) != 2
+                    or type(recvbuf[1]) is not list
+                    or recvbuf[1] != received.counts
+                    or recvbuf[0].nbytes != received.room
+                    or recvbuf[0].dtype is not received.dtype
+                ):
+                    received.read(recvbuf)
+                if 0 in quick and sent.own == received.own:
+                    _library.Alltoallv(self, sendbuf, recvbuf)
+                    quick[0] += 1
+                    return
             except UNREADABLE:
                 pass
         self._service.block("alltoallv", algorithm, sendbuf, recvbuf)
-
-    def Scan(
-        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
-    ) -> None:
-        """Combine the vectors of rank 0 up to this rank.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE`: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result.
-        op : MPI.Op
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        if algorithm == "auto" and self._family.straight:
-            try:
-                quick, nbytes = self._quick["scan"], recvbuf.nbytes
-                if nbytes in quick:
-                    _library.Scan(self, sendbuf, recvbuf, op)
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
-        self._service.block("scan", algorithm, sendbuf, recvbuf, op)
-
-    def Exscan(
-        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
-    ) -> None:
-        """Combine the vectors of the ranks before this one.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE`: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result; undefined on rank 0.
-        op : MPI.Op
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        if algorithm == "auto" and self._family.straight:
-            try:
-                quick, nbytes = self._quick["exscan"], recvbuf.nbytes
-                if nbytes in quick:
-                    _library.Exscan(self, sendbuf, recvbuf, op)
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
-        self._service.block("exscan", algorithm, sendbuf, recvbuf, op)

@@ -4,7 +4,7 @@ The answer follows from what MPI obliges all ranks to agree on (operation,
 bytes of the signature, whether operands commute) and from numbers agreed at
 init. Prices come from `cost` over the measured links.  A price is a guess, so
 a communicator may try: the first calls of a kind go in turn to the cheapest
-plan and to the library, and the ranks agree on the faster one (`Trial`).
+plans and to the library, and the ranks agree on the fastest one (`Trial`).
 """
 
 from __future__ import annotations
@@ -191,7 +191,7 @@ class Chooser:
         least = predictions[plans[0]]
         near = [name for name in plans[:MOST_TRIED] if predictions[name] <= NEAR * least]
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
-        return Trial((*near, NATIVE), rounds=rounds)
+        return Trial((*near, NATIVE), rounds=rounds, final=rounds == 1)
 
     def _prices(self, problem: Problem) -> tuple[dict[str, Cost], dict[str, str]]:
         prices: dict[str, Cost] = {}

@@ -22,6 +22,7 @@ from closeranks.collectives.operations import MEAN
 from closeranks.collectives.prepared import Prepared
 from closeranks.collectives.service import Service
 from closeranks.collectives.world import World
+from closeranks.comms.glance import Glance
 from closeranks.comms.shared_file import share
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Unavailable
@@ -58,6 +59,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
     _topology: Topology
     _world: World | None
     _is_first: bool
+    _family: Family
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Make the object around a handle; `adopt` makes it work."""
@@ -102,9 +104,10 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         made._family, made._seats, made._topology = family, seats, topology
         made._world = world
         made._service = Service(plain, family, made._open_world, chooser)
-        made._quick = made._service.counters.quick
         made._members, made._place = plain.size, plain.rank
+        made._sent, made._received = (Glance(plain.rank, plain.size) for _ in range(2))
         made._is_first = world is not None
+        family.admit(made)
         return made
 
     def __enter__(self) -> Communicator:

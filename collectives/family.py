@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from closeranks.collectives.choose import Chooser
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
+    from closeranks.collectives.straight import Straight
     from closeranks.collectives.tuning import Tuning
     from closeranks.collectives.world import World
     from closeranks.comms.topology import Topology
@@ -38,19 +40,17 @@ class Family:
         Whether this process entered later than the others.
     overrides : int
         Number of ``using`` blocks that are open.
-    straight : bool
-        Whether small calls may go straight to the library.
     world : World
         The world of the first communicator: owns all that is derived.
     """
 
     __slots__ = (
+        "_members",
         "_plain",
         "check",
         "deterministic",
         "joined",
         "overrides",
-        "straight",
         "threaded",
         "timeout_s",
         "tuning",
@@ -73,16 +73,37 @@ class Family:
         self.overrides = 0
         self.joined = False
         self._plain = timeout_s is None and not deterministic and not check
-        self.straight = self._plain
+        self._members: WeakValueDictionary[int, Straight] = WeakValueDictionary()
+
+    @property
+    def straight(self) -> bool:
+        """Whether small calls may go straight to the library."""
+        return self._plain and not self.overrides
+
+    def admit(self, member: Straight) -> None:
+        """Tell a communicator, now and at changes, whether calls may go straight.  Local.
+
+        Parameters
+        ----------
+        member : Straight
+            The communicator; not kept alive.
+        """
+        self._members[id(member)] = member
+        member._go_straight(self.straight)
 
     def override(self, step: int) -> None:
         """Count ``using`` blocks in and out: +1 or -1."""
         self.overrides += step
-        self.straight = self._plain and not self.overrides
+        self._steer()
 
     def shut(self) -> None:
         """Let no call go straight to the library any more."""
-        self._plain = self.straight = False
+        self._plain = False
+        self._steer()
+
+    def _steer(self) -> None:
+        for member in self._members.values():
+            member._go_straight(self.straight)
 
 
 def alike(chooser: Chooser, topology: Topology) -> Chooser:

@@ -7,6 +7,9 @@ from statistics import median
 
 #: A plan is preferred to the library if it takes less than this share of its time.
 CLEAR = 0.95
+#: A plan within these shares of the library's time meets it again, alone, in a
+#: final of so many times the rounds.
+CLOSE, FINAL = (0.7, 1.25), 3
 
 
 @dataclass
@@ -15,7 +18,8 @@ class Trial:
 
     A pure state machine: `turn` says which candidate this call uses, `record`
     takes its local seconds, and once `is_full` the ranks combine `typical_s`
-    by maximum and `settle`.
+    by maximum and `settle`.  A close race is run again between the first plan
+    and the library.
 
     Attributes
     ----------
@@ -23,10 +27,19 @@ class Trial:
         At least two names; the last is the library's, the safe choice.
     rounds : int
         Calls for each candidate.
+    final : bool
+        Whether this is the last race.
+    samples : list of float
+        Seconds, in the order of the calls.
+    winner : str or None
+        Once it is settled.
+    agreed_s : dict of str to float
+        Candidate -> agreed seconds, of its last race.
     """
 
     candidates: tuple[str, ...]
     rounds: int = 3
+    final: bool = False
     samples: list[float] = field(default_factory=list)
     winner: str | None = None
     agreed_s: dict[str, float] = field(default_factory=dict)
@@ -59,11 +72,15 @@ class Trial:
         n = len(self.candidates)
         return [median(self.samples[k::n][1:] or self.samples[k::n]) for k in range(n)]
 
-    def settle(self, agreed_s: list[float]) -> str:
-        """Choose by the agreed times; only a clear win beats the last candidate."""
-        self.agreed_s = dict(zip(self.candidates, agreed_s, strict=True))
-        last = self.candidates[-1]
-        first = min(self.candidates, key=lambda name: self.agreed_s[name])
-        is_clear = self.agreed_s[first] < CLEAR * self.agreed_s[last]
-        self.winner = first if is_clear else last
+    def settle(self, agreed_s: list[float]) -> str | None:
+        """Choose by the agreed times, or start the final and return None."""
+        self.agreed_s.update(zip(self.candidates, agreed_s, strict=True))
+        *plans, last = self.candidates
+        first = min(plans, key=lambda name: self.agreed_s[name])
+        share = self.agreed_s[first] / max(self.agreed_s[last], 1e-9)
+        if not self.final and CLOSE[0] < share < CLOSE[1]:
+            self.candidates, self.rounds, self.final = (first, last), FINAL * self.rounds, True
+            self.samples.clear()
+            return None
+        self.winner = first if share < CLEAR else last
         return self.winner

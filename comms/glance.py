@@ -1,9 +1,8 @@
-"""Sizes of plain buffer specifications, told at a glance.
+"""Sizes of vector messages, told at a glance.
 
-For calls where every microsecond counts. What these cannot tell at a glance
+For calls where every microsecond counts. What cannot be told at a glance
 raises AttributeError, TypeError or ValueError; the caller then reads the
-specification in full, where errors are explained: `closeranks.comms.message`
-and `closeranks.comms.vector`.
+specification in full, where errors are explained: `closeranks.comms.vector`.
 """
 
 from __future__ import annotations
@@ -12,52 +11,101 @@ from operator import add
 from typing import Any
 
 
-def blocks(spec: Any, rank: int, size: int) -> tuple[int, int]:
-    """Tell the bytes of ``[buffer, counts]``, displacements and type if given.
+class Glance:
+    """What is known of a vector message, the last one that was read.
 
-    Local.
+    Most calls repeat the one before; then comparing these attributes with the
+    call's is all there is to do.  A communicator keeps one for what it sends
+    and one for what it receives.
 
     Parameters
     ----------
-    spec : sequence
-        A vector message, counts in a list or an array.
     rank : int
         Whose block is asked for.
     size : int
-        Number of blocks there must be.
+        Number of blocks a message must have.
 
-    Returns
-    -------
+    Attributes
+    ----------
+    room : int
+        Bytes of the buffer.
+    dtype : numpy.dtype or None
+        Type of the buffer; None before the first message.
+    counts : list of int or None
+        A copy of its counts, if they were a list and nothing followed them.
     own, total : int
-        Of the rank's block and of all blocks, which all lie inside the buffer.
-
-    Raises
-    ------
-    AttributeError, TypeError, ValueError
-        If it is of another form, or wrong.
+        Bytes of the rank's block and of all blocks, which all lie inside the
+        buffer.
     """
-    buffer, counts, *rest = spec
-    unit = buffer.itemsize
-    places = None
-    if rest:
-        *between, kind = rest
-        unit = kind.extent
-        if kind.size != unit or len(between) > 1:
-            raise ValueError("gaps between entries")
-        if between:
-            places = between[0]
-    if type(counts) is tuple:
-        counts, places = counts
-    counts = _listed(counts, size)
-    total = sum(counts)
-    if places is None:
-        end = total
-    else:
-        places = _listed(places, size)
-        end = max(map(add, counts, places))
-    if end * unit > buffer.nbytes:
-        raise ValueError("blocks beyond the end of the buffer")
-    return counts[rank] * unit, total * unit
+
+    __slots__ = ("_rank", "_size", "counts", "dtype", "own", "room", "total")
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+        self.dtype: Any = None
+        self.counts: list[int] | None = None
+        self.room = self.own = self.total = 0
+
+    def read(self, spec: Any) -> None:
+        """Read ``[buffer, counts]``, displacements and type if given.  Local.
+
+        Parameters
+        ----------
+        spec : sequence
+            A vector message, counts in a list or an array.
+
+        Raises
+        ------
+        AttributeError, TypeError, ValueError
+            If it is of another form, or wrong; what was known stays.
+        """
+        if not isinstance(spec, (list, tuple)):
+            raise TypeError("no counts")  # rows of an array are no parts
+        buffer, counts, *rest = spec
+        places, unit = None, buffer.itemsize
+        if rest:
+            *between, kind = rest
+            unit = kind.extent
+            if kind.size != unit or len(between) > 1:
+                raise ValueError("gaps between entries")
+            if between:
+                places = between[0]
+        if type(counts) is tuple:
+            counts, places = counts
+        counts = _listed(counts, self._size)
+        end = total = sum(counts)
+        if places is not None:
+            end = max(map(add, counts, _listed(places, self._size)))
+        if end * unit > buffer.nbytes:
+            raise ValueError("blocks beyond the end of the buffer")
+        self.own, self.total = counts[self._rank] * unit, total * unit
+        self.room, self.dtype = buffer.nbytes, buffer.dtype
+        self.counts = None if rest or places else counts.copy()
+
+    def fits(self, spec: Any, own: Any) -> bool:
+        """Tell whether the rank's block of a message is as long as a buffer.  Local.
+
+        Parameters
+        ----------
+        spec : sequence
+            A vector message; errors as in `read`.
+        own : array
+            The buffer.
+
+        Returns
+        -------
+        bool
+            And all blocks lie inside theirs.
+        """
+        if (
+            len(spec) != 2
+            or type(spec[1]) is not list
+            or spec[1] != self.counts
+            or spec[0].nbytes != self.room
+            or spec[0].dtype is not self.dtype
+        ):
+            self.read(spec)
+        return bool(self.own == own.nbytes)
 
 
 def _listed(numbers: Any, size: int) -> list[int]:

@@ -93,14 +93,16 @@ def _wrong(session: Session, case: Case, call: Callable[[], object]) -> int:
 
 def _settle(session: Session, collective: Collective, case: Case, algorithm: str) -> None:
     """Make the calls that are trials, so that none of them is timed."""
+    if algorithm != "auto":
+        return
     nbytes = call_bytes(collective, case.problem)
     call = case.ours(algorithm)
-    left = 0
-    if algorithm == "auto":
+    while True:
         explained = session.comm.explain(collective.name, nbytes, session.request.dtype)
-        left = explained.calls_to_settle
-    for _ in range(left):
-        call()
+        if not explained.calls_to_settle:
+            return
+        for _ in range(explained.calls_to_settle):
+            call()
 
 
 def _chosen(session: Session, collective: Collective, case: Case, algorithm: str) -> str:

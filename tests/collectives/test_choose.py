@@ -16,7 +16,7 @@ CLUSTER = Topology.regular(node=4, rank=2)
 
 
 def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
-    trial = Trial(("ring", NATIVE), rounds=3)
+    trial = Trial(("ring", NATIVE), rounds=3, final=True)
     turns = []
     for seconds in (9.0, 1.0, 3.0, 2.0, 4.0, 2.5):
         assert not trial.is_full
@@ -27,6 +27,24 @@ def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
     assert trial.typical_s() == [3.5, 2.25]
     assert trial.settle([1.0, 2.0]) == "ring"
     assert trial.settle([1.0, 1.02]) == NATIVE
+
+
+def test_a_close_race_is_run_again_between_the_best() -> None:
+    trial = Trial(("tree", "ring", NATIVE), rounds=2)
+    for seconds in (9.0, 9.0, 9.0, 3.0, 1.8, 2.0):
+        trial.record(seconds)
+    assert trial.settle(trial.typical_s()) is None
+    assert (trial.candidates, trial.calls_left) == (("ring", NATIVE), 12)
+    for seconds in (1.8, 2.0) * 6:
+        trial.record(seconds)
+    assert trial.settle([2.2, 2.0]) == NATIVE
+    assert trial.agreed_s == {"tree": 3.0, "ring": 2.2, NATIVE: 2.0}
+
+
+@pytest.mark.parametrize(("seconds", "winner"), [(1.0, "ring"), (3.0, NATIVE)])
+def test_a_clear_race_is_run_once(seconds: float, winner: str) -> None:
+    trial = Trial(("ring", NATIVE), rounds=1)
+    assert trial.settle([seconds, 2.0]) == winner
 
 
 def test_a_chooser_follows_its_trial() -> None:

@@ -83,7 +83,7 @@ def test_gaps_on_one_rank_meet_the_others(known: World, method: str) -> None:
 
 
 def test_an_op_that_keeps_order_meets_the_others(known: World) -> None:
-    later = MPI.Op.Create(lambda a, b, _: b[:].__setitem__(slice(None), b[:]), commute=False)
+    later = MPI.Op.Create(lambda _first, _second, _type: None, commute=False)
     step = 2 if known.rank == 0 else 1
     x, y = np.full(COUNT * step, known.rank)[::step], np.zeros(COUNT * step, int)[::step]
     known.Allreduce(x, y, op=later)

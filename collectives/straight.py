@@ -1,0 +1,45 @@
+"""The short way of a call: straight to the library, nothing read in full.
+
+A call whose size is known to go to the library goes straight to it. A plain
+call then costs what mpi4py costs and a look into a dictionary.  What mpi4py
+cannot take, or refuses, takes the long way, where errors are explained.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives.problem import OPERATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from closeranks.collectives.service import Service
+    from closeranks.comms.glance import Glance
+
+NOTHING: Mapping[str, dict[int, int]] = {name: {} for name in OPERATIONS}
+
+
+class Straight(MPI.Intracomm):
+    """What the short way needs to know.
+
+    In slots, for where ranks share a core each piece of memory that a call
+    looks at has left the cache since the call before.
+    """
+
+    __slots__ = ("_members", "_place", "_quick", "_received", "_sent", "_service")
+
+    _service: Service
+    #: Operation -> bytes of a buffer -> calls that went straight to the library;
+    #: nothing where every call takes the long way.
+    _quick: Mapping[str, dict[int, int]]
+    _members: int
+    _place: int
+    _sent: Glance
+    _received: Glance
+
+    def _go_straight(self, allowed: bool) -> None:
+        """Allow known calls to go straight to the library, or forbid it."""
+        self._quick = self._service.counters.quick if allowed else NOTHING
