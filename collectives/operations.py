@@ -130,7 +130,7 @@ def reducer(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reduce
         if dtype is None or not _is_inexact(dtype):
             raise UsageError("MEAN", f"not defined on {dtype}", "use a floating type, or SUM")
         return Reducer(_ufunc(np.add), None, _mpi_type(dtype), commutative=True)
-    name = _name(op)
+    name = name_of(op)
     commutative = bool(op.Is_commutative())
     mpi_type = datatype if isinstance(datatype, MPI.Datatype) else _mpi_type(datatype)
     if name is not None and dtype is not None:
@@ -189,7 +189,7 @@ def _try(op: MPI.Op, datatype: MPI.Datatype) -> None:
         ) from error
 
 
-def _name(op: MPI.Op) -> str | None:
+def name_of(op: MPI.Op) -> str | None:
     """Name a predefined op that has a ufunc."""
     from mpi4py import MPI
 
@@ -200,7 +200,7 @@ def _name(op: MPI.Op) -> str | None:
 
 
 def _title(op: MPI.Op) -> str:
-    return _name(op) or ("given by the user" if not op.is_predefined else repr(op))
+    return name_of(op) or ("given by the user" if not op.is_predefined else repr(op))
 
 
 def _numpy_type(datatype: MPI.Datatype) -> np.dtype[Any] | None:

@@ -1,0 +1,91 @@
+"""Reductions as machine code: what loops without Python call by address.
+
+A combiner is a pair of C functions over plain memory.  They are compiled by
+Numba when first asked for, and kept on disk.  Results are bit for bit those of
+`closeranks.collectives.operations`: integers wrap around, a NaN in MIN or MAX
+wins on either side, logical ops give 0 or 1, half-precision types are combined
+in float32 and rounded once.  Complex products may differ in the last digit.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from closeranks.collectives.operations import MEAN, Mean, name_of
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_ORDERED = "?bBhHiIlLqQfd"
+_WHOLE = "bBhHiIlLqQ"
+#: NumPy's characters of the types that each op is compiled for.
+_TYPES: dict[str, str] = {
+    "SUM": "bBhHiIlLqQfdFD",
+    "PROD": "bBhHiIlLqQfdFD",
+    "MIN": "bBhHiIlLqQfd",
+    "MAX": "bBhHiIlLqQfd",
+    "BAND": _WHOLE,
+    "BOR": _WHOLE,
+    "BXOR": _WHOLE,
+    "LAND": "?" + _WHOLE,
+    "LOR": "?" + _WHOLE,
+    "LXOR": "?" + _WHOLE,
+}
+#: Ops of the half-precision types.
+_HALVES = frozenset({"SUM", "PROD", "MIN", "MAX"})
+
+
+class Combiner(NamedTuple):
+    """Two C functions that combine ``n`` elements.
+
+    Attributes
+    ----------
+    pair : int
+        Address of ``void pair(const void *source, void *target, int64 n)``:
+        ``target = source op target``.
+    three : int
+        Address of ``void three(const void *a, const void *b, void *out, int64
+        n)``: ``out = a op b``; ``out`` overlaps neither.
+    """
+
+    pair: int
+    three: int
+
+
+def combiner(op: MPI.Op | Mean, dtype: np.dtype[Any]) -> Combiner | None:
+    """Return the combiner of an op on a type.
+
+    Local.  The first call for an op and a type compiles, or loads what was
+    compiled before.
+
+    Parameters
+    ----------
+    op : MPI.Op or Mean
+        The reduction; `MEAN` adds.
+    dtype : numpy.dtype
+        The element, in the machine's byte order.
+
+    Returns
+    -------
+    Combiner or None
+        None where the op is the user's, or not defined on the type here.
+    """
+    name = "SUM" if op is MEAN else name_of(op)  # type: ignore[arg-type]
+    return None if name is None else _combiner(name, np.dtype(dtype))
+
+
+@cache
+def _combiner(name: str, dtype: np.dtype[Any]) -> Combiner | None:
+    if not dtype.isnative:
+        return None
+    if dtype.name in ("bfloat16", "float16"):
+        if name not in _HALVES:
+            return None
+    elif dtype.char not in _TYPES[name]:
+        return None
+    from closeranks.collectives import machine_code
+
+    return Combiner(*machine_code.compiled(name, dtype))

@@ -1,0 +1,173 @@
+"""The loops behind `closeranks.collectives.combiners`, in Numba.
+
+One pair of loops an op, compiled for pointers to each type.  Importing this
+imports Numba, so nobody does before a combiner is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+import numpy as np
+from numba import types
+
+from closeranks.collectives.half_types import BFLOAT16, FLOAT16
+
+Loop = Callable[..., None]
+
+
+def _sum(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = source[i] + target[i]
+
+
+def _sum_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = a[i] + b[i]
+
+
+def _prod(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = source[i] * target[i]
+
+
+def _prod_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = a[i] * b[i]
+
+
+def _min(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        a, b = source[i], target[i]
+        target[i] = a if (a < b) | (a != a) else b
+
+
+def _min_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        x, y = a[i], b[i]
+        out[i] = x if (x < y) | (x != x) else y
+
+
+def _max(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        a, b = source[i], target[i]
+        target[i] = a if (a > b) | (a != a) else b
+
+
+def _max_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        x, y = a[i], b[i]
+        out[i] = x if (x > y) | (x != x) else y
+
+
+def _band(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = source[i] & target[i]
+
+
+def _band_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = a[i] & b[i]
+
+
+def _bor(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = source[i] | target[i]
+
+
+def _bor_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = a[i] | b[i]
+
+
+def _bxor(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = source[i] ^ target[i]
+
+
+def _bxor_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = a[i] ^ b[i]
+
+
+def _land(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = (source[i] != 0) & (target[i] != 0)
+
+
+def _land_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = (a[i] != 0) & (b[i] != 0)
+
+
+def _lor(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = (source[i] != 0) | (target[i] != 0)
+
+
+def _lor_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = (a[i] != 0) | (b[i] != 0)
+
+
+def _lxor(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = (source[i] != 0) ^ (target[i] != 0)
+
+
+def _lxor_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = (a[i] != 0) ^ (b[i] != 0)
+
+
+LOOPS: dict[str, tuple[Loop, Loop]] = {
+    "SUM": (_sum, _sum_three),
+    "PROD": (_prod, _prod_three),
+    "MIN": (_min, _min_three),
+    "MAX": (_max, _max_three),
+    "BAND": (_band, _band_three),
+    "BOR": (_bor, _bor_three),
+    "BXOR": (_bxor, _bxor_three),
+    "LAND": (_land, _land_three),
+    "LOR": (_lor, _lor_three),
+    "LXOR": (_lxor, _lxor_three),
+}
+
+
+def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Compile the loops of an op for a type, or load them from the disk.
+
+    Parameters
+    ----------
+    name : str
+        In `LOOPS`.
+    dtype : numpy.dtype
+        The element.
+
+    Returns
+    -------
+    pair, three : int
+        Addresses, see `closeranks.collectives.combiners.Combiner`; the code is
+        never unloaded.
+    """
+    pointer = types.CPointer(_element(dtype))  # type: ignore[no-untyped-call]
+    pair, three = LOOPS[name]
+    addresses: list[int] = []
+    for loop, operands in ((pair, 2), (three, 3)):
+        signature = types.void(*[pointer] * operands, types.int64)
+        code: Any = numba.cfunc(signature, cache=True)(loop)
+        _KEPT.append(code)
+        addresses.append(code.address)
+    return addresses[0], addresses[1]
+
+
+_KEPT: list[Any] = []
+
+
+def _element(dtype: np.dtype[Any]) -> Any:
+    halves = {"float16": FLOAT16, "bfloat16": BFLOAT16}
+    if dtype.name in halves:
+        return halves[dtype.name]
+    return types.uint8 if dtype.kind == "b" else numba.from_dtype(dtype)
