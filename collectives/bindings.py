@@ -94,7 +94,7 @@ class Bindings:
         counts = None if demand.counts is None else demand.counts.tobytes()
         key = (
             demand.operation, algorithm, demand.count, counts, demand.root, demand.dtype,
-            demand.commutative,
+            demand.commutative, getattr(demand.reducer, "name", None),
         )  # fmt: skip
         kept = self._kept.get(key)
         if kept is None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives import table as columns
 from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.leaf_runs import Native, chosen
+from closeranks.collectives.leaf_runs import Run, chosen
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.pieces import piece_bytes
 from closeranks.collectives.plan import Plan
@@ -94,8 +94,8 @@ class Bound:
         Steps the result does not wait for.
     memory : list of ndarray or None
         Every buffer as a typed 1-D array; None until a register sizes it.
-    native : dict of int to Native
-        Leaves that the MPI library runs, by step.
+    native : dict of int to Native or Shared
+        Leaves that the MPI library or a kernel runs, by step.
     written_out : tuple of Leaf
         Leaves that became the moves they stand for, see `leaf_runs`.
     busy : bool
@@ -118,10 +118,12 @@ class Bound:
     ) -> None:
         self.plan, self.rank, self.dtype, self.world = plan, rank, np.dtype(dtype), world
         self.reducer, self.events, self.epilogue = reducer, tuple(events), epilogue
-        self.native: dict[int, Native] = {}
+        self.native: dict[int, Run] = {}
         self.written_out: tuple[Leaf, ...] = ()
         if table is None or table.has_leaves:
-            script, steps, self.native, self.written_out = chosen(plan, rank, world, reducer)
+            script, steps, self.native, self.written_out = chosen(
+                plan, rank, world, reducer, self.dtype
+            )
             table = lower(script, steps)
         self.table = table
         self.busy = False

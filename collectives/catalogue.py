@@ -13,6 +13,7 @@ from closeranks.collectives.flat import (
     reduce_scatter,
     scan,
     scatter,
+    shared,
 )
 from closeranks.collectives.hierarchical.algorithms import HIERARCHICAL
 from closeranks.collectives.plan import Algorithm
@@ -37,7 +38,12 @@ _FLAT: dict[str, tuple[Algorithm, ...]] = {
     "exscan": scan.ALGORITHMS_EXCLUSIVE,
 }
 ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
-    operation: (*flat, *HIERARCHICAL.get(operation, ())) for operation, flat in _FLAT.items()
+    operation: (
+        *flat,
+        *HIERARCHICAL.get(operation, ()),
+        *([shared.shared(operation)] if operation in shared.MEANINGS else ()),
+    )
+    for operation, flat in _FLAT.items()
 }
 
 

@@ -27,6 +27,8 @@ from closeranks.errors import UsageError
 
 #: The library's own collective.
 NATIVE = "native"
+#: A kernel in the memory of one node.
+SHARED = "shared"
 #: Plans with more steps a rank than this are not priced where others are.
 MANY_STEPS = 20_000
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
@@ -34,7 +36,7 @@ UNSIZED = frozenset({"gatherv", "scatterv", "alltoallv"})
 #: At most so many plans are tried, none predicted slower than the best by more.
 MOST_TRIED, NEAR = 4, 1.2
 #: Rounds of a trial by what a call is predicted to take: (seconds below, rounds).
-ROUNDS = ((5e-3, 8), (0.1, 4), (float("inf"), 1))
+ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
 _TYPICAL_BYTES = 4096
 #: All-reduces whose price stands for ours where the library's is guessed.
 _YARDSTICKS = ("recursive_doubling", "rabenseifner")
@@ -190,6 +192,8 @@ class Chooser:
             return None
         least = predictions[plans[0]]
         near = [name for name in plans[:MOST_TRIED] if predictions[name] <= NEAR * least]
+        if SHARED in plans and SHARED not in near:  # moves say little of what a kernel takes
+            near.append(SHARED)
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
         return Trial((*near, NATIVE), rounds=rounds, final=rounds == 1)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from closeranks.collectives.operations import MEAN, Mean, name_of
+from closeranks.collectives.operations import Mean, name_of
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -73,13 +73,21 @@ def combiner(op: MPI.Op | Mean, dtype: np.dtype[Any]) -> Combiner | None:
     Combiner or None
         None where the op is the user's, or not defined on the type here.
     """
-    name = "SUM" if op is MEAN else name_of(op)  # type: ignore[arg-type]
-    return None if name is None else _combiner(name, np.dtype(dtype))
+    return combiner_of("SUM" if isinstance(op, Mean) else name_of(op), np.dtype(dtype))
 
 
 @cache
-def _combiner(name: str, dtype: np.dtype[Any]) -> Combiner | None:
-    if not dtype.isnative:
+def combiner_of(name: str | None, dtype: np.dtype[Any]) -> Combiner | None:
+    """Return the combiner of an op by its name; see `combiner`.
+
+    Parameters
+    ----------
+    name : str or None
+        `Reducer.name`.
+    dtype : numpy.dtype
+        The element.
+    """
+    if name is None or not dtype.isnative:
         return None
     if dtype.name in ("bfloat16", "float16"):
         if name not in _HALVES:

@@ -14,6 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic, models, overload, register_model
 
+#: Numba's decorator changes what a function takes, which no annotation tells.
+_intrinsic: Any = intrinsic
 _I16, _I32, _F32 = ir.IntType(16), ir.IntType(32), ir.FloatType()
 
 
@@ -27,10 +29,10 @@ FLOAT16, BFLOAT16 = Half("float16"), Half("bfloat16")
 @register_model(Half)
 class _HalfModel(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
-        super().__init__(manager, kind, _I16)  # type: ignore[no-untyped-call]
+        super().__init__(manager, kind, _I16)
 
 
-@intrinsic
+@_intrinsic
 def widen(context: Any, value: Any) -> Any:  # noqa: ARG001 - Numba's signature
     """Give a half-precision number as float32."""
 
@@ -44,7 +46,7 @@ def widen(context: Any, value: Any) -> Any:  # noqa: ARG001 - Numba's signature
 
 
 def _narrow(kind: Half) -> Any:
-    @intrinsic
+    @_intrinsic
     def narrow(context: Any, value: Any) -> Any:  # noqa: ARG001
         return kind(types.float32), _rounded if kind is BFLOAT16 else _truncated
 
@@ -79,7 +81,7 @@ def _arithmetic(symbol: Callable[[Any, Any], Any]) -> None:
         if not (isinstance(a, Half) and a is b):
             return None
         narrow = _NARROW[a]
-        return lambda a, b: narrow(symbol(widen(a), widen(b)))  # type: ignore[call-arg]
+        return lambda a, b: narrow(symbol(widen(a), widen(b)))
 
 
 def _comparison(symbol: Callable[[Any, Any], Any]) -> None:
@@ -87,7 +89,7 @@ def _comparison(symbol: Callable[[Any, Any], Any]) -> None:
     def typed(a: Any, b: Any) -> Any:
         if not (isinstance(a, Half) and a is b):
             return None
-        return lambda a, b: symbol(widen(a), widen(b))  # type: ignore[call-arg]
+        return lambda a, b: symbol(widen(a), widen(b))
 
 
 _arithmetic(operator.add)

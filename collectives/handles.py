@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.leaf_runs import Native
 from closeranks.collectives.operations import Reducer
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ def handles(bound: Bound) -> NDArray[np.int64]:
         handle(element or MPI.DATATYPE_NULL),
         handle(op or MPI.OP_NULL),
     ]
-    lanes = {id(native.leaf): native.lane.comm for native in bound.native.values()}
+    runs = [run for run in bound.native.values() if isinstance(run, Native)]
+    lanes = {id(run.leaf): run.lane.comm for run in runs}
     found += [handle(lanes.get(id(action), MPI.COMM_NULL)) for action in bound.table.actions]
     return np.array(found, np.int64)
 

@@ -20,6 +20,7 @@ from closeranks.collectives.operations import Reducer
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.script import Kind, Leaf, Script, Step
+from closeranks.collectives.shared_run import Shared, make
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.world import Lane, World
 
 Array = NDArray[Any]
+BYTE = np.dtype(np.uint8)
 
 
 class Call(NamedTuple):
@@ -144,11 +146,10 @@ class Native:
         return poll
 
 
-#: Shared-memory kernels by operation: ``make(leaf, world, reducer)`` gives a run.
-SHARED: dict[str, Callable[[Leaf, World, Any], Native]] = {}
+Run: TypeAlias = "Native | Shared"
 
 
-def run_of(step: Step, world: World, reducer: object) -> Native | None:
+def run_of(step: Step, world: World, reducer: object, dtype: np.dtype[Any] = BYTE) -> Run | None:
     """Choose how a leaf runs; None if it must be written out.
 
     Called by all members of the leaf, who find the same; the first native leaf of
@@ -162,17 +163,18 @@ def run_of(step: Step, world: World, reducer: object) -> Native | None:
         Whose communicators are used.
     reducer : object
         The plan's `Reducer`, if it has one.
+    dtype : numpy.dtype
+        The plan's element.
 
     Returns
     -------
-    Native or None
+    Native, Shared or None
         Its run.
     """
     leaf = step.action
     assert isinstance(leaf, Leaf)
     if step.kind == Kind.SHARED:
-        make = SHARED.get(leaf.operation)
-        return make(leaf, world, reducer) if make else None
+        return make(leaf, world, reducer, dtype)
     known = reducer if isinstance(reducer, Reducer) else None
     if leaf.operation not in ISSUES:
         return None
@@ -182,8 +184,8 @@ def run_of(step: Step, world: World, reducer: object) -> Native | None:
 
 
 def chosen(
-    plan: Plan, rank: int, world: World, reducer: object
-) -> tuple[Script, list[Step], dict[int, Native], tuple[Leaf, ...]]:
+    plan: Plan, rank: int, world: World, reducer: object, dtype: np.dtype[Any] = BYTE
+) -> tuple[Script, list[Step], dict[int, Run], tuple[Leaf, ...]]:
     """Write a rank's steps with every leaf chosen, see `run_of`.
 
     Returns
@@ -192,7 +194,7 @@ def chosen(
         Of ``rank``.
     steps : list of Step
         Leaves that cannot run are written out as moves.
-    native : dict of int to Native
+    native : dict of int to Native or Shared
         Step -> run, of the leaves that are left.
     written_out : tuple of Leaf
         The others.
@@ -201,7 +203,7 @@ def chosen(
     if not any(step.kind in (Kind.NATIVE, Kind.SHARED) for step in steps):
         return script, steps, {}, ()
     leaves = [step for step in steps if isinstance(step.action, Leaf)]
-    runs = {id(step): run_of(step, world, reducer) for step in leaves}
+    runs = {id(step): run_of(step, world, reducer, dtype) for step in leaves}
     gone = tuple(
         step.action for step in leaves if isinstance(step.action, Leaf) and runs[id(step)] is None
     )

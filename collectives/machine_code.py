@@ -152,7 +152,7 @@ def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, int]:
         Addresses, see `closeranks.collectives.combiners.Combiner`; the code is
         never unloaded.
     """
-    pointer = types.CPointer(_element(dtype))  # type: ignore[no-untyped-call]
+    pointer = types.CPointer(_element(dtype))
     pair, three = LOOPS[name]
     addresses: list[int] = []
     for loop, operands in ((pair, 2), (three, 3)):

@@ -68,11 +68,13 @@ class Reducer:
         has no name for (bfloat16).
     datatype : MPI.Datatype or None
         The element's type, None for bfloat16 and float16.
+    name : str or None
+        The predefined op by MPI's name ("SUM"), None for ops of the user.
     commutative : bool
         Whether operands may change places.
     """
 
-    __slots__ = ("_combine", "commutative", "datatype", "op")
+    __slots__ = ("_combine", "commutative", "datatype", "name", "op")
 
     def __init__(
         self,
@@ -80,9 +82,11 @@ class Reducer:
         op: MPI.Op | None,
         datatype: MPI.Datatype | None,
         *,
+        name: str | None = None,
         commutative: bool,
     ) -> None:
         self._combine = combine
+        self.name = name
         self.op = op
         self.datatype = datatype
         self.commutative = commutative
@@ -129,7 +133,7 @@ def reducer(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reduce
     if isinstance(op, Mean):
         if dtype is None or not _is_inexact(dtype):
             raise UsageError("MEAN", f"not defined on {dtype}", "use a floating type, or SUM")
-        return Reducer(_ufunc(np.add), None, _mpi_type(dtype), commutative=True)
+        return Reducer(_ufunc(np.add), None, _mpi_type(dtype), name="SUM", commutative=True)
     name = name_of(op)
     commutative = bool(op.Is_commutative())
     mpi_type = datatype if isinstance(datatype, MPI.Datatype) else _mpi_type(datatype)
@@ -137,7 +141,7 @@ def reducer(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reduce
         ufunc, kinds = _UFUNCS[name]
         if _kind(dtype) in kinds:
             known = op if mpi_type is not None else None
-            return Reducer(_ufunc(ufunc), known, mpi_type, commutative=commutative)
+            return Reducer(_ufunc(ufunc), known, mpi_type, name=name, commutative=commutative)
     if mpi_type is None:
         raise UsageError("reduce", f"op {_title(op)} is not defined on {dtype}", "use another type")
     if op.is_predefined:

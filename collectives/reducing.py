@@ -83,10 +83,13 @@ class Reducing(Straight):
                 if nbytes in quick:
                     _library.Allreduce(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
                     quick[nbytes] += 1
-                    return
+                    return None
+                near = self._near.get(nbytes)
+                if near is not None and near.serves(sendbuf, recvbuf, op):
+                    return near.run(sendbuf, recvbuf)
             except UNREADABLE:
                 pass
-        self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
+        return self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(
         self,

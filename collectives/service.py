@@ -15,13 +15,14 @@ from closeranks.collectives import choose, context, moves, native, reductions, v
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
 from closeranks.collectives.catalogue import find
-from closeranks.collectives.choose import NATIVE, Chooser
+from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.library_run import follow
+from closeranks.collectives.near import Near, is_near
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
 from closeranks.collectives.request import Request
@@ -93,6 +94,7 @@ class Service:
         self.plain, self.family, self.chooser = plain, family, chooser
         self.rank, self.size = plain.rank, plain.size
         self.counters = Counters()
+        self._nears: dict[tuple[Any, ...], Near] = {}
         self._open_world = open_world
         self._shut = False
 
@@ -139,6 +141,7 @@ class Service:
         demand = self.read(operation, "", algorithm, arguments)
         name, trial = self.decide(demand, algorithm)
         deadline = self.deadline()
+        near = self._near(demand) if name == SHARED and deadline is None else None
         if trial is not None and deadline is None:
             # Start together: else a trial pays for what the one before left undone.
             MPI.Intracomm.Barrier(self.plain)
@@ -147,6 +150,10 @@ class Service:
             native.run(self.plain, native.hand_over(demand))
             if algorithm == AUTO:
                 self._remember(demand, trial)
+        elif near is not None:
+            near.serve(demand)
+            if trial is None and algorithm == AUTO and demand.divisor() == 1:
+                self.counters.near[demand.nbytes] = near
         else:
             engine().wait(self.launch(demand, name, deadline))
         ended = time.perf_counter()
@@ -321,6 +328,16 @@ class Service:
             size = quick_size(demand)
             if size is not None:
                 self.counters.quick[demand.operation].setdefault(size, 0)
+
+    def _near(self, demand: Demand) -> Near | None:
+        """Give the short way into node memory, where there is one."""
+        if not is_near(self.world, demand):
+            return None
+        key = (demand.nbytes, demand.dtype, demand.reducer.name if demand.reducer else None)
+        found = self._nears.get(key)
+        if found is None:
+            found = self._nears[key] = Near(self.world, demand)
+        return found
 
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)

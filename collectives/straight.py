@@ -1,7 +1,9 @@
-"""The short way of a call: straight to the library, nothing read in full.
+"""The short ways of a call: straight to the library, or into node memory.
 
 A call whose size is known to go to the library goes straight to it. A plain
-call then costs what mpi4py costs and a look into a dictionary.  What mpi4py
+call then costs what mpi4py costs and a look into a dictionary.  One that a
+kernel serves alone goes straight to that, see `closeranks.collectives.near`.
+What mpi4py
 cannot take, or refuses, takes the long way, where errors are explained.
 """
 
@@ -16,6 +18,7 @@ from closeranks.collectives.problem import OPERATIONS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from closeranks.collectives.near import Near
     from closeranks.collectives.service import Service
     from closeranks.comms.glance import Glance
 
@@ -29,12 +32,14 @@ class Straight(MPI.Intracomm):
     looks at has left the cache since the call before.
     """
 
-    __slots__ = ("_members", "_place", "_quick", "_received", "_sent", "_service")
+    __slots__ = ("_members", "_near", "_place", "_quick", "_received", "_sent", "_service")
 
     _service: Service
     #: Operation -> bytes of a buffer -> calls that went straight to the library;
     #: nothing where every call takes the long way.
     _quick: Mapping[str, dict[int, int]]
+    #: Bytes -> all-reduces that go straight into node memory.
+    _near: Mapping[int, Near]
     _members: int
     _place: int
     _sent: Glance
@@ -43,3 +48,4 @@ class Straight(MPI.Intracomm):
     def _go_straight(self, allowed: bool) -> None:
         """Allow known calls to go straight to the library, or forbid it."""
         self._quick = self._service.counters.quick if allowed else NOTHING
+        self._near = self._service.counters.near if allowed else {}

@@ -10,6 +10,8 @@ CLEAR = 0.95
 #: A plan within these shares of the library's time meets it again, alone, in a
 #: final of so many times the rounds.
 CLOSE, FINAL = (0.7, 1.25), 3
+#: So there are at most so many races.
+RACES = 2
 
 
 @dataclass

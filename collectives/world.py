@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from closeranks.collectives.execute import SLOT_BITS
@@ -21,6 +22,8 @@ from closeranks.errors import Revoked, Unavailable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from closeranks.collectives.node_memory import NodeMemory
 
 #: Least number of executions that may be in flight in a world.
 _LEAST_WINDOW: Final = 2
@@ -111,6 +114,7 @@ class World:
         self.groups = self.own(Groups(comm, topology))
         file: SharedFile = self.own(share(self.node, 128))
         self._word = file.array.data.cast("q")
+        self._word_at = file.array.ctypes.data
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "revoked" if self.revoked else "open"
@@ -128,6 +132,16 @@ class World:
                 comm = self._made(members)
             found = self._lanes[members] = Lane(comm, deque())
         return found
+
+    @cached_property
+    def node_memory(self) -> NodeMemory:
+        """Where the ranks of this node work together; collective over them at first use."""
+        from closeranks.collectives.node_memory import NodeMemory
+        from closeranks.collectives.streaming import settle_streaming
+
+        made = self.own(NodeMemory(self.node, self._word_at))
+        settle_streaming(made, self.node)
+        return made
 
     def _made(self, members: tuple[int, ...]) -> MPI.Intracomm:
         everybody = self.traffic.Get_group()

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 #: Where node memory is a file system.
 ROOT = Path("/dev/shm")
+# All pages at once: who first touches one must not wait for it in a kernel.
+_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -81,7 +83,7 @@ class SharedFile:
         handle = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _reserve(handle, nbytes, path)
-            made = cls(path, mmap.mmap(handle, nbytes))
+            made = cls(path, mmap.mmap(handle, nbytes, flags=_MAPPED))
         except BaseException:
             path.unlink(missing_ok=True)
             raise
@@ -122,7 +124,7 @@ class SharedFile:
                 raise Unavailable(
                     f"node memory {path}: {found.st_size} bytes, not {nbytes}", "remove it"
                 )
-            return cls(path, mmap.mmap(handle, nbytes))
+            return cls(path, mmap.mmap(handle, nbytes, flags=_MAPPED))
         finally:
             os.close(handle)
 

@@ -29,8 +29,8 @@ TALKERS = {
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "handles", "init", "leaf_runs", "library_run", "native",
-        "nonblocking", "operations", "persistent", "prepared", "quiet", "reducing", "reductions",
-        "request", "service", "straight", "symbolic", "world",
+        "near", "nonblocking", "operations", "persistent", "prepared", "quiet", "reducing",
+        "reductions", "request", "service", "straight", "streaming", "symbolic", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.line", "bench.matrix",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from closeranks.collectives.trial import RACES
 from closeranks.jobs.bench.case import Case
 from closeranks.jobs.bench.collective import Collective
 from closeranks.jobs.bench.comparison import against_best, against_native
@@ -97,10 +98,8 @@ def _settle(session: Session, collective: Collective, case: Case, algorithm: str
         return
     nbytes = call_bytes(collective, case.problem)
     call = case.ours(algorithm)
-    while True:
+    for _ in range(RACES):
         explained = session.comm.explain(collective.name, nbytes, session.request.dtype)
-        if not explained.calls_to_settle:
-            return
         for _ in range(explained.calls_to_settle):
             call()
 

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.block import INPUT, OUTPUT, Block
 from closeranks.collectives.engine import engine
-from closeranks.collectives.leaf_runs import ISSUES
+from closeranks.collectives.leaf_runs import ISSUES, Native
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Kind, Leaf, Script
@@ -65,8 +65,12 @@ def test_what_it_has_no_name_for_becomes_moves(comm: MPI.Intracomm) -> None:
     assert check(comm, Kind.NATIVE, ml_dtypes.bfloat16) == (0, 1)
 
 
+def test_a_shared_leaf_runs_as_a_kernel(comm: MPI.Intracomm) -> None:
+    assert check(comm, Kind.SHARED) == ((1, 0) if comm.size > 1 else (0, 1))
+
+
 def test_a_shared_leaf_without_a_kernel_becomes_moves(comm: MPI.Intracomm) -> None:
-    assert check(comm, Kind.SHARED) == (0, 1)
+    assert check(comm, Kind.SHARED, np.longdouble) == (0, 1)
 
 
 def test_a_group_has_a_communicator_of_its_own(comm: MPI.Intracomm) -> None:
@@ -78,6 +82,7 @@ def test_a_group_has_a_communicator_of_its_own(comm: MPI.Intracomm) -> None:
         run(bound)
         assert output[0] == (sum(group) if comm.rank in group else comm.rank)
         for native in bound.native.values():
+            assert isinstance(native, Native)
             assert native.lane.comm.size == len(group)
             assert native.lane is world.lane(group)
 

@@ -1,0 +1,252 @@
+"""Collectives inside a node, as loops over shared memory without Python.
+
+Every rank has `DESKS_EACH` *desks* in the node's memory, where it lays out what
+the others read, two *trays* for reduced chunks, and two counters: ``laid`` (its
+desk holds segment q) and ``reduced`` (its tray holds its chunk of segment q).
+Segments are numbered over the life of the memory; q lies on desk ``q mod
+DESKS_EACH`` and tray ``q mod 2``.  A rank that has laid q has done with all
+segments up to ``q - AHEAD``.  So a desk may be filled for q as soon as
+everybody has laid ``q - DESKS_EACH + AHEAD``, and laying out the next segment
+overlaps with reading this one.
+
+A kernel never blocks for long: it spins, yields, and after a while returns
+False, to be called again with the same arguments.  It keeps its place in
+``state``, which belongs to the memory; ``frame`` is constant.
+
+With two ranks everybody reads everything (one shot): as many bytes cross from
+core to core as in two shots, with half the waiting.  With more the vector goes
+in two shots, reduce-scatter and all-gather, segment by segment.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numba
+
+from closeranks.comms.atomics import (
+    call_pair,
+    call_three,
+    call_yield,
+    copy_bytes,
+    load_acquire,
+    pause,
+    store_release,
+    stream_lines,
+)
+
+#: Columns of a frame (int64): what a kernel needs to know.
+SIZE: Final = 0  # ranks of the node
+RANK: Final = 1  # this one
+FLAGS: Final = 2  # address of the counters
+DESKS: Final = 3  # address of the first desk
+DESK: Final = 4  # bytes of a desk, a multiple of every element
+TRAYS: Final = 5  # address of the first tray
+TRAY: Final = 6  # bytes of a tray
+ABORT: Final = 7  # address of the abort word
+YIELD: Final = 8  # address of sched_yield
+SPINS: Final = 9  # looks before the first yield
+YIELDS: Final = 10  # yields before giving the thread back
+ITEM: Final = 11  # bytes of an element
+PAIR: Final = 12  # addresses of the combiner's functions
+THREE: Final = 13
+ROOT: Final = 14  # rank of the root, where there is one
+SCRATCH: Final = 15  # address of a block of this rank alone
+STREAM: Final = 16  # from how many bytes on copies go past the caches
+FRAME: Final = 17
+
+#: Places in the state (int64).
+START: Final = 0  # last segment of the call before
+STAGED: Final = 1  # last segment this rank has laid
+DONE: Final = 2  # last segment this rank has done with
+PHASE: Final = 3  # where in a segment it stands
+STATE: Final = 4
+
+#: Desks of a rank, and how far it may lay out before it has done.
+DESKS_EACH: Final = 4
+AHEAD: Final = 2
+#: The counters of a rank.
+LAID: Final = 0
+REDUCED: Final = 1
+#: Bytes between two counters: no two share a line, nor a pair of lines.
+LINE: Final = 128
+#: Bytes combined at a time where more than two ranks meet: stays in the L1 cache.
+BLOCK: Final = 8192
+
+
+@numba.njit(cache=True, nogil=True)
+def has_reached(frame: Any, rank: int, which: int, goal: int) -> bool:
+    """Wait a little until a counter of ``rank`` has reached ``goal``."""
+    counter = frame[FLAGS] + (2 * rank + which) * LINE
+    looks = 0
+    while load_acquire(counter) < goal:
+        looks += 1
+        if looks <= frame[SPINS]:
+            pause()
+            continue
+        if load_acquire(frame[ABORT]) != 0 or looks > frame[SPINS] + frame[YIELDS]:
+            return False
+        call_yield(frame[YIELD])
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def all_reached(frame: Any, which: int, goal: int) -> bool:
+    """Wait a little until a counter of every rank has reached ``goal``."""
+    for rank in range(frame[SIZE]):  # noqa: SIM110 - Numba has no all()
+        if not has_reached(frame, rank, which, goal):
+            return False
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def desk_of(frame: Any, rank: int, q: int) -> int:
+    """Give the address of a rank's desk for segment q."""
+    return frame[DESKS] + (DESKS_EACH * rank + q % DESKS_EACH) * frame[DESK]
+
+
+@numba.njit(cache=True, nogil=True)
+def tray_of(frame: Any, rank: int, q: int) -> int:
+    """Give the address of a rank's tray for segment q."""
+    return frame[TRAYS] + (2 * rank + q % 2) * frame[TRAY]
+
+
+@numba.njit(cache=True, nogil=True)
+def may_fill(frame: Any, q: int) -> bool:
+    """Wait a little until nobody reads what lies on the desk for segment q."""
+    return all_reached(frame, LAID, q - DESKS_EACH + AHEAD)
+
+
+@numba.njit(cache=True, nogil=True)
+def tell(frame: Any, which: int, q: int) -> None:
+    """Set a counter of this rank."""
+    store_release(frame[FLAGS] + (2 * frame[RANK] + which) * LINE, q)
+
+
+@numba.njit(cache=True, nogil=True)
+def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> None:
+    """Combine what lies ``at`` bytes into all desks; ``own`` is this rank's.
+
+    In the order of ranks, whoever does it.
+    """
+    rank, size, item = frame[RANK], frame[SIZE], frame[ITEM]
+    step = nbytes if size == 2 else BLOCK // item * item
+    low = 0
+    while low < nbytes:
+        count = min(step, nbytes - low) // item
+        first = own + low if rank == 0 else desk_of(frame, 0, q) + at + low
+        second = own + low if rank == 1 else desk_of(frame, 1, q) + at + low
+        call_three(frame[THREE], first, second, out + low, count)
+        for other in range(2, size):
+            place = own + low if rank == other else desk_of(frame, other, q) + at + low
+            call_pair(frame[PAIR], place, out + low, count)
+        low += step
+
+
+@numba.njit(cache=True, nogil=True)
+def allreduce_one_shot(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Reduce a vector: everybody reads everything."""
+    desk = frame[DESK]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * desk
+            copy_bytes(desk_of(frame, frame[RANK], q), source + at, min(desk, nbytes - at))
+            tell(frame, LAID, q)
+            state[STAGED] = q
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * desk
+        own = desk_of(frame, frame[RANK], q)
+        combine(frame, q, own, 0, target + at, min(desk, nbytes - at))
+        state[DONE] = q
+    state[START] = last
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _edge(nbytes: int, size: int, rank: int) -> int:
+    """Where the chunk of a rank starts in a segment: at a whole line."""
+    return nbytes if rank == size else nbytes // 64 * rank // size * 64
+
+
+@numba.njit(cache=True, nogil=True)
+def lay(frame: Any, place: int, source: int, nbytes: int) -> None:
+    """Copy bytes to a desk or a tray, at a whole line of it."""
+    if nbytes < frame[STREAM]:
+        copy_bytes(place, source, nbytes)
+        return
+    whole = nbytes // 64 * 64
+    stream_lines(place, source, whole // 64)
+    copy_bytes(place + whole, source + whole, nbytes - whole)
+
+
+@numba.njit(cache=True, nogil=True)
+def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> None:
+    """Lay out a segment for the others, without this rank's own chunk."""
+    size, rank = frame[SIZE], frame[RANK]
+    low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
+    desk = desk_of(frame, rank, q)
+    lay(frame, desk, source, low)
+    lay(frame, desk + high, source + high, nbytes - high)
+    tell(frame, LAID, q)
+    state[STAGED] = q
+
+
+@numba.njit(cache=True, nogil=True)
+def _combine_streaming(frame: Any, q: int, own: int, at: int, target: int, nbytes: int) -> None:
+    """Combine a chunk block by block, into the target and into the tray."""
+    tray, scratch = tray_of(frame, frame[RANK], q), frame[SCRATCH]
+    low = 0
+    while low < nbytes:
+        length = min(BLOCK, nbytes - low)
+        combine(frame, q, own + low, at + low, scratch, length)
+        lay(frame, tray + low, scratch, length)
+        copy_bytes(target + low, scratch, length)
+        low += BLOCK
+
+
+@numba.njit(cache=True, nogil=True)
+def allreduce_two_shot(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Reduce a vector segment by segment, each rank one chunk of each."""
+    size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        q = state[DONE] + 1
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        if state[STAGED] < q:
+            if not may_fill(frame, q):
+                return False
+            _lay_chunks(frame, state, q, source + at, length)
+        tray = tray_of(frame, rank, q)
+        if state[PHASE] == 0:
+            if not all_reached(frame, LAID, q):
+                return False
+            low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
+            if high - low < frame[STREAM]:
+                combine(frame, q, source + at + low, low, tray, high - low)
+                tell(frame, REDUCED, q)
+                copy_bytes(target + at + low, tray, high - low)
+            else:
+                _combine_streaming(frame, q, source + at + low, low, target + at + low, high - low)
+                tell(frame, REDUCED, q)
+            state[PHASE] = 1
+        if state[STAGED] == q and q < last:
+            if not may_fill(frame, q + 1):
+                return False
+            _lay_chunks(frame, state, q + 1, source + at + desk, min(desk, nbytes - at - desk))
+        if not all_reached(frame, REDUCED, q):
+            return False
+        for step in range(1, size):
+            other = (rank + step) % size
+            first = _edge(length, size, other)
+            count = _edge(length, size, other + 1) - first
+            copy_bytes(target + at + first, tray_of(frame, other, q), count)
+        state[DONE], state[PHASE] = q, 0
+    state[START] = last
+    return True

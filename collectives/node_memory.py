@@ -1,0 +1,164 @@
+"""The memory in which the ranks of a node work together.
+
+One shared file holds every rank's counters, desks and trays; what they are for
+is told in `closeranks.collectives.node_kernels`.  A world makes it when the
+first kernel needs it.  Where node memory is short the desks are smaller.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.collectives.combiners import Combiner
+from closeranks.comms.shared_file import SharedFile, share
+from closeranks.comms.wait import is_crowded
+from closeranks.errors import Unavailable
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Bytes of a rank's chunk of a desk: from here on copies need not read what they
+#: overwrite.  Desks of more than so many chunks would fill the caches.
+CHUNK_BYTES: Final = 128 * 1024
+MOST_CHUNKS: Final = 4
+#: The smallest desk.
+LEAST_BYTES: Final = 16 * 1024
+#: Copies to desks and trays go past the caches from so many bytes on, or never.
+STREAMING: Final = 2048
+NEVER: Final = 1 << 62
+#: How long a kernel looks before it gives the thread back: where every rank has a
+#: core, and where they share cores.
+_PATIENCE: Final = (2000, 50)
+_CROWDED: Final = (0, 50)
+
+
+class NodeMemory:
+    """Counters, desks and trays of the ranks of one node.
+
+    Collective over ``node`` to make.
+
+    Parameters
+    ----------
+    node : MPI.Intracomm
+        Ranks that share memory, at least two.
+    abort : int
+        Address of the world's abort word.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Attributes
+    ----------
+    desk_bytes : int
+        Size of a desk.
+    state : ndarray, dtype int64
+        How far this rank has come; the kernels' own.
+    turns : deque
+        ``(execution, step)``, in the order in which all ranks run them.
+
+    Raises
+    ------
+    Unavailable
+        On all ranks, if node memory has no room even for small desks.
+    """
+
+    def __init__(self, node: MPI.Intracomm, abort: int, *, root: Any = None) -> None:
+        from closeranks.collectives import node_kernels as kernels
+
+        self.state = np.zeros(kernels.STATE, np.int64)
+        self.turns: deque[tuple[Any, int]] = deque()
+        self._frames: dict[tuple[Combiner | None, int, int], NDArray[np.int64]] = {}
+        self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS)
+        self._scratch = np.zeros(kernels.BLOCK, np.uint8)
+        self._file = self._share(node, root)
+        self._base = np.zeros(kernels.FRAME, np.int64)
+        size, base = node.size, self._file.array.ctypes.data
+        self._base[kernels.SIZE], self._base[kernels.RANK] = size, node.rank
+        self._base[kernels.FLAGS] = base
+        self._base[kernels.DESKS] = base + 2 * size * kernels.LINE
+        self._base[kernels.DESK] = self.desk_bytes
+        trays = self._base[kernels.DESKS] + kernels.DESKS_EACH * size * self.desk_bytes
+        self._base[kernels.TRAYS], self._base[kernels.TRAY] = trays, _tray_bytes(self.desk_bytes)
+        self._base[kernels.ABORT], self._base[kernels.YIELD] = abort, _sched_yield()
+        self._base[kernels.SCRATCH] = self._scratch.ctypes.data
+        self._base[kernels.STREAM] = NEVER
+        patience = _CROWDED if is_crowded() else _PATIENCE
+        self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
+
+    def _share(self, node: MPI.Intracomm, root: Any) -> SharedFile:
+        """Map the file, smaller where node memory is short."""
+        from closeranks.collectives import node_kernels as kernels
+
+        while True:
+            each = kernels.DESKS_EACH * self.desk_bytes + 2 * _tray_bytes(self.desk_bytes)
+            try:
+                return share(node, node.size * (2 * kernels.LINE + each), root=root)
+            except Unavailable:
+                if self.desk_bytes == LEAST_BYTES:
+                    raise
+                self.desk_bytes //= 2
+
+    def frame(
+        self, combiner: Combiner | None, itemsize: int, node_root: int = 0
+    ) -> NDArray[np.int64]:
+        """Give what a kernel needs to know.  Local.
+
+        Parameters
+        ----------
+        combiner : Combiner or None
+            The reduction, where there is one.
+        itemsize : int
+            Bytes of an element.
+        node_root : int
+            The root's rank in the node, where there is one.
+
+        Returns
+        -------
+        ndarray, shape (FRAME,), dtype int64
+            Not to be changed.
+        """
+        key = (combiner, itemsize, node_root)
+        if key not in self._frames:
+            self._frames[key] = self.fresh_frame(combiner, itemsize, node_root)
+        return self._frames[key]
+
+    def fresh_frame(
+        self, combiner: Combiner | None, itemsize: int, node_root: int = 0
+    ) -> NDArray[np.int64]:
+        """Give a frame that the caller may change; as `frame` otherwise.  Local."""
+        from closeranks.collectives import node_kernels as kernels
+
+        made = self._base.copy()
+        made[kernels.ITEM], made[kernels.ROOT] = itemsize, node_root
+        if combiner is not None:
+            made[kernels.PAIR], made[kernels.THREE] = combiner
+        return made
+
+    def stream(self, *, from_bytes: int) -> None:
+        """Let copies from so many bytes on go past the caches.  Local; before any frame."""
+        from closeranks.collectives import node_kernels as kernels
+
+        assert not self._frames
+        self._base[kernels.STREAM] = from_bytes
+
+    def close(self) -> None:
+        """Let go of the memory.  Local; called by the world that owns it."""
+        self._file.close()
+
+
+def _tray_bytes(desk_bytes: int) -> int:
+    """Size a tray: a chunk is half a desk at most, rounded up by an element."""
+    return desk_bytes // 2 + 4096
+
+
+@cache
+def _sched_yield() -> int:
+    """Address of the C library's ``sched_yield``."""
+    address = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value
+    assert address is not None
+    return address

@@ -1,0 +1,193 @@
+"""Collectives inside a node besides all-reduce.
+
+Desks, counters and their rules are those of
+`closeranks.collectives.node_kernels`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+
+from closeranks.collectives.node_kernels import (
+    AHEAD,
+    DESK,
+    DONE,
+    ITEM,
+    LAID,
+    RANK,
+    ROOT,
+    SIZE,
+    STAGED,
+    START,
+    all_reached,
+    combine,
+    desk_of,
+    has_reached,
+    may_fill,
+    tell,
+)
+from closeranks.comms.atomics import copy_bytes
+
+
+@numba.njit(cache=True, nogil=True)
+def barrier(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:  # noqa: ARG001
+    """Wait until every rank has come."""
+    q = state[START] + 1
+    tell(frame, LAID, q)
+    if not all_reached(frame, LAID, q):
+        return False
+    state[START] = state[STAGED] = state[DONE] = q
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def bcast(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Copy the root's bytes to everybody; the root does not wait for the last reader."""
+    rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        q = state[DONE] + 1
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        if rank == root:
+            if not may_fill(frame, q):
+                return False
+            copy_bytes(desk_of(frame, rank, q), source + at, length)
+            tell(frame, LAID, q)
+            if source != target:
+                copy_bytes(target + at, source + at, length)
+        else:
+            tell(frame, LAID, q)
+            if not has_reached(frame, root, LAID, q):
+                return False
+            copy_bytes(target + at, desk_of(frame, root, q), length)
+        state[DONE] = state[STAGED] = q
+    state[START] = last
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def reduce(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Combine the vectors of all ranks at the root, which reads them all."""
+    rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        q = state[DONE] + 1
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        if rank != root:
+            if not may_fill(frame, q):
+                return False
+            copy_bytes(desk_of(frame, rank, q), source + at, length)
+            tell(frame, LAID, q)
+        else:
+            tell(frame, LAID, q)
+            if not all_reached(frame, LAID, q):
+                return False
+            combine(frame, q, source + at, 0, target + at, length)
+        state[DONE] = state[STAGED] = q
+    state[START] = last
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def allgather(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Collect the blocks of all ranks, ``nbytes`` each."""
+    size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * desk
+            copy_bytes(desk_of(frame, rank, q), source + at, min(desk, nbytes - at))
+            tell(frame, LAID, q)
+            state[STAGED] = q
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        for step in range(1, size):
+            other = (rank + step) % size
+            copy_bytes(target + other * nbytes + at, desk_of(frame, other, q), length)
+        if target + rank * nbytes != source:
+            copy_bytes(target + rank * nbytes + at, source + at, length)
+        state[DONE] = q
+    state[START] = last
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _share(frame: Any) -> int:
+    """Bytes of a desk that are for one rank."""
+    part: int = frame[DESK] // frame[SIZE] // frame[ITEM] * frame[ITEM]
+    return part
+
+
+@numba.njit(cache=True, nogil=True)
+def _lay_for_others(frame: Any, q: int, source: int, nbytes: int, at: int, length: int) -> None:
+    """Lay out what lies ``at`` bytes into the block for each other rank."""
+    size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    desk = desk_of(frame, rank, q)
+    for step in range(1, size):
+        other = (rank + step) % size
+        copy_bytes(desk + other * part, source + other * nbytes + at, length)
+    tell(frame, LAID, q)
+
+
+@numba.njit(cache=True, nogil=True)
+def alltoall(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Send a block of ``nbytes`` to every rank and receive one from each."""
+    size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    last = state[START] + (nbytes + part - 1) // part
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * part
+            _lay_for_others(frame, q, source, nbytes, at, min(part, nbytes - at))
+            state[STAGED] = q
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * part
+        length = min(part, nbytes - at)
+        for step in range(1, size):
+            other = (rank + step) % size
+            place = desk_of(frame, other, q) + rank * part
+            copy_bytes(target + other * nbytes + at, place, length)
+        if source != target:
+            own = rank * nbytes + at
+            copy_bytes(target + own, source + own, length)
+        state[DONE] = q
+    state[START] = last
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def reduce_scatter_block(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+    """Combine blocks of ``nbytes``; each rank gets the combination of its own."""
+    rank, part = frame[RANK], _share(frame)
+    last = state[START] + (nbytes + part - 1) // part
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * part
+            _lay_for_others(frame, q, source, nbytes, at, min(part, nbytes - at))
+            state[STAGED] = q
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * part
+        own = source + rank * nbytes + at
+        combine(frame, q, own, rank * part, target + at, min(part, nbytes - at))
+        state[DONE] = q
+    state[START] = last
+    return True

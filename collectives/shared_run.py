@@ -1,0 +1,146 @@
+"""How SHARED leaves run: as kernels in the memory of their node.
+
+A kernel serves a leaf if Numba can combine its elements; all members find the
+same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.collectives.combiners import Combiner, combiner_of
+from closeranks.collectives.look import Look, Poll
+from closeranks.collectives.operations import Reducer
+from closeranks.collectives.problem import REDUCING
+from closeranks.collectives.script import Leaf
+
+if TYPE_CHECKING:
+    from closeranks.collectives.execute import Execution
+    from closeranks.collectives.node_memory import NodeMemory
+    from closeranks.collectives.world import World
+
+Array = NDArray[Any]
+Kernel = Callable[[Any, Any, int, int, int], bool]
+
+#: Vectors up to this many bytes are reduced in one shot.
+SHORT_BYTES = 4096
+
+
+def kernel_for(operation: str, nbytes: int) -> Kernel:
+    """Return the kernel of an operation.
+
+    Local.  Imports Numba; the first call in a process compiles it, or loads what
+    was compiled before.
+
+    Parameters
+    ----------
+    operation : str
+        One of `closeranks.collectives.leaves`.
+    nbytes : int
+        Bytes of the vector.
+
+    Returns
+    -------
+    callable
+        ``kernel(frame, state, source, target, nbytes)``; True when it is over.
+    """
+    from closeranks.collectives import node_kernels, node_moves
+
+    if operation == "allreduce":
+        short = nbytes <= SHORT_BYTES
+        found = node_kernels.allreduce_one_shot if short else node_kernels.allreduce_two_shot
+    else:
+        found = getattr(node_moves, operation)
+    kernel: Kernel = found
+    return kernel
+
+
+def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:
+    """Return what combines the elements of a leaf; None where nothing can.  Local."""
+    if operation not in REDUCING or not isinstance(reducer, Reducer):
+        return None
+    return combiner_of(reducer.name, dtype)
+
+
+class Shared:
+    """One SHARED step of a bound plan.
+
+    Attributes
+    ----------
+    leaf : Leaf
+        What it runs.
+    memory : NodeMemory
+        Where.
+    """
+
+    __slots__ = ("leaf", "memory")
+
+    def __init__(self, leaf: Leaf, memory: NodeMemory) -> None:
+        self.leaf, self.memory = leaf, memory
+
+    def enter(self, execution: Execution, step: int) -> None:
+        """Queue for the memory: called in the order of sequence numbers."""
+        self.memory.turns.append((execution, step))
+
+    def start(self, execution: Execution, step: int, source: Array, block: Array) -> Poll:
+        """Run the kernel, a little at each look, as soon as it is this step's turn."""
+        turns, state = self.memory.turns, self.memory.state
+        operation, bound = self.leaf.operation, execution.bound
+        combiner = combiner_for(operation, bound.reducer, bound.dtype)
+        frame = self.memory.frame(combiner, block.dtype.itemsize, self.leaf.root)
+        nbytes = _BYTES[operation](source, block, len(self.leaf.members))
+        kernel = kernel_for(operation, nbytes)
+        given, taken = source.ctypes.data, block.ctypes.data
+
+        def poll() -> Look:
+            if turns[0] != (execution, step) or not kernel(frame, state, given, taken, nbytes):
+                return Look.WAITING
+            turns.popleft()
+            return Look.DONE
+
+        return poll
+
+
+#: Bytes as the kernels count them, from input, output and size: of the vector,
+#: or of one rank's block.
+_BYTES: dict[str, Callable[[Array, Array, int], int]] = {
+    "allreduce": lambda _source, block, _size: block.nbytes,
+    "allgather": lambda source, _block, _size: source.nbytes,
+    "alltoall": lambda source, _block, size: source.nbytes // size,
+    "barrier": lambda _source, _block, _size: 0,
+    "bcast": lambda _source, block, _size: block.nbytes,
+    "reduce": lambda source, _block, _size: source.nbytes,
+    "reduce_scatter_block": lambda _source, block, _size: block.nbytes,
+}
+
+
+def make(leaf: Leaf, world: World, reducer: object, dtype: np.dtype[Any]) -> Shared | None:
+    """Choose a kernel for a leaf, see `closeranks.collectives.leaf_runs`.
+
+    Collective over the leaf's members at the first leaf of a node.
+
+    Parameters
+    ----------
+    leaf : Leaf
+        A leaf over all ranks of this rank's node.
+    world : World
+        Whose memory is used.
+    reducer : object
+        The plan's `Reducer`, if it has one.
+    dtype : numpy.dtype
+        The plan's element.
+
+    Returns
+    -------
+    Shared or None
+        None if it must be written out as moves.
+    """
+    if leaf.operation not in _BYTES or not 1 < len(leaf.members) == world.node.size:
+        return None
+    if leaf.operation in REDUCING and combiner_for(leaf.operation, reducer, dtype) is None:
+        return None
+    return Shared(leaf, world.node_memory)

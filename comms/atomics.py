@@ -1,0 +1,131 @@
+"""What Numba lacks for talking through shared memory, as intrinsics.
+
+All take plain addresses (int64), so that what uses them compiles once for all
+types.  Importing this imports Numba; nobody does before a kernel is needed.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+#: Numba's decorator changes what a function takes, which no annotation tells.
+_intrinsic: Any = intrinsic
+_VOID, _I8, _I32, _I64 = ir.VoidType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+#: The instruction of a polite spin loop, by architecture: (LLVM name, argument).
+_PAUSES = {
+    "x86_64": ("llvm.x86.sse2.pause", None),
+    "AMD64": ("llvm.x86.sse2.pause", None),
+    "aarch64": ("llvm.aarch64.hint", 1),
+    "arm64": ("llvm.aarch64.hint", 1),
+}
+
+
+@_intrinsic
+def load_acquire(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signature
+    """Read an int64; nothing after it moves before it."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        return builder.load_atomic(pointer, "acquire", 8)
+
+    return types.int64(types.int64), code
+
+
+@_intrinsic
+def store_release(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
+    """Write an int64; nothing before it moves after it."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        pointer = builder.inttoptr(arguments[0], _I64.as_pointer())
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+
+    return types.void(types.int64, types.int64), code
+
+
+@_intrinsic
+def pause(context: Any) -> Any:  # noqa: ARG001
+    """Tell the core that this is a spin loop."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        name, argument = _PAUSES.get(platform.machine(), (None, None))
+        if name is None:
+            return
+        operands = [] if argument is None else [_I32(argument)]
+        kind = ir.FunctionType(_VOID, [operand.type for operand in operands])
+        builder.call(cgutils.get_or_insert_function(builder.module, kind, name), operands)
+
+    return types.void(), code
+
+
+@_intrinsic
+def copy_bytes(context: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ARG001
+    """Copy bytes between places that do not overlap."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        target, source, nbytes = arguments
+        places = [builder.inttoptr(place, _I8.as_pointer()) for place in (target, source)]
+        cgutils.raw_memcpy(builder, *places, nbytes, 1)
+
+    return types.void(types.int64, types.int64, types.int64), code
+
+
+@_intrinsic
+def stream_lines(context: Any, target: Any, source: Any, lines: Any) -> Any:  # noqa: ARG001
+    """Copy lines of 64 bytes past the caches; ``target`` is aligned to a line.
+
+    What another core reads next is then in memory, or in a cache that both
+    share, and not dirty in this core's own, from where it comes slowly.
+    """
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        line = ir.VectorType(_I64, 8)
+        target, source, lines = arguments
+        into = builder.inttoptr(target, line.as_pointer())
+        out_of = builder.inttoptr(source, line.as_pointer())
+        hint = builder.module.add_metadata([_I32(1)])
+        with cgutils.for_range(builder, lines) as loop:
+            value = builder.load(builder.gep(out_of, [loop.index]), align=1)
+            store = builder.store(value, builder.gep(into, [loop.index]), align=64)
+            store.set_metadata("nontemporal", hint)
+        builder.fence("seq_cst")
+
+    return types.void(types.int64, types.int64, types.int64), code
+
+
+@_intrinsic
+def call_yield(context: Any, function: Any) -> Any:  # noqa: ARG001
+    """Call ``int function(void)``, such as ``sched_yield``, by its address."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        kind = ir.FunctionType(_I32, [])
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), [])
+
+    return types.void(types.int64), code
+
+
+@_intrinsic
+def call_three(context: Any, function: Any, a: Any, b: Any, out: Any, n: Any) -> Any:  # noqa: ARG001
+    """Call ``void function(a, b, out, n)`` by its address."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        kind = ir.FunctionType(_VOID, [_I64] * 4)
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.void(*[types.int64] * 5), code
+
+
+@_intrinsic
+def call_pair(context: Any, function: Any, source: Any, target: Any, n: Any) -> Any:  # noqa: ARG001
+    """Call ``void function(source, target, n)`` by its address."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        kind = ir.FunctionType(_VOID, [_I64] * 3)
+        builder.call(builder.inttoptr(arguments[0], kind.as_pointer()), arguments[1:])
+
+    return types.void(*[types.int64] * 4), code

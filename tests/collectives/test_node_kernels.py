@@ -1,0 +1,153 @@
+"""The kernels in node memory: threads stand for ranks, since kernels let go of the GIL."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from closeranks.collectives import node_kernels as kernels
+from closeranks.collectives import node_moves
+from closeranks.collectives.combiners import combiner_of
+from closeranks.collectives.node_memory import NEVER
+
+DESK = 1024
+ITEM = 8
+LIMIT = 100_000
+
+
+class Node:
+    """Node memory for threads that play its ranks."""
+
+    def __init__(self, size: int, stream: int) -> None:
+        self.size = size
+        tray = DESK // 2 + 4096
+        counters = 2 * size * kernels.LINE
+        desks = kernels.DESKS_EACH * size * DESK
+        raw = np.zeros(counters + desks + 2 * size * tray + 4096 + 64, np.uint8)
+        self.memory = raw[-raw.ctypes.data % 64 :]
+        self.abort = np.zeros(1, np.int64)
+        self.frames, self.states, self.scratch = [], [], []
+        combiner = combiner_of("SUM", np.dtype(np.int64))
+        assert combiner is not None
+        for rank in range(size):
+            frame, base = np.zeros(kernels.FRAME, np.int64), self.memory.ctypes.data
+            frame[kernels.SIZE], frame[kernels.RANK], frame[kernels.FLAGS] = size, rank, base
+            frame[kernels.DESKS], frame[kernels.DESK] = base + counters, DESK
+            frame[kernels.TRAYS], frame[kernels.TRAY] = base + counters + desks, tray
+            frame[kernels.ABORT] = self.abort.ctypes.data
+            frame[kernels.ITEM], frame[kernels.SPINS] = ITEM, 2000
+            frame[kernels.PAIR], frame[kernels.THREE] = combiner
+            self.scratch.append(np.zeros(kernels.BLOCK, np.uint8))
+            frame[kernels.SCRATCH] = self.scratch[-1].ctypes.data
+            frame[kernels.STREAM] = stream
+            self.frames.append(frame)
+            self.states.append(np.zeros(kernels.STATE, np.int64))
+
+    def run(self, rank: int, kernel: Any, source: Any, target: Any, nbytes: int, root: int) -> None:
+        """Run a kernel to its end on one thread."""
+        frame = self.frames[rank].copy()
+        frame[kernels.ROOT] = root
+        for _ in range(LIMIT):
+            if kernel(frame, self.states[rank], source.ctypes.data, target.ctypes.data, nbytes):
+                return
+        raise TimeoutError(f"{kernel} of rank {rank} is not over")
+
+
+def numbers(rank: int, n: int) -> Any:
+    return np.arange(n, dtype=np.int64) * 3 + 1000 * rank
+
+
+def play(node: Node, name: str, n: int, root: int) -> None:
+    """Run an operation on all ranks and check every result."""
+    size, nbytes = node.size, n * ITEM
+    wide = name in ("alltoall", "reduce_scatter_block")
+    given_ = [numbers(rank, n * size if wide else n) for rank in range(size)]
+    taken = [np.full(n * size, -1, np.int64) for _ in range(size)]
+    module = kernels if name.startswith("allreduce") else node_moves
+    kernel = getattr(module, name)
+    with ThreadPoolExecutor(size) as pool:
+        jobs = [
+            pool.submit(node.run, rank, kernel, given_[rank], taken[rank], nbytes, root)
+            for rank in range(size)
+        ]
+        for job in jobs:
+            job.result(timeout=60)
+    for rank in range(size):
+        wanted = expected(name, given_, rank, root)
+        assert np.array_equal(taken[rank][: len(wanted)], wanted), (name, n, rank)
+
+
+def expected(name: str, given_: list[Any], rank: int, root: int) -> Any:
+    """What an operation leaves on a rank."""
+    total = np.sum(given_, axis=0)
+    n = len(total) // len(given_)
+    own = slice(rank * n, (rank + 1) * n)
+    match name:
+        case "bcast":
+            return given_[root]
+        case "allgather":
+            return np.concatenate(given_)
+        case "alltoall":
+            return np.concatenate([x[own] for x in given_])
+        case "reduce_scatter_block":
+            return total[own]
+        case "reduce" if rank != root:
+            return total[:0]
+        case "barrier":
+            return total[:0]
+    return total
+
+
+NAMES = [
+    "allreduce_one_shot", "allreduce_two_shot", "barrier", "bcast", "reduce", "allgather",
+    "alltoall", "reduce_scatter_block",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [NEVER, 0])
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("name", NAMES)
+def test_results(name: str, size: int, stream: int) -> None:
+    node = Node(size, stream)
+    for n in (0, 1, 7, 128, 129, 1000):
+        for root in range(size if name in ("bcast", "reduce") else 1):
+            play(node, name, n, root)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(2, 4),
+    st.lists(
+        st.tuples(st.sampled_from(NAMES), st.integers(0, 700), st.integers(0, 3)), max_size=12
+    ),
+)
+def test_any_series_of_operations(size: int, series: list[tuple[str, int, int]]) -> None:
+    node = Node(size, NEVER)
+    for name, n, root in series:
+        play(node, name, n, root % size)
+
+
+def test_in_place() -> None:
+    node = Node(3, NEVER)
+    data = [numbers(rank, 500) for rank in range(3)]
+    total = np.sum(data, axis=0)
+    with ThreadPoolExecutor(3) as pool:
+        kernel = kernels.allreduce_two_shot
+        jobs = [pool.submit(node.run, r, kernel, x, x, x.nbytes, 0) for r, x in enumerate(data)]
+        for job in jobs:
+            job.result(timeout=60)
+    assert all(np.array_equal(x, total) for x in data)
+
+
+def test_a_kernel_comes_back_when_others_do_not_come() -> None:
+    node = Node(2, NEVER)
+    x = numbers(0, 10)
+    arguments = (node.frames[0], node.states[0], x.ctypes.data, x.ctypes.data, x.nbytes)
+    assert not kernels.allreduce_two_shot(*arguments)
+    node.abort[0] = 1
+    assert not kernels.allreduce_two_shot(*arguments)
