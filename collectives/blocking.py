@@ -60,10 +60,13 @@ class Blocking(Reducing):
                 if nbytes in quick and -1 < root < self._members:
                     _library.Bcast(self, buf, root)
                     quick[nbytes] += 1
-                    return
+                    return None
+                near = self._near["bcast"].get(nbytes)
+                if near is not None and near.root == root and near.moves(buf, buf):
+                    return near.run(buf, buf)
             except UNREADABLE:
                 pass
-        self._service.block("bcast", algorithm, buf, root)
+        return self._service.block("bcast", algorithm, buf, root)
 
     def Allgather(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Collect equal blocks of all ranks on every rank.
@@ -83,10 +86,13 @@ class Blocking(Reducing):
                 if nbytes in quick and recvbuf.nbytes == nbytes * self._members:
                     _library.Allgather(self, sendbuf, recvbuf)
                     quick[nbytes] += 1
-                    return
+                    return None
+                near = self._near["allgather"].get(nbytes)
+                if near is not None and near.moves(sendbuf, recvbuf):
+                    return near.run(sendbuf, recvbuf)
             except UNREADABLE:
                 pass
-        self._service.block("allgather", algorithm, sendbuf, recvbuf)
+        return self._service.block("allgather", algorithm, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Collect blocks of different sizes on every rank.
@@ -261,10 +267,13 @@ class Blocking(Reducing):
                 if nbytes in quick and recvbuf.nbytes == nbytes:
                     _library.Alltoall(self, sendbuf, recvbuf)
                     quick[nbytes] += 1
-                    return
+                    return None
+                near = self._near["alltoall"].get(nbytes)
+                if near is not None and near.moves(sendbuf, recvbuf):
+                    return near.run(sendbuf, recvbuf)
             except UNREADABLE:
                 pass
-        self._service.block("alltoall", algorithm, sendbuf, recvbuf)
+        return self._service.block("alltoall", algorithm, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Send a block of its own size to every rank and receive one from each.

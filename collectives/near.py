@@ -2,7 +2,8 @@
 
 For calls that are known to be served by a kernel alone. The order of a node's
 segments is that of the calls, so this way is open only while no leaf waits for
-its turn.
+its turn; a rank that takes the engine's way meanwhile meets the others all the
+same, since both ways run the same kernel and count the same sequence number.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
+from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_for
 from closeranks.comms.wait import wait
 
@@ -20,13 +22,15 @@ if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.world import World
 
+#: Operations that have a short way.
+OPERATIONS = frozenset({"allreduce", "allgather", "alltoall", "bcast", "reduce_scatter_block"})
 _address = MPI.Get_address
 
 
 class Near:
-    """Calls of one operation, size, type and op that a kernel serves.
+    """Calls of one operation, size, type, op and root that a kernel serves.
 
-    Local to make; of blocking all-reduces of whole arrays.
+    Local to make.
 
     Parameters
     ----------
@@ -37,32 +41,47 @@ class Near:
 
     Attributes
     ----------
+    key : int
+        Bytes of the buffer by which a communicator finds it, see `quick_size`.
+    root : int
+        The root, where there is one.
     calls : int
         How many arrays went through `run`.
     """
 
     __slots__ = (
-        "_dtype",
-        "_frame",
-        "_kernel",
-        "_memory",
-        "_nbytes",
-        "_op",
-        "_state",
-        "_world",
-        "calls",
-    )
+        "_dtype", "_frame", "_given", "_kernel", "_memory", "_nbytes", "_op", "_operation",
+        "_reduces", "_state", "_taken", "_world", "calls", "key",
+        "root",
+    )  # fmt: skip
 
     def __init__(self, world: World, demand: Demand) -> None:
         self._world, self._memory = world, world.node_memory
+        self._operation = demand.operation
         self._op, self._dtype, self._nbytes = demand.op, demand.dtype, demand.nbytes
+        self._reduces = demand.operation in REDUCING
+        blocks = demand.nbytes * demand.size
+        wide = ("alltoall", "reduce_scatter_block"), ("alltoall", "allgather")
+        self._given, self._taken = (
+            blocks if demand.operation in names else demand.nbytes for names in wide
+        )
+        self.key = self._taken if demand.operation == "allreduce" else self._given
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
-        self._frame = self._memory.frame(combiner, demand.dtype.itemsize)
+        self._frame = self._memory.frame(combiner, demand.dtype.itemsize, demand.root)
         self._state = self._memory.state
         self._kernel = kernel_for(demand.operation, demand.nbytes)
-        self.calls = 0
+        self.root, self.calls = demand.root, 0
 
-    def serves(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
+    def reduces(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
+        """Tell whether a reduction is of this kind; as `moves` otherwise."""
+        return (
+            op is self._op
+            and recvbuf.dtype is self._dtype
+            and sendbuf.dtype is self._dtype
+            and self.moves(sendbuf, recvbuf)
+        )
+
+    def moves(self, sendbuf: Any, recvbuf: Any) -> bool:
         """Tell whether a call is of this kind and its arrays can be used as they are.
 
         Raises
@@ -71,10 +90,8 @@ class Near:
             If they are no arrays.
         """
         return (
-            op is self._op
-            and recvbuf.dtype is self._dtype
-            and sendbuf.dtype is self._dtype
-            and sendbuf.nbytes == self._nbytes
+            sendbuf.nbytes == self._given
+            and recvbuf.nbytes == self._taken
             and recvbuf.flags.carray
             and sendbuf.flags.c_contiguous
             and not self._memory.turns
@@ -87,28 +104,38 @@ class Near:
 
     def serve(self, demand: Demand) -> None:
         """Run the kernel for a call whose arguments may be of any form."""
-        sendbuf, recvbuf, op = demand.arguments
-        try:
-            as_they_are = demand.op is op and self.serves(sendbuf, recvbuf, op)
-        except AttributeError:
-            as_they_are = False
-        if as_they_are:
+        if self._as_they_are(demand):
+            sendbuf, recvbuf = demand.arguments[:2]
             return self._run(_address(sendbuf), _address(recvbuf))
         memory = lay_out(demand)
-        assert memory.input is not None
-        assert memory.output is not None
-        self._run(memory.input.ctypes.data, memory.output.ctypes.data)
+        given, taken = (
+            0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
+        )
+        self._run(given, taken)
         if memory.finish is not None:
             memory.finish()
         return None
 
+    def _as_they_are(self, demand: Demand) -> bool:
+        """Whether the arguments are arrays that the kernel can use."""
+        if self._operation == "bcast":
+            return False
+        try:
+            if self._reduces:
+                sendbuf, recvbuf, op = demand.arguments
+                return demand.op is op and self.reduces(sendbuf, recvbuf, op)
+            return self.moves(*demand.arguments)
+        except AttributeError:
+            return False
+
     def _run(self, given: int, taken: int) -> None:
         nbytes = self._nbytes
+        self._world.sequence()
         if not self._kernel(self._frame, self._state, given, taken, nbytes):
             wait(
                 lambda: self._kernel(self._frame, self._state, given, taken, nbytes),
                 progress=engine().progress,
-                abort=lambda: self._world.check("allreduce"),
+                abort=lambda: self._world.check(self._operation),
             )
 
 
@@ -127,8 +154,10 @@ def is_near(world: World, demand: Demand) -> bool:
     bool
         Only where a kernel runs it alone.
     """
-    if demand.operation != "allreduce" or not demand.nbytes or world.node.size != world.size:
+    if demand.operation not in OPERATIONS or not demand.nbytes:
         return False
-    if world.size < 2 or world.node_memory.turns:
+    if not 1 < world.size == world.node.size or world.node_memory.turns:
         return False
+    if demand.operation not in REDUCING:
+        return True
     return combiner_for(demand.operation, demand.reducer, demand.dtype) is not None

@@ -1,8 +1,8 @@
 """Collectives inside a node, as loops over shared memory without Python.
 
-Every rank has `DESKS_EACH` *desks* in the node's memory, where it lays out what
-the others read, two *trays* for reduced chunks, and two counters: ``laid`` (its
-desk holds segment q) and ``reduced`` (its tray holds its chunk of segment q).
+Every rank has `DESKS_EACH` *desks* in the node's memory, where it lays out
+what the others read, two *trays* for reduced chunks, and two counters:
+``laid`` (its desk holds segment q) and ``reduced`` (its tray holds its chunk).
 Segments are numbered over the life of the memory; q lies on desk ``q mod
 DESKS_EACH`` and tray ``q mod 2``.  A rank that has laid q has done with all
 segments up to ``q - AHEAD``.  So a desk may be filled for q as soon as

@@ -99,9 +99,9 @@ class NodeMemory:
             try:
                 return share(node, node.size * (2 * kernels.LINE + each), root=root)
             except Unavailable:
-                if self.desk_bytes == LEAST_BYTES:
+                if self.desk_bytes < 2 * LEAST_BYTES:
                     raise
-                self.desk_bytes //= 2
+                self.desk_bytes = self.desk_bytes // 2 // 64 * 64
 
     def frame(
         self, combiner: Combiner | None, itemsize: int, node_root: int = 0

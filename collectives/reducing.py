@@ -84,8 +84,8 @@ class Reducing(Straight):
                     _library.Allreduce(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
                     quick[nbytes] += 1
                     return None
-                near = self._near.get(nbytes)
-                if near is not None and near.serves(sendbuf, recvbuf, op):
+                near = self._near["allreduce"].get(nbytes)
+                if near is not None and near.reduces(sendbuf, recvbuf, op):
                     return near.run(sendbuf, recvbuf)
             except UNREADABLE:
                 pass
@@ -118,10 +118,13 @@ class Reducing(Straight):
                 if nbytes in quick:
                     _library.Reduce_scatter_block(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
                     quick[nbytes] += 1
-                    return
+                    return None
+                near = self._near["reduce_scatter_block"].get(nbytes)
+                if near is not None and near.reduces(sendbuf, recvbuf, op):
+                    return near.run(sendbuf, recvbuf)
             except UNREADABLE:
                 pass
-        self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
+        return self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
 
     def Reduce_scatter(
         self,

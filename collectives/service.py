@@ -153,7 +153,7 @@ class Service:
         elif near is not None:
             near.serve(demand)
             if trial is None and algorithm == AUTO and demand.divisor() == 1:
-                self.counters.near[demand.nbytes] = near
+                self.counters.near[demand.operation][near.key] = near
         else:
             engine().wait(self.launch(demand, name, deadline))
         ended = time.perf_counter()
@@ -333,7 +333,8 @@ class Service:
         """Give the short way into node memory, where there is one."""
         if not is_near(self.world, demand):
             return None
-        key = (demand.nbytes, demand.dtype, demand.reducer.name if demand.reducer else None)
+        name = demand.reducer.name if demand.reducer else None
+        key = (demand.operation, demand.nbytes, demand.dtype, name, demand.root)
         found = self._nears.get(key)
         if found is None:
             found = self._nears[key] = Near(self.world, demand)

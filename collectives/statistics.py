@@ -48,12 +48,12 @@ class Counters:
     quick : dict of str to dict of int to int
         Operation -> bytes of a buffer -> calls that went straight to the
         library; a size that is not there is not known to go there.
-    near : dict of int to Near
-        Bytes -> all-reduces that go straight into node memory.
+    near : dict of str to dict of int to Near
+        Operation -> bytes of a buffer -> calls that go straight into node memory.
     """
 
     def __init__(self) -> None:
-        self.near: dict[int, Near] = {}
+        self.near: dict[str, dict[int, Near]] = {name: {} for name in OPERATIONS}
         self.algorithms: dict[str, Counter[str]] = {}
         self.seconds: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
@@ -72,9 +72,10 @@ class Counters:
             if straight:
                 known = algorithms.setdefault(name, {})
                 known["native"] = known.get("native", 0) + straight
-        near = sum(way.calls for way in self.near.values())
-        if near:
-            known = algorithms.setdefault("allreduce", {})
-            known["shared"] = known.get("shared", 0) + near
+        for name, ways in self.near.items():
+            near = sum(way.calls for way in ways.values())
+            if near:
+                known = algorithms.setdefault(name, {})
+                known["shared"] = known.get("shared", 0) + near
         calls = {name: sum(counts.values()) for name, counts in algorithms.items()}
         return Statistics(calls, dict(self.sent), dict(self.seconds), algorithms)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from closeranks.comms.glance import Glance
 
 NOTHING: Mapping[str, dict[int, int]] = {name: {} for name in OPERATIONS}
+NOTHING_NEAR: Mapping[str, dict[int, Near]] = {name: {} for name in OPERATIONS}
 
 
 class Straight(MPI.Intracomm):
@@ -38,8 +39,8 @@ class Straight(MPI.Intracomm):
     #: Operation -> bytes of a buffer -> calls that went straight to the library;
     #: nothing where every call takes the long way.
     _quick: Mapping[str, dict[int, int]]
-    #: Bytes -> all-reduces that go straight into node memory.
-    _near: Mapping[int, Near]
+    #: The same for calls that go straight into node memory.
+    _near: Mapping[str, dict[int, Near]]
     _members: int
     _place: int
     _sent: Glance
@@ -48,4 +49,4 @@ class Straight(MPI.Intracomm):
     def _go_straight(self, allowed: bool) -> None:
         """Allow known calls to go straight to the library, or forbid it."""
         self._quick = self._service.counters.quick if allowed else NOTHING
-        self._near = self._service.counters.near if allowed else {}
+        self._near = self._service.counters.near if allowed else NOTHING_NEAR

@@ -1,0 +1,121 @@
+"""The short way into node memory: right, counted, in step with the engine's way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks as cr
+from closeranks.collectives.near import OPERATIONS
+from closeranks.collectives.node_memory import NodeMemory
+from closeranks.comms.shared_file import share
+from closeranks.errors import Unavailable
+from tests.mpi.test_short_way import arguments, result
+
+World = cr.Communicator
+METHODS = sorted(name.capitalize() for name in OPERATIONS)
+
+
+@pytest.fixture
+def known(world: World | None) -> Iterator[World | None]:
+    """A duplicate whose calls go into node memory, known from the start."""
+    if world is None:
+        yield None
+        return
+    duplicate = world.Dup()
+    service = duplicate._service
+    service.chooser.forced.update((name, "shared") for name in OPERATIONS if world.size > 1)
+    for method in METHODS if world.size > 1 else ():
+        name = method.lower()
+        given = arguments(duplicate, method)
+        root = (0,) if method == "Bcast" else ()
+        op = (MPI.SUM,) if "reduce" in name else ()
+        near = service._near(service.read(name, "", "auto", (*given, *op, *root)))
+        assert near is not None
+        service.counters.near[name][near.key] = near
+    yield duplicate
+    duplicate.Free()
+
+
+def near_calls(world: World) -> int:
+    """Count the calls that took the short way."""
+    return sum(way.calls for ways in world._near.values() for way in ways.values())
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_does_what_the_library_does(known: World, method: str) -> None:
+    for _ in range(5):
+        ours, theirs = arguments(known, method), arguments(known, method)
+        getattr(known, method)(*ours)
+        getattr(MPI.Intracomm, method)(known, *theirs)
+        assert result(ours) == result(theirs)
+    if known.size > 1:
+        assert known.statistics().algorithms == {method.lower(): {"shared": 5}}
+        assert near_calls(known) == 5
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_gaps_on_one_rank_meet_the_others(known: World, method: str) -> None:
+    if known.size == 1:
+        return
+    ours = arguments(known, method, step=2 if known.rank == 0 else 1)
+    theirs = arguments(known, method)
+    getattr(known, method)(*ours, algorithm="shared" if known.rank == 0 else "auto")
+    getattr(MPI.Intracomm, method)(known, *theirs)
+    assert result(ours) == result(theirs)
+
+
+def test_both_ways_and_plans_stay_in_step(known: World) -> None:
+    if known.size == 1:
+        return
+    for turn in range(6):
+        x, y = np.arange(6) + known.rank + turn, np.zeros(6, int)
+        long = np.full(100_000, known.rank, np.int64)
+        total = np.zeros_like(long)
+        request = known.Iallreduce(long, total, algorithm="shared")
+        known.Allreduce(x, y)
+        request.Wait()
+        z = np.zeros(6, int)
+        known.Allreduce(x, z, algorithm="ring")
+        assert y.tolist() == z.tolist()
+        assert set(total.tolist()) == {sum(range(known.size))}
+
+
+def test_a_small_node_memory_gets_smaller_desks(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size == 1:
+        return
+    room = 1 << 20
+
+    def cramped(node: MPI.Intracomm, nbytes: int, **options: Any) -> Any:
+        if nbytes > room:
+            raise Unavailable("node memory", "give it more")
+        return share(node, nbytes, **options)
+
+    monkeypatch.setattr("closeranks.collectives.node_memory.share", cramped)
+    memory = NodeMemory(comm, 0)
+    assert memory.desk_bytes < 128 * 1024 * comm.size
+    memory.close()
+    room = 1000
+    with pytest.raises(Unavailable):
+        NodeMemory(comm, 0)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "bfloat16", "f4", "f8", "i1", "u8", "F", "?"])
+def test_every_kind_of_element(world: World, dtype: str) -> None:
+    import ml_dtypes
+
+    if world.size == 1:
+        return
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    op = MPI.LOR if dtype == "?" else MPI.SUM
+    x = (np.arange(5000) % 3 + world.rank).astype(kind)
+    y, z = np.zeros_like(x), np.zeros_like(x)
+    world.Allreduce(x, y, op=op, algorithm="shared")
+    world.Allreduce(x, z, op=op, algorithm="binomial")
+    assert y.tobytes() == z.tobytes()
