@@ -27,8 +27,9 @@ from closeranks.errors import UsageError
 
 #: The library's own collective.
 NATIVE = "native"
-#: A kernel in the memory of one node.
-SHARED = "shared"
+#: A kernel in the memory of one node; tried from so many bytes on. A smaller call
+#: takes the library less than Python needs to call the kernel.
+SHARED, SHARED_BYTES = "shared", 4096
 #: Plans with more steps a rank than this are not priced where others are.
 MANY_STEPS = 20_000
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
@@ -180,20 +181,24 @@ class Chooser:
                 return Choice(NATIVE, 0.0, {}, objections, None)
             raise UsageError(call.operation, "no algorithm applies", _listed(objections))
         best = min(predictions, key=lambda name: predictions[name])
-        trial = self._trial(predictions) if native and self.trials else None
+        trial = self._trial(predictions, problem.count) if native and self.trials else None
         if native and self.native is None and trial is None:
             best = NATIVE
         return Choice(best, predictions.get(best, 0.0), predictions, objections, trial)
 
-    def _trial(self, predictions: Mapping[str, float]) -> Trial | None:
+    def _trial(self, predictions: Mapping[str, float], nbytes: int) -> Trial | None:
         """Try the cheapest plans that are near each other, and the library."""
         plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
         if not plans:
             return None
         least = predictions[plans[0]]
         near = [name for name in plans[:MOST_TRIED] if predictions[name] <= NEAR * least]
-        if SHARED in plans and SHARED not in near:  # moves say little of what a kernel takes
+        if SHARED in near:
+            near.remove(SHARED)
+        if SHARED in plans and nbytes >= SHARED_BYTES:  # moves say little of a kernel's time
             near.append(SHARED)
+        if not near:
+            return None
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
         return Trial((*near, NATIVE), rounds=rounds, final=rounds == 1)
 
