@@ -144,6 +144,31 @@ def begin(plain: MPI.Intracomm, given: Handover) -> MPI.Request:
     return request
 
 
+def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
+    """Make the library's persistent operation.  Collective.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        Whose method is called.
+    given : Handover
+        With what.
+
+    Returns
+    -------
+    MPI.Prequest or None
+        None where something is left to do when it is over, or where the library
+        has no persistent collectives: then each start is a call of its own.
+    """
+    if given.finish is not None:
+        return None
+    try:
+        made: MPI.Prequest = getattr(plain, f"{given.method}_init")(*given.arguments)
+    except NotImplementedError:
+        return None
+    return made
+
+
 def agreed_max(plain: MPI.Intracomm, numbers: list[float]) -> list[float]:
     """Return the largest of each number over all ranks.  Collective.
 

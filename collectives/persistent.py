@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from closeranks.collectives.native import hand_over, prepare
+from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -38,9 +40,15 @@ class Persistent:
         self._under_way: Request | None = None
         self._closed = False
         self._bound: Bound | None = None
+        #: The library's own persistent operation, and how often it was started.
+        self._ready: MPI.Prequest | None = None
+        self._tally = service.counters.tally(demand.operation, algorithm)
         if algorithm != "native":
             plan = service.bindings.plan(demand, algorithm)
             self._bound = service.bindings.bind(plan, demand)
+        elif service.deadline() is None:
+            self._ready = prepare(service.plain, hand_over(demand))
+        self._running = False
 
     def __enter__(self) -> Persistent:
         return self
@@ -62,7 +70,9 @@ class Persistent:
     @property
     def under_way(self) -> bool:
         """Whether it has been started and not been waited for."""
-        return self._under_way is not None and self._under_way != MPI.REQUEST_NULL
+        return self._running or (
+            self._under_way is not None and self._under_way != MPI.REQUEST_NULL
+        )
 
     def start(self) -> None:
         """Start it once more.
@@ -76,13 +86,18 @@ class Persistent:
         Revoked
             If it was closed, or its communicator was (local).
         """
+        if self._ready is not None and not self._running:
+            self._tally[0] += 1
+            self._ready.Start()
+            self._running = True
+            return
         operation = self._demand.operation
         if self._closed:
             raise Revoked(operation, problem="the persistent operation is closed",
                           remedy="make a new one")  # fmt: skip
         if self.under_way:
             raise UsageError(operation, "started twice", "wait() before the next start()")
-        self._service.counters.count(operation, self._algorithm)
+        self._tally[0] += 1
         self._under_way = self._service.request(self._demand, self._algorithm, self._bound)
 
     def wait(self, timeout_s: float | None = None) -> None:
@@ -100,12 +115,18 @@ class Persistent:
         PeerError, MPI.Exception
             What made it fail.
         """
-        if self._under_way is not None:
+        if self._ready is not None:
+            if timeout_s is not None and not wait(self.Test, deadline=Deadline(timeout_s)):
+                name = self._demand.operation
+                raise TimeoutError(f"{name}: not finished after {timeout_s:g} s; it goes on and"
+                                   " keeps its buffers, wait for it again")  # fmt: skip
+            self.Wait()
+        elif self._under_way is not None:
             self._under_way.wait(timeout_s)
 
     def test(self) -> bool:
         """Tell whether it is over, or not under way; never blocks."""
-        return self._under_way is None or self._under_way.Test()
+        return self.Test()
 
     def close(self) -> None:
         """Let go of the buffers, after waiting for what is under way.
@@ -116,13 +137,15 @@ class Persistent:
             return
         self.wait()
         self._closed = True
-        self._bound = self._under_way = None
+        if self._ready is not None:
+            self._ready.Free()
+        self._bound = self._under_way = self._ready = None
         self._service.forget(self)
 
     def revoke(self) -> None:
         """Serve no more starts: the communicator is given up."""
         self._closed = True
-        self._bound = None
+        self._bound = self._ready = None
 
     def Start(self) -> None:
         """Start it once more, see `start`."""
@@ -141,6 +164,10 @@ class Persistent:
         bool
             True.
         """
+        if self._ready is not None:
+            self._ready.Wait(status)
+            self._running = False
+            return True
         return self._under_way is None or self._under_way.Wait(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -156,6 +183,10 @@ class Persistent:
         bool
             Whether the buffers may be used again.
         """
+        if self._ready is not None:
+            over = bool(self._ready.Test(status))
+            self._running = self._running and not over
+            return over
         return self._under_way is None or self._under_way.Test(status)
 
     def Free(self) -> None:

@@ -55,6 +55,7 @@ class Counters:
     def __init__(self) -> None:
         self.near: dict[str, dict[int, Near]] = {name: {} for name in OPERATIONS}
         self.algorithms: dict[str, Counter[str]] = {}
+        self._tallies: list[tuple[str, str, list[int]]] = []
         self.seconds: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.quick: dict[str, dict[int, int]] = {name: {} for name in OPERATIONS}
@@ -64,6 +65,11 @@ class Counters:
         self.algorithms.setdefault(operation, Counter())[algorithm] += 1
         self.seconds[operation] += seconds  # type: ignore[assignment]
 
+    def tally(self, operation: str, algorithm: str) -> list[int]:
+        """Return a list whose one number counts as calls; whoever asks counts it up."""
+        self._tallies.append((operation, algorithm, made := [0]))
+        return made
+
     def freeze(self) -> Statistics:
         """Give the counters as they stand."""
         algorithms = {name: dict(counts) for name, counts in self.algorithms.items()}
@@ -72,6 +78,10 @@ class Counters:
             if straight:
                 known = algorithms.setdefault(name, {})
                 known["native"] = known.get("native", 0) + straight
+        for name, algorithm, (started,) in self._tallies:
+            if started:
+                known = algorithms.setdefault(name, {})
+                known[algorithm] = known.get(algorithm, 0) + started
         for name, ways in self.near.items():
             near = sum(way.calls for way in ways.values())
             if near:
