@@ -25,6 +25,9 @@ LONGEST = 64
 _PREFETCH = "llvm.prefetch"
 _L2 = 2  # locality of the prefetch: L1 is too small for what is fetched ahead
 _BYTE = ir.IntType(8)
+#: Where an ndarray keeps its pointer: the first field after the head of an object, in
+#: NumPy's stable ABI.  The attributes that tell it cost as much as a small pack.
+_DATA = object.__basicsize__
 
 
 def _moving(typing: Any, unit: Any, target: Any, to: Any, source: Any, at: Any) -> Any:
@@ -78,19 +81,37 @@ def _place(builder: Any, base: Any, offset: Any, word: Any) -> Any:
     return builder.bitcast(builder.gep(start, [offset]), word.as_pointer())
 
 
-_move, _copy, _fetch = intrinsic(_moving), intrinsic(_copying), intrinsic(_fetching)
+def _reading(typing: Any, address: Any) -> Any:
+    """Read an int64, which is also a pointer."""
+    del typing
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del context, signature
+        return builder.load(builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
+
+    return types.int64(address), code
 
 
-def _short(unit, tail, ahead, to, at, n2, t2, s2, n1, t1, s1, n0, t0, s0):  # type: ignore[no-untyped-def]
+_move, _copy = intrinsic(_moving), intrinsic(_copying)
+_fetch, _read = intrinsic(_fetching), intrinsic(_reading)
+
+
+def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of ``w = 2**len(unit)`` to ``2 * w`` bytes.
 
     A run that is no power of two is copied as two words that overlap.  Steps of
     exactly one word and two stand apart, for LLVM to make shuffles of them.
     """
     w = 1 << len(unit)
+    tail, ahead = _read(plan) - w, _read(plan + 8)
+    n2, t2, s2 = _read(plan + 16), _read(plan + 24), _read(plan + 32)
+    n1, t1, s1 = _read(plan + 40), _read(plan + 48), _read(plan + 56)
+    n0, t0, s0 = _read(plan + 64), _read(plan + 72), _read(plan + 80)
+    t += _read(target_array + _DATA)
+    s += _read(source_array + _DATA)
     for k in range(n2):
         for j in range(n1):
-            target, source = to + k * t2 + j * t1, at + k * s2 + j * s1
+            target, source = t + k * t2 + j * t1, s + k * s2 + j * s1
             if ahead:
                 front, step = (source, s0) if abs(s0) > abs(t0) else (target, t0)
                 front += ahead * step
@@ -114,49 +135,49 @@ def _short(unit, tail, ahead, to, at, n2, t2, s2, n1, t1, s1, n0, t0, s0):  # ty
                     _move(unit, target, i * t0, source, i * s0)
 
 
-def _long(run, to, at, n2, t2, s2, n1, t1, s1, n0, t0, s0):  # type: ignore[no-untyped-def]
+def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of any length."""
+    run = _read(plan)
+    n2, t2, s2 = _read(plan + 16), _read(plan + 24), _read(plan + 32)
+    n1, t1, s1 = _read(plan + 40), _read(plan + 48), _read(plan + 56)
+    n0, t0, s0 = _read(plan + 64), _read(plan + 72), _read(plan + 80)
+    t += _read(target_array + _DATA)
+    s += _read(source_array + _DATA)
     for k in range(n2):
         for j in range(n1):
             for i in range(n0):
-                _copy(to + k * t2 + j * t1 + i * t0, at + k * s2 + j * s1 + i * s0, run)
+                _copy(t + k * t2 + j * t1 + i * t0, s + k * s2 + j * s1 + i * s0, run)
 
 
 @cache
-def short(words: int) -> Callable[..., None]:
-    """Compile the loop over short runs, or load it.
+def compiled(run: int) -> tuple[Callable[..., None], tuple[None, ...]]:
+    """Compile the loops over runs of a length, or load them.
 
     Parameters
     ----------
-    words : int
-        Binary logarithm of the word: runs are of that many bytes, or up to
-        twice as many.
+    run : int
+        Bytes, at least 1.
 
     Returns
     -------
-    callable
-        Takes the word as a tuple of ``words`` zeros, what the second word of a
-        run is ahead of the first, how many runs ahead to fetch, target and source
-        address, then count, target stride and source stride of three loops.
+    function : callable
+        Takes the word, the address of the plan, then ``id`` of the target array
+        and bytes from its first element, then the same of the source. The plan is
+        11 int64: the run, how many runs ahead to fetch, and count, target stride
+        and source stride of three loops, outermost first.
+    word : tuple
+        Its length alone matters, and only to the compiler.
     """
-    return _compiled(_short, (types.UniTuple(types.int64, words), *(types.int64,) * 13))
+    if run > LONGEST:
+        return _entry(0, _long), ()
+    words = run.bit_length() - 1
+    return _entry(words, _short), (None,) * words
 
 
 @cache
-def long() -> Callable[..., None]:
-    """Compile the loop over long runs, or load it.
-
-    Returns
-    -------
-    callable
-        Takes the bytes of a run, target and source address, and three loops as
-        `short` does.
-    """
-    return _compiled(_long, (types.int64,) * 12)
-
-
-def _compiled(function: Callable[..., None], signature: tuple[Any, ...]) -> Callable[..., None]:
+def _entry(words: int, function: Callable[..., None]) -> Callable[..., None]:
     """Give the entry point for one signature: calls need not look for the type."""
+    signature = (types.UniTuple(types.none, words), *(types.int64,) * 5)
     try:
         dispatcher = numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder to write to

@@ -281,10 +281,9 @@ def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> No
         packing.pack(found.data, shift // kind.extent, count, out)
     elif count and kind.nbytes:
         assert kind.datatype is not None
-        origin = MPI.Get_address(found.data) + shift
         block = packing.worthwhile(kind.datatype, count, kind.extent, out.nbytes)
-        if block is None or not packing.gather(origin, block, out):
-            source = MPI.buffer.fromaddress(origin, count * kind.extent)
+        if block is None or not packing.gather(found.data, shift, block, out):
+            source = _region(found, kind, count, shift)
             kind.datatype.Pack(source, out, 0, MPI.COMM_SELF)
 
 
@@ -312,11 +311,17 @@ def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) ->
         packing.fill(data, found.data, shift // kind.extent, count)
     elif count and kind.nbytes:
         assert kind.datatype is not None
-        origin = MPI.Get_address(found.data) + shift
         block = packing.worthwhile(kind.datatype, count, kind.extent, data.nbytes)
-        if block is None or not packing.scatter(data, block, origin):
-            target = MPI.buffer.fromaddress(origin, count * kind.extent)
+        if block is None or not packing.scatter(data, found.data, shift, block):
+            target = _region(found, kind, count, shift)
             kind.datatype.Unpack(data, 0, target, MPI.COMM_SELF)
+
+
+def _region(found: Memory, kind: Element, count: int, shift: int) -> MPI.buffer:
+    """Name ``count`` extents of memory, of which the last may be cut short."""
+    from mpi4py import MPI
+
+    return MPI.buffer.fromaddress(found.data.ctypes.data + shift, count * kind.extent)
 
 
 def _is_datatype(value: object) -> bool:

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.comms.arrays import Bytes
-from closeranks.comms.strided import Block, entries, of_array
+from closeranks.comms.strided import Block, Shape, entries, of_layout
 from closeranks.comms.typemap import typemap
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 #: Fewer bytes are not worth a look at their strides.
 LEAST: Final = 16384
@@ -31,13 +33,14 @@ _AHEAD: Final = 64
 #: Beyond this distance so many lines fall into too few sets of the cache.
 _TOO_FAR: Final = 16384
 
-Way = tuple[Callable[..., None], tuple[Any, ...], tuple[int, ...]]
+#: Function, word and plan of `closeranks.comms.loops`, and what keeps the plan alive.
+Way = tuple[Callable[..., None], tuple[None, ...], int, NDArray[np.int64]]
 
 
 def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
     """Copy elements of an array side by side, in the order of its indices.
 
-    Local.
+    Local; other threads run meanwhile.
 
     Parameters
     ----------
@@ -48,17 +51,21 @@ def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
     out : ndarray of uint8
         Takes their bytes, shares none with them.
     """
-    part = entries(array, first, count)
+    part = array if count == array.size else entries(array, first, count)
     if part is None:
         out.view(array.dtype)[...] = array.flat[first : first + count]
-    elif out.nbytes < LEAST or not gather(_address(part), of_array(part), out):
+        return
+    way = _gathering_layout(part.shape, part.strides, part.itemsize)
+    if way is None:
         np.copyto(out.view(array.dtype).reshape(part.shape), part)
+    else:
+        way[0](way[1], way[2], id(out), 0, id(part), 0)
 
 
 def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
     """Copy bytes into elements of an array, in the order of its indices.
 
-    Local.
+    Local; other threads run meanwhile.
 
     Parameters
     ----------
@@ -69,11 +76,15 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
     first, count : int
         The first element, and how many.
     """
-    part = entries(array, first, count)
+    part = array if count == array.size else entries(array, first, count)
     if part is None:
         array.flat[first : first + count] = data.view(array.dtype)
-    elif data.nbytes < LEAST or not scatter(data, of_array(part), _address(part)):
+        return
+    way = _scattering_layout(part.shape, part.strides, part.itemsize)
+    if way is None:
         part[...] = data.view(array.dtype).reshape(part.shape)
+    else:
+        way[0](way[1], way[2], id(part), 0, id(data), 0)
 
 
 def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> Block | None:
@@ -102,15 +113,17 @@ def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> 
 _repeated = lru_cache(maxsize=1024)(Block.repeated)
 
 
-def gather(origin: int, block: Block, out: Bytes) -> bool:
+def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
     """Pack a block, if the compiled loops are the way to do it.
 
     Local; other threads run meanwhile.
 
     Parameters
     ----------
-    origin : int
-        Address that the block is relative to.
+    memory : ndarray
+        What it lies in.
+    shift : int
+        Bytes from there to its origin.
     block : Block
         What is copied.
     out : ndarray of uint8
@@ -122,14 +135,12 @@ def gather(origin: int, block: Block, out: Bytes) -> bool:
         Whether it was done.
     """
     way = _gathering(block)
-    if way is None:
-        return False
-    function, head, loops = way
-    function(*head, MPI.Get_address(out), origin + block.start, *loops)
-    return True
+    if way is not None:
+        way[0](way[1], way[2], id(out), 0, id(memory), shift + block.start)
+    return way is not None
 
 
-def scatter(data: Bytes, block: Block, origin: int) -> bool:
+def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
     """Unpack a block, if the compiled loops are the way to do it.
 
     Local; other threads run meanwhile.
@@ -138,10 +149,12 @@ def scatter(data: Bytes, block: Block, origin: int) -> bool:
     ----------
     data : ndarray of uint8
         At least ``block.nbytes`` bytes side by side, none of them in the block.
+    memory : ndarray
+        What the block lies in.
+    shift : int
+        Bytes from there to its origin.
     block : Block
         What is written.
-    origin : int
-        Address that the block is relative to.
 
     Returns
     -------
@@ -149,11 +162,9 @@ def scatter(data: Bytes, block: Block, origin: int) -> bool:
         Whether it was done; never where bytes of the block may coincide.
     """
     way = _scattering(block)
-    if way is None:
-        return False
-    function, head, loops = way
-    function(*head, origin + block.start, MPI.Get_address(data), *loops)
-    return True
+    if way is not None:
+        way[0](way[1], way[2], id(memory), shift + block.start, id(data), 0)
+    return way is not None
 
 
 @lru_cache(maxsize=1024)
@@ -170,6 +181,16 @@ def _scattering(block: Block) -> Way | None:
     return _way(block, [(count, far, near) for count, near, far in _both(block)])
 
 
+@lru_cache(maxsize=1024)
+def _gathering_layout(shape: Shape, strides: Shape, itemsize: int) -> Way | None:
+    return _gathering(of_layout(shape, strides, itemsize))
+
+
+@lru_cache(maxsize=1024)
+def _scattering_layout(shape: Shape, strides: Shape, itemsize: int) -> Way | None:
+    return _scattering(of_layout(shape, strides, itemsize))
+
+
 def _both(block: Block) -> list[tuple[int, int, int]]:
     """List count, packed stride and stride of each loop, outermost first."""
     nearby, found = block.run, []
@@ -180,29 +201,21 @@ def _both(block: Block) -> list[tuple[int, int, int]]:
 
 
 def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
-    """Choose the function for a block and lay out its arguments."""
-    if block.nbytes < LEAST or not 1 <= len(loops) <= _LOOPS:
+    """Choose the function for a block and write its plan."""
+    if block.nbytes < LEAST or len(loops) > _LOOPS:
         return None
-    from closeranks.comms import loops as compiled
+    from closeranks.comms.loops import compiled
 
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
-    numbers = tuple(number for loop in padded for number in loop)
-    if block.run > compiled.LONGEST:
-        return compiled.long(), (block.run,), numbers
-    words = block.run.bit_length() - 1
-    head = ((0,) * words, block.run - (1 << words), _ahead(block))
-    return compiled.short(words), head, numbers
+    numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]
+    plan = np.array(numbers, np.int64)
+    return (*compiled(block.run), plan.ctypes.data, plan)
 
 
 def _ahead(block: Block) -> int:
     """Tell how many runs ahead memory is fetched; 0 for not at all."""
-    count, stride = block.counts[-1], abs(block.strides[-1])
-    if stride < _FAR:
+    if not block.counts or abs(block.strides[-1]) < _FAR:
         return 0
+    count, stride = block.counts[-1], abs(block.strides[-1])
     ahead = _AHEAD if stride <= _TOO_FAR else _AHEAD // 4
     return ahead if count >= 4 * ahead else 0
-
-
-def _address(array: NDArray[Any]) -> int:
-    """Tell where the first element lies; quicker than asking ctypes."""
-    return MPI.Get_address(array[(slice(0, 1),) * array.ndim])

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Dimension = tuple[int, int]
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -166,11 +167,24 @@ def of_array(array: NDArray[Any]) -> Block:
     Block
         Its origin is the element with all indices 0.
     """
-    return _of_layout(array.shape, array.strides, array.itemsize)
+    return of_layout(array.shape, array.strides, array.itemsize)
 
 
-@lru_cache(maxsize=1024)
-def _of_layout(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Block:
+def of_layout(shape: Shape, strides: Shape, itemsize: int) -> Block:
+    """Describe the elements of an array of a layout.
+
+    Parameters
+    ----------
+    shape, strides : tuple of int
+        As an array's.
+    itemsize : int
+        Bytes of an element.
+
+    Returns
+    -------
+    Block
+        As `of_array`.
+    """
     return block(0, zip(shape, strides, strict=True), itemsize)
 
 

@@ -25,7 +25,7 @@ GATES = {
 
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
-    "comms": {"arrays", "discover", "element", "groups", "message", "packing", "typemap"},
+    "comms": {"arrays", "discover", "element", "groups", "message", "typemap"},
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "handles", "init", "leaf_runs", "library_run", "native",

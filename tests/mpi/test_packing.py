@@ -32,7 +32,7 @@ def _bytes(array: NDArray[Any]) -> bytes:
 
 def _packed(array: NDArray[Any]) -> bytes:
     out = np.empty(array.nbytes, np.uint8)
-    assert packing.gather(array.ctypes.data, of_array(array), out)
+    assert packing.gather(array, 0, of_array(array), out)
     return out.tobytes()
 
 
@@ -44,7 +44,7 @@ def _check_both_ways(array: NDArray[Any]) -> None:
     while isinstance(root.base, np.ndarray):
         root = root.base
     before = root.copy()
-    assert packing.scatter(data, of_array(array), array.ctypes.data)
+    assert packing.scatter(data, array, 0, of_array(array))
     assert _bytes(array) == data.tobytes()
     changed = np.count_nonzero(root.reshape(-1).view(np.uint8) != before.reshape(-1).view(np.uint8))
     assert changed <= array.nbytes
@@ -69,17 +69,17 @@ def test_elements_seen_twice_are_read_and_never_scattered() -> None:
     rows = np.lib.stride_tricks.sliding_window_view(line, 64)
     assert _packed(rows) == _bytes(rows)
     twice = np.ndarray((2, 8192), np.int32, np.zeros(8192, np.int32).data, 0, (0, 4))
-    assert not packing.scatter(np.zeros(65536, np.uint8), of_array(twice), twice.ctypes.data)
+    zeros = np.zeros(65536, np.uint8)
+    assert not packing.scatter(zeros, twice, 0, of_array(twice))
     data = np.arange(16384, dtype=np.int32)
     packing.fill(data.view(np.uint8), twice, 0, twice.size)
     assert (twice == data[8192:]).all()
 
 
 def test_few_bytes_and_many_loops_are_left_to_others() -> None:
-    assert not packing.gather(0, block(0, [(2, 100)], 4), np.empty(8, np.uint8))
-    deep = block(0, [(9, 99999), (9, 9999), (9, 999), (9, 99)], 8)
-    assert not packing.gather(0, deep, np.empty(deep.nbytes, np.uint8))
-    assert not packing.gather(0, block(0, (), 1 << 20), np.empty(1 << 20, np.uint8))
+    few, deep = block(0, [(2, 100)], 4), block(0, [(9, 10**n) for n in (5, 4, 3, 2)], 8)
+    for one in (few, deep):
+        assert not packing.gather(CUBE, 0, one, np.empty(one.nbytes, np.uint8))
 
 
 @pytest.mark.parametrize("count", [None, 1, 3000, 6100])

@@ -1,0 +1,219 @@
+"""The benchmark ``pack``: data with gaps, copied side by side in three ways.
+
+Every rank packs for itself, all at once; nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.jobs.bench.distribution import Timing, bandwidth
+from closeranks.jobs.bench.measure import Call, agree
+from closeranks.jobs.bench.points import describe
+from closeranks.jobs.bench.session import Session
+from closeranks.jobs.bench.sides import time_sides
+from closeranks.jobs.bench.table import short
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+Row = dict[str, Any]
+Array = NDArray[Any]
+
+HEAD = (
+    "#" + "face".rjust(21) + "bytes".rjust(9) + "ours us".rjust(10) + "NumPy us".rjust(10)
+    + "MPI us".rjust(10) + "vs better".rjust(10) + "vs MPI".rjust(8) + "wrong".rjust(7)
+)  # fmt: skip
+_SIDE = 256
+_COLD_BYTES = 64 << 20
+_COLD_ROUNDS = 31
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A part of an array of float32.
+
+    Parameters
+    ----------
+    face : str
+        What it is called.
+    sizes, subsizes, starts : tuple of int
+        Shape of the array, shape of the part, and its first index.
+    unpacked : bool
+        Whether packed data is put there, instead of taken.
+    cold : bool
+        Whether the caches are swept before every call, as the next step of a
+        simulation does between two exchanges.
+    """
+
+    face: str
+    sizes: tuple[int, ...]
+    subsizes: tuple[int, ...]
+    starts: tuple[int, ...]
+    unpacked: bool = False
+    cold: bool = False
+
+    def view(self, array: Array) -> Array:
+        """Cut the part out of an array."""
+        pairs = zip(self.starts, self.subsizes, strict=True)
+        return array[tuple(slice(start, start + size) for start, size in pairs)]
+
+
+def shapes() -> tuple[Shape, ...]:
+    """List what is measured: it is the same everywhere.
+
+    Returns
+    -------
+    tuple of Shape
+        Faces of a cube, vectors whose gaps are as long as their blocks, parts of
+        a matrix.
+    """
+    cube = (_SIDE,) * 3
+    faces = [
+        Shape(f"axis {axis}", cube, tuple(1 if axis == i else _SIDE for i in range(3)),
+              tuple(7 if axis == i else 0 for i in range(3)))
+        for axis in range(3)
+    ]  # fmt: skip
+    vectors = [
+        Shape(f"blocks of {4 * words} B", (65536 // words, 2 * words), (65536 // words, words),
+              (0, 0))
+        for words in (1, 2, 4, 8, 16)
+    ]  # fmt: skip
+    parts = [
+        Shape(f"{rows} x {columns} of a matrix", (1024, 1024), (rows, columns), (12, 20))
+        for rows, columns in ((512, 512), (1000, 100), (1000, 6))
+    ]
+    cold = [replace(one, face=f"{one.face}, cold", cold=True) for one in faces]
+    back = [replace(one, face=f"{one.face}, unpack", unpacked=True) for one in faces]
+    return (*faces, *cold, *back, *vectors, *parts)
+
+
+def measure_packs(session: Session) -> Iterator[Row]:
+    """Measure all shapes; collective.
+
+    Parameters
+    ----------
+    session : Session
+        Where, and how long.
+
+    Yields
+    ------
+    dict
+        Rows: times are those of our way, the slowest rank's.
+    """
+    for shape in shapes():
+        yield _measured(session, shape)
+
+
+def as_line(row: Row) -> str:
+    """Write a row below `HEAD`.
+
+    Parameters
+    ----------
+    row : dict
+        One of `measure_packs`.
+
+    Returns
+    -------
+    str
+        Without a comment sign.
+    """
+    times = (short(row[f"{side}_us"]).rjust(10) for side in ("ours", "numpy", "native"))
+    ratios = f"{row['speedup_better']:.2f}x".rjust(10) + f"{row['speedup']:.2f}x".rjust(8)
+    wrong = "-" if row["wrong"] is None else str(row["wrong"])
+    face: str = row["face"]
+    return (
+        face.rjust(22) + str(row["size_bytes"]).rjust(9) + "".join(times) + ratios
+        + wrong.rjust(7)
+    )  # fmt: skip
+
+
+def _measured(session: Session, shape: Shape) -> Row:
+    """Check and time the three ways of one shape."""
+    array = np.arange(np.prod(shape.sizes), dtype=np.float32).reshape(shape.sizes)
+    view = shape.view(array)
+    data = np.empty(view.shape, np.float32)
+    datatype = _datatype(shape)
+    sides = _sides(shape, array, view, data, datatype)
+    wrong = session.plain.allreduce(_wrong(shape, view, data, sides["ours"]))
+    if shape.cold:
+        timings = _time_cold(session, sides)
+    else:
+        effort = replace(session.request.effort, budget_s=session.request.effort.budget_s / 3)
+        hasty = replace(session, request=replace(session.request, effort=effort))
+        timings = time_sides(hasty, sides, view.nbytes)
+    datatype.Free()
+    us = {side: timing.p50_us for side, timing in timings.items()}
+    return {
+        **describe(session, "pack", view.nbytes, timings["ours"]),
+        **bandwidth(view.nbytes, us["ours"], 1.0),
+        "algorithm": "auto",
+        "dtype": "float32",
+        "wrong": wrong if session.request.check else None,
+        "face": shape.face,
+        "ours_us": us["ours"],
+        "numpy_us": us["numpy"],
+        "native_us": us["native"],
+        "speedup": us["native"] / us["ours"],
+        "speedup_better": min(us["native"], us["numpy"]) / us["ours"],
+    }
+
+
+def _datatype(shape: Shape) -> MPI.Datatype:
+    """Describe a shape to MPI, as a program would."""
+    from mpi4py import MPI
+
+    return MPI.FLOAT.Create_subarray(shape.sizes, shape.subsizes, shape.starts).Commit()
+
+
+def _sides(
+    shape: Shape, array: Array, view: Array, data: Array, datatype: MPI.Datatype
+) -> dict[str, Call]:
+    """Bind the three ways to their memory."""
+    from mpi4py import MPI
+
+    from closeranks.comms import packing
+
+    own, flat, count = MPI.COMM_SELF, data.reshape(-1).view(np.uint8), view.size
+    if shape.unpacked:
+        return {
+            "ours": lambda: packing.fill(flat, view, 0, count),
+            "numpy": lambda: np.copyto(view, data),
+            "native": lambda: datatype.Unpack(flat, 0, array, own),
+        }
+    return {
+        "ours": lambda: packing.pack(view, 0, count, flat),
+        "numpy": lambda: np.copyto(data, view),
+        "native": lambda: datatype.Pack(array, flat, 0, own),
+    }
+
+
+def _wrong(shape: Shape, view: Array, data: Array, call: Callable[[], object]) -> int:
+    """Count elements that our way puts elsewhere than NumPy does."""
+    given, taken = (data, view) if shape.unpacked else (view, data)
+    given[...] = np.arange(given.size).reshape(given.shape)
+    taken[...] = -1
+    call()
+    return int(np.count_nonzero(taken != given))
+
+
+def _time_cold(session: Session, sides: dict[str, Call]) -> dict[str, Timing]:
+    """Time single calls, each after a sweep through memory that takes the caches."""
+    swept = np.zeros(_COLD_BYTES, np.uint8)
+    samples: dict[str, list[float]] = {side: [] for side in sides}
+    names = list(sides)
+    for i in range(_COLD_ROUNDS):
+        turn = i % len(names)
+        for side in names[turn:] + names[:turn]:
+            swept += 1
+            session.plain.Barrier()
+            start = perf_counter()
+            sides[side]()
+            samples[side].append(perf_counter() - start)
+    return {side: agree(session.plain, samples[side], _COLD_ROUNDS, False) for side in names}
