@@ -14,9 +14,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -24,6 +23,7 @@ from numba.extending import intrinsic
 LONGEST = 64
 _PREFETCH = "llvm.prefetch"
 _L2 = 2  # locality of the prefetch: L1 is too small for what is fetched ahead
+_WORD = 3  # binary logarithm of the longest word that is gathered in fours
 _BYTE = ir.IntType(8)
 #: Where an ndarray keeps its pointer: the first field after the head of an object, in
 #: NumPy's stable ABI.  The attributes that tell it cost as much as a small pack.
@@ -44,6 +44,30 @@ def _moving(typing: Any, unit: Any, target: Any, to: Any, source: Any, at: Any) 
         return context.get_dummy_value()
 
     return types.void(unit, target, to, source, at), code
+
+
+def _gathering(typing: Any, unit: Any, target: Any, source: Any, step: Any) -> Any:
+    """Copy four words that lie ``step`` apart to one place, by one store.
+
+    Stores are what a processor holds fewest of: with one a word they would bound
+    how many loads are on their way.
+    """
+    del typing
+    word = ir.IntType(8 << len(unit))
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        del signature
+        _, target, source, step = values
+        four, at = ir.VectorType(word, 4), ir.IntType(64)(0)
+        gathered = ir.Constant(four, ir.Undefined)
+        for i in range(4):
+            loaded = builder.load(_place(builder, source, at, word), align=1)
+            gathered = builder.insert_element(gathered, loaded, ir.IntType(32)(i))
+            at = builder.add(at, step)
+        builder.store(gathered, _place(builder, target, ir.IntType(64)(0), four), align=1)
+        return context.get_dummy_value()
+
+    return types.void(unit, target, source, step), code
 
 
 def _copying(typing: Any, target: Any, source: Any, nbytes: Any) -> Any:
@@ -92,15 +116,67 @@ def _reading(typing: Any, address: Any) -> Any:
     return types.int64(address), code
 
 
-_move, _copy = intrinsic(_moving), intrinsic(_copying)
+_move, _gather, _copy = intrinsic(_moving), intrinsic(_gathering), intrinsic(_copying)
 _fetch, _read = intrinsic(_fetching), intrinsic(_reading)
+
+
+@njit
+def _ahead(unit, tail, ahead, n, target, t, source, s):  # type: ignore[no-untyped-def]
+    """Copy runs that are far apart on one side, whose lines are asked for before."""
+    front, step = (source, s) if abs(s) > abs(t) else (target, t)
+    front += ahead * step
+    for i in range(n):
+        _fetch(front + i * step)
+        _move(unit, target, i * t, source, i * s)
+        if tail:
+            _move(unit, target + tail, i * t, source + tail, i * s)
+
+
+@njit
+def _fours(unit, ahead, n, target, source, s):  # type: ignore[no-untyped-def]
+    """Gather words in fours, and what is left one by one; n is at least 4."""
+    w = 1 << len(unit)
+    if ahead:
+        for i in range(0, n - 3, 4):
+            front = source + (i + ahead) * s
+            _fetch(front)
+            _fetch(front + s)
+            _fetch(front + 2 * s)
+            _fetch(front + 3 * s)
+            _gather(unit, target + i * w, source + i * s, s)
+    else:
+        for i in range(0, n - 3, 4):
+            _gather(unit, target + i * w, source + i * s, s)
+    for i in range(n - n % 4, n):
+        _move(unit, target, i * w, source, i * s)
+
+
+@njit
+def _near(unit, tail, n, target, t, source, s):  # type: ignore[no-untyped-def]
+    """Copy runs that are near each other.
+
+    Steps of exactly one word and two stand apart, for LLVM to make shuffles of them.
+    """
+    w = 1 << len(unit)
+    if tail:
+        for i in range(n):
+            _move(unit, target, i * t, source, i * s)
+            _move(unit, target + tail, i * t, source + tail, i * s)
+    elif t == w and s == 2 * w:
+        for i in range(n):
+            _move(unit, target, i * w, source, i * 2 * w)
+    elif t == 2 * w and s == w:
+        for i in range(n):
+            _move(unit, target, i * 2 * w, source, i * w)
+    else:
+        for i in range(n):
+            _move(unit, target, i * t, source, i * s)
 
 
 def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of ``w = 2**len(unit)`` to ``2 * w`` bytes.
 
-    A run that is no power of two is copied as two words that overlap.  Steps of
-    exactly one word and two stand apart, for LLVM to make shuffles of them.
+    A run that is no power of two is copied as two words that overlap.
     """
     w = 1 << len(unit)
     tail, ahead = _read(plan) - w, _read(plan + 8)
@@ -112,32 +188,17 @@ def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unt
     for k in range(n2):
         for j in range(n1):
             target, source = t + k * t2 + j * t1, s + k * s2 + j * s1
-            if ahead:
-                front, step = (source, s0) if abs(s0) > abs(t0) else (target, t0)
-                front += ahead * step
-                for i in range(n0):
-                    _fetch(front + i * step)
-                    _move(unit, target, i * t0, source, i * s0)
-                    if tail:
-                        _move(unit, target + tail, i * t0, source + tail, i * s0)
-            elif tail:
-                for i in range(n0):
-                    _move(unit, target, i * t0, source, i * s0)
-                    _move(unit, target + tail, i * t0, source + tail, i * s0)
-            elif t0 == w and s0 == 2 * w:
-                for i in range(n0):
-                    _move(unit, target, i * w, source, i * 2 * w)
-            elif t0 == 2 * w and s0 == w:
-                for i in range(n0):
-                    _move(unit, target, i * 2 * w, source, i * w)
+            if len(unit) <= _WORD and t0 == w and s0 != 2 * w and n0 > 3:
+                _fours(unit, ahead, n0, target, source, s0)
+            elif ahead:
+                _ahead(unit, tail, ahead, n0, target, t0, source, s0)
             else:
-                for i in range(n0):
-                    _move(unit, target, i * t0, source, i * s0)
+                _near(unit, tail, n0, target, t0, source, s0)
 
 
 def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of any length."""
-    run = _read(plan)
+    run = _read(plan + 8 * len(unit))
     n2, t2, s2 = _read(plan + 16), _read(plan + 24), _read(plan + 32)
     n1, t1, s1 = _read(plan + 40), _read(plan + 48), _read(plan + 56)
     n0, t0, s0 = _read(plan + 64), _read(plan + 72), _read(plan + 80)
@@ -179,9 +240,9 @@ def _entry(words: int, function: Callable[..., None]) -> Callable[..., None]:
     """Give the entry point for one signature: calls need not look for the type."""
     signature = (types.UniTuple(types.none, words), *(types.int64,) * 5)
     try:
-        dispatcher = numba.njit(nogil=True, cache=True)(function)
+        dispatcher = njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder to write to
-        dispatcher = numba.njit(nogil=True)(function)
+        dispatcher = njit(nogil=True)(function)
     dispatcher.compile(signature)
     entry: Callable[..., None] = dispatcher.overloads[signature].entry_point
     return entry
