@@ -23,6 +23,9 @@ from numba.extending import intrinsic
 LONGEST = 64
 _PREFETCH = "llvm.prefetch"
 _L2 = 2  # locality of the prefetch: L1 is too small for what is fetched ahead
+#: From here on all runs meet in few sets of the first cache: memcpy then does better
+#: than loops that have many runs on their way.
+_PAGE = 4096
 _WORD = 3  # binary logarithm of the longest word that is gathered in fours
 _BYTE = ir.IntType(8)
 #: Where an ndarray keeps its pointer: the first field after the head of an object, in
@@ -197,8 +200,8 @@ def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unt
 
 
 def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
-    """Copy runs of any length."""
-    run = _read(plan + 8 * len(unit))
+    """Copy runs of any length; the first lines of those ahead are asked for before."""
+    run, ahead = _read(plan + 8 * len(unit)), _read(plan + 8)
     n2, t2, s2 = _read(plan + 16), _read(plan + 24), _read(plan + 32)
     n1, t1, s1 = _read(plan + 40), _read(plan + 48), _read(plan + 56)
     n0, t0, s0 = _read(plan + 64), _read(plan + 72), _read(plan + 80)
@@ -206,18 +209,25 @@ def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unty
     s += _read(source_array + _DATA)
     for k in range(n2):
         for j in range(n1):
+            target, source = t + k * t2 + j * t1, s + k * s2 + j * s1
+            front, step = (source, s0) if abs(s0) > abs(t0) else (target, t0)
+            front += ahead * step
             for i in range(n0):
-                _copy(t + k * t2 + j * t1 + i * t0, s + k * s2 + j * s1 + i * s0, run)
+                if ahead:
+                    _fetch(front + i * step)
+                _copy(target + i * t0, source + i * s0, run)
 
 
 @cache
-def compiled(run: int) -> tuple[Callable[..., None], tuple[None, ...]]:
+def compiled(run: int, stride: int) -> tuple[Callable[..., None], tuple[None, ...]]:
     """Compile the loops over runs of a length, or load them.
 
     Parameters
     ----------
     run : int
         Bytes, at least 1.
+    stride : int
+        Bytes from run to run in the innermost loop.
 
     Returns
     -------
@@ -229,7 +239,7 @@ def compiled(run: int) -> tuple[Callable[..., None], tuple[None, ...]]:
     word : tuple
         Its length alone matters, and only to the compiler.
     """
-    if run > LONGEST:
+    if run > LONGEST or (run > 1 << _WORD and abs(stride) >= _PAGE):
         return _entry(0, _long), ()
     words = run.bit_length() - 1
     return _entry(words, _short), (None,) * words

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 LEAST: Final = 16384
 #: Loops that the compiled functions have.
 _LOOPS: Final = 3
-#: Runs that lie at least so far apart are fetched ahead; nearer ones the
-#: processor finds itself.
+#: Runs that lie at least so far apart, and are no longer, are fetched ahead; others
+#: the processor finds itself.
 _FAR: Final = 128
 _AHEAD: Final = 64
 #: Beyond this distance so many lines fall into too few sets of the cache.
@@ -209,13 +209,16 @@ def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
     numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]
     plan = np.array(numbers, np.int64)
-    return (*compiled(block.run), plan.ctypes.data, plan)
+    stride = block.strides[-1] if loops else 0
+    return (*compiled(block.run, stride), plan.ctypes.data, plan)
 
 
 def _ahead(block: Block) -> int:
     """Tell how many runs ahead memory is fetched; 0 for not at all."""
-    if not block.counts or abs(block.strides[-1]) < _FAR:
+    if not block.counts or block.run > _FAR:
         return 0
     count, stride = block.counts[-1], abs(block.strides[-1])
+    if stride < _FAR:
+        return 0
     ahead = _AHEAD if stride <= _TOO_FAR else _AHEAD // 4
     return ahead if count >= 4 * ahead else 0

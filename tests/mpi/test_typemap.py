@@ -89,7 +89,8 @@ def _offsets(datatype: MPI.Datatype, count: int) -> list[int]:
     low, high = (
         _pack(datatype, count, (numbers >> shift).astype(np.uint8)).astype(int) for shift in (0, 8)
     )
-    return (low + 256 * high).tolist()
+    places: list[int] = (low + 256 * high).tolist()
+    return places
 
 
 @settings(max_examples=150, deadline=None, derandomize=True, database=None)
