@@ -1,11 +1,11 @@
 """Compiled loops that copy runs between two strided places.
 
-Importing this imports Numba, so `closeranks.comms.packing` does it when there is
-enough to copy.  A loop is compiled for each length of run when it is first
+Importing this imports Numba, so `closeranks.comms.packing` does it when there
+is enough to copy.  A loop is compiled for each length of run when it is first
 needed, and kept on disk where Numba finds a folder it may write.
 
-What bounds them, on the machines they were measured on, is memory: runs that are
-a page or a few lines apart defeat the processor's own prefetching, hence `ahead`.
+What bounds them is memory: runs that are a few lines or a page apart defeat
+the processor's own prefetching, hence `ahead`.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _fours(unit, ahead, n, target, source, s):  # type: ignore[no-untyped-def]
 def _near(unit, tail, n, target, t, source, s):  # type: ignore[no-untyped-def]
     """Copy runs that are near each other.
 
-    Steps of exactly one word and two stand apart, for LLVM to make shuffles of them.
+    Steps of exactly one word and two stand apart, for LLVM to shuffle.
     """
     w = 1 << len(unit)
     if tail:
@@ -232,10 +232,10 @@ def compiled(run: int, stride: int) -> tuple[Callable[..., None], tuple[None, ..
     Returns
     -------
     function : callable
-        Takes the word, the address of the plan, then ``id`` of the target array
-        and bytes from its first element, then the same of the source. The plan is
-        11 int64: the run, how many runs ahead to fetch, and count, target stride
-        and source stride of three loops, outermost first.
+        Takes the word, the address of the plan, then ``id`` of the target
+        array and bytes from its first element, then the same of the source.
+        The plan is 11 int64: the run, how many runs ahead to fetch, and count,
+        target stride and source stride of three loops, outermost first.
     word : tuple
         Its length alone matters, and only to the compiler.
     """

@@ -258,7 +258,7 @@ def check_room(found: Memory, kind: Element, count: int, shift: int, operation: 
 
 
 def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> None:
-    """Copy entries of an array with gaps, or of a derived datatype, into packed bytes.
+    """Copy entries of an array with gaps, or of a derived type, to packed bytes.
 
     Parameters
     ----------
@@ -288,7 +288,7 @@ def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> No
 
 
 def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) -> None:
-    """Copy packed bytes into entries of an array with gaps, or of a derived datatype.
+    """Copy packed bytes to entries of an array with gaps, or of a derived type.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """Packing: copying what lies at regular places side by side, and back.
 
-The way is chosen once for each block: compiled loops where the block has gaps, no
-more than three loops and at least `LEAST` bytes, NumPy or the MPI library for the
-rest.  The rule is that simple because the loops were never slower where it holds;
-see docs/strided.md for what was measured.
+The way is chosen once for each block: compiled loops for at least `LEAST`
+bytes in no more than three loops, NumPy or the MPI library for the rest.  The
+rule is that simple because the loops were not slower where it holds;
+docs/strided.md says what was measured.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ TALKERS = {
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.line", "bench.matrix",
-        "bench.measure", "demo", "topology",
+        "bench.measure", "bench.packs", "demo", "topology",
     },
 }  # fmt: skip
 

@@ -34,6 +34,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep batches short: these tests look at results, not at times."""
     monkeypatch.setattr("closeranks.jobs.bench.schedule.BATCH", 5)
     monkeypatch.setattr("closeranks.jobs.bench.measure._ENOUGH_S", 1e-6)
+    for name, small in (("_SIDE", 80), ("_COLD_BYTES", 4096), ("_COLD_ROUNDS", 2)):
+        monkeypatch.setattr(packs, name, small)
 
 
 def session(world: closeranks.Communicator, *names: str, **changes: Any) -> Session:
@@ -104,7 +106,7 @@ def test_a_wrong_pack_is_counted(
     faces = packs.shapes()[2:3]
     monkeypatch.setattr(packs, "shapes", lambda: faces)
     _, rows = lines_and_rows(session(world, "pack"))
-    assert [row["wrong"] for row in rows] == [256 * 256 * world.Get_size()]
+    assert [row["wrong"] for row in rows] == [80 * 80 * world.Get_size()]
 
 
 def test_against_the_library(world: closeranks.Communicator) -> None:

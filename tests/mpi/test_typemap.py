@@ -148,11 +148,13 @@ def test_the_block_goes_with_the_datatype() -> None:
 def test_messages_of_derived_datatypes() -> None:
     rows = np.random.default_rng(3).random((2000, 50))
     regular = MPI.DOUBLE.Create_vector(1000, 3, 50)
-    for made, count in ((regular, 2), (MPI.DOUBLE.Create_hindexed([3, 4], [0, 80]), 1000)):
+    part = MPI.DOUBLE.Create_subarray((2000, 50), (1500, 7), (400, 31))
+    uneven = MPI.DOUBLE.Create_hindexed([3, 4], [0, 80])
+    for made, count in ((regular, 2), (part, 1), (uneven, 1000)):
         kind = made.Create_resized(0, made.Get_true_extent()[1]).Commit()
         found = message([rows, count, kind], "Bcast", writable=True)
         assert found.nbytes >= packing.LEAST
-        assert (typemap(kind) is not None) == (made is regular)
+        assert (typemap(kind) is not None) == (made is not uneven)
         packed = _pack(kind, count, rows)
         assert found.data().tobytes() == packed.tobytes()
         expected = rows.copy()
