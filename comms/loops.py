@@ -119,11 +119,14 @@ def _reading(typing: Any, address: Any) -> Any:
     return types.int64(address), code
 
 
-_move, _gather, _copy = intrinsic(_moving), intrinsic(_gathering), intrinsic(_copying)
-_fetch, _read = intrinsic(_fetching), intrinsic(_reading)
+#: Numba's decorators change what a function takes, which no annotation tells.
+_intrinsic: Any = intrinsic
+_njit: Any = njit
+_move, _gather, _copy = _intrinsic(_moving), _intrinsic(_gathering), _intrinsic(_copying)
+_fetch, _read = _intrinsic(_fetching), _intrinsic(_reading)
 
 
-@njit
+@_njit
 def _ahead(unit, tail, ahead, n, target, t, source, s):  # type: ignore[no-untyped-def]
     """Copy runs that are far apart on one side, whose lines are asked for before."""
     front, step = (source, s) if abs(s) > abs(t) else (target, t)
@@ -135,7 +138,7 @@ def _ahead(unit, tail, ahead, n, target, t, source, s):  # type: ignore[no-untyp
             _move(unit, target + tail, i * t, source + tail, i * s)
 
 
-@njit
+@_njit
 def _fours(unit, ahead, n, target, source, s):  # type: ignore[no-untyped-def]
     """Gather words in fours, and what is left one by one; n is at least 4."""
     w = 1 << len(unit)
@@ -154,7 +157,7 @@ def _fours(unit, ahead, n, target, source, s):  # type: ignore[no-untyped-def]
         _move(unit, target, i * w, source, i * s)
 
 
-@njit
+@_njit
 def _near(unit, tail, n, target, t, source, s):  # type: ignore[no-untyped-def]
     """Copy runs that are near each other.
 
@@ -250,9 +253,9 @@ def _entry(words: int, function: Callable[..., None]) -> Callable[..., None]:
     """Give the entry point for one signature: calls need not look for the type."""
     signature = (types.UniTuple(types.none, words), *(types.int64,) * 5)
     try:
-        dispatcher = njit(nogil=True, cache=True)(function)
+        dispatcher = _njit(nogil=True, cache=True)(function)
     except RuntimeError:  # no folder to write to
-        dispatcher = njit(nogil=True)(function)
+        dispatcher = _njit(nogil=True)(function)
     dispatcher.compile(signature)
     entry: Callable[..., None] = dispatcher.overloads[signature].entry_point
     return entry

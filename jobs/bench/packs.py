@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.jobs.bench.distribution import Timing, bandwidth
-from closeranks.jobs.bench.measure import Call, agree
+from closeranks.jobs.bench.measure import Call, agree, batch, estimate
 from closeranks.jobs.bench.points import describe
+from closeranks.jobs.bench.schedule import Effort
 from closeranks.jobs.bench.session import Session
-from closeranks.jobs.bench.sides import time_sides
 from closeranks.jobs.bench.table import short
 
 if TYPE_CHECKING:
@@ -32,7 +31,8 @@ HEAD = (
 )  # fmt: skip
 _SIDE = 256
 _COLD_BYTES = 64 << 20
-_COLD_ROUNDS = 31
+_ROUNDS = 31
+_SAMPLE_S = 5e-4
 
 
 @dataclass(frozen=True)
@@ -142,12 +142,7 @@ def _measured(session: Session, shape: Shape) -> Row:
     datatype = _datatype(shape)
     sides = _sides(shape, array, view, data, datatype)
     wrong = session.plain.allreduce(_wrong(shape, view, data, sides["ours"]))
-    if shape.cold:
-        timings = _time_cold(session, sides)
-    else:
-        effort = replace(session.request.effort, budget_s=session.request.effort.budget_s / 3)
-        hasty = replace(session, request=replace(session.request, effort=effort))
-        timings = time_sides(hasty, sides, view.nbytes)
+    timings = _timed(session, shape, sides)
     datatype.Free()
     us = {side: timing.p50_us for side, timing in timings.items()}
     return {
@@ -203,17 +198,24 @@ def _wrong(shape: Shape, view: Array, data: Array, call: Callable[[], object]) -
     return int(np.count_nonzero(taken != given))
 
 
-def _time_cold(session: Session, sides: dict[str, Call]) -> dict[str, Timing]:
-    """Time single calls, each after a sweep through memory that takes the caches."""
-    swept = np.zeros(_COLD_BYTES, np.uint8)
+def _timed(session: Session, shape: Shape, sides: dict[str, Call]) -> dict[str, Timing]:
+    """Time the ways in turns, in samples too short to be interrupted often."""
+    slowest = max(estimate(session.plain, call) for call in sides.values())
+    calls = 1 if shape.cold else max(1, int(_SAMPLE_S / slowest))
+    rounds = _rounds(session.request.effort, calls, slowest * calls * len(sides))
+    swept = np.zeros(_COLD_BYTES if shape.cold else 0, np.uint8)
     samples: dict[str, list[float]] = {side: [] for side in sides}
     names = list(sides)
-    for i in range(_COLD_ROUNDS):
+    for i in range(rounds):
         turn = i % len(names)
         for side in names[turn:] + names[:turn]:
             swept += 1
-            session.plain.Barrier()
-            start = perf_counter()
-            sides[side]()
-            samples[side].append(perf_counter() - start)
-    return {side: agree(session.plain, samples[side], _COLD_ROUNDS, False) for side in names}
+            samples[side] += batch(session.plain, sides[side], calls)
+    return {side: agree(session.plain, samples[side], rounds * calls, calls > 1) for side in names}
+
+
+def _rounds(effort: Effort, calls: int, round_s: float) -> int:
+    """Count the samples a way: a twentieth of the budget a shape, within bounds."""
+    if effort.iterations is not None:
+        return -(-effort.iterations // calls)
+    return min(max(int(effort.budget_s / 20 / round_s), _ROUNDS), 10 * _ROUNDS)

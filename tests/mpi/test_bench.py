@@ -34,7 +34,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep batches short: these tests look at results, not at times."""
     monkeypatch.setattr("closeranks.jobs.bench.schedule.BATCH", 5)
     monkeypatch.setattr("closeranks.jobs.bench.measure._ENOUGH_S", 1e-6)
-    for name, small in (("_SIDE", 80), ("_COLD_BYTES", 4096), ("_COLD_ROUNDS", 2)):
+    for name, small in (("_SIDE", 80), ("_COLD_BYTES", 4096)):
         monkeypatch.setattr(packs, name, small)
 
 
