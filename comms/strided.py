@@ -205,6 +205,7 @@ def entries(array: NDArray[Any], first: int, count: int) -> NDArray[Any] | None:
     """
     if first == 0 and count == array.size:
         return array
+    array = np.asarray(array)  # rows of a matrix are matrices, without end
     while array.ndim and count:
         row = array.size // len(array)
         at, within = divmod(first, row)

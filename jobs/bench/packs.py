@@ -217,5 +217,5 @@ def _timed(session: Session, shape: Shape, sides: dict[str, Call]) -> dict[str, 
 def _rounds(effort: Effort, calls: int, round_s: float) -> int:
     """Count the samples a way: a twentieth of the budget a shape, within bounds."""
     if effort.iterations is not None:
-        return -(-effort.iterations // calls)
+        return max(-(-effort.iterations // calls), 3)
     return min(max(int(effort.budget_s / 20 / round_s), _ROUNDS), 10 * _ROUNDS)

@@ -119,3 +119,9 @@ def test_entries_are_cut_by_rows_where_they_can(
 def test_whole_rows_are_entries(first: int, count: int, shape: tuple[int, ...] | None) -> None:
     found = entries(np.zeros((2, 3, 8))[:, :, ::2], first, count)
     assert (None if found is None else found.shape) == shape
+
+
+def test_entries_of_a_matrix() -> None:
+    found = entries(np.arange(12).reshape(2, 6).view(np.matrix)[:, ::2], 4, 2)
+    assert found is not None
+    assert found.tolist() == [8, 10]
