@@ -84,9 +84,6 @@ class Message:
         """Give the data side by side: the caller's memory, or a copy."""
         if self.direct:
             return self._place()
-        if not self.memory.contiguous:
-            chosen = self.memory.data.flat[self._entries()]
-            return np.ascontiguousarray(chosen).view(np.uint8)
         out = np.empty(self.nbytes, np.uint8)
         pack(self.memory, self.element, self.count, self.offset, out)
         return out
@@ -101,17 +98,11 @@ class Message:
             place = self._place()
             if place.ctypes.data != data.ctypes.data:
                 place[:] = data
-        elif not self.memory.contiguous:
-            self.memory.data.flat[self._entries()] = data.view(self.memory.dtype)
         else:
             unpack(data, self.memory, self.element, self.count, self.offset)
 
     def _place(self) -> Bytes:
         return self.memory.data[self.offset : self.offset + self.nbytes]
-
-    def _entries(self) -> slice:
-        first = self.offset // self.element.extent
-        return slice(first, first + self.count)
 
 
 def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
@@ -267,7 +258,7 @@ def check_room(found: Memory, kind: Element, count: int, shift: int, operation: 
 
 
 def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> None:
-    """Copy entries of a derived datatype into packed bytes.
+    """Copy entries of an array with gaps, or of a derived type, to packed bytes.
 
     Parameters
     ----------
@@ -278,20 +269,26 @@ def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> No
     count : int
         Number of entries.
     shift : int
-        Bytes from the start of the buffer to the first entry.
+        Bytes from the start of the buffer to the first entry, gaps left out.
     out : ndarray of uint8
         Takes ``count * kind.nbytes`` bytes.
     """
     from mpi4py import MPI
 
-    assert kind.datatype is not None
-    if count and kind.nbytes:
-        source = _region(found, kind, count, shift)
-        kind.datatype.Pack(source, out, 0, MPI.COMM_SELF)
+    from closeranks.comms import packing
+
+    if not found.contiguous:
+        packing.pack(found.data, shift // kind.extent, count, out)
+    elif count and kind.nbytes:
+        assert kind.datatype is not None
+        block = packing.worthwhile(kind.datatype, count, kind.extent, out.nbytes)
+        if block is None or not packing.gather(found.data, shift, block, out):
+            source = _region(found, kind, count, shift)
+            kind.datatype.Pack(source, out, 0, MPI.COMM_SELF)
 
 
 def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) -> None:
-    """Copy packed bytes into entries of a derived datatype.
+    """Copy packed bytes to entries of an array with gaps, or of a derived type.
 
     Parameters
     ----------
@@ -304,14 +301,20 @@ def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) ->
     count : int
         Number of entries.
     shift : int
-        Bytes from the start of the buffer to the first entry.
+        Bytes from the start of the buffer to the first entry, gaps left out.
     """
     from mpi4py import MPI
 
-    assert kind.datatype is not None
-    if count and kind.nbytes:
-        target = _region(found, kind, count, shift)
-        kind.datatype.Unpack(data, 0, target, MPI.COMM_SELF)
+    from closeranks.comms import packing
+
+    if not found.contiguous:
+        packing.fill(data, found.data, shift // kind.extent, count)
+    elif count and kind.nbytes:
+        assert kind.datatype is not None
+        block = packing.worthwhile(kind.datatype, count, kind.extent, data.nbytes)
+        if block is None or not packing.scatter(data, found.data, shift, block):
+            target = _region(found, kind, count, shift)
+            kind.datatype.Unpack(data, 0, target, MPI.COMM_SELF)
 
 
 def _region(found: Memory, kind: Element, count: int, shift: int) -> MPI.buffer:

@@ -70,8 +70,8 @@ class Vector:
         if self.direct:
             return self.memory.data[: self.nbytes]
         out = np.empty(self.nbytes, np.uint8)
-        for place, block in self._blocks():
-            out[place] = self._block(*block)
+        for place, (count, first) in self._blocks():
+            self._collect(out[place], count, first)
         return out
 
     def space(self) -> Bytes:
@@ -98,22 +98,16 @@ class Vector:
             if pair[0]
         ]
 
-    def _block(self, count: int, first: int) -> Bytes:
+    def _collect(self, out: Bytes, count: int, first: int) -> None:
         kind, extent = self.element, self.element.extent
-        if not self.memory.contiguous:
-            chosen = self.memory.data.flat[first : first + count]
-            return np.ascontiguousarray(chosen).view(np.uint8)
-        if kind.plain:
-            return self.memory.data[first * extent : (first + count) * extent]
-        out = np.empty(count * kind.nbytes, np.uint8)
-        pack(self.memory, kind, count, first * extent, out)
-        return out
+        if self.memory.contiguous and kind.plain:
+            out[:] = self.memory.data[first * extent : (first + count) * extent]
+        else:
+            pack(self.memory, kind, count, first * extent, out)
 
     def _fill(self, data: Bytes, count: int, first: int) -> None:
         kind, extent = self.element, self.element.extent
-        if not self.memory.contiguous:
-            self.memory.data.flat[first : first + count] = data.view(self.memory.dtype)
-        elif kind.plain:
+        if self.memory.contiguous and kind.plain:
             self.memory.data[first * extent : (first + count) * extent] = data
         else:
             unpack(data, self.memory, kind, count, first * extent)

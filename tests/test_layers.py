@@ -25,7 +25,7 @@ GATES = {
 
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
-    "comms": {"arrays", "discover", "element", "groups", "message"},
+    "comms": {"arrays", "discover", "element", "groups", "message", "typemap"},
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "handles", "init", "leaf_runs", "library_run", "native",
@@ -34,7 +34,7 @@ TALKERS = {
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.line", "bench.matrix",
-        "bench.measure", "demo", "topology",
+        "bench.measure", "bench.packs", "demo", "topology",
     },
 }  # fmt: skip
 

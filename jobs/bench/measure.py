@@ -72,7 +72,7 @@ def clock(comm: MPI.Intracomm, sides: Mapping[str, Call], schedule: Schedule) ->
     """
     names = list(sides)
     samples: dict[str, list[float]] = {name: [] for name in names}
-    block = _batch if schedule.batched else _singles
+    block = batch if schedule.batched else _singles
     for i in range(schedule.blocks):
         turn = i % len(names)
         for name in names[turn:] + names[:turn]:
@@ -109,22 +109,37 @@ def agree(comm: MPI.Intracomm, samples: list[float], calls: int, batched: bool) 
     return Timing(slowest, float(mean[0]) / comm.Get_size(), calls, batched)
 
 
-def _together(comm: MPI.Intracomm, call: Call, calls: int) -> float:
-    """Time some calls in a row; the slowest rank's time for all of them."""
-    from mpi4py import MPI
+def batch(comm: MPI.Intracomm, call: Call, calls: int) -> list[float]:
+    """Time many calls as one sample.
 
-    seconds = np.array([_batch(comm, call, calls)[0] * calls])
-    comm.Allreduce(MPI.IN_PLACE, seconds, op=MPI.MAX)
-    return float(seconds[0])
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Plain communicator of all ranks, for a barrier before.
+    call : callable
+        What to time.
+    calls : int
+        How often.
 
-
-def _batch(comm: MPI.Intracomm, call: Call, calls: int) -> list[float]:
-    """Time many calls as one sample."""
+    Returns
+    -------
+    list of float
+        Seconds per call on this rank, one number.
+    """
     comm.Barrier()
     start = perf_counter()
     for _ in range(calls):
         call()
     return [(perf_counter() - start) / calls]
+
+
+def _together(comm: MPI.Intracomm, call: Call, calls: int) -> float:
+    """Time some calls in a row; the slowest rank's time for all of them."""
+    from mpi4py import MPI
+
+    seconds = np.array([batch(comm, call, calls)[0] * calls])
+    comm.Allreduce(MPI.IN_PLACE, seconds, op=MPI.MAX)
+    return float(seconds[0])
 
 
 def _singles(comm: MPI.Intracomm, call: Call, calls: int) -> list[float]:

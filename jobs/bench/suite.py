@@ -12,6 +12,8 @@ from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.comparison import check_comparable
 from closeranks.jobs.bench.line import measure
 from closeranks.jobs.bench.matrix import as_table, measure_matrix
+from closeranks.jobs.bench.names import LOCAL
+from closeranks.jobs.bench.packs import HEAD, as_line, measure_packs
 from closeranks.jobs.bench.points import measure_points
 from closeranks.jobs.bench.progress import Progress
 from closeranks.jobs.bench.session import Session
@@ -81,6 +83,9 @@ def items(session: Session) -> list[Item]:
     request = session.request
     chosen: list[Item] = []
     for name in request.names:
+        if name in LOCAL:
+            chosen.append(Item(name, "auto", 0))
+            continue
         if name not in COLLECTIVES:
             sizes = request.matrix_sizes if name == "matrix" else request.sizes
             chosen += [Item(name, "native", nbytes) for nbytes in sizes]
@@ -177,6 +182,9 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
     if item.name in COLLECTIVES:
         row = measure(session, COLLECTIVES[item.name], item.algorithm, item.nbytes)
         yield row, form.lines(row)
+    elif item.name == "pack":
+        for i, row in enumerate(measure_packs(session)):
+            yield row, [as_line(row)] if i else [HEAD, as_line(row)]
     elif item.name == "matrix":
         rows = measure_matrix(session, item.nbytes)
         title = f"#  {show_bytes(item.nbytes)} messages"

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from closeranks.comms import packing
 from closeranks.errors import UsageError
+from closeranks.jobs.bench import packs
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.command import open_session
@@ -32,6 +34,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep batches short: these tests look at results, not at times."""
     monkeypatch.setattr("closeranks.jobs.bench.schedule.BATCH", 5)
     monkeypatch.setattr("closeranks.jobs.bench.measure._ENOUGH_S", 1e-6)
+    for name, small in (("_SIDE", 80), ("_COLD_BYTES", 4096)):
+        monkeypatch.setattr(packs, name, small)
 
 
 def session(world: closeranks.Communicator, *names: str, **changes: Any) -> Session:
@@ -81,6 +85,28 @@ def test_a_wrong_result_is_counted(
     assert lines[-1].endswith("1 wrong elements")
     unchecked = session(world, "allreduce", sizes=(64,), check=False)
     assert run(unchecked, Table(unchecked), lambda _: None)[0]["wrong"] is None
+
+
+def test_packing(world: closeranks.Communicator) -> None:
+    lines, rows = lines_and_rows(session(world, "pack", sizes=(64,)))
+    assert len({row["face"] for row in rows}) == len(rows) > 10
+    for row in rows:
+        assert set(row) >= {*KEYS, "face", "native_us", "numpy_us", "ours_us"}
+        assert row["wrong"] == 0, row
+        assert row["speedup"] == pytest.approx(row["native_us"] / row["ours_us"])
+        assert row["speedup_better"] <= row["speedup"]
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+    assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
+
+
+def test_a_wrong_pack_is_counted(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "pack", lambda *_: None)
+    faces = packs.shapes()[2:3]
+    monkeypatch.setattr(packs, "shapes", lambda: faces)
+    _, rows = lines_and_rows(session(world, "pack"))
+    assert [row["wrong"] for row in rows] == [80 * 80 * world.Get_size()]
 
 
 def test_against_the_library(world: closeranks.Communicator) -> None:

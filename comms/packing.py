@@ -1,0 +1,224 @@
+"""Packing: copying what lies at regular places side by side, and back.
+
+The way is chosen once for each block: compiled loops for at least `LEAST`
+bytes in no more than three loops, NumPy or the MPI library for the rest.  The
+rule is that simple because the loops were not slower where it holds;
+docs/strided.md says what was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.arrays import Bytes
+from closeranks.comms.strided import Block, Shape, entries, of_layout
+from closeranks.comms.typemap import typemap
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Fewer bytes are not worth a look at their strides.
+LEAST: Final = 16384
+#: Loops that the compiled functions have.
+_LOOPS: Final = 3
+#: Runs that lie at least so far apart, and are no longer, are fetched ahead; others
+#: the processor finds itself.
+_FAR: Final = 128
+_AHEAD: Final = 64
+#: Beyond this distance so many lines fall into too few sets of the cache.
+_TOO_FAR: Final = 16384
+
+#: Function, word and plan of `closeranks.comms.loops`, and what keeps the plan alive.
+Way = tuple[Callable[..., None], tuple[None, ...], int, NDArray[np.int64]]
+
+
+def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
+    """Copy elements of an array side by side, in the order of its indices.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of any strides.
+    first, count : int
+        The first element, and how many.
+    out : ndarray of uint8
+        Takes their bytes, shares none with them.
+    """
+    part = array if count == array.size else entries(array, first, count)
+    if part is None:
+        out.view(array.dtype)[...] = array.flat[first : first + count]
+        return
+    way = _gathering_layout(part.shape, part.strides, part.itemsize)
+    if way is None:
+        np.copyto(out.view(array.dtype).reshape(part.shape), part)
+    else:
+        way[0](way[1], way[2], id(out), 0, id(part), 0)
+
+
+def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
+    """Copy bytes into elements of an array, in the order of its indices.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        As many bytes as the elements have, none of them theirs.
+    array : ndarray
+        Of any strides; where elements share memory the last one stays.
+    first, count : int
+        The first element, and how many.
+    """
+    part = array if count == array.size else entries(array, first, count)
+    if part is None:
+        array.flat[first : first + count] = data.view(array.dtype)
+        return
+    way = _scattering_layout(part.shape, part.strides, part.itemsize)
+    if way is None:
+        part[...] = data.view(array.dtype).reshape(part.shape)
+    else:
+        way[0](way[1], way[2], id(part), 0, id(data), 0)
+
+
+def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> Block | None:
+    """Describe entries of a datatype where that may be of use.
+
+    Local.
+
+    Parameters
+    ----------
+    datatype : MPI.Datatype
+        What an entry is.
+    count : int
+        Number of entries.
+    extent, nbytes : int
+        Bytes from entry to entry, and of the data of all.
+
+    Returns
+    -------
+    Block or None
+        None for few bytes and for types that are not regular.
+    """
+    entry = typemap(datatype) if nbytes >= LEAST else None
+    return None if entry is None else _repeated(entry, count, extent)
+
+
+_repeated = lru_cache(maxsize=1024)(Block.repeated)
+
+
+def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
+    """Pack a block, if the compiled loops are the way to do it.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    memory : ndarray
+        What it lies in.
+    shift : int
+        Bytes from there to its origin.
+    block : Block
+        What is copied.
+    out : ndarray of uint8
+        Takes ``block.nbytes`` bytes, shares none with the block.
+
+    Returns
+    -------
+    bool
+        Whether it was done.
+    """
+    way = _gathering(block)
+    if way is not None:
+        way[0](way[1], way[2], id(out), 0, id(memory), shift + block.start)
+    return way is not None
+
+
+def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
+    """Unpack a block, if the compiled loops are the way to do it.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        At least ``block.nbytes`` bytes side by side, none of them in the block.
+    memory : ndarray
+        What the block lies in.
+    shift : int
+        Bytes from there to its origin.
+    block : Block
+        What is written.
+
+    Returns
+    -------
+    bool
+        Whether it was done; never where bytes of the block may coincide.
+    """
+    way = _scattering(block)
+    if way is not None:
+        way[0](way[1], way[2], id(memory), shift + block.start, id(data), 0)
+    return way is not None
+
+
+@lru_cache(maxsize=1024)
+def _gathering(block: Block) -> Way | None:
+    """Choose how to pack a block; None if not by compiled loops."""
+    return _way(block, [(count, near, far) for count, near, far in _both(block)])
+
+
+@lru_cache(maxsize=1024)
+def _scattering(block: Block) -> Way | None:
+    """Choose how to unpack a block; None if not by compiled loops."""
+    if not block.disjoint:
+        return None
+    return _way(block, [(count, far, near) for count, near, far in _both(block)])
+
+
+@lru_cache(maxsize=1024)
+def _gathering_layout(shape: Shape, strides: Shape, itemsize: int) -> Way | None:
+    return _gathering(of_layout(shape, strides, itemsize))
+
+
+@lru_cache(maxsize=1024)
+def _scattering_layout(shape: Shape, strides: Shape, itemsize: int) -> Way | None:
+    return _scattering(of_layout(shape, strides, itemsize))
+
+
+def _both(block: Block) -> list[tuple[int, int, int]]:
+    """List count, packed stride and stride of each loop, outermost first."""
+    nearby, found = block.run, []
+    for count, stride in reversed(block.dimensions):
+        found.append((count, nearby, stride))
+        nearby *= count
+    return found[::-1]
+
+
+def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
+    """Choose the function for a block and write its plan."""
+    if block.nbytes < LEAST or len(loops) > _LOOPS:
+        return None
+    from closeranks.comms.loops import compiled
+
+    padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
+    numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]
+    plan = np.array(numbers, np.int64)
+    stride = block.strides[-1] if loops else 0
+    return (*compiled(block.run, stride), plan.ctypes.data, plan)
+
+
+def _ahead(block: Block) -> int:
+    """Tell how many runs ahead memory is fetched; 0 for not at all."""
+    if not block.counts or block.run > _FAR:
+        return 0
+    count, stride = block.counts[-1], abs(block.strides[-1])
+    if stride < _FAR:
+        return 0
+    ahead = _AHEAD if stride <= _TOO_FAR else _AHEAD // 4
+    return ahead if count >= 4 * ahead else 0
