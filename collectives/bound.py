@@ -100,6 +100,10 @@ class Bound:
         Leaves that became the moves they stand for, see `leaf_runs`.
     busy : bool
         Whether an execution is using it.
+    layout : object
+        What the compiled interpreter made of it, see `numbers.Layout`.
+    attached : int
+        How often memory was attached.
     """
 
     def __init__(
@@ -127,6 +131,8 @@ class Bound:
             table = lower(script, steps)
         self.table = table
         self.busy = False
+        self.layout: object = None
+        self.attached = 0
         self._spares: dict[int, Array] = {}
         self._columns()
         self.memory: list[Array | None] = [None, None]
@@ -203,6 +209,7 @@ class Bound:
             self.memory[buffer] = self._typed(buffer, given)
         self._places = (_place(input), _place(output))
         self._given = (input, output)
+        self.attached += 1
         rows = self.table.rows
         for step in steps:
             row = rows[step].tolist()

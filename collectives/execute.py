@@ -34,7 +34,7 @@ from closeranks.collectives.bound import (
     Bound,
 )
 from closeranks.collectives.failure import translated
-from closeranks.collectives.look import Look, Poll
+from closeranks.collectives.look import Look, Patience, Poll
 from closeranks.collectives.quiet import QUIET, is_gone, quietly
 from closeranks.collectives.script import Kind
 from closeranks.collectives.symbolic import Symbolic
@@ -134,12 +134,7 @@ class Execution:
         self.finished = self.drained = False
         self.error: BaseException | None = None
         self.completed = 0
-        self.done = bytearray(len(bound.need))
         self._base = bound.world.first_tag(identity.sequence)
-        self._left = bound.need.copy()
-        self._ready = bound.first.copy()
-        heapify(self._ready)
-        self._required = len(self._left) - len(bound.optional)
         self._requests: list[MPI.Request] = []
         self._owners: list[int] = []
         self._polls: list[tuple[int, Poll]] = []
@@ -148,12 +143,22 @@ class Execution:
         self._symbolic: Symbolic | None = None
         self._callbacks: list[Callable[[Execution], None]] = []
         self._advancing = self._admitted = False
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Note what is ready and what every step waits for."""
+        bound = self.bound
+        self.done: bytearray | NDArray[np.int64] = bytearray(len(bound.need))
+        self._left = bound.need.copy()
+        self._ready = bound.first.copy()
+        heapify(self._ready)
+        self._required = len(self._left) - len(bound.optional)
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "drained" if self.drained else "running"
         return (
             f"<{self.operation} {self.identity.epoch}.{self.identity.sequence}: {state},"
-            f" {self.completed} of {len(self._left)} steps>"
+            f" {self.completed} of {len(self.bound.need)} steps>"
         )
 
     @property
@@ -172,8 +177,14 @@ class Execution:
         else:
             self._callbacks.append(callback)
 
-    def advance(self) -> bool:
+    def advance(self, patience: Patience | None = None) -> bool:
         """Do what can be done now, and return; never blocks.
+
+        Parameters
+        ----------
+        patience : Patience, optional
+            How long compiled code may wait for what is under way; the reference
+            does not.
 
         Returns
         -------
@@ -191,10 +202,7 @@ class Execution:
         try:
             if self._required == 0 and not self.finished:  # nothing to do, or nothing to wait for
                 self._conclude()
-            if self._ready:
-                self._start_ready()
-            while self._collect():
-                self._start_ready()
+            self._move(patience)
         except Exception as error:  # kept, and raised by whoever waits
             self.fail(translated(error, self))
         except BaseException as error:
@@ -203,6 +211,14 @@ class Execution:
         finally:
             self._advancing = False
         return self.finished
+
+    def _move(self, patience: Patience | None) -> None:
+        """Start what is ready and look at what is under way until nothing moves."""
+        del patience
+        if self._ready:
+            self._start_ready()
+        while self._collect():
+            self._start_ready()
 
     def _start_ready(self) -> None:
         """Start every ready step, lowest number first, until none is ready."""
@@ -339,7 +355,7 @@ class Execution:
         """All that the result needs is done: tell whoever waits."""
         if self.bound.epilogue is not None and self.error is None:
             self.bound.epilogue()
-        if self.completed == len(self._left):
+        if self.completed == len(self.bound.need):
             # Before anybody is told: another thread may start the bound plan again.
             self._drain()
         self.finished = True
