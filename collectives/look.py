@@ -28,11 +28,14 @@ class Patience(NamedTuple):
     total_ns : int
         The longest.
     spin_ns : int
-        From then on it yields between two looks.
+        From then on it makes way for others between two looks.
+    pause_us : int
+        The longest sleep between two looks; 0: it yields.
     wanted : int
         Address of an int64: it comes back as soon as that is not 0.
     """
 
     total_ns: int
     spin_ns: int
+    pause_us: int
     wanted: int

@@ -144,7 +144,8 @@ class Layout:
             self.requests.dtype,
         )
         state[sweep.ISEND : sweep.CLOCK + 1] = (
-            calls.isend, calls.irecv, calls.testsome, calls.memmove, calls.relax, calls.clock,
+            calls.isend, calls.irecv, calls.testsome, calls.memmove, calls.relax, calls.sleep,
+            calls.clock,
         )  # fmt: skip
         state[sweep.COMBINE] = _combine(bound)
         state[sweep.REQUESTS] = self.requests[sweep.FIRST :].ctypes.data

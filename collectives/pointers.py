@@ -16,8 +16,8 @@ class Pointers(NamedTuple):
     ----------
     isend, irecv, testsome, clock : int
         ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Testsome``, ``MPI_Wtime``.
-    memmove, relax : int
-        ``memmove`` and ``sched_yield``.
+    memmove, relax, sleep : int
+        ``memmove``, ``sched_yield`` and ``usleep``.
     """
 
     isend: int
@@ -26,6 +26,7 @@ class Pointers(NamedTuple):
     clock: int
     memmove: int
     relax: int
+    sleep: int
 
 
 @cache
@@ -34,7 +35,7 @@ def pointers() -> Pointers:
     library, system = ctypes.CDLL(MPI.__file__), ctypes.CDLL(None)
     return Pointers(
         *(address(getattr(library, name)) for name in _MPI),
-        *(address(getattr(system, name)) for name in ("memmove", "sched_yield")),
+        *(address(getattr(system, name)) for name in ("memmove", "sched_yield", "usleep")),
     )
 
 

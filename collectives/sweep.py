@@ -32,10 +32,10 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 PHASE, FINISH, STEP, COMPLETED, REQUIRED, TOLD, N_READY, N_REQUESTS = range(8)
 N_ARRIVED, CURSOR, POLLS, CODE, TAG = range(8, 13)
 #: See `closeranks.collectives.look.Patience`.
-PATIENCE_NS, SPIN_NS, WANTED = range(13, 16)
+PATIENCE_NS, SPIN_NS, PAUSE_US, WANTED = range(13, 17)
 #: Addresses of functions, and of arrays that MPI writes.
-ISEND, IRECV, TESTSOME, MEMMOVE, YIELD, CLOCK, COMBINE = range(16, 23)
-REQUESTS, COUNTS, STATUSES, STATES = range(23, 27)
+ISEND, IRECV, TESTSOME, MEMMOVE, YIELD, SLEEP, CLOCK, COMBINE = range(17, 25)
+REQUESTS, COUNTS, STATUSES, STATES = range(25, 29)
 
 #: Columns of ``rows``, one row a step.  A message: its address, its length, that of a piece.
 WAY, PEER, SLOT, OPTIONAL, NEXT, N_NEXT, ADDRESS, NBYTES, PIECE = range(9)
@@ -94,6 +94,12 @@ def _call0(typing: Any, function: Any) -> Any:
     return types.int32(function), _calling(types.int32)
 
 
+def _call1(typing: Any, function: Any, a: Any) -> Any:
+    """``int function(a)``."""
+    del typing
+    return types.int32(function, a), _calling(types.int32)
+
+
 def _call3(typing: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
     """``f(a, b, c)``, whose result, if any, nobody reads."""
     del typing
@@ -128,6 +134,7 @@ def _word(typing: Any, address: Any) -> Any:
 
 seconds: Final = intrinsic(_seconds)
 call0: Final = intrinsic(_call0)
+call1: Final = intrinsic(_call1)
 call3: Final = intrinsic(_call3)
 call5: Final = intrinsic(_call5)
 call7: Final = intrinsic(_call7)
@@ -318,7 +325,12 @@ def stay(state: Numbers, since: float) -> bool:
     if waited_ns > state[PATIENCE_NS]:
         return False
     if waited_ns >= state[SPIN_NS]:
-        call0(state[YIELD])
+        # A quarter of what it has waited: late by no more than that, and soon asleep.
+        pause_us = min(np.int64(waited_ns / 4e3), state[PAUSE_US])
+        if pause_us > 0:
+            call1(state[SLEEP], np.int32(pause_us))
+        else:
+            call0(state[YIELD])
     return True
 
 
