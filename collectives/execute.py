@@ -35,7 +35,7 @@ from closeranks.collectives.bound import (
 )
 from closeranks.collectives.failure import translated
 from closeranks.collectives.look import Look, Patience, Poll
-from closeranks.collectives.quiet import QUIET, is_gone, quietly
+from closeranks.collectives.quiet import QUIET, is_gone, quietly, test_some
 from closeranks.collectives.script import Kind
 from closeranks.collectives.symbolic import Symbolic
 from closeranks.comms.wait import Deadline
@@ -183,8 +183,7 @@ class Execution:
         Parameters
         ----------
         patience : Patience, optional
-            How long compiled code may wait for what is under way; the reference
-            does not.
+            How long compiled code may wait for what is under way.
 
         Returns
         -------
@@ -340,11 +339,9 @@ class Execution:
         return [step for look, step, _ in looks if look == Look.DONE]
 
     def _collect_many(self) -> list[int]:
-        indices = MPI.Request.Testsome(self._requests)
-        if not indices:
+        if not (indices := test_some(self._requests)):
             return []
-        arrived = [self._owners[index] for index in indices]
-        gone = set(indices)
+        arrived, gone = [self._owners[index] for index in indices], set(indices)
         kept = [index for index in range(len(self._owners)) if index not in gone]
         # In place: _start_ready holds on to these lists.
         self._requests[:] = [self._requests[index] for index in kept]

@@ -67,7 +67,7 @@ class Fast(Execution):
                 self._in_python(answer, int(state[sweep.STEP]))
 
     def _tell(self) -> None:
-        """The result is there, or all is done, or both."""
+        """Note that the result is there, or that all is done, or both."""
         if not self.finished:
             self._conclude()
         elif self.completed == len(self.bound.need):

@@ -107,16 +107,16 @@ def is_loaded() -> bool:
     """
     _Loaded.tried = True
     try:
-        import numba
+        from numba import config
 
-        if numba.config.DISABLE_JIT:
+        if getattr(config, "DISABLE_JIT", False):
             return False
         from closeranks.collectives.numbers import warm_up
 
         warm_up()
     except ImportError:
         return False
-    except Exception as error:  # noqa: BLE001 - whatever it is, Python can run the plans
+    except Exception as error:  # whatever it is, Python can run the plans
         warnings.warn(f"no compiled code, plans run in Python: {error!r}", RuntimeWarning, 2)
         return False
     return True

@@ -14,7 +14,7 @@ code is kept on disk and made anew only when this file changes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
@@ -65,8 +65,8 @@ IDLE, NEWS, ASK, HOOK, LOOK, FAILED = range(6)
 
 
 def _compiled(function: _F) -> _F:
-    made: _F = numba.njit(cache=True, nogil=True)(function)
-    return made
+    made: Any = numba.njit(cache=True, nogil=True)(function)
+    return cast("_F", made)
 
 
 def _calling(result: Any) -> Callable[..., Any]:
@@ -132,13 +132,13 @@ def _word(typing: Any, address: Any) -> Any:
     return types.int64(address), generate
 
 
-seconds: Final = intrinsic(_seconds)
-call0: Final = intrinsic(_call0)
-call1: Final = intrinsic(_call1)
-call3: Final = intrinsic(_call3)
-call5: Final = intrinsic(_call5)
-call7: Final = intrinsic(_call7)
-word: Final = intrinsic(_word)
+seconds: Final[Any] = intrinsic(_seconds)
+call0: Final[Any] = intrinsic(_call0)
+call1: Final[Any] = intrinsic(_call1)
+call3: Final[Any] = intrinsic(_call3)
+call5: Final[Any] = intrinsic(_call5)
+call7: Final[Any] = intrinsic(_call7)
+word: Final[Any] = intrinsic(_word)
 
 
 @_compiled
