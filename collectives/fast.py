@@ -1,7 +1,7 @@
 """Run a bound plan in compiled code, as far as it goes.
 
-`Fast` does what `closeranks.collectives.execute.Execution`, the reference, does
-with the same plan, in the same order, and without the GIL: see
+`Fast` does what the reference, `closeranks.collectives.execute.Execution`,
+does with the same plan, in the same order, and without the GIL: see
 `closeranks.collectives.sweep`.
 """
 

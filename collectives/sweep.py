@@ -1,10 +1,11 @@
-"""The compiled loop over a table: sends, receives, copies and adds without the GIL.
+"""The compiled loop over a table: sends, receives, copies, adds, without the GIL.
 
-`advance` does what `closeranks.collectives.execute.Execution` does with the same
-steps, in the same order: start what is ready, lowest number first; look at the
-requests; finish what has arrived; again, until nothing moves.  MPI is called
-through function pointers.  Whatever needs Python (a kernel, an event, a leaf, a
-register) is handed back by its number, and the loop is entered again after it.
+`advance` does what `closeranks.collectives.execute.Execution` does with the
+same steps, in the same order: start what is ready, lowest number first; look at
+the requests; finish what has arrived; again, until nothing moves.  MPI is
+called through function pointers.  Whatever needs Python (a kernel, an event, a
+leaf, a register) is handed back by its number, and the loop is entered again
+after it.
 
 The only module that imports Numba at its top; it is imported when the first
 plan runs.  All places and intrinsics stand in this file because the compiled

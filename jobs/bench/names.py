@@ -8,7 +8,7 @@ from closeranks.errors import UsageError
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 
 POINT_TO_POINT = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
-NAMES = (*COLLECTIVES, *POINT_TO_POINT)
+NAMES = (*COLLECTIVES, *POINT_TO_POINT, "steps")
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -51,7 +51,7 @@ def collectives_among(names: Iterable[str]) -> list[str]:
     Returns
     -------
     list of str
-        Without the point-to-point benchmarks.
+        Without the point-to-point benchmarks and ``steps``.
 
     Raises
     ------
