@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from closeranks.collectives import bound as ways
 from closeranks.collectives import sweep
 from closeranks.collectives import table as columns
-from closeranks.collectives.combiners import combiner
+from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.handles import addresses, handle
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.pointers import error_place, is_wide, pointers
@@ -265,11 +265,10 @@ def _overlap(source: _Side, block: _Side) -> NDArray[np.bool_]:
 
 def _combine(bound: Bound) -> int:
     """Return the address of the function that REDUCE steps call, 0 if Python must."""
-    known = bound.reducer.known if isinstance(bound.reducer, Reducer) else None
-    # NumPy's complex products differ in the last digit: on all ranks the same, then.
-    if known is None or bound.dtype.kind == "c":
-        return 0
-    found = combiner(known, bound.dtype)
+    name = bound.reducer.name if isinstance(bound.reducer, Reducer) else None
+    if name == "PROD" and bound.dtype.kind == "c":
+        return 0  # NumPy's differ in the last digit, and it may run on other ranks
+    found = combiner_of(name, bound.dtype)
     return 0 if found is None else found.pair
 
 

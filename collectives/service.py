@@ -148,7 +148,7 @@ class Service:
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         name, trial = self.decide(demand, algorithm)
-        if name != NATIVE:
+        if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)  # before the clock starts
         deadline = self.deadline()
         near = self._near(demand) if name == SHARED and deadline is None else None
@@ -189,7 +189,7 @@ class Service:
         """Make a persistent operation."""
         demand = self.read(operation, "_init", algorithm, arguments)
         name, _ = self.decide(demand, algorithm, blocking=False)
-        if name != NATIVE:
+        if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return self.world.own(Persistent(self, demand, name))
 
