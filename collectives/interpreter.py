@@ -7,7 +7,9 @@ first rank of a node compiles, and the others load what it left on disk.
 
 from __future__ import annotations
 
+import importlib
 import warnings
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
@@ -123,7 +125,12 @@ def is_loaded() -> bool:
 
 
 def _wait(world: World) -> None:
-    """Wait for the first rank of this node; what is in flight goes on."""
+    """Wait for the first rank of this node; what is in flight goes on.
+
+    Numba, which takes the most time once all is on disk, is imported meanwhile.
+    """
+    with suppress(ImportError):
+        importlib.import_module("closeranks.collectives.sweep")
     wait(
         lambda: world.has_compiled,
         progress=engine().progress,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from closeranks.collectives import bound as ways
 from closeranks.collectives import sweep
 from closeranks.collectives import table as columns
+from closeranks.collectives.block import INPUT, OUTPUT
 from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.handles import addresses, handle
 from closeranks.collectives.operations import Reducer
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
 
 Numbers = NDArray[np.int64]
+_Places = tuple[tuple[int, int], tuple[int, int]]
 _MOST: Final = 2**31 - 1
 _SAME_WAY: Final = {
     ways.DROPPED: sweep.NOTHING,
@@ -74,6 +76,7 @@ class Layout:
 
     def __init__(self, bound: Bound) -> None:
         self._attached = -1
+        self._places = bound.places
         self.rows = np.zeros((len(bound.table), sweep.WIDTH), np.int64)
         self.following = np.array(bound.table.successors)
         self._write_rows(bound)
@@ -94,7 +97,7 @@ class Layout:
 
     def reset(self, bound: Bound, first_tag: int) -> None:
         """Make ready for an execution; looks whether other memory was attached."""
-        if self._attached != bound.attached:
+        if self._attached != bound.attached and not self._shift(bound):
             self._write_rows(bound)
         self.state[:] = self._first_state
         self.state[sweep.TAG] = first_tag
@@ -162,9 +165,38 @@ class Layout:
         self._first_state[sweep.REQUIRED] = required
         self._first_state[sweep.TOLD] = required == 0
 
+    def _shift(self, bound: Bound) -> bool:
+        """Follow the caller's memory to where it is now; False if more than that changed."""
+        old, new = self._places, bound.places
+        if not self._shifts or not _alike(old, new, bound.dtype.alignment):
+            return False
+        flat = self.rows.reshape(-1)
+        for users, before, now in zip(self._users, old, new, strict=True):
+            flat[users] += now[0] - before[0]
+        self._attached, self._places = bound.attached, new
+        return True
+
+    def _note_users(self, buffers: Numbers, sources: Numbers) -> None:
+        """Note which addresses are those of the caller's memory."""
+        way = self.rows[:, sweep.WAY]
+        # Packed messages get new memory whenever they are cut.
+        self._shifts = not np.isin(way, (sweep.PACKED_SEND, sweep.PACKED_RECEIVE)).any()
+        message, moved = way <= sweep.RECEIVE, (way == sweep.REDUCE) | (way == sweep.COPY)
+        self._users = [
+            np.concatenate([
+                np.flatnonzero(rows & (which == buffer)) * sweep.WIDTH + column
+                for rows, which, column in (
+                    (message, buffers, sweep.ADDRESS),
+                    (moved, sources, sweep.SOURCE),
+                    (moved, buffers, sweep.TARGET),
+                )
+            ])
+            for buffer in (INPUT, OUTPUT)
+        ]  # fmt: skip
+
     def _write_rows(self, bound: Bound) -> None:
         rows = self.rows
-        self._attached = bound.attached
+        self._attached, self._places = bound.attached, bound.places
         given = bound.table.rows
         rows[:, sweep.WAY] = _WAYS[np.array(bound.ways, np.int64)]
         rows[:, sweep.PEER] = given[:, columns.PEER]
@@ -177,6 +209,19 @@ class Layout:
         _write_messages(rows, block, bound)
         _write_copies(rows, source, block)
         _write_reductions(rows, source, block, bound)
+        self._note_users(given[:, columns.BLOCK], given[:, columns.SOURCE])
+
+
+def _alike(old: _Places, new: _Places, align: int) -> bool:
+    """Whether input and output lie to each other, and to words, as they did."""
+    if any((a[0] - b[0]) % align for a, b in zip(old, new, strict=True)):
+        return False
+    return new[1][0] - new[0][0] == old[1][0] - old[0][0] or (_apart(old) and _apart(new))
+
+
+def _apart(places: _Places) -> bool:
+    (first, nbytes), (second, others) = places
+    return first + nbytes <= second or second + others <= first
 
 
 def _fitting(given: list[int], kind: np.dtype[Any]) -> NDArray[Any]:

@@ -1,8 +1,8 @@
 """The compiled loop over a table: sends, receives, copies, adds, without the GIL.
 
 `advance` does what `closeranks.collectives.execute.Execution` does with the
-same steps, in the same order: start what is ready, lowest number first; look at
-the requests; finish what has arrived; again, until nothing moves.  MPI is
+same steps, in the same order: start what is ready, lowest number first; look
+at the requests; finish what has arrived; again, until nothing moves.  MPI is
 called through function pointers.  Whatever needs Python (a kernel, an event, a
 leaf, a register) is handed back by its number, and the loop is entered again
 after it.

@@ -2,8 +2,9 @@
 
 The plan is a chain of exchanges of 16 bytes between neighbours in a ring of
 the ranks: the bytes cost nothing, what is left is the interpreter and the
-library.  It is run by either interpreter, by the caller and then by the progress thread,
-with the main thread asleep and with the main thread computing in Python.
+library.  It is run by either interpreter, by the caller and then by the
+progress thread, with the main thread asleep and with the main thread computing
+in Python.
 """
 
 from __future__ import annotations

@@ -214,6 +214,40 @@ def test_other_memory_is_noticed(comm: MPI.Intracomm) -> None:
         assert (data == comm.size).all()
 
 
+def test_a_shift_is_what_writing_anew_gives(alone: MPI.Intracomm) -> None:
+    """Rows that followed the caller's memory are those of a layout made there."""
+
+    def build(out: Script, _: Problem) -> Steps:
+        room = out.scratch(12)
+        out.copy(Block(INPUT, 0, 6), Block(OUTPUT, 0, 6))
+        out.copy(Block(INPUT, 0, 2, 3, 4), Block(room, 0, 6))
+        out.reduce(Block(INPUT, 2, 4), Block(OUTPUT, 2, 4))
+        out.reduce(Block(OUTPUT, 0, 4), Block(room, 4, 4))
+        out.send(0, Block(INPUT, 1, 6), 1)
+        out.receive(0, Block(OUTPUT, 3, 6), 1)
+        yield
+
+    with opened(alone) as world:
+        data = np.zeros(400, "u1")
+        data = data[-data.ctypes.data % 16 :]
+        bound = bind(toy(1, build, 12), world, data[:48].view("f4"), data[64:112].view("f4"))
+        layout = Layout(bound)
+        written = []
+        for first, second in ((128, 64), (0, 128), (0, 0), (64, 64), (0, 8), (16, 24), (1, 65)):
+            bound.attach(data[first:][:48], data[second:][:48])
+            written.append(not layout._shift(bound))
+            layout.reset(bound, 0)
+            fresh = Layout(bound).rows
+            used = fresh[:, sweep.WAY] != sweep.PYTHON
+            np.testing.assert_array_equal(layout.rows[:, sweep.WAY], fresh[:, sweep.WAY])
+            columns = {sweep.COPY: [9, 10, 12, 13, 14, 15], sweep.REDUCE: [9, 10, 11]}
+            for row, other in zip(layout.rows[used], fresh[used], strict=True):
+                chosen = columns.get(int(row[sweep.WAY]), [6, 7, 8])
+                if row[sweep.WAY] != sweep.NOTHING:
+                    np.testing.assert_array_equal(row[chosen], other[chosen])
+        assert written == [False, False, True, False, True, False, True]
+
+
 def test_interpreters_talk_to_each_other(comm: MPI.Intracomm) -> None:
     with opened(comm) as world:
         output = np.zeros(5000, "f4")
