@@ -24,7 +24,7 @@ from closeranks.errors import Revoked, Unavailable
 #: Rounds between two looks at abort words and deadlines.
 _LOOK_EVERY = 16
 #: How long compiled code may wait for messages at a time.
-_WAITING_NS: Final = 20_000
+_WAITING_NS: Final = 5_000
 #: The same for the thread, and when and how long it sleeps meanwhile: see `Patience`.  It
 #: stays long because coming back means to queue for the GIL, 5 ms behind a program that
 #: computes, and it sleeps because a yield costs a time slice where a core is shared.
