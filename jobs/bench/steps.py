@@ -52,7 +52,8 @@ def measure_steps(session: Session) -> list[Row]:
     list of dict
         A row for each interpreter, the same on every rank.  Times are per step;
         ``thread_ms_quiet`` and ``thread_ms_busy`` are those of `STEPS` steps
-        driven by the thread, ``busy_over_quiet`` is their ratio.
+        driven by the thread, ``busy_over_quiet`` is their ratio; not on one rank,
+        and not without MPI_THREAD_MULTIPLE.
     """
     from closeranks.collectives import interpreter
     from closeranks.collectives.execute import Execution
@@ -152,8 +153,8 @@ def _beside(session: Session, run: Callable[[str], float]) -> Row:
     """Time the thread, with the main thread asleep and at work in turn."""
     from mpi4py import MPI
 
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-        return {}
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE or session.ranks == 1:
+        return {}  # a rank alone has done all steps before the thread wakes
     quiet: list[float] = []
     busy: list[float] = []
     spent = 0.0
