@@ -100,6 +100,12 @@ class Bound:
         Leaves that became the moves they stand for, see `leaf_runs`.
     busy : bool
         Whether an execution is using it.
+    layout : object
+        What the compiled interpreter made of it, see `numbers.Layout`.
+    attached : int
+        How often memory was attached.
+    places : tuple of tuple of int
+        Address and bytes of input and output, 0 where there is none.
     """
 
     def __init__(
@@ -127,6 +133,8 @@ class Bound:
             table = lower(script, steps)
         self.table = table
         self.busy = False
+        self.layout: object = None
+        self.attached = 0
         self._spares: dict[int, Array] = {}
         self._columns()
         self.memory: list[Array | None] = [None, None]
@@ -156,7 +164,7 @@ class Bound:
         """
         if self.busy:
             raise UsageError(str(self.plan), "still running", "wait for it before attaching")
-        if _place(input) != self._places[0] or _place(output) != self._places[1]:
+        if _place(input) != self.places[0] or _place(output) != self.places[1]:
             self._attach(input, output, self._touching)
         self._given = (input, output)
 
@@ -201,8 +209,9 @@ class Bound:
     def _attach(self, input: Array | None, output: Array | None, steps: Sequence[int]) -> None:
         for buffer, given in ((INPUT, input), (OUTPUT, output)):
             self.memory[buffer] = self._typed(buffer, given)
-        self._places = (_place(input), _place(output))
+        self.places = (_place(input), _place(output))
         self._given = (input, output)
+        self.attached += 1
         rows = self.table.rows
         for step in steps:
             row = rows[step].tolist()

@@ -10,15 +10,25 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
+from typing import Final
+
+import numpy as np
 
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import late
-from closeranks.comms.wait import Deadline, wait
+from closeranks.collectives.look import Patience
+from closeranks.comms.wait import Deadline, is_crowded, wait, wake_promptly
 from closeranks.errors import Revoked, Unavailable
 
 #: Rounds between two looks at abort words and deadlines.
 _LOOK_EVERY = 16
+#: How long compiled code may wait for messages at a time.
+_WAITING_NS: Final = 5_000
+#: The same for the thread, and when and how long it sleeps meanwhile: see `Patience`.  It
+#: stays long because coming back means to queue for the GIL, 5 ms behind a program that
+#: computes, and it sleeps because a yield costs a time slice where a core is shared.
+_DRIVING: Final = (20_000_000, 30_000, 50)
 
 
 class Engine:
@@ -42,6 +52,9 @@ class Engine:
         self._thread: threading.Thread | None = None
         self._background = 0
         self._stopping = False
+        #: Not 0 while a thread wants the lock from one that waits in compiled code.
+        self._wanted = np.zeros(1, np.int64)
+        self._driving = Patience(*_DRIVING, self._wanted.ctypes.data)
 
     @property
     def in_flight(self) -> tuple[Execution, ...]:
@@ -69,7 +82,9 @@ class Engine:
         Unavailable
             If ``background`` asks for threads that MPI was not initialised for.
         """
+        self._wanted[0] = 1
         with self.lock:
+            self._wanted[0] = 0
             try:
                 execution.bound.world.check(execution.operation)
                 if background:
@@ -91,18 +106,33 @@ class Engine:
                 execution.when_finished(self._landed)
                 self._start_thread()
 
-    def progress(self) -> bool:
+    def progress(self, patience: Patience | None = None) -> bool:
         """Advance everything in flight once; True if anything moved.
 
         Local; never blocks: where another thread is at it, nothing is done.
+
+        Parameters
+        ----------
+        patience : Patience, optional
+            How long it may stay where only one execution is in flight.
+
+        Returns
+        -------
+        bool
+            Whether a step of any execution has been done.
         """
         if not self.lock.acquire(blocking=False):
+            if patience is not self._driving:
+                self._wanted[0] = 1
             return False
+        self._wanted[0] = 0
         try:
             moved = False
+            if len(self._flying) > 1:
+                patience = None  # it would keep the others from moving
             for execution in tuple(self._flying):
                 before = execution.completed
-                self._advance(execution)
+                self._advance(execution, patience)
                 moved = moved or execution.completed != before
             self._look_now_and_then()
             return moved
@@ -157,9 +187,11 @@ class Engine:
         self, ready: Callable[[], bool], execution: Execution, timeout_s: float | None
     ) -> None:
         deadline = None if timeout_s is None else Deadline(timeout_s)
+        spin_ns = 0 if is_crowded() else _WAITING_NS
+        patience = Patience(_WAITING_NS, spin_ns, 0, self._driving.wanted)
         over = wait(
             lambda: execution.error is not None or ready(),
-            progress=self.progress,
+            progress=partial(self.progress, patience),
             deadline=deadline,
         )
         if execution.error is not None:
@@ -176,8 +208,8 @@ class Engine:
             execution.fail(error)
             self._bury(execution)
 
-    def _advance(self, execution: Execution) -> None:
-        execution.advance()
+    def _advance(self, execution: Execution, patience: Patience | None = None) -> None:
+        execution.advance(patience)
         if execution.error is not None:
             self._bury(execution)
         elif execution.drained:
@@ -228,10 +260,11 @@ class Engine:
 
     def _drive(self) -> None:
         """Drive the engine while executions that count on it are in flight."""
+        wake_promptly()
         while True:
             wait(
                 lambda: self._background == 0 or self._stopping,
-                progress=self.progress,
+                progress=partial(self.progress, self._driving),
                 polite=True,
             )
             with self.lock:

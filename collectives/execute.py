@@ -34,8 +34,8 @@ from closeranks.collectives.bound import (
     Bound,
 )
 from closeranks.collectives.failure import translated
-from closeranks.collectives.look import Look, Poll
-from closeranks.collectives.quiet import QUIET, is_gone, quietly
+from closeranks.collectives.look import Look, Patience, Poll
+from closeranks.collectives.quiet import QUIET, is_gone, quietly, test_some
 from closeranks.collectives.script import Kind
 from closeranks.collectives.symbolic import Symbolic
 from closeranks.comms.wait import Deadline
@@ -134,12 +134,7 @@ class Execution:
         self.finished = self.drained = False
         self.error: BaseException | None = None
         self.completed = 0
-        self.done = bytearray(len(bound.need))
         self._base = bound.world.first_tag(identity.sequence)
-        self._left = bound.need.copy()
-        self._ready = bound.first.copy()
-        heapify(self._ready)
-        self._required = len(self._left) - len(bound.optional)
         self._requests: list[MPI.Request] = []
         self._owners: list[int] = []
         self._polls: list[tuple[int, Poll]] = []
@@ -148,12 +143,22 @@ class Execution:
         self._symbolic: Symbolic | None = None
         self._callbacks: list[Callable[[Execution], None]] = []
         self._advancing = self._admitted = False
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Note what is ready and what every step waits for."""
+        bound = self.bound
+        self.done: bytearray | NDArray[np.int64] = bytearray(len(bound.need))
+        self._left = bound.need.copy()
+        self._ready = bound.first.copy()
+        heapify(self._ready)
+        self._required = len(self._left) - len(bound.optional)
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "drained" if self.drained else "running"
         return (
             f"<{self.operation} {self.identity.epoch}.{self.identity.sequence}: {state},"
-            f" {self.completed} of {len(self._left)} steps>"
+            f" {self.completed} of {len(self.bound.need)} steps>"
         )
 
     @property
@@ -172,8 +177,13 @@ class Execution:
         else:
             self._callbacks.append(callback)
 
-    def advance(self) -> bool:
+    def advance(self, patience: Patience | None = None) -> bool:
         """Do what can be done now, and return; never blocks.
+
+        Parameters
+        ----------
+        patience : Patience, optional
+            How long compiled code may wait for what is under way.
 
         Returns
         -------
@@ -191,10 +201,7 @@ class Execution:
         try:
             if self._required == 0 and not self.finished:  # nothing to do, or nothing to wait for
                 self._conclude()
-            if self._ready:
-                self._start_ready()
-            while self._collect():
-                self._start_ready()
+            self._move(patience)
         except Exception as error:  # kept, and raised by whoever waits
             self.fail(translated(error, self))
         except BaseException as error:
@@ -203,6 +210,14 @@ class Execution:
         finally:
             self._advancing = False
         return self.finished
+
+    def _move(self, patience: Patience | None) -> None:
+        """Start what is ready and look at what is under way until nothing moves."""
+        del patience
+        if self._ready:
+            self._start_ready()
+        while self._collect():
+            self._start_ready()
 
     def _start_ready(self) -> None:
         """Start every ready step, lowest number first, until none is ready."""
@@ -324,11 +339,9 @@ class Execution:
         return [step for look, step, _ in looks if look == Look.DONE]
 
     def _collect_many(self) -> list[int]:
-        indices = MPI.Request.Testsome(self._requests)
-        if not indices:
+        if not (indices := test_some(self._requests)):
             return []
-        arrived = [self._owners[index] for index in indices]
-        gone = set(indices)
+        arrived, gone = [self._owners[index] for index in indices], set(indices)
         kept = [index for index in range(len(self._owners)) if index not in gone]
         # In place: _start_ready holds on to these lists.
         self._requests[:] = [self._requests[index] for index in kept]
@@ -339,7 +352,7 @@ class Execution:
         """All that the result needs is done: tell whoever waits."""
         if self.bound.epilogue is not None and self.error is None:
             self.bound.epilogue()
-        if self.completed == len(self._left):
+        if self.completed == len(self.bound.need):
             # Before anybody is told: another thread may start the bound plan again.
             self._drain()
         self.finished = True

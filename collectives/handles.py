@@ -27,12 +27,12 @@ OP: Final = 3
 LANES: Final = 4
 
 
-def handle(thing: MPI.Comm | MPI.Datatype | MPI.Op) -> int:
+def handle(thing: MPI.Comm | MPI.Datatype | MPI.Op | MPI.Request) -> int:
     """Return an MPI handle as the int64 with the same bits.  Local.
 
     Parameters
     ----------
-    thing : MPI.Comm, MPI.Datatype or MPI.Op
+    thing : MPI.Comm, MPI.Datatype, MPI.Op or MPI.Request
         What to name to the C library.
     """
     number: int = thing.handle & (2**64 - 1)

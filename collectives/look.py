@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import IntEnum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 
 class Look(IntEnum):
@@ -18,3 +18,24 @@ class Look(IntEnum):
 
 #: Looks, never blocks; asked again until it no longer says WAITING.
 Poll: TypeAlias = Callable[[], Look]
+
+
+class Patience(NamedTuple):
+    """How long `Execution.advance` may stay when nothing moves, in compiled code.
+
+    Attributes
+    ----------
+    total_ns : int
+        The longest.
+    spin_ns : int
+        From then on it makes way for others between two looks.
+    pause_us : int
+        The longest sleep between two looks; 0: it yields.
+    wanted : int
+        Address of an int64: it comes back as soon as that is not 0.
+    """
+
+    total_ns: int
+    spin_ns: int
+    pause_us: int
+    wanted: int

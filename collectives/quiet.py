@@ -52,3 +52,26 @@ def is_gone(request: MPI.Request) -> bool:
         return bool(request.Test())
     except MPI.Exception:
         return True
+
+
+def test_some(requests: list[MPI.Request]) -> list[int]:
+    """Return which requests have completed; raises the error of one that failed.
+
+    Parameters
+    ----------
+    requests : list of MPI.Request
+        Any number.
+
+    Returns
+    -------
+    list of int
+        Places in the list.
+    """
+    statuses = [MPI.Status() for _ in requests]
+    try:
+        return MPI.Request.Testsome(requests, statuses) or []
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_IN_STATUS:
+            raise
+        codes = {status.Get_error() for status in statuses} - {MPI.SUCCESS, MPI.ERR_PENDING}
+        raise MPI.Exception(min(codes)) if codes else error from error

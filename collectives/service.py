@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives import choose, context, moves, native, reductions, vectors
+from closeranks.collectives import (
+    choose,
+    context,
+    interpreter,
+    moves,
+    native,
+    reductions,
+    vectors,
+)
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
 from closeranks.collectives.catalogue import find
@@ -140,6 +148,8 @@ class Service:
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         name, trial = self.decide(demand, algorithm)
+        if name not in (NATIVE, SHARED):
+            interpreter.prepare(self.world, together=True)  # before the clock starts
         deadline = self.deadline()
         near = self._near(demand) if name == SHARED and deadline is None else None
         if trial is not None and deadline is None:
@@ -179,6 +189,8 @@ class Service:
         """Make a persistent operation."""
         demand = self.read(operation, "_init", algorithm, arguments)
         name, _ = self.decide(demand, algorithm, blocking=False)
+        if name not in (NATIVE, SHARED):
+            interpreter.prepare(self.world, together=True)
         return self.world.own(Persistent(self, demand, name))
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
@@ -206,13 +218,14 @@ class Service:
             request = native.begin(self.plain, given)
             execution = follow(self.world, request, given, deadline)
         else:
+            interpreter.prepare(self.world, together=False)
             if bound is None:
                 bound, sent = self.bindings.take(demand, name)
                 self.counters.sent.update(sent)
             else:
                 self.bindings.tie(bound, demand)
             identity = Identity(self.world.epoch, self.world.sequence())
-            execution = Execution(bound, identity, deadline=deadline)
+            execution = interpreter.execution(bound, identity, deadline=deadline)
         engine().start(execution, background=background and self.family.threaded)
         return execution
 

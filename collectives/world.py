@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from closeranks.collectives.node_memory import NodeMemory
 
+#: Place of the word that says that compiled code is on disk; the abort word is the first.
+_COMPILED: Final = 8
 #: Least number of executions that may be in flight in a world.
 _LEAST_WINDOW: Final = 2
 
@@ -85,6 +87,9 @@ class World:
         Communicators of every level and rail, made when first asked for.
     window : int
         How many executions may be in flight before one must have drained.
+    compiled : bool or None
+        Whether compiled code runs its plans; None until somebody asked, see
+        `closeranks.collectives.interpreter`.
 
     Raises
     ------
@@ -99,6 +104,7 @@ class World:
         self.epoch, self.comm, self.topology = epoch, comm, topology
         self.rank, self.size = comm.rank, comm.size
         self.window = _window()
+        self.compiled: bool | None = None
         self._marked = False
         self._closed = False
         self._owned: list[Any] = []
@@ -210,6 +216,15 @@ class World:
                 revoke()
             elif hasattr(resource, "Revoke"):
                 _revoke(resource)
+
+    @property
+    def has_compiled(self) -> bool:
+        """Whether the first rank of this node has compiled what is kept on disk."""
+        return self._word[_COMPILED] != 0
+
+    def tell_compiled(self) -> None:
+        """Tell the ranks of this node that compiled code is on disk.  Local."""
+        self._word[_COMPILED] = 1
 
     def close(self) -> None:
         """Release all that this world owns, the youngest first.

@@ -16,6 +16,7 @@ PREFIX = "CLOSERANKS_"
 #: What each setting means; the names stand without the prefix.
 SETTINGS: Mapping[str, str] = {
     "CHECK": "1: compare the arguments of all ranks at every call",
+    "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
     "TUNING": "path of the table that says which algorithm to take",
     "RUN": "name of this run, where no SLURM job names it",
     "SITE": "name of the site this node stands in",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,9 +13,11 @@ from closeranks.jobs.library import Library
 
 # The interface through which each library learns its ranks from srun.
 PLUGINS = {"openmpi": "pmix", "mpich": "pmi2"}
-# SLURM's own fences in the form of a tree (its default for fences without data)
-# let ranks out before all have arrived; MPI_Init then dies in the ranks behind.
+# SLURM's fences in the form of a tree (its default for fences without data) let
+# ranks out before all have arrived; MPI_Init then dies in the ranks behind. Its
+# rings do not, but hang now and then between two nodes, where its default works.
 FENCE = {"SLURM_PMIX_FENCE": "ring"}
+TWO_NODES = 2
 
 
 def plugins(path: str) -> set[str]:
@@ -85,5 +88,6 @@ def _parameters(job: Job, library: Library) -> dict[str, str]:
     """Turn the library's parameters into environment variables."""
     if library.kind == "openmpi":
         chosen = {f"OMPI_MCA_{name}": value for name, value in openmpi.parameters(job).items()}
-        return {**FENCE, **chosen}
+        nodes = len(job.hosts) or job.nodes or int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
+        return chosen if nodes == TWO_NODES else {**FENCE, **chosen}
     return mpich.parameters(job) if library.kind == "mpich" else {}

@@ -28,13 +28,14 @@ TALKERS = {
     "comms": {"arrays", "discover", "element", "groups", "message", "typemap"},
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
-        "engine", "execute", "failure", "handles", "init", "leaf_runs", "library_run", "native",
-        "near", "nonblocking", "operations", "persistent", "prepared", "quiet", "reducing",
-        "reductions", "request", "service", "straight", "streaming", "symbolic", "world",
+        "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
+        "native", "near", "nonblocking", "numbers", "operations", "persistent", "pointers",
+        "prepared", "quiet", "reducing", "reductions", "request", "service", "straight",
+        "streaming", "symbolic", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.line", "bench.matrix",
-        "bench.measure", "bench.packs", "demo", "topology",
+        "bench.measure", "bench.packs", "bench.steps", "demo", "topology",
     },
 }  # fmt: skip
 

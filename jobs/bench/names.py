@@ -9,7 +9,7 @@ from closeranks.jobs.bench.catalogue import COLLECTIVES
 
 POINT_TO_POINT = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
 LOCAL = ("pack",)
-NAMES = (*COLLECTIVES, *POINT_TO_POINT, *LOCAL)
+NAMES = (*COLLECTIVES, *POINT_TO_POINT, "steps", *LOCAL)
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -52,7 +52,7 @@ def collectives_among(names: Iterable[str]) -> list[str]:
     Returns
     -------
     list of str
-        Without the point-to-point and local benchmarks.
+        Without the point-to-point and local benchmarks and ``steps``.
 
     Raises
     ------

@@ -16,6 +16,7 @@ _TESTS = {
     "bibandwidth": "Bi-Directional Bandwidth Test",
     "pairs": "Multiple Bandwidth Test",
     "matrix": "Pairwise Bandwidth Test",
+    "steps": "Step of a Plan Latency Test",
 }
 
 

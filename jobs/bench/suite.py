@@ -18,6 +18,7 @@ from closeranks.jobs.bench.points import measure_points
 from closeranks.jobs.bench.progress import Progress
 from closeranks.jobs.bench.session import Session
 from closeranks.jobs.bench.sizes import show_bytes
+from closeranks.jobs.bench.steps import NBYTES, measure_steps
 
 if TYPE_CHECKING:
     from closeranks.jobs.bench.best import Result
@@ -88,6 +89,7 @@ def items(session: Session) -> list[Item]:
             continue
         if name not in COLLECTIVES:
             sizes = request.matrix_sizes if name == "matrix" else request.sizes
+            sizes = (NBYTES,) if name == "steps" else sizes
             chosen += [Item(name, "native", nbytes) for nbytes in sizes]
             continue
         if request.native or request.best:
@@ -142,7 +144,7 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
         title: tuple[str, str] | None = None
         for item in todo:
             progress.show(item.name, item.algorithm, item.nbytes)
-            if title != (item.name, item.algorithm):
+            if title != (item.name, item.algorithm) and item.name != "steps":
                 title = (item.name, item.algorithm)
                 _write_all(write, form.title(*title))
             for row, lines in _measured(session, item, form):
@@ -190,6 +192,9 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
         title = f"#  {show_bytes(item.nbytes)} messages"
         for i, row in enumerate(rows):
             yield row, [] if i else [title, *as_table(rows)]
+    elif item.name == "steps":
+        for row in measure_steps(session):
+            yield row, [*form.title(row["name"], row["algorithm"]), *form.lines(row)]
     else:
         row = measure_points(session, item.name, item.nbytes)
         yield row, form.lines(row)

@@ -54,10 +54,16 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("speedup_best", "vs best", 8, _ratio),
     ("nic_tx_bytes_max", "NIC bytes", 10, lambda value: f"{value:.0f}"),
     ("planned_bytes", "planned", 10, lambda value: f"{value:.0f}"),
+    ("thread_ms_quiet", "quiet ms", 9, short),
+    ("thread_ms_busy", "busy ms", 9, short),
+    ("busy_over_quiet", "b/q", 8, _ratio),
     ("chosen", "chosen", 12, str),
     ("best_settings", " best setting", 0, str),
 )
-_OPTIONAL = {"source", "target", "wire_percent", "nic_tx_bytes_max", "planned_bytes", "chosen"}
+_THREAD = {"thread_ms_quiet", "thread_ms_busy", "busy_over_quiet"}
+_OPTIONAL = _THREAD | {
+    "source", "target", "wire_percent", "nic_tx_bytes_max", "planned_bytes", "chosen",
+}  # fmt: skip
 _NATIVE = {"native_us_p50", "speedup", "native_vs_native"}
 _BEST = {"best_us_p50", "speedup_best", "best_settings"}
 

@@ -98,11 +98,7 @@ SRUN_TABLE = [
         OPENMPI,
         Job(8, nodes=2, crowded=True, overcommitted=True),
         "srun --mpi=pmix -n 8 -N 2 --overcommit --overlap --kill-on-bad-exit=1 p",
-        {
-            "SLURM_PMIX_FENCE": "ring",
-            "OMPI_MCA_mpi_yield_when_idle": "1",
-            "OMPI_MCA_osc": "^ucx",
-        },
+        {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_osc": "^ucx"},
     ),
     (
         MPICH,

@@ -12,6 +12,8 @@ from mpi4py import MPI
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.interpreter import execution as interpreted
+from closeranks.collectives.interpreter import prepare
 from closeranks.collectives.operations import reducer
 from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import Problem
@@ -25,6 +27,7 @@ from closeranks.comms.wait import Deadline
 def opened(comm: MPI.Intracomm, epoch: int = 0) -> Iterator[World]:
     """Open a world over ``comm``; closed if the body succeeds."""
     world = World(epoch, comm, Topology.regular(node=1, rank=comm.size))
+    prepare(world, together=True)
     yield world
     world.close()
 
@@ -57,7 +60,7 @@ def start(
     """Start an execution with the world's next number."""
     world = bound.world
     identity = Identity(world.epoch, world.sequence())
-    execution = Execution(bound, identity, priority=priority, deadline=Deadline(limit_s))
+    execution = interpreted(bound, identity, priority=priority, deadline=Deadline(limit_s))
     engine().start(execution, background=background)
     return execution
 

@@ -9,7 +9,7 @@ import pytest
 
 from closeranks.comms import packing
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import packs
+from closeranks.jobs.bench import packs, steps
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.command import open_session
@@ -140,6 +140,20 @@ def test_between_points(world: closeranks.Communicator) -> None:
     pairs = [(row["source"], row["target"]) for row in rows if row["name"] == "matrix"]
     assert pairs == [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     assert {row["pairs"] for row in rows if row["name"] == "pairs"} == {ranks // 2}
+
+
+def test_steps(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_RUNS", 3)
+    monkeypatch.setattr(steps, "_MOST", 1)
+    monkeypatch.setattr(steps, "_FEWEST", 1)
+    where = session(world, "steps")
+    rows = run(where, Table(where), lambda _: None)
+    assert [row["algorithm"] for row in rows] == ["python", "compiled"]
+    for row in rows:
+        assert set(row) >= KEYS
+        assert ("busy_over_quiet" in row) == (world.Get_size() > 1)
+        assert row["wrong"] == 0
+        assert row["time_us_min"] > 0
 
 
 def test_what_cannot_be_measured(world: closeranks.Communicator) -> None:

@@ -57,7 +57,7 @@ def test_names() -> None:
     assert collectives_among(["matrix", "bcast"]) == ["bcast"]
     assert not set(POINT_TO_POINT) & set(COLLECTIVES)
     for names in (["allredcue"], []):
-        with pytest.raises(UsageError, match=r"choose from: .*allreduce.*matrix pack all"):
+        with pytest.raises(UsageError, match=r"choose from: .*allreduce.*matrix steps pack all"):
             expand(names)
 
 

@@ -1,0 +1,139 @@
+"""Which interpreter runs a plan: compiled code, or the reference in Python.
+
+Both send the same messages, so that ranks need not agree.  Compiling takes
+seconds once an installation, loading tenths of a second once a process; the
+first rank of a node compiles, and the others load what it left on disk.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from contextlib import suppress
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from closeranks.collectives.engine import engine
+from closeranks.collectives.execute import Execution, Identity
+from closeranks.comms.settings import PREFIX, setting
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.bound import Bound
+    from closeranks.collectives.world import World
+
+#: How long ranks wait for the first one of their node to compile.
+_LIMIT_S: Final = 120.0
+
+
+def execution(
+    bound: Bound, identity: Identity, *, priority: int = 0, deadline: Deadline | None = None
+) -> Execution:
+    """Make an execution that the best interpreter at hand runs.
+
+    Local.
+
+    Parameters
+    ----------
+    bound, identity, priority, deadline
+        As for `Execution`.
+
+    Returns
+    -------
+    Execution
+        To be started on the engine.
+    """
+    if not bound.world.compiled:
+        return Execution(bound, identity, priority=priority, deadline=deadline)
+    from closeranks.collectives.fast import Fast
+
+    return Fast(bound, identity, priority=priority, deadline=deadline)
+
+
+def prepare(world: World, *, together: bool) -> None:
+    """Get compiled code for the plans of a world, once.
+
+    Parameters
+    ----------
+    world : World
+        Where plans are about to run.
+    together : bool
+        Whether all ranks of the world come here before any needs to leave: then
+        they wait for the first rank of their node.  Else local; Python runs the
+        plans until compiled code is there.
+
+    Raises
+    ------
+    Revoked
+        If the world is revoked meanwhile.
+    UsageError
+        If ``CLOSERANKS_INTERPRETER`` names none (local).
+    """
+    if world.compiled is not None:
+        return
+    if not is_wanted():
+        found = False
+    elif world.node.rank == 0 or _Loaded.tried:
+        found = is_loaded()
+    else:
+        if together and not world.has_compiled:
+            _wait(world)
+        if not world.has_compiled:
+            return
+        found = is_loaded()
+    world.compiled = found
+    if world.node.rank == 0:
+        world.tell_compiled()
+
+
+def is_wanted() -> bool:
+    """Whether the environment leaves the choice to us.  Local."""
+    name = setting("INTERPRETER") or "compiled"
+    if name not in ("compiled", "python"):
+        raise UsageError(f"{PREFIX}INTERPRETER", f"is {name!r}", "compiled or python")
+    return name == "compiled"
+
+
+class _Loaded:
+    """Whether this process has tried to load compiled code."""
+
+    tried = False
+
+
+@cache
+def is_loaded() -> bool:
+    """Load compiled code, compiling it where nobody has; False if it cannot be.
+
+    Local.  Takes seconds the first time an installation does it.
+    """
+    _Loaded.tried = True
+    try:
+        from numba import config
+
+        if getattr(config, "DISABLE_JIT", False):
+            return False
+        from closeranks.collectives.numbers import warm_up
+
+        warm_up()
+    except ImportError:
+        return False
+    except Exception as error:  # whatever it is, Python can run the plans
+        warnings.warn(f"no compiled code, plans run in Python: {error!r}", RuntimeWarning, 2)
+        return False
+    return True
+
+
+def _wait(world: World) -> None:
+    """Wait for the first rank of this node; what is in flight goes on.
+
+    Numba, which takes the most time once all is on disk, is imported meanwhile.
+    """
+    with suppress(ImportError):
+        importlib.import_module("closeranks.collectives.sweep")
+    wait(
+        lambda: world.has_compiled,
+        progress=engine().progress,
+        abort=lambda: world.check("compile"),
+        deadline=Deadline(_LIMIT_S),
+    )
