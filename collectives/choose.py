@@ -29,7 +29,7 @@ from closeranks.errors import UsageError
 NATIVE = "native"
 #: A kernel in the memory of one node; tried from so many bytes on. A smaller call
 #: takes the library less than Python needs to call the kernel.
-SHARED, SHARED_BYTES = "shared", 4096
+SHARED, SHARED_BYTES = "shared", 8192
 #: Plans with more steps a rank than this are not priced where others are.
 MANY_STEPS = 20_000
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
@@ -144,6 +144,9 @@ class Chooser:
     def choose(self, call: Call) -> Choice:
         """Return the algorithm for the next call of a kind, which may be a trial."""
         found = self.settled(call)
+        if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
+            found.trial.serve()  # those two go ways that nobody counts alike on all ranks
+            found = self.settled(call)
         if found.trial is None or found.trial.winner is not None:
             return found
         return found._replace(algorithm=found.trial.turn)

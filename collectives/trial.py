@@ -12,6 +12,9 @@ CLEAR = 0.95
 CLOSE, FINAL = (0.7, 1.25), 3
 #: So there are at most so many races.
 RACES = 2
+#: A plan that won is looked at again after so many calls, then after ten times as
+#: many, and so on, in so many rounds: the machine may have changed.
+AGAIN, LOOKS = 100, 8
 
 
 @dataclass
@@ -37,6 +40,10 @@ class Trial:
         Once it is settled.
     agreed_s : dict of str to float
         Candidate -> agreed seconds, of its last race.
+    served : int
+        Calls since a plan has won.
+    again : int
+        Calls after which it meets the library again.
     """
 
     candidates: tuple[str, ...]
@@ -45,6 +52,21 @@ class Trial:
     samples: list[float] = field(default_factory=list)
     winner: str | None = None
     agreed_s: dict[str, float] = field(default_factory=dict)
+    served: int = 0
+    again: int = AGAIN
+
+    def serve(self) -> None:
+        """Count a call that a plan serves; now and then it must win again."""
+        assert self.winner is not None
+        self.served += 1
+        if self.served == self.again:
+            self.candidates, self.rounds, self.final = (
+                (self.winner, self.candidates[-1]),
+                LOOKS,
+                True,
+            )
+            self.served, self.again, self.winner = 0, 10 * self.again, None
+            self.samples.clear()
 
     @property
     def turn(self) -> str:

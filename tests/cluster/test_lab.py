@@ -107,8 +107,8 @@ for turn in range(2):
     if node.rank == 1 or turn == 0:
         comm.Sendrecv(x, other, recvbuf=y, source=other)
     mb = (sent() - before) / 2**20
-sys.stdout.write(f"{comm.rank} {os.environ['CLOSERANKS_NIC']} " + " ".join(f"{v:.2f}" for v in mb))
-sys.stdout.write("\\n")
+counted = " ".join(f"{v:.2f}" for v in mb)
+sys.stdout.write(f"{comm.rank} {os.environ['CLOSERANKS_NIC']} {counted}\\n")  # in one piece
 sys.stdout.flush()
 """
 

@@ -8,7 +8,7 @@ from closeranks.collectives.catalogue import algorithms
 from closeranks.collectives.choose import NATIVE, Call, Chooser, NativeModel, size_class
 from closeranks.collectives.explain import explain
 from closeranks.collectives.planning import plan
-from closeranks.collectives.trial import Trial
+from closeranks.collectives.trial import AGAIN, LOOKS, Trial
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
@@ -39,6 +39,21 @@ def test_a_close_race_is_run_again_between_the_best() -> None:
         trial.record(seconds)
     assert trial.settle([2.2, 2.0]) == NATIVE
     assert trial.agreed_s == {"tree": 3.0, "ring": 2.2, NATIVE: 2.0}
+
+
+def test_a_plan_must_win_again_now_and_then() -> None:
+    chooser = Chooser(CLUSTER, trials=True)
+    call = Call("allreduce", size_class(1 << 20))
+    trial = chooser.choose(call).trial
+    assert trial is not None
+    plan = trial.candidates[0]
+    trial.settle([float(name != plan) for name in trial.candidates])
+    for _ in range(AGAIN - 1):
+        assert chooser.choose(call).algorithm == plan
+    assert chooser.choose(call).trial is not None
+    assert (trial.winner, trial.candidates, trial.calls_left) == (None, (plan, NATIVE), 2 * LOOKS)
+    trial.settle([1.0, 0.5])
+    assert [chooser.choose(call).algorithm for _ in range(2 * AGAIN)] == [NATIVE] * 2 * AGAIN
 
 
 @pytest.mark.parametrize(("seconds", "winner"), [(1.0, "ring"), (3.0, NATIVE)])
