@@ -13,8 +13,8 @@ CLOSE, FINAL = (0.7, 1.25), 3
 #: So there are at most so many races.
 RACES = 2
 #: A plan that won is looked at again after so many calls, then after ten times as
-#: many, and so on, in so many rounds: the machine may have changed.
-AGAIN, LOOKS = 100, 8
+#: many, and so on, in half the rounds: the machine may have changed.
+AGAIN = 100
 
 
 @dataclass
@@ -55,16 +55,16 @@ class Trial:
     served: int = 0
     again: int = AGAIN
 
+    def __post_init__(self) -> None:
+        self._first_rounds = self.rounds
+
     def serve(self) -> None:
         """Count a call that a plan serves; now and then it must win again."""
         assert self.winner is not None
         self.served += 1
         if self.served == self.again:
-            self.candidates, self.rounds, self.final = (
-                (self.winner, self.candidates[-1]),
-                LOOKS,
-                True,
-            )
+            self.candidates, self.final = (self.winner, self.candidates[-1]), True
+            self.rounds = max(1, self._first_rounds // 2)
             self.served, self.again, self.winner = 0, 10 * self.again, None
             self.samples.clear()
 

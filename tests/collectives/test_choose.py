@@ -8,7 +8,7 @@ from closeranks.collectives.catalogue import algorithms
 from closeranks.collectives.choose import NATIVE, Call, Chooser, NativeModel, size_class
 from closeranks.collectives.explain import explain
 from closeranks.collectives.planning import plan
-from closeranks.collectives.trial import AGAIN, LOOKS, Trial
+from closeranks.collectives.trial import AGAIN, Trial
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
@@ -46,12 +46,13 @@ def test_a_plan_must_win_again_now_and_then() -> None:
     call = Call("allreduce", size_class(1 << 20))
     trial = chooser.choose(call).trial
     assert trial is not None
-    plan = trial.candidates[0]
+    plan, rounds = trial.candidates[0], trial.rounds
     trial.settle([float(name != plan) for name in trial.candidates])
     for _ in range(AGAIN - 1):
         assert chooser.choose(call).algorithm == plan
     assert chooser.choose(call).trial is not None
-    assert (trial.winner, trial.candidates, trial.calls_left) == (None, (plan, NATIVE), 2 * LOOKS)
+    assert (trial.winner, trial.candidates) == (None, (plan, NATIVE))
+    assert trial.calls_left == 2 * max(1, rounds // 2)
     trial.settle([1.0, 0.5])
     assert [chooser.choose(call).algorithm for _ in range(2 * AGAIN)] == [NATIVE] * 2 * AGAIN
 
