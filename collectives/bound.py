@@ -75,6 +75,8 @@ class Bound:
         told: divides by the number of ranks, unpacks, ...
     table : Table, optional
         The lowered steps, if another binding of the same plan has them.
+    keeps : object, optional
+        Stays alive as long as this does.
 
     Attributes
     ----------
@@ -121,6 +123,7 @@ class Bound:
         events: Sequence[Callable[[], bool]] = (),
         epilogue: Callable[[], None] | None = None,
         table: Table | None = None,
+        keeps: object = None,
     ) -> None:
         self.plan, self.rank, self.dtype, self.world = plan, rank, np.dtype(dtype), world
         self.reducer, self.events, self.epilogue = reducer, tuple(events), epilogue
@@ -132,7 +135,7 @@ class Bound:
             )
             table = lower(script, steps)
         self.table = table
-        self.busy = False
+        self.busy, self._keeps = False, keeps
         self.layout: object = None
         self.attached = 0
         self._spares: dict[int, Array] = {}

@@ -102,5 +102,6 @@ def follow(
         world=Aside(world),  # type: ignore[arg-type]
         events=(request.Test,),
         epilogue=given.finish,
+        keeps=given.arguments,  # mpi4py's request lets go of packed copies
     )
     return Execution(bound, Identity(world.epoch, -1), deadline=deadline)

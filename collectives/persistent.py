@@ -46,7 +46,7 @@ class Persistent:
         if algorithm != "native":
             plan = service.bindings.plan(demand, algorithm)
             self._bound = service.bindings.bind(plan, demand)
-        elif service.deadline() is None:
+        elif service.deadline() is None and not demand.foreign:  # else each start packs anew
             self._ready = prepare(service.plain, hand_over(demand))
         self._running = False
 

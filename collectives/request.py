@@ -26,6 +26,8 @@ class Request(MPI.Request):
     _operation: str
     #: The library's request object, which keeps the buffers alive.
     _inner: MPI.Request | None
+    #: What must outlive the operation.
+    _keeps: object
     #: Whether whoever waits hears of an error from us, not from MPI.
     _told: bool
 
@@ -33,11 +35,11 @@ class Request(MPI.Request):
         """Make the object around a handle; see `of_library` and `of_plan`."""
         made = MPI.Request.__new__(cls, request)
         made._execution, made._inner, made._operation = None, request, ""
-        made._told = False
+        made._told, made._keeps = False, None
         return made
 
     @classmethod
-    def of_library(cls, request: MPI.Request, operation: str) -> Request:
+    def of_library(cls, request: MPI.Request, operation: str, *, keeps: object) -> Request:
         """Wrap a request of the MPI library.  Local.
 
         Parameters
@@ -46,6 +48,8 @@ class Request(MPI.Request):
             Not to be used otherwise from now on.
         operation : str
             What it does.
+        keeps : object
+            Stays alive until it is over: packed copies of the caller's arrays.
 
         Returns
         -------
@@ -53,7 +57,7 @@ class Request(MPI.Request):
             The same request.
         """
         made = cls(request)
-        made._operation = operation
+        made._operation, made._keeps = operation, keeps
         return made
 
     @classmethod
@@ -129,7 +133,7 @@ class Request(MPI.Request):
             return running.finished and self._end(status)
         over = bool(MPI.Request.Test(self, status))
         if over:
-            self._inner = None
+            self._inner = self._keeps = None
         return over
 
     def wait(self, timeout_s: float | None = None) -> None:  # type: ignore[override]
@@ -161,7 +165,8 @@ class Request(MPI.Request):
         """Give the handle back; raise what went wrong."""
         self._told = True
         MPI.Request.Wait(self, status)
-        self._inner, running, self._execution = None, self._execution, None
+        self._inner = self._keeps = None
+        running, self._execution = self._execution, None
         if running is not None and running.error is not None:
             raise running.error
         return True

@@ -199,7 +199,8 @@ class Service:
         if name == NATIVE and deadline is None:
             given = native.hand_over(demand)
             if given.finish is None:
-                return Request.of_library(native.begin(self.plain, given), demand.operation)
+                request = native.begin(self.plain, given)
+                return Request.of_library(request, demand.operation, keeps=given.arguments)
         return Request.of_plan(self.launch(demand, name, deadline, background=True, bound=bound))
 
     def launch(

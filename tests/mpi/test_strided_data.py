@@ -134,6 +134,20 @@ def test_vectors_of_a_derived_datatype(world: World) -> None:
     every_other.Free()
 
 
+@pytest.mark.parametrize("name", ["auto", "native", "ring"])
+def test_repeated_calls_pack_and_unpack_anew(world: World, name: str) -> None:
+    for plain in (False, True):
+        mine, out = _cube(world.rank), np.zeros((SIDE,) * 3)
+        face = FACES[2]
+        taken = np.zeros(out[face].shape) if plain else out[face]
+        with world.Allreduce_init(mine[face], taken, algorithm=name) as operation:
+            for step in range(20):
+                mine[face] = step + world.rank
+                operation.start()
+                operation.wait(30)
+                assert (taken == sum(step + rank for rank in range(world.size))).all()
+
+
 def test_requests_and_repeated_calls_unpack_at_the_end(world: World) -> None:
     mine, out = _cube(world.rank), np.zeros((SIDE,) * 3)
     face = FACES[2]
