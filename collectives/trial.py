@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 #: A plan is preferred to the library if it takes less than this share of its time.
-CLEAR = 0.95
+CLEAR = 0.9
 #: A plan within these shares of the library's time meets it again, alone, in a
 #: final of so many times the rounds.
 CLOSE, FINAL = (0.7, 1.25), 3
