@@ -157,16 +157,29 @@ def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
     Returns
     -------
     MPI.Prequest or None
-        None where something is left to do when it is over, or where the library
-        has no persistent collectives: then each start is a call of its own.
+        None where the library has no persistent collectives: then each start is
+        a call of its own.
     """
-    if given.finish is not None:
-        return None
     try:
         made: MPI.Prequest = getattr(plain, f"{given.method}_init")(*given.arguments)
     except NotImplementedError:
         return None
     return made
+
+
+def pack_again(demand: Demand, given: Handover) -> None:
+    """Bring packed copies up to date with what the caller's arrays hold now.  Local.
+
+    Parameters
+    ----------
+    demand : Demand
+        The call.
+    given : Handover
+        What `hand_over` made of it before; not in use.
+    """
+    for kept, now in zip(given.arguments, hand_over(demand).arguments, strict=True):
+        if kept is not now:  # the caller's own arguments are always the same objects
+            np.copyto(kept[0], now[0])
 
 
 def agreed_max(plain: MPI.Intracomm, numbers: list[float]) -> list[float]:

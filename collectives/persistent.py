@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from closeranks.collectives.native import hand_over, prepare
+from closeranks.collectives.native import hand_over, pack_again, prepare
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Revoked, UsageError
 
@@ -46,8 +46,11 @@ class Persistent:
         if algorithm != "native":
             plan = service.bindings.plan(demand, algorithm)
             self._bound = service.bindings.bind(plan, demand)
-        elif service.deadline() is None and not demand.foreign:  # else each start packs anew
-            self._ready = prepare(service.plain, hand_over(demand))
+        elif service.deadline() is None:
+            # On every rank, whatever its strides: the library's other calls do not
+            # meet its persistent ones.
+            self._given = hand_over(demand)
+            self._ready = prepare(service.plain, self._given)
         self._running = False
 
     def __enter__(self) -> Persistent:
@@ -88,6 +91,8 @@ class Persistent:
         """
         if self._ready is not None and not self._running:
             self._tally[0] += 1
+            if self._demand.foreign:
+                pack_again(self._demand, self._given)
             self._ready.Start()
             self._running = True
             return
@@ -166,7 +171,7 @@ class Persistent:
         """
         if self._ready is not None:
             self._ready.Wait(status)
-            self._running = False
+            self._end()
             return True
         return self._under_way is None or self._under_way.Wait(status)
 
@@ -185,9 +190,16 @@ class Persistent:
         """
         if self._ready is not None:
             over = bool(self._ready.Test(status))
-            self._running = self._running and not over
+            if over:
+                self._end()
             return over
         return self._under_way is None or self._under_way.Test(status)
+
+    def _end(self) -> None:
+        """Do what is left when the library is through, once a start."""
+        if self._running and self._given.finish is not None:
+            self._given.finish()
+        self._running = False
 
     def Free(self) -> None:
         """Let go of the buffers, see `close`."""

@@ -55,7 +55,7 @@ class Counters:
     def __init__(self) -> None:
         self.near: dict[str, dict[int, Near]] = {name: {} for name in OPERATIONS}
         self.algorithms: dict[str, Counter[str]] = {}
-        self._tallies: list[tuple[str, str, list[int]]] = []
+        self._tallies: dict[tuple[str, str], list[int]] = {}
         self.seconds: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
         self.quick: dict[str, dict[int, int]] = {name: {} for name in OPERATIONS}
@@ -67,8 +67,7 @@ class Counters:
 
     def tally(self, operation: str, algorithm: str) -> list[int]:
         """Return a list whose one number counts as calls; whoever asks counts it up."""
-        self._tallies.append((operation, algorithm, made := [0]))
-        return made
+        return self._tallies.setdefault((operation, algorithm), [0])
 
     def freeze(self) -> Statistics:
         """Give the counters as they stand."""
@@ -78,7 +77,7 @@ class Counters:
             if straight:
                 known = algorithms.setdefault(name, {})
                 known["native"] = known.get("native", 0) + straight
-        for name, algorithm, (started,) in self._tallies:
+        for (name, algorithm), (started,) in self._tallies.items():
             if started:
                 known = algorithms.setdefault(name, {})
                 known[algorithm] = known.get(algorithm, 0) + started

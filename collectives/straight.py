@@ -3,8 +3,8 @@
 A call whose size is known to go to the library goes straight to it. A plain
 call then costs what mpi4py costs and a look into a dictionary.  One that a
 kernel serves alone goes straight to that, see `closeranks.collectives.near`.
-What mpi4py
-cannot take, or refuses, takes the long way, where errors are explained.
+What neither can take, or mpi4py refuses, takes the long way, where errors are
+explained.
 """
 
 from __future__ import annotations

@@ -148,6 +148,19 @@ def test_repeated_calls_pack_and_unpack_anew(world: World, name: str) -> None:
                 assert (taken == sum(step + rank for rank in range(world.size))).all()
 
 
+@pytest.mark.parametrize("op", [MPI.SUM, cr.MEAN], ids=["sum", "mean"])
+def test_repeated_calls_of_ranks_with_and_without_gaps_meet(world: World, op: Any) -> None:
+    mine, out = _cube(world.rank), np.zeros((SIDE,) * 3)
+    face: Any = FACES[2] if world.rank == 0 else 5
+    with world.Allreduce_init(mine[face], out[face], op, algorithm="native") as operation:
+        for step in range(5):
+            mine[face] = step + world.rank
+            operation.start()
+            operation.wait(30)
+            total = sum(step + rank for rank in range(world.size))
+            assert (out[face] == (total / world.size if op is cr.MEAN else total)).all()
+
+
 def test_requests_and_repeated_calls_unpack_at_the_end(world: World) -> None:
     mine, out = _cube(world.rank), np.zeros((SIDE,) * 3)
     face = FACES[2]
