@@ -357,7 +357,7 @@ class Service:
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)
         if trial.is_full:
-            trial.settle(native.agreed_max(self.plain, trial.typical_s()))
+            trial.settle(native.agreed_max(self.plain, trial.samples))
 
 
 def quick_size(demand: Demand) -> int | None:

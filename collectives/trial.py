@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -22,9 +23,9 @@ class Trial:
     """Measures candidates in turn on the first calls of a kind.
 
     A pure state machine: `turn` says which candidate this call uses, `record`
-    takes its local seconds, and once `is_full` the ranks combine `typical_s`
-    by maximum and `settle`.  A close race is run again between the first plan
-    and the library.
+    takes its local seconds, and once `is_full` the ranks combine ``samples`` by
+    maximum, call by call, and `settle`: a call has taken as long as its slowest
+    rank.  A close race is run again between the first plan and the library.
 
     Attributes
     ----------
@@ -87,18 +88,9 @@ class Trial:
         """Take the local time of the call that `turn` named."""
         self.samples.append(seconds)
 
-    def typical_s(self) -> list[float]:
-        """Median local time of each candidate; where it has several, without its first.
-
-        Not the best: where ranks share cores, a plan of many steps is now and
-        then lucky, and what counts is how it does on most calls.
-        """
-        n = len(self.candidates)
-        return [median(self.samples[k::n][1:] or self.samples[k::n]) for k in range(n)]
-
-    def settle(self, agreed_s: list[float]) -> str | None:
-        """Choose by the agreed times, or start the final and return None."""
-        self.agreed_s.update(zip(self.candidates, agreed_s, strict=True))
+    def settle(self, agreed_s: Sequence[float]) -> str | None:
+        """Choose by the agreed seconds of every call, or start the final and return None."""
+        self.agreed_s.update(zip(self.candidates, self._typical_s(agreed_s), strict=True))
         *plans, last = self.candidates
         first = min(plans, key=lambda name: self.agreed_s[name])
         share = self.agreed_s[first] / max(self.agreed_s[last], 1e-9)
@@ -108,3 +100,12 @@ class Trial:
             return None
         self.winner = first if share < CLEAR else last
         return self.winner
+
+    def _typical_s(self, agreed_s: Sequence[float]) -> list[float]:
+        """Median time of each candidate; where it has several, without its first.
+
+        Not the best: where ranks share cores, a plan of many steps is now and
+        then lucky, and what counts is how it does on most calls.
+        """
+        n = len(self.candidates)
+        return [median(agreed_s[k::n][1:] or agreed_s[k::n]) for k in range(n)]

@@ -13,6 +13,10 @@ BLOCKS = 11
 """Alternating blocks a side, and batches, at least."""
 LARGE_BYTES = 8192
 """Above this fewer calls by default, as in OMB."""
+STEADY_S = 1.0
+"""Seconds a side that a comparison takes, if it may: ranks that share cores differ
+by several hundredths from one tenth of a second to the next."""
+LEAST_IN_BLOCK = 20
 
 
 @dataclass(frozen=True)
@@ -86,11 +90,15 @@ class Effort:
             if self.iterations is not None:
                 blocks = math.ceil(self.iterations / BATCH)
             return Schedule(max(blocks, BLOCKS), BATCH, True)
-        blocks = BLOCKS if len(estimates_s) > 1 else 1
+        sides = len(estimates_s)
+        blocks = BLOCKS if sides > 1 else 1
         if self.iterations is not None:
             return Schedule(blocks, math.ceil(self.iterations / blocks), False)
         wanted = 1000 if nbytes <= LARGE_BYTES else 100
+        if sides > 1:
+            wanted = max(wanted, int(STEADY_S * sides / together))
         calls = min(wanted, max(affordable, least))
+        blocks = max(blocks, calls // LEAST_IN_BLOCK // sides * sides if sides > 1 else 0)
         return Schedule(blocks, math.ceil(calls / blocks), False)
 
     def warmups(self, estimate_s: float, nbytes: int) -> int:

@@ -52,7 +52,7 @@ def test_shown_sizes_can_be_typed(nbytes: int) -> None:
 
 def test_names() -> None:
     assert len(COLLECTIVES) == 16
-    assert expand(["all"]) == list(NAMES)
+    assert expand(["all"]) == [name for name in NAMES if name not in ("steps", "pack")]
     assert expand(["scan", "bcast", "scan"]) == ["scan", "bcast"]
     assert collectives_among(["matrix", "bcast"]) == ["bcast"]
     assert not set(POINT_TO_POINT) & set(COLLECTIVES)
@@ -99,9 +99,9 @@ def test_alternating_sides_get_eleven_blocks_even_if_slow() -> None:
     slow = Effort(budget_s=3).schedule([1.4, 3.5, 3.5], 16 * MIB)
     assert (slow.blocks, slow.calls, slow.batched) == (11, 1, False)
     assert Effort().schedule([1.4], 16 * MIB).calls == 3
-    cheap = Effort().schedule([50e-6] * 3, 4096)
-    assert cheap.blocks == 11
-    assert cheap.blocks * cheap.calls >= 1000
+    cheap = Effort(budget_s=3).schedule([100e-6] * 3, 4096)
+    assert cheap.blocks * cheap.calls * 100e-6 == pytest.approx(1.0, rel=0.05), "a second a side"
+    assert cheap.blocks % 3 == 0, "every side as often first"
 
 
 def test_iterations_given_are_kept() -> None:
