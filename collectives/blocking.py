@@ -12,21 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mpi4py import MPI
-
-from closeranks.collectives.native import UNREADABLE
 from closeranks.collectives.reducing import Reducing
 
 if TYPE_CHECKING:
     from closeranks.comms.message import Spec
 
-_library = MPI.Intracomm
-
 
 class Blocking(Reducing):
     """Collectives that return when they are done."""
-
-    __slots__ = ()
 
     def Barrier(self, *, algorithm: str = "auto") -> None:
         """Wait until every rank has arrived.
@@ -36,10 +29,6 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto" and 0 in self._quick["barrier"]:
-            _library.Barrier(self)
-            self._quick["barrier"][0] += 1
-            return
         self._service.block("barrier", algorithm)
 
     def Bcast(self, buf: Spec, root: int = 0, *, algorithm: str = "auto") -> None:
@@ -54,19 +43,7 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["bcast"], buf.nbytes
-                if nbytes in quick and -1 < root < self._members:
-                    _library.Bcast(self, buf, root)
-                    quick[nbytes] += 1
-                    return None
-                near = self._near["bcast"].get(nbytes)
-                if near is not None and near.root == root and near.moves(buf, buf):
-                    return near.run(buf, buf)
-            except UNREADABLE:
-                pass
-        return self._service.block("bcast", algorithm, buf, root)
+        self._service.block("bcast", algorithm, buf, root)
 
     def Allgather(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Collect equal blocks of all ranks on every rank.
@@ -80,19 +57,7 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["allgather"], sendbuf.nbytes
-                if nbytes in quick and recvbuf.nbytes == nbytes * self._members:
-                    _library.Allgather(self, sendbuf, recvbuf)
-                    quick[nbytes] += 1
-                    return None
-                near = self._near["allgather"].get(nbytes)
-                if near is not None and near.moves(sendbuf, recvbuf):
-                    return near.run(sendbuf, recvbuf)
-            except UNREADABLE:
-                pass
-        return self._service.block("allgather", algorithm, sendbuf, recvbuf)
+        self._service.block("allgather", algorithm, sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Collect blocks of different sizes on every rank.
@@ -106,23 +71,6 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, known = self._quick["allgatherv"], self._received
-                if (
-                    len(recvbuf) != 2
-                    or type(recvbuf[1]) is not list
-                    or recvbuf[1] != known.counts
-                    or recvbuf[0].nbytes != known.room
-                    or recvbuf[0].dtype is not known.dtype
-                ):
-                    known.read(recvbuf)
-                if known.total in quick and sendbuf.nbytes == known.own:
-                    _library.Allgatherv(self, sendbuf, recvbuf)
-                    quick[known.total] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("allgatherv", algorithm, sendbuf, recvbuf)
 
     def Gather(
@@ -141,19 +89,6 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["gather"], sendbuf.nbytes
-                if (
-                    nbytes in quick
-                    and -1 < root < self._members
-                    and (root != self._place or recvbuf.nbytes == nbytes * self._members)
-                ):
-                    _library.Gather(self, sendbuf, recvbuf, root)
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("gather", algorithm, sendbuf, recvbuf, root)
 
     def Gatherv(
@@ -172,19 +107,6 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick = self._quick["gatherv"]
-                if (
-                    0 in quick
-                    and -1 < root < self._members
-                    and (root != self._place or self._received.fits(recvbuf, sendbuf))
-                ):
-                    _library.Gatherv(self, sendbuf, recvbuf, root)
-                    quick[0] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("gatherv", algorithm, sendbuf, recvbuf, root)
 
     def Scatter(
@@ -203,19 +125,6 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["scatter"], recvbuf.nbytes
-                if (
-                    nbytes in quick
-                    and -1 < root < self._members
-                    and (root != self._place or sendbuf.nbytes == nbytes * self._members)
-                ):
-                    _library.Scatter(self, sendbuf, recvbuf, root)
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("scatter", algorithm, sendbuf, recvbuf, root)
 
     def Scatterv(
@@ -234,19 +143,6 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick = self._quick["scatterv"]
-                if (
-                    0 in quick
-                    and -1 < root < self._members
-                    and (root != self._place or self._sent.fits(sendbuf, recvbuf))
-                ):
-                    _library.Scatterv(self, sendbuf, recvbuf, root)
-                    quick[0] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("scatterv", algorithm, sendbuf, recvbuf, root)
 
     def Alltoall(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
@@ -261,19 +157,7 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["alltoall"], sendbuf.nbytes
-                if nbytes in quick and recvbuf.nbytes == nbytes:
-                    _library.Alltoall(self, sendbuf, recvbuf)
-                    quick[nbytes] += 1
-                    return None
-                near = self._near["alltoall"].get(nbytes)
-                if near is not None and near.moves(sendbuf, recvbuf):
-                    return near.run(sendbuf, recvbuf)
-            except UNREADABLE:
-                pass
-        return self._service.block("alltoall", algorithm, sendbuf, recvbuf)
+        self._service.block("alltoall", algorithm, sendbuf, recvbuf)
 
     def Alltoallv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> None:
         """Send a block of its own size to every rank and receive one from each.
@@ -287,29 +171,4 @@ class Blocking(Reducing):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, sent, received = self._quick["alltoallv"], self._sent, self._received
-                if (
-                    len(sendbuf) != 2
-                    or type(sendbuf[1]) is not list
-                    or sendbuf[1] != sent.counts
-                    or sendbuf[0].nbytes != sent.room
-                    or sendbuf[0].dtype is not sent.dtype
-                ):
-                    sent.read(sendbuf)
-                if (
-                    len(recvbuf) != 2
-                    or type(recvbuf[1]) is not list
-                    or recvbuf[1] != received.counts
-                    or recvbuf[0].nbytes != received.room
-                    or recvbuf[0].dtype is not received.dtype
-                ):
-                    received.read(recvbuf)
-                if 0 in quick and sent.own == received.own:
-                    _library.Alltoallv(self, sendbuf, recvbuf)
-                    quick[0] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("alltoallv", algorithm, sendbuf, recvbuf)

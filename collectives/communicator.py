@@ -21,8 +21,8 @@ from closeranks.collectives.nonblocking import Nonblocking
 from closeranks.collectives.operations import MEAN
 from closeranks.collectives.prepared import Prepared
 from closeranks.collectives.service import Service
+from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.world import World
-from closeranks.comms.glance import Glance
 from closeranks.comms.shared_file import share
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Unavailable
@@ -103,11 +103,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         made = cls(plain)
         made._family, made._seats, made._topology = family, seats, topology
         made._world = world
-        made._service = Service(plain, family, made._open_world, chooser)
-        made._members, made._place = plain.size, plain.rank
-        made._sent, made._received = (Glance(plain.rank, plain.size) for _ in range(2))
+        made._service = Service(plain, family, made._open_world, chooser, Shortcuts(made))
         made._is_first = world is not None
-        family.admit(made)
         return made
 
     def __enter__(self) -> Communicator:
@@ -142,7 +139,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
     @property
     def seat(self) -> int:
         """Seat of this process: its rank in the first world."""
-        return self._seats[self._place]
+        return self._seats[self._service.rank]
 
     @property
     def joined(self) -> bool:
@@ -184,7 +181,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         Statistics
             Of this communicator alone, not of those derived from it.
         """
-        return self._service.counters.freeze()
+        return self._service.statistics()
 
     @contextmanager
     def using(

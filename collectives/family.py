@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
+from weakref import WeakSet
 
 from closeranks.collectives.choose import Chooser
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.straight import Straight
+    from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.tuning import Tuning
     from closeranks.collectives.world import World
     from closeranks.comms.topology import Topology
@@ -45,8 +45,8 @@ class Family:
     """
 
     __slots__ = (
-        "_members",
         "_plain",
+        "_shortcuts",
         "check",
         "deterministic",
         "joined",
@@ -73,23 +73,23 @@ class Family:
         self.overrides = 0
         self.joined = False
         self._plain = timeout_s is None and not deterministic and not check
-        self._members: WeakValueDictionary[int, Straight] = WeakValueDictionary()
+        self._shortcuts: WeakSet[Shortcuts] = WeakSet()
 
     @property
     def straight(self) -> bool:
         """Whether small calls may go straight to the library."""
         return self._plain and not self.overrides
 
-    def admit(self, member: Straight) -> None:
-        """Tell a communicator, now and at changes, whether calls may go straight.  Local.
+    def admit(self, shortcuts: Shortcuts) -> None:
+        """Allow the shortcuts of a communicator now, forbid them when need be.  Local.
 
         Parameters
         ----------
-        member : Straight
-            The communicator; not kept alive.
+        shortcuts : Shortcuts
+            Not kept alive.
         """
-        self._members[id(member)] = member
-        member._go_straight(self.straight)
+        self._shortcuts.add(shortcuts)
+        shortcuts.allow(self.straight)
 
     def override(self, step: int) -> None:
         """Count ``using`` blocks in and out: +1 or -1."""
@@ -102,8 +102,8 @@ class Family:
         self._steer()
 
     def _steer(self) -> None:
-        for member in self._members.values():
-            member._go_straight(self.straight)
+        for shortcuts in self._shortcuts:
+            shortcuts.allow(self.straight)
 
 
 def alike(chooser: Chooser, topology: Topology) -> Chooser:

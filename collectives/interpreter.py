@@ -95,6 +95,11 @@ def is_wanted() -> bool:
     return name == "compiled"
 
 
+def is_at_hand() -> bool:
+    """Whether this process has compiled code already.  Local, quick."""
+    return _Loaded.tried and is_loaded()
+
+
 class _Loaded:
     """Whether this process has tried to load compiled code."""
 
@@ -116,6 +121,7 @@ def is_loaded() -> bool:
         from closeranks.collectives.numbers import warm_up
 
         warm_up()
+        importlib.import_module("closeranks.collectives.shortcut_code")
     except ImportError:
         return False
     except Exception as error:  # whatever it is, Python can run the plans

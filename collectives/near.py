@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.world import World
 
-#: Operations that have a short way.
-OPERATIONS = frozenset({"allreduce", "allgather", "alltoall", "bcast", "reduce_scatter_block"})
+#: Operations that have a short way, and the argument whose bytes it is found by.
+SIZED = {"allreduce": 1, "allgather": 0, "alltoall": 0, "bcast": 0, "reduce_scatter_block": 0}
+OPERATIONS = SIZED.keys()
 _address = MPI.Get_address
 
 
@@ -72,23 +73,29 @@ class Near:
         self._kernel = kernel_for(demand.operation, demand.nbytes)
         self.root, self.calls = demand.root, 0
 
-    def reduces(self, sendbuf: Any, recvbuf: Any, op: Any) -> bool:
-        """Tell whether a reduction is of this kind; as `moves` otherwise."""
-        return (
-            op is self._op
-            and recvbuf.dtype is self._dtype
-            and sendbuf.dtype is self._dtype
-            and self.moves(sendbuf, recvbuf)
-        )
-
-    def moves(self, sendbuf: Any, recvbuf: Any) -> bool:
+    def takes(self, sendbuf: Any, other: Any, *rest: Any) -> bool:
         """Tell whether a call is of this kind and its arrays can be used as they are.
+
+        Parameters
+        ----------
+        sendbuf, other, *rest
+            The call's arguments, with their defaults.
 
         Raises
         ------
         AttributeError
             If they are no arrays.
         """
+        if self._operation == "bcast":
+            return bool(other == self.root) and self._moves(sendbuf, sendbuf)
+        if self._reduces and not (
+            rest[0] is self._op and other.dtype is self._dtype and sendbuf.dtype is self._dtype
+        ):
+            return False
+        return self._moves(sendbuf, other)
+
+    def _moves(self, sendbuf: Any, recvbuf: Any) -> bool:
+        """Whether the arrays have the right sizes, and no gaps."""
         return (
             sendbuf.nbytes == self._given
             and recvbuf.nbytes == self._taken
@@ -97,9 +104,10 @@ class Near:
             and not self._memory.turns
         )
 
-    def run(self, sendbuf: Any, recvbuf: Any) -> None:
-        """Run the kernel on two arrays; returns when the result is there."""
-        self._run(_address(sendbuf), _address(recvbuf))
+    def run(self, sendbuf: Any, other: Any) -> None:
+        """Run the kernel on a call's arrays; returns when the result is there."""
+        given = _address(sendbuf)
+        self._run(given, given if self._operation == "bcast" else _address(other))
         self.calls += 1
 
     def serve(self, demand: Demand) -> None:
@@ -121,10 +129,7 @@ class Near:
         if self._operation == "bcast":
             return False
         try:
-            if self._reduces:
-                sendbuf, recvbuf, op = demand.arguments
-                return demand.op is op and self.reduces(sendbuf, recvbuf, op)
-            return self.moves(*demand.arguments)
+            return self.takes(*demand.arguments)
         except AttributeError:
             return False
 

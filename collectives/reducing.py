@@ -6,20 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from closeranks.collectives.native import UNREADABLE
-from closeranks.collectives.straight import Straight
-
 if TYPE_CHECKING:
     from closeranks.collectives.operations import Mean
+    from closeranks.collectives.service import Service
     from closeranks.comms.message import Spec
 
-_library = MPI.Intracomm
 
-
-class Reducing(Straight):
+class Reducing(MPI.Intracomm):
     """Collectives that combine vectors and return when they are done."""
 
-    __slots__ = ()
+    _service: Service
 
     def Reduce(
         self,
@@ -45,15 +41,6 @@ class Reducing(Straight):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["reduce"], sendbuf.nbytes
-                if nbytes in quick and -1 < root < self._members:
-                    _library.Reduce(self, sendbuf, recvbuf, op, root)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("reduce", algorithm, sendbuf, recvbuf, op, root)
 
     def Allreduce(
@@ -77,19 +64,7 @@ class Reducing(Straight):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["allreduce"], recvbuf.nbytes
-                if nbytes in quick:
-                    _library.Allreduce(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return None
-                near = self._near["allreduce"].get(nbytes)
-                if near is not None and near.reduces(sendbuf, recvbuf, op):
-                    return near.run(sendbuf, recvbuf)
-            except UNREADABLE:
-                pass
-        return self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
+        self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
 
     def Reduce_scatter_block(
         self,
@@ -112,19 +87,7 @@ class Reducing(Straight):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["reduce_scatter_block"], sendbuf.nbytes
-                if nbytes in quick:
-                    _library.Reduce_scatter_block(self, sendbuf, recvbuf, op)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return None
-                near = self._near["reduce_scatter_block"].get(nbytes)
-                if near is not None and near.reduces(sendbuf, recvbuf, op):
-                    return near.run(sendbuf, recvbuf)
-            except UNREADABLE:
-                pass
-        return self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
+        self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
 
     def Reduce_scatter(
         self,
@@ -152,15 +115,6 @@ class Reducing(Straight):
             Which algorithm.
         """
         given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["reduce_scatter"], sendbuf.nbytes
-                if nbytes in quick:
-                    _library.Reduce_scatter(self, sendbuf, recvbuf, given, op)  # type: ignore[arg-type]
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
     def Scan(
@@ -179,15 +133,6 @@ class Reducing(Straight):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["scan"], recvbuf.nbytes
-                if nbytes in quick:
-                    _library.Scan(self, sendbuf, recvbuf, op)
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("scan", algorithm, sendbuf, recvbuf, op)
 
     def Exscan(
@@ -206,13 +151,4 @@ class Reducing(Straight):
         algorithm : str
             Which algorithm.
         """
-        if algorithm == "auto":
-            try:
-                quick, nbytes = self._quick["exscan"], recvbuf.nbytes
-                if nbytes in quick:
-                    _library.Exscan(self, sendbuf, recvbuf, op)
-                    quick[nbytes] += 1
-                    return
-            except UNREADABLE:
-                pass
         self._service.block("exscan", algorithm, sendbuf, recvbuf, op)

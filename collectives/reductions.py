@@ -25,8 +25,10 @@ def is_in_place(spec: Spec) -> bool:
 
 def check_root(operation: str, root: int, size: int) -> None:
     """Raise UsageError if ``root`` is no rank of the communicator.  Local."""
-    if not 0 <= root < size:
-        raise UsageError(operation, f"root {root} of {size} ranks", f"0 <= root < {size}")
+    if not hasattr(root, "__index__") or not 0 <= root < size:
+        raise UsageError(
+            operation, f"root {root!r} of {size} ranks", f"0 <= root < {size}, a whole number"
+        )
 
 
 def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op) -> Demand:

@@ -17,6 +17,7 @@ from closeranks.collectives import (
     interpreter,
     moves,
     native,
+    near,
     reductions,
     vectors,
 )
@@ -30,11 +31,12 @@ from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.library_run import follow
-from closeranks.collectives.near import Near, is_near
+from closeranks.collectives.near import Near
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
 from closeranks.collectives.request import Request
-from closeranks.collectives.statistics import Counters
+from closeranks.collectives.shortcut import size_of
+from closeranks.collectives.statistics import Counters, Statistics
 from closeranks.comms.element import element
 from closeranks.comms.wait import Deadline
 from closeranks.errors import Revoked, UsageError
@@ -42,6 +44,7 @@ from closeranks.errors import Revoked, UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
     from closeranks.collectives.family import Family
+    from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
     from closeranks.comms.message import Spec
@@ -81,10 +84,12 @@ class Service:
         plan is needed.
     chooser : Chooser
         Who chooses.
+    shortcuts : Shortcuts
+        Of the communicator.
 
     Attributes
     ----------
-    plain, family, chooser
+    plain, family, chooser, shortcuts
         As given.
     rank, size : int
         Of ``plain``.
@@ -98,13 +103,16 @@ class Service:
         family: Family,
         open_world: Callable[[], World],
         chooser: Chooser,
+        shortcuts: Shortcuts,
     ) -> None:
         self.plain, self.family, self.chooser = plain, family, chooser
+        self.shortcuts = shortcuts
         self.rank, self.size = plain.rank, plain.size
         self.counters = Counters()
         self._nears: dict[tuple[Any, ...], Near] = {}
         self._open_world = open_world
         self._shut = False
+        family.admit(shortcuts)
 
     @cached_property
     def world(self) -> World:
@@ -145,13 +153,20 @@ class Service:
 
     def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
         """Serve a blocking call."""
+        if algorithm == AUTO:
+            probe = self.shortcuts.probes.get(operation)
+            if probe is not None and probe(*arguments) is None:
+                return None
+            way = self._known_near(operation, arguments)
+            if way is not None:
+                return way.run(*arguments[:2])
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         name, trial = self.decide(demand, algorithm)
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)  # before the clock starts
         deadline = self.deadline()
-        near = self._near(demand) if name == SHARED and deadline is None else None
+        way = self._near(demand) if name == SHARED and deadline is None else None
         if trial is not None and deadline is None:
             # Start together: else a trial pays for what the one before left undone.
             MPI.Intracomm.Barrier(self.plain)
@@ -160,16 +175,17 @@ class Service:
             native.run(self.plain, native.hand_over(demand))
             if algorithm == AUTO:
                 self._remember(demand, trial)
-        elif near is not None:
-            near.serve(demand)
+        elif way is not None:
+            way.serve(demand)
             if trial is None and algorithm == AUTO and demand.divisor() == 1:
-                self.counters.near[demand.operation][near.key] = near
+                self.counters.near[demand.operation][way.key] = way
         else:
             engine().wait(self.launch(demand, name, deadline))
         ended = time.perf_counter()
         self.counters.count(operation, name, ended - started)
         if trial is not None:
             self._learn(trial, ended - decided)
+        return None
 
     def received_counts(self, recvbuf: Spec) -> list[int]:
         """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
@@ -248,9 +264,14 @@ class Service:
         """Drop a persistent operation that was closed.  Local."""
         self.world.disown(operation)
 
+    def statistics(self) -> Statistics:
+        """Give the counters as they stand.  Local."""
+        return self.counters.freeze(self.shortcuts.calls())
+
     def shut(self) -> None:
         """Serve no more calls; let go of the callers' memory.  Local."""
         self._shut = True
+        self.shortcuts.allow(False)
         if "bindings" in self.__dict__:
             self.bindings.clear()
 
@@ -316,8 +337,8 @@ class Service:
         forced = family.tuning.name(demand.operation, demand.nbytes)
         if forced is not None and not self._objection(demand, forced):
             return forced, None
-        if blocking and quick_size(demand) in self.counters.quick[demand.operation]:
-            return NATIVE, None  # as on the ranks whose buffers let them go straight
+        if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
+            return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
         call = choose.Call(
             demand.operation,
             0 if demand.operation in choose.UNSIZED else choose.size_class(demand.nbytes),
@@ -337,15 +358,26 @@ class Service:
         return name, trial
 
     def _remember(self, demand: Demand, trial: Trial | None) -> None:
-        """Let the next call of this kind go straight to the library."""
+        """Let the next call of this kind take the shortcut."""
         if trial is None and self.family.straight and demand.divisor() == 1:
-            size = quick_size(demand)
+            size = size_of(demand)
             if size is not None:
-                self.counters.quick[demand.operation].setdefault(size, 0)
+                self.shortcuts.learn(demand.operation, size)
+
+    def _known_near(self, operation: str, arguments: tuple[Any, ...]) -> Near | None:
+        """Give the short way of a call that is known to be served by a kernel."""
+        if operation not in near.OPERATIONS or not self.family.straight:
+            return None
+        try:
+            nbytes = arguments[near.SIZED[operation]].nbytes
+            way = self.counters.near[operation].get(nbytes)
+            return way if way is not None and way.takes(*arguments) else None
+        except native.UNREADABLE:
+            return None
 
     def _near(self, demand: Demand) -> Near | None:
         """Give the short way into node memory, where there is one."""
-        if not is_near(self.world, demand):
+        if not near.is_near(self.world, demand):
             return None
         name = demand.reducer.name if demand.reducer else None
         key = (demand.operation, demand.nbytes, demand.dtype, name, demand.root)
@@ -358,27 +390,3 @@ class Service:
         trial.record(seconds)
         if trial.is_full:
             trial.settle(native.agreed_max(self.plain, trial.samples))
-
-
-def quick_size(demand: Demand) -> int | None:
-    """Give the bytes of the buffer by which the short way knows a call.
-
-    Parameters
-    ----------
-    demand : Demand
-        A call that went to the library.
-
-    Returns
-    -------
-    int or None
-        None where there is no short way.
-    """
-    if demand.planned or demand.native:
-        return None
-    if demand.operation in ("alltoall", "reduce_scatter_block"):
-        return demand.nbytes * demand.size
-    if demand.operation == "allgatherv" and demand.target is not None:
-        return demand.target.nbytes
-    if demand.operation == "reduce_scatter" and demand.source is not None:
-        return demand.source.nbytes
-    return demand.nbytes

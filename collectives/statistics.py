@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from closeranks.collectives.problem import OPERATIONS
@@ -45,9 +46,6 @@ class Counters:
         Operation -> seconds.
     sent : Counter
         Level -> bytes.
-    quick : dict of str to dict of int to int
-        Operation -> bytes of a buffer -> calls that went straight to the
-        library; a size that is not there is not known to go there.
     near : dict of str to dict of int to Near
         Operation -> bytes of a buffer -> calls that go straight into node memory.
     """
@@ -58,7 +56,6 @@ class Counters:
         self._tallies: dict[tuple[str, str], list[int]] = {}
         self.seconds: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
-        self.quick: dict[str, dict[int, int]] = {name: {} for name in OPERATIONS}
 
     def count(self, operation: str, algorithm: str, seconds: float = 0.0) -> None:
         """Count one call."""
@@ -69,11 +66,10 @@ class Counters:
         """Return a list whose one number counts as calls; whoever asks counts it up."""
         return self._tallies.setdefault((operation, algorithm), [0])
 
-    def freeze(self) -> Statistics:
-        """Give the counters as they stand."""
+    def freeze(self, shortcuts: Mapping[str, int]) -> Statistics:
+        """Give the counters as they stand, with the calls that took shortcuts."""
         algorithms = {name: dict(counts) for name, counts in self.algorithms.items()}
-        for name, sizes in self.quick.items():
-            straight = sum(sizes.values())
+        for name, straight in shortcuts.items():
             if straight:
                 known = algorithms.setdefault(name, {})
                 known["native"] = known.get("native", 0) + straight

@@ -13,6 +13,9 @@ CLEAR = 0.9
 CLOSE, FINAL = (0.7, 1.25), 3
 #: So there are at most so many races.
 RACES = 2
+#: Where there are so many rounds, a candidate has so many turns in a row, the first
+#: of which does not count: it finds what the one before left in the caches.
+MANY, BURST = 8, 4
 #: A plan that won is looked at again after so many calls, then after ten times as
 #: many, and so on, in half the rounds: the machine may have changed.
 AGAIN = 100
@@ -72,7 +75,11 @@ class Trial:
     @property
     def turn(self) -> str:
         """The candidate for the next call."""
-        return self.candidates[len(self.samples) % len(self.candidates)]
+        return self.candidates[len(self.samples) // self._burst % len(self.candidates)]
+
+    @property
+    def _burst(self) -> int:
+        return BURST if self.rounds >= MANY else 1
 
     @property
     def calls_left(self) -> int:
@@ -102,10 +109,15 @@ class Trial:
         return self.winner
 
     def _typical_s(self, agreed_s: Sequence[float]) -> list[float]:
-        """Median time of each candidate; where it has several, without its first.
+        """Median time of each candidate, without the first of its turns in a row.
 
         Not the best: where ranks share cores, a plan of many steps is now and
         then lucky, and what counts is how it does on most calls.
         """
-        n = len(self.candidates)
-        return [median(agreed_s[k::n][1:] or agreed_s[k::n]) for k in range(n)]
+        n, burst = len(self.candidates), self._burst
+        taken: list[list[float]] = [[] for _ in range(n)]
+        for number, seconds in enumerate(agreed_s):
+            if burst == 1 or number % burst:
+                taken[number // burst % n].append(seconds)
+        first = int(burst == 1)
+        return [median(samples[first:] or samples) for samples in taken]

@@ -30,7 +30,7 @@ TALKERS = {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
         "native", "near", "nonblocking", "numbers", "operations", "persistent", "pointers",
-        "prepared", "quiet", "reducing", "reductions", "request", "service", "straight",
+        "prepared", "quiet", "reducing", "reductions", "request", "service", "shortcut",
         "streaming", "symbolic", "world",
     },
     "jobs": {

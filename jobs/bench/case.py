@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -132,12 +133,15 @@ class Case:
     def _call(
         self, comm: MPI.Intracomm, send: Array | None, receive: Array | None, **keywords: Any
     ) -> Callable[[], object]:
-        """Bind the arguments, so that a call costs nothing of ours."""
+        """Bind the arguments, so that a call costs nothing of ours.
+
+        The method is looked up at every call, as a program does.
+        """
         collective = self._collective
         if collective.reduces:
             keywords["op"] = reduction(self.problem.pattern.op)
         arguments = collective.arguments(self.problem, send, receive)
-        return partial(getattr(comm, collective.method), *arguments, **keywords)
+        return partial(methodcaller(collective.method, *arguments, **keywords), comm)
 
 
 def _known(array: Array | None) -> Array | None:

@@ -43,7 +43,7 @@ def known(world: World | None) -> Iterator[World | None]:
 
 def near_calls(world: World) -> int:
     """Count the calls that took the short way."""
-    return sum(way.calls for ways in world._near.values() for way in ways.values())
+    return sum(way.calls for ways in world._service.counters.near.values() for way in ways.values())
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,8 +1,10 @@
-"""Calls that go straight to the library: right, counted once, errors explained."""
+"""Calls that take a shortcut: right, counted once, errors explained."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives import interpreter
 from closeranks.collectives.problem import OPERATIONS
 
 World = cr.Communicator
@@ -17,16 +20,22 @@ COUNT = 6
 METHODS = [name.capitalize() for name in OPERATIONS]
 
 
+def learn(comm: World) -> None:
+    """Tell a communicator that calls of COUNT elements a block are the library's."""
+    for name in OPERATIONS:
+        for nbytes in (0, 8 * COUNT, 8 * COUNT * comm.size):
+            comm._service.shortcuts.learn(name, nbytes)
+
+
 @pytest.fixture
 def known(world: World | None) -> Iterator[World | None]:
-    """A duplicate where calls of COUNT elements a block are known to be the library's."""
+    """A duplicate whose calls take shortcuts."""
     if world is None:
         yield None
         return
+    assert interpreter.is_loaded()
     duplicate = world.Dup()
-    for name in OPERATIONS:
-        for nbytes in (0, 8 * COUNT, 8 * COUNT * world.size):
-            duplicate._quick[name][nbytes] = 0
+    learn(duplicate)
     yield duplicate
     duplicate.Free()
 
@@ -62,6 +71,11 @@ def result(given: tuple[Any, ...]) -> list[int]:
     return arrays[-1].tolist() if arrays else []
 
 
+def taken(comm: World, method: str) -> int:
+    """How many calls took the shortcut."""
+    return comm._service.shortcuts.calls()[method.lower()]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_it_does_what_the_library_does(known: World, method: str) -> None:
     ours, theirs = arguments(known, method), arguments(known, method)
@@ -69,7 +83,7 @@ def test_it_does_what_the_library_does(known: World, method: str) -> None:
     getattr(MPI.Intracomm, method)(known, *theirs)
     assert result(ours) == result(theirs)
     assert known.statistics().calls == {method.lower(): 1}
-    assert sum(known._quick[method.lower()].values()) == 1
+    assert taken(known, method) == 1
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -107,3 +121,123 @@ def test_a_root_that_disagrees_with_itself_is_refused(known: World, method: str)
     wrong = (first, second[:-1]) if method != "Gatherv" else (first[:-1], second)
     with pytest.raises(cr.UsageError, match=method):
         getattr(known, method)(*wrong, *rest)
+
+
+def test_keywords_and_other_forms_of_counts_take_it_too(known: World) -> None:
+    own, blocks = np.full(COUNT, known.rank), np.zeros(COUNT * known.size, int)
+    expected = np.repeat(np.arange(known.size), COUNT).tolist()
+    counts = [COUNT] * known.size
+    last = known.size - 1
+    for number, form in enumerate((counts, np.array(counts)), 1):
+        blocks[:] = -1
+        known.Allgatherv(own, (blocks, form))
+        assert blocks.tolist() == expected
+        known.Gatherv(own, [blocks, form] if known.rank == last else None, root=last)
+        assert (taken(known, "Allgatherv"), taken(known, "Gatherv")) == (number, number)
+    total = np.zeros(COUNT, int)
+    known.Reduce(own, total, op=MPI.MAX, root=last)
+    assert (total.tolist() == [last] * COUNT) == (known.rank == last) or last == 0
+    assert taken(known, "Reduce") == 1
+
+
+def test_what_it_cannot_take_goes_the_long_way(known: World) -> None:
+    own, blocks = np.full(COUNT, known.rank), np.zeros(COUNT * known.size, int)
+    counts = [COUNT] * known.size
+    places = [COUNT * rank for rank in range(known.size)]
+    known.Bcast(own, algorithm="native")
+    known.Bcast(buf=own)
+    known.Bcast([own, MPI.LONG])
+    known.Bcast(own[:-1])
+    known.Allgather(own, blocks, algorithm="auto")
+    known.Allgatherv(own, [blocks, (counts, places)])
+    known.Allgatherv(own, [blocks, tuple(counts), places, MPI.LONG])
+    known.Allgatherv(own, [blocks, counts, MPI.LONG])
+    calls = known.statistics().calls
+    assert calls == {"bcast": 4, "allgather": 1, "allgatherv": 3}
+    # A keyword of ours, or a buffer named, is told apart by the method, which asks again.
+    shortcuts = {name: n for name, n in known._service.shortcuts.calls().items() if n}
+    assert shortcuts == {"bcast": 1, "allgather": 1}
+
+
+def test_in_place_takes_it_where_the_size_stands_in_what_is_received(known: World) -> None:
+    total = np.full(COUNT, known.rank)
+    known.Allreduce(MPI.IN_PLACE, total)
+    assert total.tolist() == [sum(range(known.size))] * COUNT
+    assert taken(known, "Allreduce") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [(None,), (), (np.zeros(COUNT), -1), (np.zeros(COUNT), 0.5), (np.zeros(COUNT), 1 << 70),
+     (np.zeros(COUNT), 0, 1), (np.zeros(COUNT), "0")],
+)  # fmt: skip
+def test_nonsense_is_told_as_the_method_tells_it(known: World, wrong: tuple[Any, ...]) -> None:
+    told = []
+    for call in (known.Bcast, type(known).Bcast.__get__(known)):
+        with pytest.raises((TypeError, ValueError, OverflowError)) as error:
+            call(*wrong)
+        told.append((type(error.value), str(error.value)))
+    assert told[0] == told[1]
+    assert taken(known, "Bcast") == 0
+
+
+@pytest.mark.parametrize("counts", [[-1, 9], [1 << 62] * 4, [0.5], "ab", None, [None]])
+def test_counts_that_are_none_go_the_long_way(known: World, counts: Any) -> None:
+    blocks = np.zeros(COUNT * known.size, int)
+    with suppress(cr.UsageError, TypeError, ValueError, MPI.Exception):
+        if known.size == 1:
+            known.Gatherv(blocks, [blocks, counts])
+    assert taken(known, "Gatherv") == 0
+
+
+def test_nothing_is_leaked(known: World) -> None:
+    counts, block = [COUNT + 1000] * known.size, np.zeros(COUNT + 1000)
+    blocks = np.zeros((COUNT + 1000) * known.size)
+    spec = [blocks, counts]
+    known._service.shortcuts.learn("allgatherv", blocks.nbytes)
+    everything = (spec, counts, block, blocks, counts[0], known)
+    before = [sys.getrefcount(thing) for thing in everything]
+    for _ in range(100):
+        known.Allgatherv(block, spec)
+    assert [sys.getrefcount(thing) for thing in everything] == before
+    assert taken(known, "Allgatherv") == 100
+
+
+def test_a_method_that_was_held_on_to_takes_it(known: World) -> None:
+    before = type(known).Allreduce.__get__(known)
+    x, y = np.full(COUNT, 1), np.zeros(COUNT, int)
+    before(x, y)
+    assert y.tolist() == [known.size] * COUNT
+    before(x[:-1], y[:-1])
+    assert taken(known, "Allreduce") == 1
+
+
+def test_options_forbid_it_and_their_end_allows_it(known: World) -> None:
+    buffer = np.zeros(COUNT)
+    known.Bcast(buffer)
+    with known.using(algorithm="native"):
+        known.Bcast(buffer)
+        assert taken(known, "Bcast") == 1
+    known.Bcast(buffer)
+    assert taken(known, "Bcast") == 2
+
+
+def test_a_method_of_ones_own_is_not_replaced(known: World) -> None:
+    class Louder(cr.Communicator):
+        def Bcast(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("heard")
+
+    service = known._service
+    louder = Louder.adopt(
+        MPI.Intracomm(service.plain.Dup()),
+        service.family,
+        known.hierarchy,
+        chooser=service.chooser,
+        seats=known._seats,
+    )
+    learn(louder)
+    with pytest.raises(RuntimeError, match="heard"):
+        louder.Bcast(np.zeros(COUNT))
+    louder.Allreduce(np.zeros(COUNT), np.zeros(COUNT))
+    assert taken(louder, "Allreduce") == 1
+    louder.Free()

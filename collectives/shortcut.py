@@ -1,0 +1,294 @@
+"""Shortcuts: calls that are known to be the library's cost what it takes.
+
+Python takes half a microsecond to look at the arguments of a call, and several
+where ranks share a core, for all that it looks at has left the caches since.
+So where calls of a size are settled to go to the library, the communicator's
+method is replaced by a builtin function of machine code that looks whether the
+call is a known one, by its `Rule`, and then calls the library's method, else
+ours. It knows nothing that the method does not; whatever it cannot take, or
+mpi4py refuses, goes the long way, where errors are explained.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives import interpreter
+from closeranks.collectives.native import UNREADABLE
+
+if TYPE_CHECKING:
+    from closeranks.collectives.demand import Demand
+
+#: Sizes of an operation that are known at most.
+MOST: Final = 64
+#: METH_FASTCALL | METH_KEYWORDS.
+_FLAGS: Final = 0x80 | 0x02
+
+
+class Rule(NamedTuple):
+    """Which arguments tell whether a call is known; -1 where none does.
+
+    Attributes
+    ----------
+    sized : int
+        Its bytes are the size of the call.
+    whole : int
+        Has as many such blocks as there are ranks.
+    equal : int
+        Has as many bytes.
+    vector, second : int
+        Are ``[buffer, counts]``, whose blocks lie inside the buffer.
+    part : int
+        Has the bytes of this rank's block of ``vector``.
+    given : int
+        Must be there, and not None.
+    root : int
+        The root; other ranks look only at ``sized``.
+    by_total : bool
+        Whether all blocks of ``vector`` are the size.
+    """
+
+    sized: int = -1
+    whole: int = -1
+    equal: int = -1
+    vector: int = -1
+    second: int = -1
+    part: int = -1
+    given: int = -1
+    root: int = -1
+    by_total: bool = False
+
+
+RULES: Final[dict[str, Rule]] = {
+    "barrier": Rule(),
+    "bcast": Rule(sized=0, root=1),
+    "reduce": Rule(sized=0, root=3),
+    "allreduce": Rule(sized=1),
+    "reduce_scatter_block": Rule(sized=0),
+    "reduce_scatter": Rule(sized=0, given=2),
+    "allgather": Rule(sized=0, whole=1),
+    "allgatherv": Rule(vector=1, part=0, by_total=True),
+    "gather": Rule(sized=0, whole=1, root=2),
+    "gatherv": Rule(vector=1, part=0, root=2),
+    "scatter": Rule(sized=1, whole=0, root=2),
+    "scatterv": Rule(vector=0, part=1, root=2),
+    "alltoall": Rule(sized=0, equal=1),
+    "alltoallv": Rule(vector=0, second=1),
+    "scan": Rule(sized=1),
+    "exscan": Rule(sized=1),
+}
+#: Functions of the interpreter, in the order of the record.
+_FUNCTIONS = (
+    "PyObject_Vectorcall",
+    "PyObject_GetAttr",
+    "PyNumber_AsSsize_t",
+    "PySequence_Size",
+    "PySequence_GetItem",
+    "Py_DecRef",
+    "PyErr_Clear",
+    "PyErr_ExceptionMatches",
+)
+#: What they are told, in the order of the record; the strings as every caller has them.
+_OBJECTS = (
+    *map(sys.intern, ("nbytes", "itemsize", "root", "op")),
+    OverflowError,
+    UNREADABLE,
+    None,
+    list,
+    np.ndarray,
+)
+
+
+class _Method(ctypes.Structure):
+    """``PyMethodDef``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class Shortcuts:
+    """The calls of one communicator that are known to be the library's.
+
+    All its ranks learn the same sizes in the same order.
+
+    Parameters
+    ----------
+    member : MPI.Intracomm
+        The communicator, whose methods are replaced; not kept alive.
+
+    Attributes
+    ----------
+    probes : dict of str to callable
+        Operation -> what does a call, given all its arguments, if it is a known
+        one, and returns `NotImplemented` if it is not: for who holds on to a
+        method that has been replaced since, or calls it from one of his own.
+    """
+
+    def __init__(self, member: MPI.Intracomm) -> None:
+        self._member = weakref.ref(member)
+        self._sizes: dict[str, dict[int, int]] = {name: {} for name in RULES}
+        self._tables: dict[str, NDArray[np.int64]] = {}
+        self._methods: dict[str, str] = {}
+        self._allowed = False
+        self.probes: dict[str, Callable[..., object]] = {}
+
+    def is_known(self, operation: str, nbytes: int | None) -> bool:
+        """Tell whether calls of a size are the library's.  Local."""
+        return nbytes in self._sizes[operation]
+
+    def learn(self, operation: str, nbytes: int) -> None:
+        """Note that calls of a size are the library's.  Local.
+
+        Parameters
+        ----------
+        operation : str
+            The operation.
+        nbytes : int
+            What its `Rule` tells, 0 where it tells none.
+        """
+        sizes = self._sizes[operation]
+        if nbytes not in sizes and len(sizes) < MOST:
+            table = self._table(operation)
+            table[len(sizes), 0] = nbytes
+            sizes[nbytes] = len(sizes)
+        if self._allowed:
+            self._install(operation)
+
+    def calls(self) -> dict[str, int]:
+        """Count the calls that took a shortcut, by operation.  Local."""
+        return {name: int(table[:, 1].sum()) for name, table in self._tables.items()}
+
+    def allow(self, allowed: bool) -> None:
+        """Let known calls go straight, or none.  Local."""
+        self._allowed = allowed
+        for operation in self._tables if allowed else ():
+            self._install(operation)
+        member = self._member()
+        if member is not None and not allowed:
+            for method in self._methods.values():
+                del member.__dict__[method]
+            self._methods.clear()
+            self.probes.clear()
+
+    def _table(self, operation: str) -> NDArray[np.int64]:
+        """Give sizes and calls; a row of -1 and 0 ends them."""
+        if operation not in self._tables:
+            self._tables[operation] = np.array([(-1, 0)] * (MOST + 1), np.int64)
+        return self._tables[operation]
+
+    def _install(self, operation: str) -> None:
+        """Replace a method, unless a class derived from ours has its own."""
+        member, method = self._member(), operation.capitalize()
+        if operation in self.probes or member is None or not _is_possible():
+            return
+        record = _record(member, operation, self._table(operation))
+        self.probes[operation] = _builtin(member, method, _not_known, record)
+        ours = getattr(type(member), method)
+        if ours.__module__.startswith("closeranks.collectives."):
+            member.__dict__[method] = _builtin(member, method, ours.__get__(member), record)
+            self._methods[operation] = method
+
+
+def size_of(demand: Demand) -> int | None:
+    """Give the bytes by which a shortcut knows a call, see `Rule`.
+
+    Parameters
+    ----------
+    demand : Demand
+        A call that went to the library.
+
+    Returns
+    -------
+    int or None
+        None where it knows none.
+    """
+    if demand.planned or demand.native:
+        return None
+    if demand.operation in ("alltoall", "reduce_scatter_block"):
+        return demand.nbytes * demand.size
+    if demand.operation == "allgatherv" and demand.target is not None:
+        return demand.target.nbytes
+    if demand.operation == "reduce_scatter" and demand.source is not None:
+        return demand.source.nbytes
+    return demand.nbytes
+
+
+def _not_known(*_: object, **__: object) -> object:
+    return NotImplemented
+
+
+def _record(
+    member: MPI.Intracomm, operation: str, table: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Write down what the code needs to know; the table stays alive with it."""
+    from closeranks.collectives import shortcut_code as code
+
+    record = np.zeros(code.RECORD, np.int64)
+    record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
+    record[code.NBYTES : code.MEMBERS] = list(map(id, _OBJECTS))
+    record[code.MEMBERS], record[code.PLACE] = member.size, member.rank
+    record[code.SIZED : code.KNOWN] = RULES[operation]
+    record[code.KNOWN] = table.ctypes.data
+    return record, table
+
+
+def _builtin(
+    member: MPI.Intracomm,
+    method: str,
+    ours: Callable[..., object],
+    record: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> Callable[..., object]:
+    """Make a function that calls the library's method or ours."""
+    library = getattr(MPI.Intracomm, method).__get__(member)
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    made: Callable[..., object] = new(
+        ctypes.addressof(_definition(method)), (library, ours, *record), None
+    )
+    return made
+
+
+@cache
+def _definition(method: str) -> _Method:
+    """Describe a function to the interpreter, which keeps the description for good."""
+    from closeranks.collectives.shortcut_code import CODE
+
+    doc = f"{method}(...): see closeranks.collectives.communicator.Communicator.{method}"
+    return _Method(method.encode(), CODE.address, _FLAGS, doc.encode())
+
+
+def _address(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+
+
+@cache
+def _is_readable() -> bool:
+    """Whether tuples and arrays lie in memory as the code reads them."""
+    array = np.zeros(1)
+    items = (None, None, array)
+    word = ctypes.c_int64.from_address
+    return (
+        sys.implementation.name == "cpython"
+        and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
+        and word(id(array) + object.__basicsize__).value == array.ctypes.data
+        and word(id(array) + object.__basicsize__ - 8).value == id(np.ndarray)
+    )
+
+
+def _is_possible() -> bool:
+    """Whether compiled code has been loaded: a call is no time to compile."""
+    return interpreter.is_at_hand() and _is_readable()
