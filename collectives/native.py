@@ -7,6 +7,7 @@ for), a packed copy goes in its place; `cr.MEAN` goes as SUM and is divided.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,8 +110,8 @@ def _finish(demand: Demand, stored: Bytes | None) -> Callable[[], None] | None:
     return finish
 
 
-def run(plain: MPI.Intracomm, given: Handover) -> None:
-    """Call the library and wait.
+def ready(plain: MPI.Intracomm, given: Handover) -> Callable[[], object]:
+    """Prepare a call of the library that waits.
 
     Parameters
     ----------
@@ -118,10 +119,17 @@ def run(plain: MPI.Intracomm, given: Handover) -> None:
         Whose method is called.
     given : Handover
         With what.
+
+    Returns
+    -------
+    callable
+        Takes nothing.
     """
-    getattr(plain, given.method)(*given.arguments)
-    if given.finish is not None:
-        given.finish()
+    call: Callable[[], object] = partial(getattr(plain, given.method), *given.arguments)
+    if given.finish is None:
+        return call
+    finish = given.finish
+    return lambda: (call(), finish())
 
 
 def begin(plain: MPI.Intracomm, given: Handover) -> MPI.Request:

@@ -163,29 +163,34 @@ class Service:
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         name, trial = self.decide(demand, algorithm)
-        if name not in (NATIVE, SHARED):
-            interpreter.prepare(self.world, together=True)  # before the clock starts
         deadline = self.deadline()
-        way = self._near(demand) if name == SHARED and deadline is None else None
+        serve = self._prepared(demand, name, deadline)
         if trial is not None and deadline is None:
             # Start together: else a trial pays for what the one before left undone.
             MPI.Intracomm.Barrier(self.plain)
-        decided = time.perf_counter()
-        if name == NATIVE and deadline is None:
-            native.run(self.plain, native.hand_over(demand))
-            if algorithm == AUTO:
-                self._remember(demand, trial)
-        elif way is not None:
-            way.serve(demand)
-            if trial is None and algorithm == AUTO and demand.divisor() == 1:
-                self.counters.near[demand.operation][way.key] = way
-        else:
-            engine().wait(self.launch(demand, name, deadline))
+        began = time.perf_counter()
+        serve()
         ended = time.perf_counter()
         self.counters.count(operation, name, ended - started)
         if trial is not None:
-            self._learn(trial, ended - decided)
+            self._learn(trial, ended - began)
+        elif algorithm == AUTO and deadline is None:
+            self._remember(demand, name)
         return None
+
+    def _prepared(
+        self, demand: Demand, name: str, deadline: Deadline | None
+    ) -> Callable[[], object]:
+        """Prepare all of a call that later calls of its kind will not have to do."""
+        if name == NATIVE and deadline is None:
+            return native.ready(self.plain, native.hand_over(demand))
+        if name == SHARED and deadline is None:
+            way = self._near(demand)
+            if way is not None:
+                return partial(way.serve, demand)
+        if name not in (NATIVE, SHARED):
+            interpreter.prepare(self.world, together=True)
+        return lambda: engine().wait(self.launch(demand, name, deadline))
 
     def received_counts(self, recvbuf: Spec) -> list[int]:
         """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
@@ -357,12 +362,16 @@ class Service:
                 name = self.chooser.cheapest(problem)
         return name, trial
 
-    def _remember(self, demand: Demand, trial: Trial | None) -> None:
-        """Let the next call of this kind take the shortcut."""
-        if trial is None and self.family.straight and demand.divisor() == 1:
-            size = size_of(demand)
-            if size is not None:
-                self.shortcuts.learn(demand.operation, size)
+    def _remember(self, demand: Demand, name: str) -> None:
+        """Let the next call of this kind take a short way."""
+        if not self.family.straight or demand.divisor() != 1:
+            return
+        size = size_of(demand)
+        if name == NATIVE and size is not None:
+            self.shortcuts.learn(demand.operation, size)
+        way = self._near(demand) if name == SHARED else None
+        if way is not None:
+            self.counters.near[demand.operation][way.key] = way
 
     def _known_near(self, operation: str, arguments: tuple[Any, ...]) -> Near | None:
         """Give the short way of a call that is known to be served by a kernel."""

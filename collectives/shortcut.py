@@ -90,7 +90,7 @@ RULES: Final[dict[str, Rule]] = {
 _FUNCTIONS = (
     "PyObject_Vectorcall",
     "PyObject_GetAttr",
-    "PyNumber_AsSsize_t",
+    "PyLong_AsSsize_t",
     "PySequence_Size",
     "PySequence_GetItem",
     "Py_DecRef",
@@ -100,7 +100,6 @@ _FUNCTIONS = (
 #: What they are told, in the order of the record; the strings as every caller has them.
 _OBJECTS = (
     *map(sys.intern, ("nbytes", "itemsize", "root", "op")),
-    OverflowError,
     UNREADABLE,
     None,
     list,
@@ -277,13 +276,15 @@ def _address(name: str) -> int:
 
 @cache
 def _is_readable() -> bool:
-    """Whether tuples and arrays lie in memory as the code reads them."""
+    """Whether tuples, lists and arrays lie in memory as the code reads them."""
     array = np.zeros(1)
     items = (None, None, array)
+    listed = [None, array]
     word = ctypes.c_int64.from_address
     return (
         sys.implementation.name == "cpython"
         and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
+        and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
         and word(id(array) + object.__basicsize__).value == array.ctypes.data
         and word(id(array) + object.__basicsize__ - 8).value == id(np.ndarray)
     )

@@ -20,18 +20,19 @@ from numba.extending import intrinsic
 VECTORCALL, GETATTR, AS_SSIZE, SIZE, ITEM, DECREF, CLEAR, MATCHES = range(8)
 #: Objects: names, the errors that send a call the long way, None, and the types of
 #: counts that can be read here.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, TOO_LONG, UNREADABLE, NONE, LIST, ARRAY = range(8, 17)
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, ARRAY = range(8, 16)
 #: The communicator's size and rank.
-MEMBERS, PLACE = range(17, 19)
+MEMBERS, PLACE = range(16, 18)
 #: The rule: which argument tells the size, which has as many blocks as members,
 #: which has equal bytes, which are vectors, which is a vector's own block, which
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
-SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(19, 28)
+SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(18, 27)
 #: Address of the known sizes, each with its calls; -1 ends them.
-KNOWN: Final = 28
-RECORD: Final = 29
+KNOWN: Final = 27
+RECORD: Final = 28
 
-#: Where the first item of a tuple lies, the type of an object, and the memory of an array.
+#: Where the first item of a tuple lies, the type of an object, and the memory of an array;
+#: that of a list lies one word further.
 _ITEMS: Final = tuple.__basicsize__
 _TYPE: Final = object.__basicsize__ - 8
 _DATA: Final = object.__basicsize__
@@ -117,7 +118,7 @@ def place(record: int, column: int) -> int:
 @_compiled
 def number(record: int, thing: int) -> int:
     """Read an integer object; -1 if it is none, or negative."""
-    value = call2(place(record, AS_SSIZE), thing, place(record, TOO_LONG))
+    value = call1(place(record, AS_SSIZE), thing)
     if value < 0:
         call1(place(record, CLEAR), 0)
         return -1
@@ -152,7 +153,8 @@ def item(record: int, sequence: int, index: int) -> int:
 def counted(record: int, buffer: int, counts: int) -> tuple[int, int]:
     """Give the bytes of this rank's block and of all blocks; -1 if they do not fit."""
     kind = word(counts + _TYPE)
-    if kind != place(record, LIST) and kind != place(record, ARRAY):
+    listed = kind == place(record, LIST)
+    if not listed and kind != place(record, ARRAY):
         return -1, -1  # a tuple holds counts and displacements
     members, room = place(record, MEMBERS), attribute(record, buffer, NBYTES)
     unit = attribute(record, buffer, ITEMSIZE)
@@ -160,8 +162,9 @@ def counted(record: int, buffer: int, counts: int) -> tuple[int, int]:
         call1(place(record, CLEAR), 0)
         return -1, -1
     total = own = 0
+    items = word(counts + _DATA + 8) if listed else 0
     for rank in range(members):
-        count = item(record, counts, rank)
+        count = number(record, word(items + 8 * rank)) if listed else item(record, counts, rank)
         if count < 0 or count > room:
             return -1, -1
         total += count
