@@ -326,9 +326,9 @@ class Service:
         )
         choice = self.chooser.choose(call)
         name, trial = choice.algorithm, choice.trial
-        if trial is not None and (trial.winner is not None or not blocking):
-            if trial.winner is None:
-                name = min(choice.predictions, key=lambda known: choice.predictions[known])
+        if not blocking:
+            name, trial = self.chooser.unattended(choice), None
+        elif trial is not None and trial.winner is not None:
             trial = None
         if name != NATIVE:
             problem = self.bindings.problem(demand)

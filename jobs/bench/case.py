@@ -109,6 +109,22 @@ class Case:
         keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
         return self._call(self._comm, self._send, self._receive, **keywords)
 
+    def begins(self, algorithm: str) -> Callable[[], MPI.Request]:
+        """Return the call that starts the operation and does not wait.
+
+        Parameters
+        ----------
+        algorithm : str
+            As for `ours`.
+
+        Returns
+        -------
+        callable
+            Takes nothing, returns a request; collective.
+        """
+        keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+        return self._call(self._comm, self._send, self._receive, prefix="I", **keywords)
+
     def native(self, plain: MPI.Intracomm) -> Callable[[], object]:
         """Return the call of mpi4py itself on the same buffers.
 
@@ -130,14 +146,21 @@ class Case:
         return self._call(plain, _known(self._send), _known(self._receive))
 
     def _call(
-        self, comm: MPI.Intracomm, send: Array | None, receive: Array | None, **keywords: Any
-    ) -> Callable[[], object]:
+        self,
+        comm: MPI.Intracomm,
+        send: Array | None,
+        receive: Array | None,
+        *,
+        prefix: str = "",
+        **keywords: Any,
+    ) -> Callable[[], Any]:
         """Bind the arguments, so that a call costs nothing of ours."""
         collective = self._collective
         if collective.reduces:
             keywords["op"] = reduction(self.problem.pattern.op)
         arguments = collective.arguments(self.problem, send, receive)
-        return partial(getattr(comm, collective.method), *arguments, **keywords)
+        method = prefix + (collective.method.lower() if prefix else collective.method)
+        return partial(getattr(comm, method), *arguments, **keywords)
 
 
 def _known(array: Array | None) -> Array | None:

@@ -10,6 +10,8 @@ from closeranks.jobs.bench.catalogue import COLLECTIVES
 POINT_TO_POINT = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
 LOCAL = ("pack",)
 NAMES = (*COLLECTIVES, *POINT_TO_POINT, "steps", *LOCAL)
+#: Measured when named, and not by ``all``.
+APART = ("overlap", "init")
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -23,7 +25,7 @@ def expand(names: Iterable[str]) -> list[str]:
     Returns
     -------
     list of str
-        Names in `NAMES`, in the order they were first typed.
+        Names in `NAMES` or `APART`, in the order they were first typed.
 
     Raises
     ------
@@ -32,12 +34,12 @@ def expand(names: Iterable[str]) -> list[str]:
     """
     chosen: dict[str, None] = {}
     for name in names:
-        if name not in (*NAMES, "all"):
-            choices = " ".join((*NAMES, "all"))
+        if name not in (*NAMES, *APART, "all"):
+            choices = " ".join((*NAMES, *APART, "all"))
             raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {choices}")
         chosen.update(dict.fromkeys(NAMES if name == "all" else (name,)))
     if not chosen:
-        raise UsageError("bench", "no benchmark named", f"choose from: {' '.join(NAMES)} all")
+        raise UsageError("bench", "no benchmark named", f"choose from: {' '.join((*NAMES, *APART))} all")
     return list(chosen)
 
 
@@ -52,7 +54,7 @@ def collectives_among(names: Iterable[str]) -> list[str]:
     Returns
     -------
     list of str
-        Without the point-to-point and local benchmarks and ``steps``.
+        Those in `COLLECTIVES`.
 
     Raises
     ------
