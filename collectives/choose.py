@@ -184,9 +184,8 @@ class Chooser:
         if trial is not None:
             known = choice.predictions
             name = trial.winner or min(known, key=lambda one: known[one])
-        measured = {} if trial is None else trial.agreed_s
-        plans = {one: measured.get(one, s) for one, s in choice.predictions.items()}
-        plans.pop(NATIVE, None)
+        times = trial.agreed_s if trial is not None and trial.agreed_s else choice.predictions
+        plans = {one: seconds for one, seconds in times.items() if one != NATIVE}
         if name != NATIVE or not plans:
             return name
         best = min(plans, key=lambda one: plans[one])

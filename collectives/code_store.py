@@ -12,7 +12,7 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,6 +88,14 @@ def compiled(code: Any, signature: Any) -> Any:
             with _alone():
                 _make(code, signature)  # loads it if another process was faster
     return code
+
+
+def types_of(arguments: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the signature that a call with these arguments has.  Local."""
+    from numba.core.typing.typeof import typeof
+
+    typed: Callable[[Any], Any] = typeof
+    return tuple(typed(one) for one in arguments)
 
 
 def is_stored(code: Any, signature: Any) -> bool:

@@ -319,18 +319,14 @@ def _combine(bound: Bound) -> int:
 
 def warm_up() -> None:
     """Load the loop for this library's handles, and run no steps at all.  Local."""
-    from numba import typeof
-
     nothing = _nothing()
-    code_store.compiled(sweep.advance, tuple(typeof(one) for one in nothing))
+    code_store.compiled(sweep.advance, code_store.types_of(nothing))
     sweep.advance(*nothing)
 
 
 def is_stored() -> bool:
     """Whether the loop lies on disk, ready to be loaded.  Local."""
-    from numba import typeof
-
-    return code_store.is_stored(sweep.advance, tuple(typeof(one) for one in _nothing()))
+    return code_store.is_stored(sweep.advance, code_store.types_of(_nothing()))
 
 
 def _nothing() -> tuple[NDArray[Any], ...]:

@@ -89,9 +89,8 @@ class Case:
         expected = self._collective.expected(self.problem)
         if expected is None or self._receive is None:
             return 0
-        if self.problem.pattern.op == "mean" and self._collective.reduces:
-            return _far(self._receive, expected)
-        return int(np.count_nonzero(~(self._receive == expected)))
+        rounded = self.problem.pattern.op == "mean" and self._collective.reduces
+        return differing(self._receive, expected, rounded=rounded)
 
     def ours(self, algorithm: str) -> Callable[[], object]:
         """Return the call through closeranks with an algorithm.
@@ -168,6 +167,24 @@ def _known(array: Array | None) -> Array | None:
     if array is None or array.dtype.name not in {"bfloat16", "float16"}:
         return array
     return array.view(np.uint16)
+
+
+def differing(found: Array, expected: Array, *, rounded: bool) -> int:
+    """Count wrong elements; local.
+
+    Parameters
+    ----------
+    found, expected : ndarray
+        Of one type.
+    rounded : bool
+        Whether the last two digits may differ.
+
+    Returns
+    -------
+    int
+        A NaN is wrong.
+    """
+    return _far(found, expected) if rounded else int(np.count_nonzero(~(found == expected)))
 
 
 def _far(found: Array, expected: Array) -> int:

@@ -241,7 +241,9 @@ def _collectives(words: str) -> tuple[str, ...]:
     names = words.split(",")
     found = collectives_among(names)
     if len(found) < len(names):
-        raise UsageError("bench --of", f"not all collectives: {words}", "as in --of allreduce,bcast")
+        raise UsageError(
+            "bench --of", f"not all collectives: {words}", "as in --of allreduce,bcast"
+        )
     return tuple(found)
 
 

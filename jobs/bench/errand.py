@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from closeranks.jobs.bench.case import reduction
+from closeranks.jobs.bench.case import differing, reduction
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -117,9 +117,11 @@ class Gradients:
 
     def wrong(self) -> int:
         """Count this rank's wrong elements after one run; local."""
-        pairs = ((array, self._pattern.reduced(self._ranks, start, self._each))
-                 for start, array in self._parts())  # fmt: skip
-        return sum(int(np.count_nonzero(~(found == expected))) for found, expected in pairs)
+        rounded = self._pattern.op == "mean"
+        return sum(
+            differing(array, self._pattern.reduced(self._ranks, start, self._each), rounded=rounded)
+            for start, array in self._parts()
+        )
 
     def close(self) -> None:
         """Close the buckets."""

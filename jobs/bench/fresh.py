@@ -5,6 +5,7 @@ Imports nothing at its top but what Python has imported itself.
 
 from __future__ import annotations
 
+import runpy
 import sys
 import time
 
@@ -21,11 +22,10 @@ def main() -> None:
     mpi_init_s = time.perf_counter() - began
     laps, wrong = _start()
 
-    from closeranks.__main__ import main as command
     from closeranks.jobs.bench.start import take
 
     take({"mpi_init_s": mpi_init_s, **laps}, wrong)
-    command()
+    runpy.run_module("closeranks", run_name="__main__")
 
 
 def _start() -> tuple[dict[str, float], int]:

@@ -35,11 +35,10 @@ def expand(names: Iterable[str]) -> list[str]:
     chosen: dict[str, None] = {}
     for name in names:
         if name not in (*NAMES, *APART, "all"):
-            choices = " ".join((*NAMES, *APART, "all"))
-            raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {choices}")
+            raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {_choices()}")
         chosen.update(dict.fromkeys(NAMES if name == "all" else (name,)))
     if not chosen:
-        raise UsageError("bench", "no benchmark named", f"choose from: {' '.join((*NAMES, *APART))} all")
+        raise UsageError("bench", "no benchmark named", f"choose from: {_choices()}")
     return list(chosen)
 
 
@@ -62,3 +61,8 @@ def collectives_among(names: Iterable[str]) -> list[str]:
         As `expand`.
     """
     return [name for name in expand(names) if name in COLLECTIVES]
+
+
+def _choices() -> str:
+    """List all that can be typed."""
+    return " ".join((*NAMES, *APART, "all"))

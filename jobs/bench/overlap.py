@@ -63,9 +63,7 @@ class _Computing:
         self.seconds[-1] += time.perf_counter() - began
 
 
-def measure_overlap(
-    session: Session, operation: str, algorithm: str, nbytes: int
-) -> Iterator[Row]:
+def measure_overlap(session: Session, operation: str, algorithm: str, nbytes: int) -> Iterator[Row]:
     """Measure one size; collective.
 
     Parameters

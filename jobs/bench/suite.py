@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench import overlap, start
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.comparison import check_comparable
 from closeranks.jobs.bench.line import measure
 from closeranks.jobs.bench.matrix import as_table, measure_matrix
 from closeranks.jobs.bench.names import LOCAL
-from closeranks.jobs.bench import overlap, start
 from closeranks.jobs.bench.packs import HEAD, as_line, measure_packs
 from closeranks.jobs.bench.points import measure_points
 from closeranks.jobs.bench.progress import Progress
@@ -210,8 +210,8 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
         for i, row in enumerate(measure_packs(session)):
             yield row, [as_line(row)] if i else [HEAD, as_line(row)]
     elif item.name == "overlap":
-        rows = overlap.measure_overlap(session, item.operation, item.algorithm, item.nbytes)
-        for i, row in enumerate(rows):
+        found = overlap.measure_overlap(session, item.operation, item.algorithm, item.nbytes)
+        for i, row in enumerate(found):
             yield row, [overlap.as_line(row)] if i else [overlap.head(), overlap.as_line(row)]
     elif item.name == "init":
         row = start.measure_start(session)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 #: Elements of a call of about a millisecond, and of one of about 5 us.  NumPy keeps the GIL
 #: over up to 500 elements and lets go of it above.
 _ELEMENTS = {"long": 1 << 16, "short": 250}
-#: Calls are timed together for so long at least.
-_LEAST_S = 0.05
+#: Calls are timed together for so long, or for half of what is wanted.
+_LEAST_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Work:
         """
         calls = 1
         took = together(plain, self.call, calls)
-        while took < min(seconds, _LEAST_S):
+        while took < min(seconds / 2, _LEAST_S):
             calls *= 4
             took = together(plain, self.call, calls)
         return max(1, round(seconds / took * calls))
