@@ -9,6 +9,7 @@ them, so that it does not matter who waits for whom otherwise.
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import sys
 import time
@@ -51,6 +52,8 @@ def loading() -> Iterator[None]:
     """
     began = time.perf_counter()
     _Spent.depth += 1
+    collects = gc.isenabled()
+    gc.disable()  # many new objects, no garbage: it would look through them all
     stubs = _stubs()
     sys.modules.update(stubs)
     try:
@@ -59,6 +62,8 @@ def loading() -> Iterator[None]:
         for name, stub in stubs.items():
             if sys.modules.get(name) is stub:
                 del sys.modules[name]
+        if collects:
+            gc.enable()
         _Spent.depth -= 1
         if not _Spent.depth:
             _Spent.seconds += time.perf_counter() - began

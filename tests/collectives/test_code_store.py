@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -61,9 +62,13 @@ def test_time_spent_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(10))
     monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
     monkeypatch.setattr(code_store._Spent, "seconds", 0.0)
-    with code_store.loading(), code_store.loading():
-        pass
-    assert code_store.spent_s() == 2.0
+    assert gc.isenabled()
+    with code_store.loading():
+        with code_store.loading():
+            pass
+        assert not gc.isenabled(), "until all is loaded"
+    assert gc.isenabled()
+    assert code_store.spent_s() == 1.0
 
 
 def test_the_lock_is_given_back_by_a_failure(
