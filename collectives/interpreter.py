@@ -125,7 +125,7 @@ def is_loaded() -> bool:
 
 
 def _is_there(world: World) -> bool:
-    """Wait for the first rank of this node to compile, unless the disk has it already.
+    """Wait for the first rank of this node to compile, unless that is done.
 
     What is in flight goes on.  Numba, which takes the most time once all is on
     disk, is imported meanwhile.

@@ -1,4 +1,4 @@
-"""The program of ``closeranks bench init``: times its start, then runs the command.
+"""The program of ``closeranks bench init``: times its start, then goes on.
 
 Imports nothing at its top but what Python has imported itself.
 """

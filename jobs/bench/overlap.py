@@ -220,14 +220,14 @@ def _samples(session: Session, pure_s: float) -> int:
 
 
 def _typical(session: Session, errand: Errand) -> float:
-    """Find out how long the communication takes alone; the first call is not typical."""
+    """Find out how long the communication takes alone, but for its first call."""
     call = partial(errand.run, _nothing)
     together(session.plain, call, 1)
     return together(session.plain, call, 2) / 2
 
 
 def _wrong(session: Session, errand: Errand, work: Work) -> int:
-    """Run once on spoiled buffers while computing, and count wrong elements of all ranks."""
+    """Run once on spoiled buffers while computing; count what is wrong."""
     errand.refill()
     errand.run(lambda _k, _n: work.run(1))
     return int(session.plain.allreduce(errand.wrong()))

@@ -1,4 +1,4 @@
-"""The benchmark ``init``: from the return of MPI_Init to the first large all-reduce.
+"""The benchmark ``init``: from MPI_Init to the first large all-reduce.
 
 A process that has read a command line has imported half of the package, so
 each rank becomes another one: `become_fresh` replaces the program by
