@@ -38,6 +38,9 @@ UNSIZED = frozenset({"gatherv", "scatterv", "alltoallv"})
 MOST_TRIED, NEAR = 4, 1.2
 #: Rounds of a trial by what a call is predicted to take: (seconds below, rounds).
 ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
+#: From so many seconds on a call that nobody waits for is a plan: the library's own makes
+#: no way while the program computes. A shorter one is not worth a thread.
+UNATTENDED_S = 1e-3
 _TYPICAL_BYTES = 4096
 #: All-reduces whose price stands for ours where the library's is guessed.
 _YARDSTICKS = ("recursive_doubling", "rabenseifner")
@@ -160,6 +163,33 @@ class Chooser:
         if trial is None or trial.winner is None:
             return known
         return known._replace(algorithm=trial.winner, predicted_s=trial.agreed_s[trial.winner])
+
+    @staticmethod
+    def unattended(choice: Choice) -> str:
+        """Name the algorithm of a call that nobody waits for, see `UNATTENDED_S`.
+
+        Parameters
+        ----------
+        choice : Choice
+            For a blocking call of that kind.
+
+        Returns
+        -------
+        str
+            The fastest, or the fastest plan if the library's would stand still
+            for long.
+        """
+        trial = choice.trial
+        name = choice.algorithm
+        if trial is not None:
+            known = choice.predictions
+            name = trial.winner or min(known, key=lambda one: known[one])
+        times = trial.agreed_s if trial is not None and trial.agreed_s else choice.predictions
+        plans = {one: seconds for one, seconds in times.items() if one != NATIVE}
+        if name != NATIVE or not plans:
+            return name
+        best = min(plans, key=lambda one: plans[one])
+        return best if plans[best] >= UNATTENDED_S else NATIVE
 
     def cheapest(self, problem: Problem) -> str:
         """Name of the cheapest plan for exactly this problem, native left aside."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from closeranks.collectives import code_store
 from closeranks.collectives.operations import Mean, name_of
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def combiner_of(name: str | None, dtype: np.dtype[Any]) -> Combiner | None:
             return None
     elif dtype.char not in _TYPES[name]:
         return None
-    from closeranks.collectives import machine_code
+    with code_store.loading():
+        from closeranks.collectives import machine_code
 
-    return Combiner(*machine_code.compiled(name, dtype))
+        return Combiner(*machine_code.compiled(name, dtype))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Final
@@ -29,6 +30,8 @@ _WAITING_NS: Final = 5_000
 #: stays long because coming back means to queue for the GIL, 5 ms behind a program that
 #: computes, and it sleeps because a yield costs a time slice where a core is shared.
 _DRIVING: Final = (20_000_000, 30_000, 50)
+#: How long it stays with one of several executions at most.
+_SHARING_NS: Final = 5_000_000
 
 
 class Engine:
@@ -55,6 +58,7 @@ class Engine:
         #: Not 0 while a thread wants the lock from one that waits in compiled code.
         self._wanted = np.zeros(1, np.int64)
         self._driving = Patience(*_DRIVING, self._wanted.ctypes.data)
+        self._moved_ns = 0
 
     @property
     def in_flight(self) -> tuple[Execution, ...]:
@@ -129,15 +133,28 @@ class Engine:
         try:
             moved = False
             if len(self._flying) > 1:
-                patience = None  # it would keep the others from moving
+                patience = self._shared(patience)
             for execution in tuple(self._flying):
                 before = execution.completed
                 self._advance(execution, patience)
                 moved = moved or execution.completed != before
+                patience = None  # the rest wait for the first, which is the next to finish
+            if moved:
+                self._moved_ns = time.monotonic_ns()
             self._look_now_and_then()
             return moved
         finally:
             self.lock.release()
+
+    def _shared(self, patience: Patience | None) -> Patience | None:
+        """Bound what the thread may stay with one execution where others are in flight.
+
+        A quarter of the time in which nothing has moved: they are late by no more.
+        """
+        if patience is not self._driving:
+            return None
+        still_ns = time.monotonic_ns() - self._moved_ns
+        return self._driving._replace(total_ns=min(still_ns // 4, _SHARING_NS))
 
     def test(self, execution: Execution) -> bool:
         """Advance everything once and return whether ``execution`` has finished.

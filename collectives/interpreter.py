@@ -13,6 +13,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
+from closeranks.collectives import code_store
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
 from closeranks.comms.settings import PREFIX, setting
@@ -77,9 +78,7 @@ def prepare(world: World, *, together: bool) -> None:
     elif world.node.rank == 0 or _Loaded.tried:
         found = is_loaded()
     else:
-        if together and not world.has_compiled:
-            _wait(world)
-        if not world.has_compiled:
+        if not (world.has_compiled or (together and _is_there(world))):
             return
         found = is_loaded()
     world.compiled = found
@@ -114,14 +113,15 @@ def is_loaded() -> bool:
     """
     _Loaded.tried = True
     try:
-        from numba import config
+        with code_store.loading():
+            from numba import config
 
-        if getattr(config, "DISABLE_JIT", False):
-            return False
-        from closeranks.collectives.numbers import warm_up
+            if getattr(config, "DISABLE_JIT", False):
+                return False
+            from closeranks.collectives.numbers import warm_up
 
-        warm_up()
-        importlib.import_module("closeranks.collectives.shortcut_code")
+            warm_up()
+            importlib.import_module("closeranks.collectives.shortcut_code")
     except ImportError:
         return False
     except Exception as error:  # whatever it is, Python can run the plans
@@ -130,16 +130,20 @@ def is_loaded() -> bool:
     return True
 
 
-def _wait(world: World) -> None:
-    """Wait for the first rank of this node; what is in flight goes on.
+def _is_there(world: World) -> bool:
+    """Wait for the first rank of this node to compile, unless that is done.
 
-    Numba, which takes the most time once all is on disk, is imported meanwhile.
+    What is in flight goes on.  Numba, which takes the most time once all is on
+    disk, is imported meanwhile.
     """
-    with suppress(ImportError):
-        importlib.import_module("closeranks.collectives.sweep")
-    wait(
-        lambda: world.has_compiled,
-        progress=engine().progress,
-        abort=lambda: world.check("compile"),
-        deadline=Deadline(_LIMIT_S),
-    )
+    with suppress(ImportError), code_store.loading():
+        if importlib.import_module("closeranks.collectives.numbers").is_stored():
+            return True
+    with code_store.loading():
+        wait(
+            lambda: world.has_compiled,
+            progress=engine().progress,
+            abort=lambda: world.check("compile"),
+            deadline=Deadline(_LIMIT_S),
+        )
+    return world.has_compiled

@@ -30,7 +30,8 @@ class Patience(NamedTuple):
     spin_ns : int
         From then on it makes way for others between two looks.
     pause_us : int
-        The longest sleep between two looks; 0: it yields.
+        The longest sleep between two looks; 0: it yields.  After a long wait it
+        sleeps longer, see `closeranks.collectives.sweep.stay`.
     wanted : int
         Address of an int64: it comes back as soon as that is not 0.
     """

@@ -12,7 +12,9 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
+from numba.core.ccallback import CFunc
 
+from closeranks.collectives import code_store
 from closeranks.collectives.half_types import BFLOAT16, FLOAT16
 
 Loop = Callable[..., None]
@@ -157,8 +159,9 @@ def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, int]:
     addresses: list[int] = []
     for loop, operands in ((pair, 2), (three, 3)):
         signature = types.void(*[pointer] * operands, types.int64)
-        code: Any = numba.cfunc(signature, cache=True)(loop)
-        _KEPT.append(code)
+        code: Any = CFunc(loop, (signature.args, signature.return_type), {}, {})
+        code.enable_caching()
+        _KEPT.append(code_store.compiled(code, code._sig))
         addresses.append(code.address)
     return addresses[0], addresses[1]
 

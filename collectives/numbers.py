@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives import bound as ways
-from closeranks.collectives import sweep
+from closeranks.collectives import code_store, sweep
 from closeranks.collectives import table as columns
 from closeranks.collectives.block import INPUT, OUTPUT
 from closeranks.collectives.combiners import combiner_of
@@ -318,10 +318,22 @@ def _combine(bound: Bound) -> int:
 
 
 def warm_up() -> None:
-    """Load the loop for this library's handles, by running no steps at all.  Local."""
+    """Load the loop for this library's handles, and run no steps at all.  Local."""
+    nothing = _nothing()
+    code_store.compiled(sweep.advance, code_store.types_of(nothing))
+    sweep.advance(*nothing)
+
+
+def is_stored() -> bool:
+    """Whether the loop lies on disk, ready to be loaded.  Local."""
+    return code_store.is_stored(sweep.advance, code_store.types_of(_nothing()))
+
+
+def _nothing() -> tuple[NDArray[Any], ...]:
+    """Make the arrays of a plan without steps."""
     state, kind = np.zeros(sweep.STATES, np.int64), np.int64 if is_wide() else np.int32
     state[sweep.FINISH] = -1
-    sweep.advance(
+    return (
         state, np.zeros((0, sweep.WIDTH), np.int64), np.zeros(0, np.int64),
         np.zeros((sweep.ROWS, 0), np.int64), np.zeros((2, 0), np.int64),
         np.zeros(sweep.FIRST, kind), np.zeros(1, np.int32),

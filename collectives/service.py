@@ -155,7 +155,7 @@ class Service:
         """Serve a blocking call."""
         if algorithm == AUTO:
             probe = self.shortcuts.probes.get(operation)
-            if probe is not None and probe(*arguments) is None:
+            if probe and probe(*arguments) is None:
                 return None
             way = self._known_near(operation, arguments)
             if way is not None:
@@ -194,10 +194,8 @@ class Service:
 
     def received_counts(self, recvbuf: Spec) -> list[int]:
         """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
-        mine = np.array([reductions.received_count("Reduce_scatter", recvbuf)])
-        counts = np.empty(self.size, mine.dtype)
-        self.plain.Allgather(mine, counts)
-        return [int(count) for count in counts]
+        mine = reductions.received_count("Reduce_scatter", recvbuf)
+        return self.plain.allgather(int(mine))
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
@@ -352,9 +350,9 @@ class Service:
         )
         choice = self.chooser.choose(call)
         name, trial = choice.algorithm, choice.trial
-        if trial is not None and (trial.winner is not None or not blocking):
-            if trial.winner is None:
-                name = min(choice.predictions, key=lambda known: choice.predictions[known])
+        if not blocking:
+            name, trial = self.chooser.unattended(choice), None
+        elif trial is not None and trial.winner is not None:
             trial = None
         if name != NATIVE:
             problem = self.bindings.problem(demand)

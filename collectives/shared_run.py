@@ -7,11 +7,13 @@ same answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives import code_store
 from closeranks.collectives.combiners import Combiner, combiner_of
 from closeranks.collectives.look import Look, Poll
 from closeranks.collectives.operations import Reducer
@@ -48,15 +50,25 @@ def kernel_for(operation: str, nbytes: int) -> Kernel:
     callable
         ``kernel(frame, state, source, target, nbytes)``; True when it is over.
     """
-    from closeranks.collectives import node_kernels, node_moves
-
     if operation == "allreduce":
         short = nbytes <= SHORT_BYTES
-        found = node_kernels.allreduce_one_shot if short else node_kernels.allreduce_two_shot
-    else:
-        found = getattr(node_moves, operation)
-    kernel: Kernel = found
-    return kernel
+        return _kernel("allreduce_one_shot" if short else "allreduce_two_shot")
+    return _kernel(operation)
+
+
+@cache
+def _kernel(name: str) -> Kernel:
+    """Load a kernel by its name."""
+    with code_store.loading():
+        from numba import types
+
+        from closeranks.collectives import node_kernels, node_moves
+
+        numbers = types.Array(types.int64, 1, "C")
+        home = node_kernels if name.startswith("allreduce") else node_moves
+        signature = (numbers, numbers, types.int64, types.int64, types.int64)
+        kernel: Kernel = code_store.compiled(getattr(home, name), signature)
+        return kernel
 
 
 def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:

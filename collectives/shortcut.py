@@ -103,7 +103,6 @@ _OBJECTS = (
     UNREADABLE,
     None,
     list,
-    np.ndarray,
 )
 
 
@@ -286,7 +285,7 @@ def _is_readable() -> bool:
         and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
         and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
         and word(id(array) + object.__basicsize__).value == array.ctypes.data
-        and word(id(array) + object.__basicsize__ - 8).value == id(np.ndarray)
+        and word(id(listed) + object.__basicsize__ - 8).value == id(list)
     )
 
 

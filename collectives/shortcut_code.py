@@ -18,18 +18,18 @@ from numba.extending import intrinsic
 
 #: Places in a record (int64). Functions of the interpreter.
 VECTORCALL, GETATTR, AS_SSIZE, SIZE, ITEM, DECREF, CLEAR, MATCHES = range(8)
-#: Objects: names, the errors that send a call the long way, None, and the types of
-#: counts that can be read here.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, ARRAY = range(8, 16)
+#: Objects: names, the errors that send a call the long way, None, and the type of counts
+#: that can be read here.
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST = range(8, 15)
 #: The communicator's size and rank.
-MEMBERS, PLACE = range(16, 18)
+MEMBERS, PLACE = range(15, 17)
 #: The rule: which argument tells the size, which has as many blocks as members,
 #: which has equal bytes, which are vectors, which is a vector's own block, which
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
-SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(18, 27)
+SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(17, 26)
 #: Address of the known sizes, each with its calls; -1 ends them.
-KNOWN: Final = 27
-RECORD: Final = 28
+KNOWN: Final = 26
+RECORD: Final = 27
 
 #: Where the first item of a tuple lies, the type of an object, and the memory of an array;
 #: that of a list lies one word further.
@@ -138,23 +138,9 @@ def attribute(record: int, thing: int, name: int) -> int:
 
 
 @_compiled
-def item(record: int, sequence: int, index: int) -> int:
-    """Read an integer out of a sequence; -1 if there is none."""
-    found = call2(place(record, ITEM), sequence, index)
-    if found == 0:
-        call1(place(record, CLEAR), 0)
-        return -1
-    value = number(record, found)
-    call1(place(record, DECREF), found)
-    return value
-
-
-@_compiled
 def counted(record: int, buffer: int, counts: int) -> tuple[int, int]:
     """Give the bytes of this rank's block and of all blocks; -1 if they do not fit."""
-    kind = word(counts + _TYPE)
-    listed = kind == place(record, LIST)
-    if not listed and kind != place(record, ARRAY):
+    if word(counts + _TYPE) != place(record, LIST):
         return -1, -1  # a tuple holds counts and displacements
     members, room = place(record, MEMBERS), attribute(record, buffer, NBYTES)
     unit = attribute(record, buffer, ITEMSIZE)
@@ -162,9 +148,9 @@ def counted(record: int, buffer: int, counts: int) -> tuple[int, int]:
         call1(place(record, CLEAR), 0)
         return -1, -1
     total = own = 0
-    items = word(counts + _DATA + 8) if listed else 0
+    items = word(counts + _DATA + 8)
     for rank in range(members):
-        count = number(record, word(items + 8 * rank)) if listed else item(record, counts, rank)
+        count = number(record, word(items + 8 * rank))
         if count < 0 or count > room:
             return -1, -1
         total += count

@@ -14,6 +14,7 @@ import numpy as np
 
 from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.node_memory import NEVER, STREAMING, NodeMemory
+from closeranks.collectives.shared_run import kernel_for
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ def settle_streaming(memory: NodeMemory, node: MPI.Intracomm) -> bool:
 
 def _typical_s(memory: NodeMemory, node: MPI.Intracomm) -> list[float]:
     """Median time of an all-reduce whose copies never, or always, stream."""
-    from closeranks.collectives.node_kernels import STREAM, allreduce_two_shot
+    from closeranks.collectives.node_kernels import STREAM
 
+    kernel = kernel_for("allreduce", NBYTES)
     combiner = combiner_of("SUM", np.dtype(np.float32))
     frames = [memory.fresh_frame(combiner, 4) for _ in range(2)]
     for frame, limit in zip(frames, (NEVER, STREAMING), strict=True):
@@ -65,6 +67,6 @@ def _typical_s(memory: NodeMemory, node: MPI.Intracomm) -> list[float]:
         for frame, samples in zip(frames, taken, strict=True):
             node.Barrier()
             started = time.perf_counter()
-            wait(lambda frame=frame: allreduce_two_shot(frame, memory.state, *places, NBYTES))  # type: ignore[misc]
+            wait(lambda frame=frame: kernel(frame, memory.state, *places, NBYTES))  # type: ignore[misc]
             samples.append(time.perf_counter() - started)
     return [float(np.median(samples[WARM:])) for samples in taken]

@@ -36,7 +36,9 @@ N_ARRIVED, CURSOR, POLLS, CODE, TAG = range(8, 13)
 PATIENCE_NS, SPIN_NS, PAUSE_US, WANTED = range(13, 17)
 #: Addresses of functions, and of arrays that MPI writes.
 ISEND, IRECV, TESTSOME, MEMMOVE, YIELD, SLEEP, CLOCK, COMBINE = range(17, 25)
-REQUESTS, COUNTS, STATUSES, STATES = range(25, 29)
+REQUESTS, COUNTS, STATUSES = range(25, 28)
+#: When the wait for messages began, in microseconds of the clock; 0 if nobody has waited.
+SINCE, STATES = range(28, 30)
 
 #: Columns of ``rows``, one row a step.  A message: its address, its length, that of a piece.
 WAY, PEER, SLOT, OPTIONAL, NEXT, N_NEXT, ADDRESS, NBYTES, PIECE = range(9)
@@ -57,6 +59,8 @@ OWNERS, ARRIVED = range(2)
 #: First in ``requests``: handles of the communicator, of MPI_BYTE and of no request.
 COMM, BYTE, NULL, FIRST = range(4)
 
+#: The longest pause, after a wait of 16 times that, in `PAUSE_US`.
+LONG_PAUSES = 5
 #: Phases.
 START, TEST, TAKE = range(3)
 
@@ -318,20 +322,26 @@ def take(
 
 
 @_compiled
-def stay(state: Numbers, since: float) -> bool:
+def stay(state: Numbers, entered: float) -> bool:
     """Say whether to look again, after a pause for others where that is due."""
     if state[PATIENCE_NS] == 0 or state[N_REQUESTS] == 0 or word(state[WANTED]) != 0:
         return False
-    waited_ns = (seconds(state[CLOCK]) - since) * 1e9
-    if waited_ns > state[PATIENCE_NS]:
+    now = seconds(state[CLOCK])
+    if (now - entered) * 1e9 > state[PATIENCE_NS]:
         return False
-    if waited_ns >= state[SPIN_NS]:
-        # A quarter of what it has waited: late by no more than that, and soon asleep.
-        pause_us = min(np.int64(waited_ns / 4e3), state[PAUSE_US])
-        if pause_us > 0:
-            call1(state[SLEEP], np.int32(pause_us))
-        else:
+    if state[PAUSE_US] == 0:
+        if (now - entered) * 1e9 >= state[SPIN_NS]:
             call0(state[YIELD])
+        return True
+    waited_us = np.int64(now * 1e6) - state[SINCE]
+    if waited_us * 1000 >= state[SPIN_NS]:
+        # A quarter of what it has waited: late by no more than that, and soon asleep.  A
+        # sixteenth of a long wait: looks are what a program that computes pays most for.
+        pause_us = max(
+            min(waited_us // 4, state[PAUSE_US]),
+            min(waited_us // 16, LONG_PAUSES * state[PAUSE_US]),
+        )
+        call1(state[SLEEP], np.int32(max(pause_us, 1)))
     return True
 
 
@@ -351,7 +361,7 @@ def advance(
     int
         `IDLE` ... `FAILED`.
     """
-    since = -1.0
+    entered = -1.0
     if state[FINISH] >= 0:
         step = state[FINISH]
         state[FINISH] = -1
@@ -362,19 +372,23 @@ def advance(
             answer = start(state, rows, following, steps, flights, requests)
             if answer != IDLE:
                 return answer
-            state[PHASE] = TEST
-            since = -1.0
+            state[PHASE], entered = TEST, -1.0
         elif state[PHASE] == TEST:
             if not test(state, flights, requests, counts):
                 return FAILED
+            if state[N_ARRIVED] > 0 and state[SINCE] > 0:  # the next one may take as long
+                now_us = np.int64(seconds(state[CLOCK]) * 1e6)
+                state[SINCE] = now_us - (now_us - state[SINCE]) // 4
             if state[N_ARRIVED] > 0 or state[POLLS] > 0:
                 state[PHASE] = TAKE
                 if state[POLLS] > 0:
                     return LOOK
                 continue
-            if since < 0 and state[PATIENCE_NS] > 0:
-                since = seconds(state[CLOCK])
-            if not stay(state, since):
+            if state[PATIENCE_NS] > 0 and entered < 0:
+                entered = seconds(state[CLOCK])
+                if state[SINCE] == 0:
+                    state[SINCE] = np.int64(entered * 1e6)
+            if not stay(state, entered):
                 return IDLE
         else:
             answer = take(state, rows, following, steps, flights)

@@ -79,7 +79,7 @@ class SharedFile:
         """
         if nbytes < 1:
             raise UsageError("shared memory", f"{nbytes} bytes", "ask for at least 1")
-        path = _folder(root or ROOT) / f"{os.getpid()}-{secrets.token_hex(8)}"
+        path = folder(root or ROOT) / f"{os.getpid()}-{secrets.token_hex(8)}"
         handle = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             _reserve(handle, nbytes, path)
@@ -214,23 +214,36 @@ def share(node: MPI.Intracomm, nbytes: int, *, root: Path | None = None) -> Shar
     return made
 
 
-def _folder(root: Path) -> Path:
-    """Return this user's folder below ``root``, made if need be, checked always."""
-    folder = root / f"closeranks-{os.getuid()}"
+def folder(root: Path = ROOT) -> Path:
+    """Return this user's folder in node memory, made if need be, checked always.
+
+    Local.
+
+    Parameters
+    ----------
+    root : Path
+        The file system in memory.
+
+    Raises
+    ------
+    Unavailable
+        If it cannot be made, or is not this user's alone.
+    """
+    path = root / f"closeranks-{os.getuid()}"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = os.lstat(folder)
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = os.lstat(path)
     except OSError as error:
         raise Unavailable(
-            f"node memory {folder}: {error.strerror}", "make /dev/shm writable"
+            f"node memory {path}: {error.strerror}", "make /dev/shm writable"
         ) from error
     private = stat.S_IMODE(found.st_mode) & 0o077 == 0
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or not private:
         raise Unavailable(
-            f"node memory {folder}: not a folder of this user alone (0700, no link)",
+            f"node memory {path}: not a folder of this user alone (0700, no link)",
             "look who made it, then remove it",
         )
-    return folder
+    return path
 
 
 def _reserve(handle: int, nbytes: int, path: Path) -> None:

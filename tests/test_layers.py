@@ -34,8 +34,8 @@ TALKERS = {
         "streaming", "symbolic", "world",
     },
     "jobs": {
-        "bench.case", "bench.command", "bench.exchange", "bench.line", "bench.matrix",
-        "bench.measure", "bench.packs", "bench.steps", "demo", "topology",
+        "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",
+        "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo", "topology",
     },
 }  # fmt: skip
 

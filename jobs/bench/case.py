@@ -90,9 +90,8 @@ class Case:
         expected = self._collective.expected(self.problem)
         if expected is None or self._receive is None:
             return 0
-        if self.problem.pattern.op == "mean" and self._collective.reduces:
-            return _far(self._receive, expected)
-        return int(np.count_nonzero(~(self._receive == expected)))
+        rounded = self.problem.pattern.op == "mean" and self._collective.reduces
+        return differing(self._receive, expected, rounded=rounded)
 
     def ours(self, algorithm: str) -> Callable[[], object]:
         """Return the call through closeranks with an algorithm.
@@ -109,6 +108,22 @@ class Case:
         """
         keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
         return self._call(self._comm, self._send, self._receive, **keywords)
+
+    def begins(self, algorithm: str) -> Callable[[], MPI.Request]:
+        """Return the call that starts the operation and does not wait.
+
+        Parameters
+        ----------
+        algorithm : str
+            As for `ours`.
+
+        Returns
+        -------
+        callable
+            Takes nothing, returns a request; collective.
+        """
+        keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+        return self._call(self._comm, self._send, self._receive, prefix="I", **keywords)
 
     def native(self, plain: MPI.Intracomm) -> Callable[[], object]:
         """Return the call of mpi4py itself on the same buffers.
@@ -131,8 +146,14 @@ class Case:
         return self._call(plain, _known(self._send), _known(self._receive))
 
     def _call(
-        self, comm: MPI.Intracomm, send: Array | None, receive: Array | None, **keywords: Any
-    ) -> Callable[[], object]:
+        self,
+        comm: MPI.Intracomm,
+        send: Array | None,
+        receive: Array | None,
+        *,
+        prefix: str = "",
+        **keywords: Any,
+    ) -> Callable[[], Any]:
         """Bind the arguments, so that a call costs nothing of ours.
 
         The method is looked up at every call, as a program does.
@@ -141,7 +162,8 @@ class Case:
         if collective.reduces:
             keywords["op"] = reduction(self.problem.pattern.op)
         arguments = collective.arguments(self.problem, send, receive)
-        return partial(methodcaller(collective.method, *arguments, **keywords), comm)
+        method = prefix + (collective.method.lower() if prefix else collective.method)
+        return partial(methodcaller(method, *arguments, **keywords), comm)
 
 
 def _known(array: Array | None) -> Array | None:
@@ -149,6 +171,24 @@ def _known(array: Array | None) -> Array | None:
     if array is None or array.dtype.name not in {"bfloat16", "float16"}:
         return array
     return array.view(np.uint16)
+
+
+def differing(found: Array, expected: Array, *, rounded: bool) -> int:
+    """Count wrong elements; local.
+
+    Parameters
+    ----------
+    found, expected : ndarray
+        Of one type.
+    rounded : bool
+        Whether the last two digits may differ.
+
+    Returns
+    -------
+    int
+        A NaN is wrong.
+    """
+    return _far(found, expected) if rounded else int(np.count_nonzero(~(found == expected)))
 
 
 def _far(found: Array, expected: Array) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from closeranks.jobs.bench.pattern import as_dtype, check_op
 from closeranks.jobs.bench.schedule import Effort
 from closeranks.jobs.bench.session import Request, Session, ranks_per_node
 from closeranks.jobs.bench.sizes import parse_sizes
+from closeranks.jobs.bench.start import become_fresh
 from closeranks.jobs.bench.suite import Format, Row, Write, run, run_setting
 from closeranks.jobs.bench.table import Table
 from closeranks.jobs.bench.wire import wire
@@ -37,7 +39,8 @@ _COMPARISONS = ("native", "best")
 
 @click.command(epilog="NAMEs: " + " ".join((*NAMES, "all")))
 @click.argument("names", nargs=-1, metavar="NAME...")
-@click.option("--sizes", help="8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, for matrix 1M.")
+@click.option("--sizes", help="8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, "
+              "for matrix 1M, for overlap 64K:16M:4.")  # fmt: skip
 @click.option("--algorithms", default="auto", show_default=True, help="Names, comma-separated.")
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--op", default="sum", show_default=True, help="Reduction.")
@@ -52,6 +55,8 @@ _COMPARISONS = ("native", "best")
     help="Seconds a size may take, least counts apart.",
 )
 @click.option("--vs", help="Compare with native, best or native,best.")
+@click.option("--of", "overlapped", default="allreduce", show_default=True,
+              help="Collectives that overlap starts, comma-separated.")  # fmt: skip
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
 @click.option("--format", "form", default="table", show_default=True, help="table, osu or nccl.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write rows here.")
@@ -67,6 +72,7 @@ def bench(
     warmup: int | None,
     budget: float,
     vs: str | None,
+    overlapped: str,
     counters: bool,
     form: str,
     json_path: Path | None,
@@ -84,6 +90,8 @@ def bench(
         names=tuple(expand(names)),
         sizes=parse_sizes(sizes or "8:4M"),
         matrix_sizes=parse_sizes(sizes or "1M"),
+        overlap_sizes=parse_sizes(sizes or "64K:16M:4"),
+        overlapped=_collectives(overlapped),
         algorithms=tuple(dict.fromkeys(algorithms.split(","))),
         dtype=dtype,
         op=op,
@@ -96,6 +104,8 @@ def bench(
         draw=draw_path,
     )
     check_request(request)
+    if "init" in request.names:
+        become_fresh(sys.argv[1:])
     raise SystemExit(execute(request, form))
 
 
@@ -224,6 +234,17 @@ def _execute_setting(session: Session, launch: int, folder: Path) -> int:
         for label in labels:
             click.echo(f"# measured for best: {label}", err=True)
     return 0
+
+
+def _collectives(words: str) -> tuple[str, ...]:
+    """Read ``--of``."""
+    names = words.split(",")
+    found = collectives_among(names)
+    if len(found) < len(names):
+        raise UsageError(
+            "bench --of", f"not all collectives: {words}", "as in --of allreduce,bcast"
+        )
+    return tuple(found)
 
 
 def _comparisons(vs: str | None) -> tuple[bool, bool]:

@@ -40,13 +40,13 @@ def estimate(comm: MPI.Intracomm, call: Call) -> float:
     float
         Seconds, maximum over the ranks; the same on every rank.
     """
-    calls, seconds = 1, _together(comm, call, 1)
+    calls, seconds = 1, together(comm, call, 1)
     if seconds > _LONG_S:
         return seconds
-    calls, seconds = 2, _together(comm, call, 2)
+    calls, seconds = 2, together(comm, call, 2)
     while seconds < _ENOUGH_S and calls < 1000:
         calls *= 8
-        seconds = _together(comm, call, calls)
+        seconds = together(comm, call, calls)
     return seconds / calls
 
 
@@ -133,8 +133,23 @@ def batch(comm: MPI.Intracomm, call: Call, calls: int) -> list[float]:
     return [(perf_counter() - start) / calls]
 
 
-def _together(comm: MPI.Intracomm, call: Call, calls: int) -> float:
-    """Time some calls in a row; the slowest rank's time for all of them."""
+def together(comm: MPI.Intracomm, call: Call, calls: int) -> float:
+    """Time some calls in a row; the slowest rank's time for all of them.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Plain communicator of all ranks.
+    call : callable
+        What to time.
+    calls : int
+        How often.
+
+    Returns
+    -------
+    float
+        Seconds, the same on every rank.
+    """
     from mpi4py import MPI
 
     seconds = np.array([batch(comm, call, calls)[0] * calls])

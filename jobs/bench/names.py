@@ -9,10 +9,12 @@ from closeranks.jobs.bench.catalogue import COLLECTIVES
 
 POINT_TO_POINT = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
 LOCAL = ("pack",)
-#: What ``all`` stands for; the others look at one part of the package, and take long
-#: where ranks share cores.
+#: What ``all`` stands for.
 ALL = (*COLLECTIVES, *POINT_TO_POINT)
-NAMES = (*ALL, "steps", *LOCAL)
+#: Measured when named: they look at one part of the package, and some take long where
+#: ranks share cores.
+APART = ("steps", *LOCAL, "overlap", "init")
+NAMES = (*ALL, *APART)
 
 
 def expand(names: Iterable[str]) -> list[str]:
@@ -36,11 +38,10 @@ def expand(names: Iterable[str]) -> list[str]:
     chosen: dict[str, None] = {}
     for name in names:
         if name not in (*NAMES, "all"):
-            choices = " ".join((*NAMES, "all"))
-            raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {choices}")
+            raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {_choices()}")
         chosen.update(dict.fromkeys(ALL if name == "all" else (name,)))
     if not chosen:
-        raise UsageError("bench", "no benchmark named", f"choose from: {' '.join(NAMES)} all")
+        raise UsageError("bench", "no benchmark named", f"choose from: {_choices()}")
     return list(chosen)
 
 
@@ -55,7 +56,7 @@ def collectives_among(names: Iterable[str]) -> list[str]:
     Returns
     -------
     list of str
-        Without the point-to-point and local benchmarks and ``steps``.
+        Those in `COLLECTIVES`.
 
     Raises
     ------
@@ -63,3 +64,8 @@ def collectives_among(names: Iterable[str]) -> list[str]:
         As `expand`.
     """
     return [name for name in expand(names) if name in COLLECTIVES]
+
+
+def _choices() -> str:
+    """List all that can be typed."""
+    return " ".join((*NAMES, "all"))

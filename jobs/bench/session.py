@@ -27,8 +27,10 @@ class Request:
     ----------
     names : tuple of str
         Benchmarks, in order.
-    sizes, matrix_sizes : tuple of int
-        Bytes; the matrix has its own.
+    sizes, matrix_sizes, overlap_sizes : tuple of int
+        Bytes; the matrix and ``overlap`` have their own.
+    overlapped : tuple of str
+        Collectives that ``overlap`` starts.
     algorithms : tuple of str
         Names that ``algorithm=`` takes.
     dtype, op : str
@@ -46,6 +48,8 @@ class Request:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     matrix_sizes: tuple[int, ...] = (1 << 20,)
+    overlap_sizes: tuple[int, ...] = (1 << 20,)
+    overlapped: tuple[str, ...] = ("allreduce",)
     algorithms: tuple[str, ...] = ("auto",)
     dtype: str = "float32"
     op: str = "sum"

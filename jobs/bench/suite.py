@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench import overlap, start
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.comparison import check_comparable
@@ -55,11 +56,14 @@ class Item:
         What is passed as ``algorithm=``.
     nbytes : int
         Size asked for.
+    operation : str, optional
+        The collective that ``overlap`` starts.
     """
 
     name: str
     algorithm: str
     nbytes: int
+    operation: str = ""
 
 
 def items(session: Session) -> list[Item]:
@@ -87,6 +91,12 @@ def items(session: Session) -> list[Item]:
         if name in LOCAL:
             chosen.append(Item(name, "auto", 0))
             continue
+        if name == "init":
+            chosen.append(Item(name, "auto", start.NBYTES))
+            continue
+        if name == "overlap":
+            chosen += _overlaps(session)
+            continue
         if name not in COLLECTIVES:
             sizes = request.matrix_sizes if name == "matrix" else request.sizes
             sizes = (NBYTES,) if name == "steps" else sizes
@@ -100,6 +110,18 @@ def items(session: Session) -> list[Item]:
             chosen += [Item(name, algorithm, nbytes) for nbytes in sizes]
     _check_algorithms(session, {item.algorithm for item in chosen})
     return chosen
+
+
+def _overlaps(session: Session) -> list[Item]:
+    """List what ``overlap`` measures, in order."""
+    request = session.request
+    return [
+        Item("overlap", algorithm, nbytes, operation)
+        for operation in request.overlapped
+        for algorithm in request.algorithms
+        if algorithm in known_algorithms(operation)
+        for nbytes in request.overlap_sizes
+    ]
 
 
 def known_algorithms(name: str) -> tuple[str, ...]:
@@ -187,6 +209,13 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
     elif item.name == "pack":
         for i, row in enumerate(measure_packs(session)):
             yield row, [as_line(row)] if i else [HEAD, as_line(row)]
+    elif item.name == "overlap":
+        found = overlap.measure_overlap(session, item.operation, item.algorithm, item.nbytes)
+        for i, row in enumerate(found):
+            yield row, [overlap.as_line(row)] if i else [overlap.head(), overlap.as_line(row)]
+    elif item.name == "init":
+        row = start.measure_start(session)
+        yield row, start.as_lines(row)
     elif item.name == "matrix":
         rows = measure_matrix(session, item.nbytes)
         title = f"#  {show_bytes(item.nbytes)} messages"
@@ -203,6 +232,8 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
 def _check_algorithms(session: Session, used: set[str]) -> None:
     """Refuse algorithms that none of the operations has."""
     names = [name for name in session.request.names if name in COLLECTIVES]
+    if "overlap" in session.request.names:
+        names += session.request.overlapped
     unknown = [one for one in session.request.algorithms if one not in used]
     if names and unknown:
         choices = "; ".join(f"{name}: {', '.join(known_algorithms(name))}" for name in names)

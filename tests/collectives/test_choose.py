@@ -49,6 +49,22 @@ def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
     assert trial.settle([1.0, 1.02]) == NATIVE
 
 
+def test_long_calls_that_nobody_waits_for_are_plans() -> None:
+    quick = Chooser(CLUSTER, native=NativeModel(1e-9, 1e-15), trials=True)
+    long, short = (Call("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))
+    assert quick.settled(long).algorithm == NATIVE
+    unattended = quick.unattended(quick.choose(long))
+    assert unattended in algorithms("allreduce")
+    assert quick.unattended(quick.choose(short)) == NATIVE, "not worth a thread"
+    trial = quick.choose(long).trial
+    assert trial is not None
+    trial.winner, other = NATIVE, trial.candidates[1]
+    trial.agreed_s = dict.fromkeys(trial.candidates, 9.0) | {other: 2.0, NATIVE: 1.0}
+    assert quick.unattended(quick.settled(long)) == other, "measured, not predicted"
+    trial.winner = unattended
+    assert quick.unattended(quick.settled(long)) == unattended
+
+
 def test_a_close_race_is_run_again_between_the_best() -> None:
     trial = Trial(("tree", "ring", NATIVE), rounds=2)
     for seconds in (9.0, 9.0, 9.0, 3.0, 1.8, 2.0):

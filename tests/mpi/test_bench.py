@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from closeranks.comms import packing
+from closeranks.comms import cores, packing
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import packs, steps
+from closeranks.jobs.bench import errand, packs, start, steps
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.command import open_session
@@ -154,6 +154,58 @@ def test_steps(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) 
         assert ("busy_over_quiet" in row) == (world.Get_size() > 1)
         assert row["wrong"] == 0
         assert row["time_us_min"] > 0
+
+
+def test_overlap(world: closeranks.Communicator) -> None:
+    where = session(world, "overlap", overlap_sizes=(2000,), overlapped=("allreduce", "bcast"))
+    lines, rows = lines_and_rows(where)
+    started = [(row["operation"], row["started"], row["computed"]) for row in rows]
+    assert started == [
+        (operation, name, kind)
+        for operation, name in (
+            ("allreduce", "Iallreduce"), ("allreduce", "bucketed"), ("bcast", "Ibcast"),
+        )
+        for kind in ("long", "short")
+    ]  # fmt: skip
+    for row in rows:
+        assert set(row) >= {*KEYS, "overlap_percent", "pure_us", "compute_us", "overall_us"}
+        assert row["wrong"] == 0, row
+        assert row["iterations"] == 2
+        assert row["overall_us"] > row["compute_us"] > 0
+        bound = 1.15 * (row["alone_us"] + row["cpu_us"] / cores.usable_cores())
+        assert row["bound_us"] == pytest.approx(bound)
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+    assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
+
+
+def test_wrong_results_beside_a_computation_are_counted(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = ((errand.Single, "_case"), (errand.Gradients, "_arrays"))
+    for kind, _ in pairs:
+        monkeypatch.setattr(kind, "run", lambda _self, compute: compute(0, 1))
+    where = session(world, "overlap", overlap_sizes=(6400,))
+    for row in run(where, Table(where), lambda _: None):
+        alone_is_right = world.Get_size() == 1 and row["started"] == "bucketed"
+        assert (row["wrong"] > 1000 * world.Get_size()) != alone_is_right, row
+
+
+def test_a_start_needs_a_fresh_process(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = session(world, "init")
+    with pytest.raises(UsageError, match="MPI has started already; start it as a command"):
+        run(where, Table(where), lambda _: None)
+    rank, ranks = world.Get_rank(), world.Get_size()
+    laps = dict.fromkeys(start.PARTS, 0.25) | {"load_s": float(rank)}
+    monkeypatch.setattr(start._Taken, "laps", laps)
+    monkeypatch.setattr(start._Taken, "wrong", 3)
+    lines, (row,) = lines_and_rows(where)
+    assert row["seconds"] == pytest.approx(1 + ranks - 1)
+    assert (row["mpi_init_s"], row["load_s"]) == (0.25, ranks - 1)
+    assert row["wrong"] == 3 * ranks
+    assert set(row) >= KEYS
+    assert f"from MPI_Init to the end, {3 * ranks} wrong elements" in "\n".join(lines)
 
 
 def test_what_cannot_be_measured(world: closeranks.Communicator) -> None:

@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.choose import NativeModel
 from tests.mpi.expected import given, summed
 
 World = cr.Communicator
@@ -407,3 +408,21 @@ def test_the_root_may_broadcast_what_it_may_not_write(world: cr.Communicator) ->
             x = given if world.rank == 0 else np.zeros(1000)
             world.Bcast(x, algorithm=name)
             assert x[999] == 999, name
+
+
+def test_a_long_call_that_nobody_waits_for_is_a_plan(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world.size == 1:
+        pytest.skip("one rank has nothing to wait for")
+    x = given(world.rank, 1000)
+    y = np.empty_like(x)
+    for limit_s, is_plan in ((0.0, True), (1e9, False)):
+        monkeypatch.setattr("closeranks.collectives.choose.UNATTENDED_S", limit_s)
+        native_is_quick = {"latency_s": 1e-12, "s_per_byte": 0.0}
+        monkeypatch.setattr(world._service.chooser, "native", NativeModel(**native_is_quick))
+        world._service.chooser._choices.clear()
+        request = world.Iallreduce(x, y)
+        assert (request._execution is not None) == is_plan
+        request.Wait()
+        np.testing.assert_array_equal(y, summed(world.size, 1000))

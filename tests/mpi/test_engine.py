@@ -15,6 +15,7 @@ from closeranks.collectives.block import INPUT, OUTPUT, Block
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.look import Patience
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Script
 from closeranks.collectives.world import World
@@ -263,3 +264,29 @@ def test_two_executions_of_one_bound_plan_are_refused(comm: MPI.Intracomm) -> No
             Execution(bound, Identity(0, world.sequence()))
         event.is_open = True
         engine().wait(execution)
+
+
+def test_the_thread_stays_with_one_of_several_for_a_part_of_their_wait(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Patience | None] = []
+    with opened(comm) as world:
+        gates = [gated(world) for _ in range(2)]
+        flying = [start(bound) for bound, _, _ in gates]
+        monkeypatch.setattr(
+            Execution, "advance", lambda _self, patience=None: seen.append(patience)
+        )
+        driving, still_ns = engine()._driving, 8_000_000
+        monkeypatch.setattr(engine(), "_moved_ns", 0)
+        monkeypatch.setattr(time, "monotonic_ns", lambda: still_ns)
+        engine().progress(driving)
+        still_ns = 800_000_000
+        engine().progress(driving)
+        engine().progress(driving._replace(total_ns=7))
+        assert [one and one.total_ns for one in seen] == [
+            2_000_000, None, 5_000_000, None, None, None
+        ]  # fmt: skip
+        monkeypatch.undo()
+        for (_, event, _), execution in zip(gates, flying, strict=True):
+            event.is_open = True
+            engine().wait(execution)

