@@ -19,7 +19,7 @@ import numpy as np
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import late
 from closeranks.collectives.look import Patience
-from closeranks.comms.wait import Deadline, is_crowded, wait, wake_promptly
+from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import Revoked, Unavailable
 
 #: Rounds between two looks at abort words and deadlines.
@@ -30,6 +30,8 @@ _WAITING_NS: Final = 5_000
 #: stays long because coming back means to queue for the GIL, 5 ms behind a program that
 #: computes, and it sleeps because a yield costs a time slice where a core is shared.
 _DRIVING: Final = (20_000_000, 30_000, 50)
+#: Seconds that it stays when nothing is in flight any more.
+_STAYING_S: Final = 1.0
 #: How long it stays with one of several executions at most.
 _SHARING_NS: Final = 5_000_000
 
@@ -53,6 +55,7 @@ class Engine:
         self._graves: list[Execution] = []
         self._rounds = 0
         self._thread: threading.Thread | None = None
+        self._bell = threading.Event()
         self._background = 0
         self._stopping = False
         #: Not 0 while a thread wants the lock from one that waits in compiled code.
@@ -262,6 +265,7 @@ class Engine:
         """
         thread = self._thread
         self._stopping = True
+        self._bell.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=1.0)
         self._stopping = False
@@ -270,24 +274,32 @@ class Engine:
         self._background -= 1
 
     def _start_thread(self) -> None:
-        if self._thread is not None:
-            return
-        self._thread = threading.Thread(target=self._drive, name="closeranks", daemon=True)
-        self._thread.start()
+        """Wake the thread, or make it."""
+        self._bell.set()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._drive, name="closeranks", daemon=True)
+            self._thread.start()
 
     def _drive(self) -> None:
-        """Drive the engine while executions that count on it are in flight."""
+        """Drive the engine while executions that count on it are in flight.
+
+        Then stay for a while: a new thread must wait for its turn behind those
+        that compute, one that sleeps is woken at once.
+        """
         wake_promptly()
-        while True:
-            wait(
-                lambda: self._background == 0 or self._stopping,
-                progress=partial(self.progress, self._driving),
-                polite=True,
-            )
-            with self.lock:
-                if self._background == 0 or self._stopping:
-                    self._thread = None
-                    return
+        with prompt_switches():
+            while True:
+                wait(
+                    lambda: self._background == 0 or self._stopping,
+                    progress=partial(self.progress, self._driving),
+                    polite=True,
+                )
+                rings = self._bell.wait(0 if self._stopping else _STAYING_S)
+                with self.lock:
+                    self._bell.clear()
+                    if self._stopping or not (rings or self._background):
+                        self._thread = None
+                        return
 
 
 def _check_threads() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+from closeranks.collectives import engine as driving
 from closeranks.collectives.block import INPUT, OUTPUT, Block
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.engine import engine
@@ -110,6 +112,31 @@ def test_what_needs_a_thread_says_so(comm: MPI.Intracomm, monkeypatch: pytest.Mo
                 start(bound, background=True)
         assert not engine().in_flight
         run(bound)
+
+
+def test_the_thread_stays_for_what_comes_next(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sys.getswitchinterval()
+    with opened(comm) as world:
+        seen = []
+        for _ in range(2):
+            bound, event, output = gated(world)
+            execution = start(bound, background=True)
+            event.is_open = True
+            while not execution.drained:
+                time.sleep(0.001)
+            assert output.tolist() == [0, 1, 2, 3]
+            seen.append(engine()._thread)
+            assert sys.getswitchinterval() < before
+        assert seen[0] is seen[1] is not None
+    monkeypatch.setattr(driving, "_STAYING_S", 0.01)
+    engine().stop()
+    deadline = time.monotonic() + 20
+    while engine()._thread is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert engine()._thread is None
+    assert sys.getswitchinterval() == before
 
 
 def test_a_busy_engine_still_looks_at_deadlines(comm: MPI.Intracomm) -> None:
