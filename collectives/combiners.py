@@ -3,8 +3,9 @@
 A combiner is a pair of C functions over plain memory.  They are compiled by
 Numba when first asked for, and kept on disk.  Results are bit for bit those of
 `closeranks.collectives.operations`: integers wrap around, a NaN in MIN or MAX
-wins on either side, logical ops give 0 or 1, half-precision types are combined
-in float32 and rounded once.  Complex products may differ in the last digit.
+wins on either side, logical ops give 0 or 1, two half-precision numbers are combined
+in float32 and rounded once; of more than two only the result is rounded.  Complex
+products may differ in the last digit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _HALVES = frozenset({"SUM", "PROD", "MIN", "MAX"})
 
 
 class Combiner(NamedTuple):
-    """Two C functions that combine ``n`` elements.
+    """C functions that combine ``n`` elements.
 
     Attributes
     ----------
@@ -50,10 +51,19 @@ class Combiner(NamedTuple):
     three : int
         Address of ``void three(const void *a, const void *b, void *out, int64
         n)``: ``out = a op b``; ``out`` overlaps neither.
+    wide_pair, wide_three : int
+        The same with a target of float32, for sums and products of
+        half-precision types; else 0.
+    narrow : int
+        Address of ``void narrow(const float *source, void *target, int64 n)``,
+        which rounds; else 0.
     """
 
     pair: int
     three: int
+    wide_pair: int = 0
+    wide_three: int = 0
+    narrow: int = 0
 
 
 def combiner(op: MPI.Op | Mean, dtype: np.dtype[Any]) -> Combiner | None:

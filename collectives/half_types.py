@@ -54,12 +54,13 @@ def _narrow(kind: Half) -> Any:
 
 
 def _truncated(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+    """Round to float16."""
     return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), _I16)
 
 
 def _rounded(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
     """Round to bfloat16; a NaN becomes the quiet one of its sign."""
-    (value,) = arguments
+    value = arguments[0]
     bits = builder.bitcast(value, _I32)
     odd = builder.and_(builder.lshr(bits, _I32(16)), _I32(1))
     rounded = builder.add(bits, builder.add(odd, _I32(0x7FFF)))
@@ -68,6 +69,12 @@ def _rounded(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     is_nan = builder.fcmp_unordered("uno", value, value)
     chosen = builder.select(is_nan, quiet, rounded)
     return builder.trunc(builder.lshr(chosen, _I32(16)), _I16)
+
+
+@_intrinsic
+def narrow_as(context: Any, value: Any, like: Any) -> Any:  # noqa: ARG001
+    """Round a float32 to the half-precision type of ``like``."""
+    return like(types.float32, like), _rounded if like is BFLOAT16 else _truncated
 
 
 _NARROW = {FLOAT16: _narrow(FLOAT16), BFLOAT16: _narrow(BFLOAT16)}

@@ -1,7 +1,8 @@
 """The loops behind `closeranks.collectives.combiners`, in Numba.
 
-One pair of loops an op, compiled for pointers to each type.  Importing this
-imports Numba, so nobody does before a combiner is needed.
+One pair of loops an op, and one more for half-precision sums and products,
+compiled for pointers to each type.  Importing this imports Numba, so nobody does
+before a combiner is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numba import types
 from numba.core.ccallback import CFunc
 
 from closeranks.collectives import code_store
-from closeranks.collectives.half_types import BFLOAT16, FLOAT16
+from closeranks.collectives.half_types import BFLOAT16, FLOAT16, Half, narrow_as, widen
 
 Loop = Callable[..., None]
 
@@ -138,7 +139,39 @@ LOOPS: dict[str, tuple[Loop, Loop]] = {
 }
 
 
-def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, int]:
+def _sum_wide(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = widen(source[i]) + target[i]
+
+
+def _sum_wide_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = widen(a[i]) + widen(b[i])
+
+
+def _prod_wide(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = widen(source[i]) * target[i]
+
+
+def _prod_wide_three(a: Any, b: Any, out: Any, n: int) -> None:
+    for i in range(n):
+        out[i] = widen(a[i]) * widen(b[i])
+
+
+def _narrow(source: Any, target: Any, n: int) -> None:
+    for i in range(n):
+        target[i] = narrow_as(source[i], target[i])
+
+
+#: Of half-precision types: source to float32, two sources to float32.
+WIDE_LOOPS: dict[str, tuple[Loop, Loop]] = {
+    "SUM": (_sum_wide, _sum_wide_three),
+    "PROD": (_prod_wide, _prod_wide_three),
+}
+
+
+def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, ...]:
     """Compile the loops of an op for a type, or load them from the disk.
 
     Parameters
@@ -150,20 +183,29 @@ def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, int]:
 
     Returns
     -------
-    pair, three : int
+    tuple of int
         Addresses, see `closeranks.collectives.combiners.Combiner`; the code is
         never unloaded.
     """
-    pointer = types.CPointer(_element(dtype))
+    kind = _element(dtype)
+    element, wide = types.CPointer(kind), types.CPointer(types.float32)
     pair, three = LOOPS[name]
-    addresses: list[int] = []
-    for loop, operands in ((pair, 2), (three, 3)):
-        signature = types.void(*[pointer] * operands, types.int64)
-        code: Any = CFunc(loop, (signature.args, signature.return_type), {}, {})
-        code.enable_caching()
-        _KEPT.append(code_store.compiled(code, code._sig))
-        addresses.append(code.address)
-    return addresses[0], addresses[1]
+    found = [_address(pair, element, element), _address(three, element, element, element)]
+    if isinstance(kind, Half) and name in WIDE_LOOPS:
+        pair, three = WIDE_LOOPS[name]
+        found.append(_address(pair, element, wide))
+        found.append(_address(three, element, element, wide))
+        found.append(_address(_narrow, wide, element))
+    return tuple(found)
+
+
+def _address(loop: Loop, *pointers: Any) -> int:
+    """Compile a loop over so many arrays; return where its code lies."""
+    signature = types.void(*pointers, types.int64)
+    code: Any = CFunc(loop, (signature.args, signature.return_type), {}, {})
+    code.enable_caching()
+    _KEPT.append(code_store.compiled(code, code._sig))
+    return int(code.address)
 
 
 _KEPT: list[Any] = []

@@ -48,12 +48,16 @@ YIELD: Final = 8  # address of sched_yield
 SPINS: Final = 9  # looks before the first yield
 YIELDS: Final = 10  # yields before giving the thread back
 ITEM: Final = 11  # bytes of an element
-PAIR: Final = 12  # addresses of the combiner's functions
+PAIR: Final = 12  # addresses of the combiner's functions, in its order
 THREE: Final = 13
-ROOT: Final = 14  # rank of the root, where there is one
-SCRATCH: Final = 15  # address of a block of this rank alone
-STREAM: Final = 16  # from how many bytes on copies go past the caches
-FRAME: Final = 17
+WIDE_PAIR: Final = 14  # the same into float32, 0 where there is no need
+WIDE_THREE: Final = 15
+NARROW: Final = 16  # back from float32
+ROOT: Final = 17  # rank of the root, where there is one
+SCRATCH: Final = 18  # address of a block of this rank alone
+STREAM: Final = 19  # from how many bytes on copies go past the caches
+WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
+FRAME: Final = 21
 
 #: Places in the state (int64).
 START: Final = 0  # last segment of the call before
@@ -127,19 +131,28 @@ def tell(frame: Any, which: int, q: int) -> None:
 def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> None:
     """Combine what lies ``at`` bytes into all desks; ``own`` is this rank's.
 
-    In the order of ranks, whoever does it.
+    In the order of ranks, whoever does it.  Sums and products of half-precision
+    numbers are taken in float32 and rounded once.
     """
     rank, size, item = frame[RANK], frame[SIZE], frame[ITEM]
     step = nbytes if size == 2 else BLOCK // item * item
+    pair, three, narrow, wide = frame[PAIR], frame[THREE], frame[NARROW], frame[WIDE]
+    if size == 2:
+        narrow = 0
+    elif narrow != 0:
+        pair, three = frame[WIDE_PAIR], frame[WIDE_THREE]
     low = 0
     while low < nbytes:
         count = min(step, nbytes - low) // item
         first = own + low if rank == 0 else desk_of(frame, 0, q) + at + low
         second = own + low if rank == 1 else desk_of(frame, 1, q) + at + low
-        call_three(frame[THREE], first, second, out + low, count)
+        into = out + low if narrow == 0 else wide
+        call_three(three, first, second, into, count)
         for other in range(2, size):
             place = own + low if rank == other else desk_of(frame, other, q) + at + low
-            call_pair(frame[PAIR], place, out + low, count)
+            call_pair(pair, place, into, count)
+        if narrow != 0:
+            call_pair(narrow, into, out + low, count)
         low += step
 
 

@@ -75,6 +75,7 @@ class NodeMemory:
         self._frames: dict[tuple[Combiner | None, int, int], NDArray[np.int64]] = {}
         self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS)
         self._scratch = np.zeros(kernels.BLOCK, np.uint8)
+        self._wide = np.zeros(kernels.BLOCK // 2, np.float32)
         self._file = self._share(node, root)
         self._base = np.zeros(kernels.FRAME, np.int64)
         size, base = node.size, self._file.array.ctypes.data
@@ -86,6 +87,7 @@ class NodeMemory:
         self._base[kernels.TRAYS], self._base[kernels.TRAY] = trays, _tray_bytes(self.desk_bytes)
         self._base[kernels.ABORT], self._base[kernels.YIELD] = abort, _sched_yield()
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
+        self._base[kernels.WIDE] = self._wide.ctypes.data
         self._base[kernels.STREAM] = NEVER
         patience = _CROWDED if is_crowded() else _PATIENCE
         self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
@@ -136,7 +138,7 @@ class NodeMemory:
         made = self._base.copy()
         made[kernels.ITEM], made[kernels.ROOT] = itemsize, node_root
         if combiner is not None:
-            made[kernels.PAIR], made[kernels.THREE] = combiner
+            made[kernels.PAIR : kernels.ROOT] = combiner
         return made
 
     def stream(self, *, from_bytes: int) -> None:

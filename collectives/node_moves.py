@@ -70,23 +70,29 @@ def bcast(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool
 
 @numba.njit(cache=True, nogil=True)
 def reduce(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
-    """Combine the vectors of all ranks at the root, which reads them all."""
+    """Combine the vectors of all ranks at the root, which reads them all.
+
+    In place the root's vector is laid out too: the result grows where it lies.
+    """
     rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
         q = state[DONE] + 1
         at = (q - state[START] - 1) * desk
         length = min(desk, nbytes - at)
-        if rank != root:
-            if not may_fill(frame, q):
-                return False
-            copy_bytes(desk_of(frame, rank, q), source + at, length)
-            tell(frame, LAID, q)
-        else:
-            tell(frame, LAID, q)
+        own = source + at
+        if rank != root or source == target:
+            own = desk_of(frame, rank, q)
+            if state[STAGED] < q:
+                if not may_fill(frame, q):
+                    return False
+                copy_bytes(own, source + at, length)
+                state[STAGED] = q
+        tell(frame, LAID, q)
+        if rank == root:
             if not all_reached(frame, LAID, q):
                 return False
-            combine(frame, q, source + at, 0, target + at, length)
+            combine(frame, q, own, 0, target + at, length)
         state[DONE] = state[STAGED] = q
     state[START] = last
     return True

@@ -41,7 +41,7 @@ class Node:
             frame[kernels.TRAYS], frame[kernels.TRAY] = base + counters + desks, tray
             frame[kernels.ABORT] = self.abort.ctypes.data
             frame[kernels.ITEM], frame[kernels.SPINS] = ITEM, 2000
-            frame[kernels.PAIR], frame[kernels.THREE] = combiner
+            frame[kernels.PAIR : kernels.ROOT] = combiner
             self.scratch.append(np.zeros(kernels.BLOCK, np.uint8))
             frame[kernels.SCRATCH] = self.scratch[-1].ctypes.data
             frame[kernels.STREAM] = stream

@@ -119,3 +119,47 @@ def test_every_kind_of_element(world: World, dtype: str) -> None:
     world.Allreduce(x, y, op=op, algorithm="shared")
     world.Allreduce(x, z, op=op, algorithm="binomial")
     assert y.tobytes() == z.tobytes()
+
+
+@pytest.mark.parametrize("n", [5, 3000, 100_000])
+def test_in_place(world: World, n: int) -> None:
+    if world.size == 1:
+        return
+    size, rank = world.size, world.rank
+    every = [np.arange(n * size, dtype=np.int64) * (other + 1) for other in range(size)]
+    total, own = np.sum(every, axis=0), slice(rank * n, (rank + 1) * n)
+    how: Any = {"algorithm": "shared"}
+    for root in range(size):
+        x = every[rank].copy()
+        world.Reduce(MPI.IN_PLACE if rank == root else x, x if rank == root else None,
+                     root=root, **how)  # fmt: skip
+        assert np.array_equal(x, total if rank == root else every[rank])
+    x = every[rank].copy()
+    world.Allreduce(MPI.IN_PLACE, x, **how)
+    assert np.array_equal(x, total)
+    x = every[rank].copy()
+    world.Reduce_scatter_block(MPI.IN_PLACE, x, **how)
+    assert np.array_equal(x[:n], total[own])
+    x = np.where(np.arange(n * size) // n == rank, every[rank], -1)
+    world.Allgather(MPI.IN_PLACE, x, **how)
+    assert np.array_equal(x, np.concatenate([every[k][k * n : (k + 1) * n] for k in range(size)]))
+    x = every[rank].copy()
+    world.Alltoall(MPI.IN_PLACE, x, **how)
+    assert np.array_equal(x, np.concatenate([each[own] for each in every]))
+
+
+@pytest.mark.parametrize("dtype", ["f2", "bfloat16"])
+@pytest.mark.parametrize("n", [40, 5000, 100_000])
+def test_sums_of_half_precision_are_rounded_once(world: World, dtype: str, n: int) -> None:
+    import ml_dtypes
+
+    kind = np.dtype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    if world.size == 1:
+        return
+    every = [np.random.default_rng(rank).normal(size=n).astype(kind) for rank in range(world.size)]
+    y = np.zeros(n, kind)
+    world.Allreduce(every[world.rank], y, algorithm="shared")
+    wide = np.array([x.astype(np.float64) for x in every])
+    exact, spread = wide.sum(axis=0), np.abs(wide).sum(axis=0)
+    ulp = np.spacing(np.abs(y)).astype(np.float64)
+    assert np.all(np.abs(y.astype(np.float64) - exact) <= 0.5 * ulp + 63 * 2.0**-24 * spread)
