@@ -97,6 +97,33 @@ def compiled(code: Any, signature: Any) -> Any:
     return code
 
 
+def stale_with(code: Any, *names: str) -> None:
+    """Let what is stored of a function be stale when other files have changed.
+
+    Local.  Numba looks only at the file in which a function stands, and what it
+    calls elsewhere is compiled into it.
+
+    Parameters
+    ----------
+    code : numba dispatcher or callback
+        Cached on disk, not compiled yet.
+    *names : str
+        Modules that it uses, imported already.
+    """
+    found = [Path(str(sys.modules[name].__file__)).stat() for name in names]
+    stamps = tuple((one.st_mtime, one.st_size) for one in found)
+    file = code._cache._cache_file
+    file._source_stamp = (file._source_stamp, stamps)
+
+
+def all_stale_with(module: str, *names: str) -> None:
+    """Do so for all functions of a module; called at its end."""
+    for value in vars(sys.modules[module]).values():
+        function = getattr(value, "py_func", None)
+        if function is not None and function.__module__ == module:
+            stale_with(value, *names)
+
+
 def types_of(arguments: Iterable[Any]) -> tuple[Any, ...]:
     """Return the signature that a call with these arguments has.  Local."""
     from numba.core.typing.typeof import typeof

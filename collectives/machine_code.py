@@ -204,6 +204,7 @@ def _address(loop: Loop, *pointers: Any) -> int:
     signature = types.void(*pointers, types.int64)
     code: Any = CFunc(loop, (signature.args, signature.return_type), {}, {})
     code.enable_caching()
+    code_store.stale_with(code, "closeranks.collectives.half_types")
     _KEPT.append(code_store.compiled(code, code._sig))
     return int(code.address)
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numba
 
+from closeranks.collectives import code_store
 from closeranks.comms.atomics import (
     call_pair,
     call_three,
@@ -263,3 +264,6 @@ def allreduce_two_shot(frame: Any, state: Any, source: int, target: int, nbytes:
         state[DONE], state[PHASE] = q, 0
     state[START] = last
     return True
+
+
+code_store.all_stale_with(__name__, "closeranks.comms.atomics")

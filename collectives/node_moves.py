@@ -10,6 +10,7 @@ from typing import Any
 
 import numba
 
+from closeranks.collectives import code_store
 from closeranks.collectives.node_kernels import (
     AHEAD,
     DESK,
@@ -197,3 +198,8 @@ def reduce_scatter_block(frame: Any, state: Any, source: int, target: int, nbyte
         state[DONE] = q
     state[START] = last
     return True
+
+
+code_store.all_stale_with(
+    __name__, "closeranks.comms.atomics", "closeranks.collectives.node_kernels"
+)

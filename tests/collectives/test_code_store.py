@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,14 @@ from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.code_store import spent_s
 found = combiner_of("LXOR", np.dtype(np.int16))
 assert found is not None and spent_s() > 0
+"""
+_RUNS = """
+import numpy as np
+from closeranks.collectives import node_kernels
+frame, state = np.zeros(node_kernels.FRAME, np.int64), np.zeros(node_kernels.STATE, np.int64)
+memory = np.zeros(4096, np.int64)
+frame[node_kernels.SIZE], frame[node_kernels.FLAGS] = 1, memory.ctypes.data
+assert node_moves.barrier(frame, state, 0, 0, 0)
 """
 _LOOKS = """
 import sys
@@ -48,6 +57,26 @@ def test_one_process_compiles_and_the_others_load(tmp_path: Path) -> None:
     loaded = [text.count("data loaded") for text in said]
     assert sum(saved) == 2, "a pair of loops, once"
     assert sum(loaded) == 4, "by either of the others"
+
+
+def test_code_is_made_anew_when_what_it_calls_has_changed(tmp_path: Path) -> None:
+    for room in ("closeranks", "collectives", "comms"):
+        shutil.copytree(ROOT / room, tmp_path / room, symlinks=True)
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+                   "NUMBA_DEBUG_CACHE": "1", "PYTHONPATH": str(tmp_path)}  # fmt: skip
+    program = "from closeranks.collectives import node_moves; print(node_moves.__file__)\n" + _RUNS
+    changed = tmp_path / "collectives" / "node_kernels.py"
+    said = []
+    for _ in range(3):
+        child = subprocess.run(
+            [sys.executable, "-c", program], env=environment, text=True, capture_output=True,
+            timeout=100, check=True, cwd=tmp_path,
+        )  # fmt: skip
+        said.append("data saved" in child.stdout)
+        assert str(tmp_path) in child.stdout
+        if len(said) == 2:
+            os.utime(changed, (1, 1))
+    assert said == [True, False, True]
 
 
 def test_scipy_is_left_alone_and_found_again(tmp_path: Path) -> None:
