@@ -46,7 +46,9 @@ class Rule(NamedTuple):
     equal : int
         Has as many bytes.
     vector, second : int
-        Are ``[buffer, counts]``, whose blocks lie inside the buffer.
+        Are ``[array, counts]`` or ``[array, counts, type]``, whose blocks lie
+        inside the array; all other messages are arrays, ``[array, type]`` or
+        ``[array, count, type]``.
     part : int
         Has the bytes of this rank's block of ``vector``.
     given : int
@@ -91,8 +93,6 @@ _FUNCTIONS = (
     "PyObject_Vectorcall",
     "PyObject_GetAttr",
     "PyLong_AsSsize_t",
-    "PySequence_Size",
-    "PySequence_GetItem",
     "Py_DecRef",
     "PyErr_Clear",
     "PyErr_ExceptionMatches",
@@ -103,6 +103,7 @@ _OBJECTS = (
     UNREADABLE,
     None,
     list,
+    tuple,
 )
 
 
@@ -236,7 +237,8 @@ def _record(
 
     record = np.zeros(code.RECORD, np.int64)
     record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
-    record[code.NBYTES : code.MEMBERS] = list(map(id, _OBJECTS))
+    record[code.NBYTES : code.PLAIN] = list(map(id, _OBJECTS))
+    record[code.PLAIN] = _plain().ctypes.data
     record[code.MEMBERS], record[code.PLACE] = member.size, member.rank
     record[code.SIZED : code.KNOWN] = RULES[operation]
     record[code.KNOWN] = table.ctypes.data
@@ -269,6 +271,19 @@ def _definition(method: str) -> _Method:
     return _Method(method.encode(), CODE.address, _FLAGS, doc.encode())
 
 
+@cache
+def _plain() -> NDArray[np.int64]:
+    """List the datatypes whose entries are plain bytes, each with how many, and 0."""
+    usual = [MPI.DOUBLE, MPI.FLOAT, MPI.INT, MPI.LONG, MPI.BYTE]
+    found = {id(one): one.size for one in usual}
+    for one in vars(MPI).values():
+        if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL and one.is_predefined:
+            lower, extent = one.Get_extent()
+            if lower == 0 and one.size == extent > 0:
+                found.setdefault(id(one), one.size)
+    return np.array([*found.items(), (0, 0)], np.int64)
+
+
 def _address(name: str) -> int:
     return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
@@ -286,6 +301,8 @@ def _is_readable() -> bool:
         and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
         and word(id(array) + object.__basicsize__).value == array.ctypes.data
         and word(id(listed) + object.__basicsize__ - 8).value == id(list)
+        and word(id(listed) + object.__basicsize__).value == len(listed)
+        and word(id(items) + object.__basicsize__).value == len(items)
     )
 
 

@@ -17,10 +17,11 @@ from numba import types
 from numba.extending import intrinsic
 
 #: Places in a record (int64). Functions of the interpreter.
-VECTORCALL, GETATTR, AS_SSIZE, SIZE, ITEM, DECREF, CLEAR, MATCHES = range(8)
-#: Objects: names, the errors that send a call the long way, None, and the type of counts
-#: that can be read here.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST = range(8, 15)
+VECTORCALL, GETATTR, AS_SSIZE, DECREF, CLEAR, MATCHES = range(6)
+#: Objects: names, the errors that send a call the long way, None, and two types.
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(6, 14)
+#: Address of the plain datatypes, each with its bytes; 0 ends them.
+PLAIN: Final = 14
 #: The communicator's size and rank.
 MEMBERS, PLACE = range(15, 17)
 #: The rule: which argument tells the size, which has as many blocks as members,
@@ -32,7 +33,7 @@ KNOWN: Final = 26
 RECORD: Final = 27
 
 #: Where the first item of a tuple lies, the type of an object, and the memory of an array;
-#: that of a list lies one word further.
+#: there lies the length of lists and tuples, and one word further the items of a list.
 _ITEMS: Final = tuple.__basicsize__
 _TYPE: Final = object.__basicsize__ - 8
 _DATA: Final = object.__basicsize__
@@ -138,47 +139,77 @@ def attribute(record: int, thing: int, name: int) -> int:
 
 
 @_compiled
-def counted(record: int, buffer: int, counts: int) -> tuple[int, int]:
-    """Give the bytes of this rank's block and of all blocks; -1 if they do not fit."""
-    if word(counts + _TYPE) != place(record, LIST):
-        return -1, -1  # a tuple holds counts and displacements
-    members, room = place(record, MEMBERS), attribute(record, buffer, NBYTES)
-    unit = attribute(record, buffer, ITEMSIZE)
-    if call1(place(record, SIZE), counts) != members:
-        call1(place(record, CLEAR), 0)
+def items_of(record: int, spec: int) -> tuple[int, int]:
+    """Give where the items of a list or a tuple stand, and how many; else 0."""
+    kind = word(spec + _TYPE)
+    if kind == place(record, LIST):
+        return word(spec + _DATA + 8), word(spec + _DATA)
+    if kind == place(record, TUPLE):
+        return spec + _ITEMS, word(spec + _DATA)
+    return 0, 0
+
+
+@_compiled
+def unit_of(record: int, datatype: int) -> int:
+    """Give the bytes of a plain datatype; 0 of anything else."""
+    at = place(record, PLAIN)
+    while word(at) != 0:
+        if word(at) == datatype:
+            return word(at + 8)
+        at += 16
+    return 0
+
+
+@_compiled
+def length(record: int, spec: int) -> int:
+    """Give the bytes of a message; -1 if they cannot be told.
+
+    ``array``, ``[array, type]`` or ``[array, count, type]``.
+    """
+    items, parts = items_of(record, spec)
+    if items == 0:
+        return attribute(record, spec, NBYTES)
+    if parts < 2 or parts > 3:
+        return -1
+    room = attribute(record, word(items), NBYTES)
+    unit = unit_of(record, word(items + 8 * (parts - 1)))
+    if unit == 0 or room < 0 or room % unit != 0:
+        return -1
+    if parts == 2:
+        return room
+    count = number(record, word(items + 8))
+    return count * unit if 0 <= count <= room // unit else -1
+
+
+@_compiled
+def vector(record: int, spec: int) -> tuple[int, int]:
+    """Give the bytes of this rank's block and of all blocks; -1 if they do not fit.
+
+    ``[array, counts]`` or ``[array, counts, type]``, counts in a list: a tuple
+    holds counts and displacements.
+    """
+    items, parts = items_of(record, spec)
+    if parts < 2 or parts > 3:
         return -1, -1
+    buffer, counts = word(items), word(items + 8)
+    numbers, known = items_of(record, counts)
+    if word(counts + _TYPE) != place(record, LIST) or known != place(record, MEMBERS):
+        return -1, -1
+    room = attribute(record, buffer, NBYTES)
+    unit = attribute(record, buffer, ITEMSIZE)
+    if parts == 3:
+        unit = unit_of(record, word(items + 16))
     total = own = 0
-    items = word(counts + _DATA + 8)
-    for rank in range(members):
-        count = number(record, word(items + 8 * rank))
+    for rank in range(known):
+        count = number(record, word(numbers + 8 * rank))
         if count < 0 or count > room:
             return -1, -1
         total += count
         if rank == place(record, PLACE):
             own = count
-    if unit < 0 or total * unit > room:
+    if unit <= 0 or total * unit > room:
         return -1, -1
     return own * unit, total * unit
-
-
-@_compiled
-def vector(record: int, spec: int) -> tuple[int, int]:
-    """Read ``[buffer, counts]``, see `counted`; any other form does not fit."""
-    own = total = -1
-    if call1(place(record, SIZE), spec) != 2:
-        call1(place(record, CLEAR), 0)
-        return own, total
-    buffer = call2(place(record, ITEM), spec, 0)
-    counts = call2(place(record, ITEM), spec, 1)
-    if buffer != 0 and counts != 0:
-        own, total = counted(record, buffer, counts)
-    else:
-        call1(place(record, CLEAR), 0)
-    if buffer != 0:
-        call1(place(record, DECREF), buffer)
-    if counts != 0:
-        call1(place(record, DECREF), counts)
-    return own, total
 
 
 @_compiled
@@ -199,7 +230,7 @@ def root_of(record: int, args: int, nargs: int, names: int) -> int:
     if 0 <= at < nargs:
         root = number(record, word(args + 8 * at))
     if names != 0:
-        for index in range(call1(place(record, SIZE), names)):
+        for index in range(word(names + _DATA)):
             name = word(names + _ITEMS + 8 * index)
             if name == place(record, ROOT_NAME):
                 root = number(record, word(args + 8 * (nargs + index)))
@@ -214,18 +245,18 @@ def fits(record: int, args: int) -> int:
     nbytes = 0
     sized, whole, equal = place(record, SIZED), place(record, WHOLE), place(record, EQUAL)
     if sized >= 0:
-        nbytes = attribute(record, word(args + 8 * sized), NBYTES)
+        nbytes = length(record, word(args + 8 * sized))
     if whole >= 0:
         blocks = nbytes * place(record, MEMBERS)
-        if attribute(record, word(args + 8 * whole), NBYTES) != blocks:
+        if length(record, word(args + 8 * whole)) != blocks:
             return -1
-    if equal >= 0 and attribute(record, word(args + 8 * equal), NBYTES) != nbytes:
+    if equal >= 0 and length(record, word(args + 8 * equal)) != nbytes:
         return -1
     at = place(record, VECTOR)
     if at >= 0:
         own, total = vector(record, word(args + 8 * at))
         part, second = place(record, PART), place(record, SECOND)
-        if part >= 0 and attribute(record, word(args + 8 * part), NBYTES) != own:
+        if part >= 0 and length(record, word(args + 8 * part)) != own:
             return -1
         if second >= 0 and vector(record, word(args + 8 * second))[0] != own:
             return -1
@@ -250,7 +281,7 @@ def looked_up(record: int, args: int, nargs: int, names: int) -> int:
     if place(record, ROOT) >= 0 and root != place(record, PLACE):
         nbytes = 0  # what the root alone looks at may be anything here
         if place(record, SIZED) >= 0:
-            nbytes = attribute(record, word(args + 8 * place(record, SIZED)), NBYTES)
+            nbytes = length(record, word(args + 8 * place(record, SIZED)))
     else:
         nbytes = fits(record, args)
     return find(record, nbytes) if nbytes >= 0 else -1

@@ -140,21 +140,45 @@ def test_keywords_and_counts_take_it_too(known: World) -> None:
     assert taken(known, "Reduce") == 1
 
 
+def test_messages_with_counts_and_types_take_it(known: World) -> None:
+    x, total, size = np.full(2 * COUNT, known.rank), np.zeros(COUNT, int), known.size
+    known.Allreduce([x, COUNT, MPI.LONG], (total, MPI.LONG))
+    assert total.tolist() == [sum(range(size))] * COUNT
+    blocks, counts = np.zeros(COUNT * size, int), [COUNT] * size
+    known.Allgatherv([x, COUNT, MPI.INT64_T], [blocks, counts, MPI.LONG])
+    assert blocks.tolist() == np.repeat(np.arange(size), COUNT).tolist()
+    known.Bcast([x, 8 * COUNT, MPI.BYTE])
+    assert x[:COUNT].tolist() == [0] * COUNT
+    assert x[COUNT:].tolist() == [known.rank] * COUNT
+    assert [taken(known, name) for name in ("Allreduce", "Allgatherv", "Bcast")] == [1, 1, 1]
+
+
+def test_types_that_are_not_plain_go_the_long_way(known: World) -> None:
+    apart = MPI.LONG.Create_vector(COUNT // 2, 1, 2).Commit()
+    x = np.full(COUNT, known.rank)
+    known.Bcast([x, 1, apart])
+    assert x[::2].tolist() == [0] * (COUNT // 2)
+    assert x[1::2].tolist() == [known.rank] * (COUNT // 2)
+    with pytest.raises((cr.UsageError, ValueError)):
+        known.Bcast([x, COUNT + 1, MPI.LONG])
+    assert taken(known, "Bcast") == 0
+    apart.Free()
+
+
 def test_what_it_cannot_take_goes_the_long_way(known: World) -> None:
     own, blocks = np.full(COUNT, known.rank), np.zeros(COUNT * known.size, int)
     counts = [COUNT] * known.size
     places = [COUNT * rank for rank in range(known.size)]
     known.Bcast(own, algorithm="native")
     known.Bcast(buf=own)
-    known.Bcast([own, MPI.LONG])
+    known.Bcast([own, "l"])
     known.Bcast(own[:-1])
     known.Allgather(own, blocks, algorithm="auto")
     known.Allgatherv(own, [blocks, (counts, places)])
     known.Allgatherv(own, [blocks, tuple(counts), places, MPI.LONG])
     known.Allgatherv(own, [blocks, np.array(counts)])
-    known.Allgatherv(own, [blocks, counts, MPI.LONG])
     calls = known.statistics().calls
-    assert calls == {"bcast": 4, "allgather": 1, "allgatherv": 4}
+    assert calls == {"bcast": 4, "allgather": 1, "allgatherv": 3}
     # A keyword of ours, or a buffer named, is told apart by the method, which asks again.
     shortcuts = {name: n for name, n in known._service.shortcuts.calls().items() if n}
     assert shortcuts == {"bcast": 1, "allgather": 1}
