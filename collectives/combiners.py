@@ -3,9 +3,9 @@
 A combiner is a pair of C functions over plain memory.  They are compiled by
 Numba when first asked for, and kept on disk.  Results are bit for bit those of
 `closeranks.collectives.operations`: integers wrap around, a NaN in MIN or MAX
-wins on either side, logical ops give 0 or 1, two half-precision numbers are combined
-in float32 and rounded once; of more than two only the result is rounded.  Complex
-products may differ in the last digit.
+wins on either side, logical ops give 0 or 1, two half-precision numbers are
+combined in float32 and rounded once; of more than two only the result is
+rounded.  Complex products may differ in the last digit.
 """
 
 from __future__ import annotations

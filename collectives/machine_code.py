@@ -1,8 +1,8 @@
 """The loops behind `closeranks.collectives.combiners`, in Numba.
 
 One pair of loops an op, and one more for half-precision sums and products,
-compiled for pointers to each type.  Importing this imports Numba, so nobody does
-before a combiner is needed.
+compiled for pointers to each type.  Importing this imports Numba, so nobody
+does before a combiner is needed.
 """
 
 from __future__ import annotations

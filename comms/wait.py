@@ -71,7 +71,7 @@ def wake_promptly() -> None:
 
 @contextmanager
 def prompt_switches() -> Iterator[None]:
-    """Let a thread that wants the GIL have it after 0.1 ms, not 5, in a block.  Local.
+    """Let a thread that wants the GIL have it after 0.1 ms, not 5.  Local.
 
     For a thread that needs it seldom and briefly, beside one that computes in
     Python.  What the program set itself stays if it is shorter, or set meanwhile.
