@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from closeranks.collectives.catalogue import find
-from closeranks.collectives.choose import NATIVE, Call, Chooser
+from closeranks.collectives.choose import NATIVE, SHARED, Call, Chooser
 from closeranks.collectives.cost import cost
 from closeranks.collectives.plan import Plan
+
+#: Types whose sums lose digits that users miss.
+HALVES = frozenset({"float16", "bfloat16"})
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Explanation:
         Every algorithm of the operation.
     calls_to_settle : int
         Blocking calls of this kind that are still trials; 0 once it is settled.
+    dtype : str
+        The element, by NumPy's name; "" where nothing is reduced.
     """
 
     operation: str
@@ -58,6 +63,18 @@ class Explanation:
     bytes_per_level: dict[str, int]
     candidates: dict[str, Candidate]
     calls_to_settle: int = 0
+    dtype: str = ""
+
+    @property
+    def rounding(self) -> str:
+        """Where half-precision results are rounded; "" for other types."""
+        if self.dtype not in HALVES:
+            return ""
+        if self.algorithm == NATIVE:
+            return f"{self.dtype}: rounded as the MPI library does"
+        if self.algorithm == SHARED:
+            return f"{self.dtype}: sums and products in float32, rounded once"
+        return f"{self.dtype}: rounded after every operation, from float32"
 
     def __str__(self) -> str:
         """Print a small table, the cheapest first."""
@@ -67,6 +84,8 @@ class Explanation:
         if self.bytes_per_level:
             sent = ", ".join(f"{level} {n} B" for level, n in self.bytes_per_level.items())
             lines.append(f"  the busiest rank sends: {sent}")
+        if self.rounding:
+            lines.append(f"  {self.rounding}")
         order = sorted(self.candidates, key=self._rank)
         width = max((len(name) for name in order), default=0)
         lines += [f"  {name:<{width}}  {_words(self.candidates[name])}" for name in order]
@@ -80,7 +99,7 @@ class Explanation:
         return float("inf") if known is None else known
 
 
-def explain(chooser: Chooser, call: Call, nbytes: int) -> Explanation:
+def explain(chooser: Chooser, call: Call, nbytes: int, dtype: str = "") -> Explanation:
     """Explain a chooser's answer; local.
 
     Parameters
@@ -91,6 +110,8 @@ def explain(chooser: Chooser, call: Call, nbytes: int) -> Explanation:
         The kind of call.
     nbytes : int
         Bytes for which to count what crosses the levels.
+    dtype : str
+        The element, where there is a reduction.
     """
     choice = chooser.settled(call)
     measured = choice.trial.agreed_s if choice.trial else {}
@@ -108,7 +129,14 @@ def explain(chooser: Chooser, call: Call, nbytes: int) -> Explanation:
         levels = cost(plan, nbytes if sized else None).bytes_per_level
     left = choice.trial.calls_left if choice.trial else 0
     return Explanation(
-        call.operation, nbytes, choice.algorithm, choice.predicted_s, levels, candidates, left
+        call.operation,
+        nbytes,
+        choice.algorithm,
+        choice.predicted_s,
+        levels,
+        candidates,
+        left,
+        dtype,
     )
 
 

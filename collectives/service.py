@@ -257,7 +257,8 @@ class Service:
         reduces = operation in REDUCING
         library_can = not reduces or element(None, dtype, operation).datatype is not None
         size = 0 if operation in choose.UNSIZED else choose.size_class(nbytes)
-        found = explain(self.chooser, choose.Call(operation, size, True, library_can), nbytes)
+        call = choose.Call(operation, size, True, library_can)
+        found = explain(self.chooser, call, nbytes, dtype.name if reduces else "")
         wanted = self._wanted(operation, AUTO)
         if wanted == AUTO:
             wanted = self.family.tuning.name(operation, nbytes) or found.algorithm

@@ -301,6 +301,12 @@ def test_explain_prints_the_candidates(world: World) -> None:
     assert "ring" in found.candidates
     assert found.algorithm in str(found)
     assert world.explain("allreduce", 64, "bfloat16").algorithm != "native"
+    assert world.explain("allreduce", 64).rounding == ""
+    assert world.explain("bcast", 64, "float16").rounding == ""
+    for name, words in (("binomial", "every operation"), ("native", "library"), ("shared", "once")):
+        if name != "shared" or world.size > 1:
+            with world.using(algorithm={"allreduce": name}):
+                assert words in str(world.explain("allreduce", 64, "float16"))
 
 
 def test_the_short_way_gives_the_same(world: World) -> None:
