@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -28,8 +29,6 @@ from closeranks.collectives.native import UNREADABLE
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
 
-#: Sizes of an operation that are known at most.
-MOST: Final = 64
 #: METH_FASTCALL | METH_KEYWORDS.
 _FLAGS: Final = 0x80 | 0x02
 
@@ -138,8 +137,9 @@ class Shortcuts:
 
     def __init__(self, member: MPI.Intracomm) -> None:
         self._member = weakref.ref(member)
-        self._sizes: dict[str, dict[int, int]] = {name: {} for name in RULES}
+        self._sizes: dict[str, set[int]] = {name: set() for name in RULES}
         self._tables: dict[str, NDArray[np.int64]] = {}
+        self._past: Counter[str] = Counter()
         self._methods: dict[str, str] = {}
         self._allowed = False
         self.probes: dict[str, Callable[..., object]] = {}
@@ -158,17 +158,22 @@ class Shortcuts:
         nbytes : int
             What its `Rule` tells, 0 where it tells none.
         """
-        sizes = self._sizes[operation]
-        if nbytes not in sizes and len(sizes) < MOST:
-            table = self._table(operation)
-            table[len(sizes), 0] = nbytes
-            sizes[nbytes] = len(sizes)
-        if self._allowed:
-            self._install(operation)
+        self._sizes[operation].add(nbytes)
+        if not self._allowed or not _is_possible():
+            return
+        self._install(operation)
+        from closeranks.collectives.shortcut_code import slot_of
+
+        row = self._tables[operation][slot_of(nbytes)]
+        if row[0] != nbytes:  # the size that stood there goes the long way, and comes back
+            self._past[operation] += int(row[1])
+            row[:] = nbytes, 0
 
     def calls(self) -> dict[str, int]:
         """Count the calls that took a shortcut, by operation.  Local."""
-        return {name: int(table[:, 1].sum()) for name, table in self._tables.items()}
+        return {
+            name: self._past[name] + int(table[:, 1].sum()) for name, table in self._tables.items()
+        }
 
     def allow(self, allowed: bool) -> None:
         """Let known calls go straight, or none.  Local."""
@@ -182,18 +187,15 @@ class Shortcuts:
             self._methods.clear()
             self.probes.clear()
 
-    def _table(self, operation: str) -> NDArray[np.int64]:
-        """Give sizes and calls; a row of -1 and 0 ends them."""
-        if operation not in self._tables:
-            self._tables[operation] = np.array([(-1, 0)] * (MOST + 1), np.int64)
-        return self._tables[operation]
-
     def _install(self, operation: str) -> None:
         """Replace a method, unless a class derived from ours has its own."""
         member, method = self._member(), operation.capitalize()
-        if operation in self.probes or member is None or not _is_possible():
+        if operation in self.probes or member is None:
             return
-        record = _record(member, operation, self._table(operation))
+        from closeranks.collectives.shortcut_code import SLOTS
+
+        table = self._tables.setdefault(operation, np.array([(-1, 0)] * SLOTS, np.int64))
+        record = _record(member, operation, table)
         self.probes[operation] = _builtin(member, method, _not_known, record)
         ours = getattr(type(member), method)
         if ours.__module__.startswith("closeranks.collectives."):

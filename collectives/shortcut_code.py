@@ -28,9 +28,10 @@ MEMBERS, PLACE = range(15, 17)
 #: which has equal bytes, which are vectors, which is a vector's own block, which
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
 SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(17, 26)
-#: Address of the known sizes, each with its calls; -1 ends them.
+#: Address of the known sizes, `SLOTS` of them, each with its calls; -1 where there is none.
 KNOWN: Final = 26
 RECORD: Final = 27
+SLOTS: Final = 256
 
 #: Where the first item of a tuple lies, the type of an object, and the memory of an array;
 #: there lies the length of lists and tuples, and one word further the items of a list.
@@ -213,14 +214,16 @@ def vector(record: int, spec: int) -> tuple[int, int]:
 
 
 @_compiled
+def slot_of(nbytes: int) -> int:
+    """Give the only slot where a size may stand."""
+    return (nbytes ^ nbytes >> 8 ^ nbytes >> 16) % SLOTS
+
+
+@_compiled
 def find(record: int, nbytes: int) -> int:
     """Give the place of a known size; -1 if it is not known."""
-    at = place(record, KNOWN)
-    while word(at) != nbytes:
-        if word(at) < 0:
-            return -1
-        at += 16
-    return at
+    at = place(record, KNOWN) + 16 * slot_of(nbytes)
+    return at if word(at) == nbytes else -1
 
 
 @_compiled

@@ -215,6 +215,20 @@ def test_counts_that_are_none_go_the_long_way(known: World, counts: Any) -> None
     assert taken(known, "Gatherv") == 0
 
 
+def test_any_number_of_sizes_is_known(known: World) -> None:
+    buffer = np.zeros(2000, np.uint8)
+    for _ in range(2):
+        for n in range(1, 1000):
+            known._service.shortcuts.learn("bcast", n)
+            known.Bcast(buffer[:n])
+    assert taken(known, "Bcast") == 1998
+    assert known.statistics().calls == {"bcast": 1998}
+    for n in range(1, 1000):  # most of them are forgotten again, and go the long way
+        known.Bcast(buffer[:n])
+    assert known.statistics().calls == {"bcast": 2997}
+    assert taken(known, "Bcast") < 2997
+
+
 def test_nothing_is_leaked(known: World) -> None:
     counts, block = [COUNT + 1000] * known.size, np.zeros(COUNT + 1000)
     blocks = np.zeros((COUNT + 1000) * known.size)
