@@ -98,7 +98,9 @@ node = comm.Split_type(MPI.COMM_TYPE_SHARED)
 def sent():
     comm.Barrier()
     folders = sorted(pathlib.Path("/sys/class/net").glob("eth*"))
-    return numpy.array([int((f / "statistics/tx_bytes").read_text()) for f in folders])
+    counts = numpy.array([int((f / "statistics/tx_bytes").read_text()) for f in folders])
+    comm.Barrier()  # nobody sends before all have read
+    return counts
 
 x, y = numpy.zeros(2**20, numpy.uint8), numpy.empty(2**20, numpy.uint8)
 other = (comm.rank + node.size) % comm.size
