@@ -12,6 +12,7 @@ import fcntl
 import gc
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,10 @@ _OPEN: Final = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 #: What Numba imports to know whether it may call it.  It takes as long as all the rest,
 #: and no code here multiplies matrices.
 _UNUSED: Final = ("scipy.linalg", "scipy.linalg.cython_blas")
+
+
+#: Name of the engine's thread, which imports nothing.
+THREAD: Final = "closeranks"
 
 
 class _Spent:
@@ -182,6 +187,8 @@ def _stubs() -> dict[str, ModuleType]:
     """Stand in for what Numba only looks for, if nobody has imported it."""
     if _UNUSED[0] in sys.modules or "numba.np.linalg" in sys.modules:
         return {}
+    if any(thread.name != THREAD for thread in threading.enumerate()[1:]):
+        return {}  # it might import the real one meanwhile
     if find_spec("scipy") is None:
         return {}
     return {name: ModuleType(name) for name in _UNUSED}

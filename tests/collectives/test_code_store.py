@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def test_code_is_made_anew_when_what_it_calls_has_changed(tmp_path: Path) -> Non
         if len(said) == 2:
             os.utime(changed, (1, 1))
     assert said == [True, False, True]
+
+
+def test_scipy_is_not_stood_in_for_beside_other_threads() -> None:
+    assert "numba.np.linalg" in sys.modules or code_store._stubs()
+    done = threading.Event()
+    other = threading.Thread(target=done.wait)
+    other.start()
+    assert code_store._stubs() == {}
+    done.set()
+    other.join()
 
 
 def test_scipy_is_left_alone_and_found_again(tmp_path: Path) -> None:
