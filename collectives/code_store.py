@@ -15,13 +15,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from closeranks.comms import shared_file
+from closeranks.comms.code_folder import settle_code_folder
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Unavailable
 
@@ -64,6 +65,8 @@ def loading() -> Iterator[None]:
     stubs = _stubs()
     sys.modules.update(stubs)
     try:
+        with suppress(ImportError):
+            settle_code_folder()
         yield
     finally:
         for name, stub in stubs.items():

@@ -136,7 +136,7 @@ def _is_there(world: World) -> bool:
     What is in flight goes on.  Numba, which takes the most time once all is on
     disk, is imported meanwhile.
     """
-    with suppress(ImportError), code_store.loading():
+    with suppress(ImportError, RuntimeError), code_store.loading():  # else told by is_loaded
         if importlib.import_module("closeranks.collectives.numbers").is_stored():
             return True
     with code_store.loading():

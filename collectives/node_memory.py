@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.combiners import Combiner
+from closeranks.comms.code_folder import settle_code_folder
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.wait import is_crowded
 from closeranks.errors import Unavailable
@@ -68,6 +69,7 @@ class NodeMemory:
     """
 
     def __init__(self, node: MPI.Intracomm, abort: int, *, root: Any = None) -> None:
+        settle_code_folder()
         from closeranks.collectives import node_kernels as kernels
 
         self.state = np.zeros(kernels.STATE, np.int64)

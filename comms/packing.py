@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms.arrays import Bytes
+from closeranks.comms.code_folder import settle_code_folder
 from closeranks.comms.strided import Block, Shape, entries, of_layout
 from closeranks.comms.typemap import typemap
 
@@ -205,6 +206,7 @@ def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
     """Choose the function for a block and write its plan."""
     if block.nbytes < LEAST or len(loops) > _LOOPS or not _arrays_are_known():
         return None
+    settle_code_folder()
     from closeranks.comms.loops import compiled
 
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
