@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -44,12 +45,14 @@ def test_a_failure_on_one_rank_fails_the_launch(mpirun: Run, tmp_path: Path) -> 
     assert "1 failed, 1 passed, 2 skipped" in done.stdout
 
 
-def test_a_hang_becomes_a_traceback(mpirun: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_hang_becomes_a_traceback(mpirun: Run, tmp_path: Path, ranks: int) -> None:
     body = "def test_it(comm):\n    if comm.rank == 0:\n        comm.recv(source=0)  # never\n"
-    done = mpirun(1, *PYTEST, _folder(tmp_path, body), timeout_s=60)  # more would mix their lines
+    done = mpirun(ranks, *PYTEST, _folder(tmp_path, body), timeout_s=60)
     assert done.returncode != 0
     assert "Timeout" in done.stdout
-    assert re.search(r'test_one.py", line 3 in test_it', done.stdout)
+    if ranks == 1 or (Path(sys.prefix) / "bin" / "prterun").exists():  # Hydra mixes lines
+        assert re.search(r'test_one.py", line 3 in test_it', done.stdout)
 
 
 def test_a_fixture_that_fails_on_one_rank_fails_everywhere(mpirun: Run, tmp_path: Path) -> None:
