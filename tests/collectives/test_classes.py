@@ -17,6 +17,7 @@ from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import ROOTED, VECTOR, Problem
 from closeranks.collectives.script import Kind
 from closeranks.comms.topology import Topology
+from tests.pace import slowness
 
 WITH_CLASSES = [
     (operation, algorithm)
@@ -107,7 +108,7 @@ def test_sixteen_thousand_ranks_are_few_classes(operation: str) -> None:
         if algorithm.classes and not algorithm.objection(problem):
             started = time.process_time()
             classes = algorithm.classes(problem)
-            assert time.process_time() - started < 1, algorithm.name
+            assert time.process_time() - started < slowness(), algorithm.name
             assert len(np.unique(classes)) <= 512, algorithm.name
 
 

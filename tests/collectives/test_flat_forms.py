@@ -17,6 +17,7 @@ from closeranks.collectives.problem import ROOTED, VECTOR, Problem
 from closeranks.collectives.script import Kind, Step
 from closeranks.collectives.simulate import simulate
 from closeranks.comms.topology import Topology
+from tests.pace import slowness
 
 
 def steps_of(operation: str, name: str, size: int, count: int, rank: int) -> list[Step]:
@@ -135,7 +136,7 @@ def test_every_rank_holds_the_same_bits(algorithm: Algorithm) -> None:
 def test_sixteen_thousand_ranks_are_no_trouble(operation: str) -> None:
     """First step in 1 ms, 3 us a step, 50 ms in all where steps are few.
 
-    The best of three, in processor time: a neighbour's load is not ours.
+    The best of five, in processor time: a neighbour's load is not ours.
     """
     size = 16384
     problem = Problem(operation, Topology.regular(node=size // 8, rank=8))
@@ -149,9 +150,10 @@ def test_sixteen_thousand_ranks_are_no_trouble(operation: str) -> None:
         plan = Plan(problem, algorithm)
         if not algorithm.objection(problem):
             rank = problem.root if operation in ROOTED else 4321
-            first, whole, steps = min(_pace(plan, rank) for _ in range(3))
-            assert first < 1e-3, algorithm.name
-            assert whole < max(0.05, 3e-6 * steps), algorithm.name
+            firsts, wholes, (steps, *_) = zip(*(_pace(plan, rank) for _ in range(5)), strict=True)
+            slow = slowness()
+            assert min(firsts) < 1e-3 * slow, algorithm.name
+            assert min(wholes) < max(0.05, 3e-6 * steps) * slow, algorithm.name
 
 
 def _pace(plan: Plan, rank: int) -> tuple[float, float, int]:
