@@ -10,8 +10,7 @@ import numpy as np
 
 from closeranks.collectives.choose import NativeModel
 from closeranks.collectives.cost import Speed
-from closeranks.comms.cores import usable_cores
-from closeranks.comms.topology import Topology
+from closeranks.comms.wait import crowding
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -22,17 +21,16 @@ STEP_S = 6e-6
 SMALL, LARGE = 8, 16384
 
 
-def calibrate(comm: MPI.Intracomm, topology: Topology) -> tuple[NativeModel, Speed]:
+def calibrate(comm: MPI.Intracomm) -> tuple[NativeModel, Speed]:
     """Time a few of the library's all-reduces, a copy and a reduction.
 
-    Called by every rank of ``comm``; about 10 ms on a slow network.
+    Called by every rank of ``comm``, whose world is open; about 10 ms on a slow
+    network.
 
     Parameters
     ----------
     comm : MPI.Intracomm
         The communicator whose library is timed.
-    topology : Topology
-        For the number of ranks that share a node's cores.
 
     Returns
     -------
@@ -48,7 +46,7 @@ def calibrate(comm: MPI.Intracomm, topology: Topology) -> tuple[NativeModel, Spe
             _native_s(comm, SMALL, calls=4),
             _native_s(comm, LARGE, calls=3),
             *_memory_s(),
-            STEP_S * _crowd(topology, comm.Get_rank()),
+            STEP_S * crowding(),
         ]
     )
     comm.Allreduce(MPI.IN_PLACE, measured, op=MPI.MAX)
@@ -84,11 +82,3 @@ def _per_byte(work: Callable[[], object]) -> float:
         work()
         best = min(best, time.perf_counter() - started)
     return best / (1 << 18)
-
-
-def _crowd(topology: Topology, rank: int) -> float:
-    """Ranks on this node per usable core, at least 1."""
-    if "node" not in topology.levels:
-        return 1.0
-    node = topology.groups[topology.levels.index("node")]
-    return max(1.0, float((node == node[rank]).sum()) / usable_cores())

@@ -27,15 +27,15 @@ from closeranks.errors import UsageError
 
 #: The library's own collective.
 NATIVE = "native"
-#: A kernel in the memory of one node; tried from so many bytes on. A smaller call
-#: takes the library less than Python needs to call the kernel.
-SHARED, SHARED_BYTES = "shared", 8192
+#: A kernel in the memory of one node.
+SHARED = "shared"
 #: Plans with more steps a rank than this are not priced where others are.
 MANY_STEPS = 20_000
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
 UNSIZED = frozenset({"gatherv", "scatterv", "alltoallv"})
-#: At most so many plans are tried, none predicted slower than the best by more.
-MOST_TRIED, NEAR = 4, 1.2
+#: At most so many plans are tried, none predicted slower than the best by more; and,
+#: where kernels in node memory do part of it, those predicted slower by no more.
+MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
 #: Rounds of a trial by what a call is predicted to take: (seconds below, rounds).
 ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
 #: From so many seconds on a call that nobody waits for is a plan: the library's own makes
@@ -214,26 +214,32 @@ class Chooser:
                 return Choice(NATIVE, 0.0, {}, objections, None)
             raise UsageError(call.operation, "no algorithm applies", _listed(objections))
         best = min(predictions, key=lambda name: predictions[name])
-        trial = self._trial(predictions, problem.count) if native and self.trials else None
+        trial = self._trial(problem, predictions) if native and self.trials else None
         if native and self.native is None and trial is None:
             best = NATIVE
         return Choice(best, predictions.get(best, 0.0), predictions, objections, trial)
 
-    def _trial(self, predictions: Mapping[str, float], nbytes: int) -> Trial | None:
-        """Try the cheapest plans that are near each other, and the library."""
+    def _trial(self, problem: Problem, predictions: Mapping[str, float]) -> Trial | None:
+        """Try the cheapest plans that are near each other, kernels, and the library."""
         plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
         if not plans:
             return None
         least = predictions[plans[0]]
-        near = [name for name in plans[:MOST_TRIED] if predictions[name] <= NEAR * least]
-        if SHARED in near:
-            near.remove(SHARED)
-        if SHARED in plans and nbytes >= SHARED_BYTES:  # moves say little of a kernel's time
-            near.append(SHARED)
-        if not near:
+        tried = [
+            name
+            for name in plans
+            if find(problem.operation, name).kernels
+            and (name == SHARED or predictions[name] <= KERNELS * least)
+        ]
+        tried += [
+            name
+            for name in plans[:MOST_TRIED]
+            if predictions[name] <= NEAR * least and name not in tried
+        ]
+        if not tried:
             return None
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
-        return Trial((*near, NATIVE), rounds=rounds, final=rounds == 1)
+        return Trial((*tried, NATIVE), rounds=rounds, final=rounds == 1)
 
     def _prices(self, problem: Problem) -> tuple[dict[str, Cost], dict[str, str]]:
         prices: dict[str, Cost] = {}

@@ -105,6 +105,26 @@ def compiled(code: Any, signature: Any) -> Any:
     return code
 
 
+def address_of(code: Any) -> int:
+    """Return the address of a function, to be called as one of C.
+
+    Local.
+
+    Parameters
+    ----------
+    code : numba dispatcher
+        Compiled for one signature of numbers, by `compiled`.
+
+    Returns
+    -------
+    int
+        Good as long as the function is there.
+    """
+    (overload,) = code.overloads.values()
+    address: int = overload.library.get_pointer_to_function(overload.fndesc.llvm_cfunc_wrapper_name)
+    return address
+
+
 def stale_with(code: Any, *names: str) -> None:
     """Let what is stored of a function be stale when other files have changed.
 

@@ -6,9 +6,9 @@ completed, and returns; it never blocks.  This interpreter is the reference:
 what it does with a table is what every other one must do.
 
 Tags.  Messages travel on the world's own duplicate of the communicator (so an
-epoch never meets another), with ``tag = (sequence mod window) * 2**21 +
-slot``; `window` is as large as the library's MPI_TAG_UB allows (1024 in Open
-MPI, 256 in MPICH).  An execution starts only when the one ``window`` before it
+epoch never meets another), with ``tag = (sequence mod window) * 2**20 +
+slot``; `window` is as large as the library's MPI_TAG_UB allows (2048 in Open
+MPI, 512 in MPICH).  An execution starts only when the one ``window`` before it
 has drained on this rank; since MPI keeps the order of equal tags between two
 ranks, two executions never take each other's messages.
 """
@@ -42,8 +42,8 @@ from closeranks.comms.wait import Deadline
 
 Array = NDArray[Any]
 
-#: Bits of a tag that hold the slot: 20 for plans, one more for leaves written out.
-SLOT_BITS: Final = 21
+#: Bits of a tag that hold the slot.
+SLOT_BITS: Final = 20
 #: Requests up to this number are tested one by one, more of them by Testsome.
 _FEW: Final = 4
 

@@ -12,9 +12,6 @@ from closeranks.collectives.block import Block
 from closeranks.collectives.leaves import EXPANSIONS
 from closeranks.collectives.script import After, Kind, Leaf, Script, Step
 
-#: Slots above those of plans; each leaf of a group has its own run of them.
-_FIRST_SLOT, _SLOTS = 1 << 20, 1 << 16
-
 
 def expand(
     script: Script, steps: Sequence[Step], *, keep: Callable[[Step], bool] = lambda _: False
@@ -44,16 +41,10 @@ def expand(
     out.constants = dict(script.constants)
     written: list[Step] = []
     now: list[After] = []
-    issued: dict[tuple[str, tuple[int, ...]], int] = {}
     for step in steps:
         after = tuple(new for old in step.after for new in now[old])
-        slot = 0
-        if isinstance(step.action, Leaf):
-            key = (step.action.level, step.action.members)
-            issued[key] = issued.get(key, -1) + 1
-            slot = _FIRST_SLOT + issued[key] * _SLOTS
         if isinstance(step.action, Leaf) and not keep(step):
-            now.append(_write_leaf(out, step, step.action, after, slot))
+            now.append(_write_leaf(out, step, step.action, after))
             written.extend(out.drain())
         else:
             spare = len(step.after) - step.need
@@ -63,12 +54,12 @@ def expand(
     return out, written
 
 
-def _write_leaf(out: Script, step: Step, leaf: Leaf, after: After, slot: int) -> After:
+def _write_leaf(out: Script, step: Step, leaf: Leaf, after: After) -> After:
     assert isinstance(step.source, Block)
     assert step.block is not None
     me = leaf.members.index(out.rank)
     writer = EXPANSIONS[leaf.expansion](
-        out, leaf.members, me, leaf.root, step.source, step.block, after, slot
+        out, leaf.members, me, leaf.root, step.source, step.block, after, step.slot
     )
     while True:
         try:

@@ -97,6 +97,8 @@ class Hierarchy:
         For each rank the port of its own group that deals with its data.
     is_port : list of ndarray of bool, shape (size,)
         Whether a rank is its own gateway, so one of the ports.
+    in_node : list of bool
+        By tier, 0 being the ranks: whether every group is part of one node.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -116,6 +118,7 @@ class Hierarchy:
             self.ports.append(ports.transpose(0, 2, 1).reshape(len(ports), -1))
             self.gates.append(self.gates[-1] * tier.owners + place % tier.owners)
             self.is_port.append(self.is_port[-1] & (place < tier.owners))
+        self.in_node = [_lies_in_node(topology, row) for row in self.rows]
 
     @property
     def widest(self) -> int:
@@ -204,3 +207,12 @@ def _tier(level: str, inner: Ints, outer: Ints) -> Tier:
     place = np.empty_like(order)
     place[order] = np.arange(len(order)) - starts[parent[order]]
     return Tier(level, parent, place, order, starts, int(numbers.min()))
+
+
+def _lies_in_node(topology: Topology, row: Ints) -> bool:
+    """Whether no group of a partition reaches beyond a node."""
+    if "node" not in topology.levels:
+        return False
+    node = topology.groups[topology.levels.index("node")]
+    _, first = np.unique(row, return_index=True)
+    return bool((node == node[first[row]]).all())

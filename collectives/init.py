@@ -162,5 +162,5 @@ def _chooser(plain: MPI.Intracomm, topology: Topology, *, deterministic: bool) -
     """Make the chooser; a deterministic one depends on nothing measured."""
     if deterministic or plain.size == 1:
         return Chooser(topology, allow_native=not deterministic)
-    native, speed = calibrate(plain, topology)
+    native, speed = calibrate(plain)
     return Chooser(topology, native=native, speed=speed, trials=True)

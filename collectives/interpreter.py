@@ -121,7 +121,7 @@ def is_loaded() -> bool:
             from closeranks.collectives.numbers import warm_up
 
             warm_up()
-            importlib.import_module("closeranks.collectives.shortcut_code")
+            importlib.import_module("closeranks.collectives.shortcut_code").address()
     except ImportError:
         return False
     except Exception as error:  # whatever it is, Python can run the plans

@@ -1,17 +1,21 @@
 """The short way into node memory: a blocking call, one kernel, nothing between.
 
-For calls that are known to be served by a kernel alone. The order of a node's
-segments is that of the calls, so this way is open only while no leaf waits for
-its turn; a rank that takes the engine's way meanwhile meets the others all the
-same, since both ways run the same kernel and count the same sequence number.
+For calls that are known to be served by a kernel alone: machine code calls it,
+see `closeranks.collectives.shortcut`.  The order of a node's segments is that
+of the calls, so this way is open only while no leaf waits for its turn; a rank
+that takes the engine's way meanwhile meets the others all the same, since both
+ways run the same kernel and count the same sequence number.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
-from mpi4py import MPI
+import numpy as np
 
+from closeranks.collectives import code_store
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
 from closeranks.collectives.problem import REDUCING
@@ -22,10 +26,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.world import World
 
-#: Operations that have a short way, and the argument whose bytes it is found by.
-SIZED = {"allreduce": 1, "allgather": 0, "alltoall": 0, "bcast": 0, "reduce_scatter_block": 0}
-OPERATIONS = SIZED.keys()
-_address = MPI.Get_address
+#: Operations that have a short way.
+OPERATIONS = frozenset({"allreduce", "allgather", "alltoall", "bcast", "reduce_scatter_block"})
 
 
 class Near:
@@ -42,106 +44,106 @@ class Near:
 
     Attributes
     ----------
-    key : int
-        Bytes of the buffer by which a communicator finds it, see `quick_size`.
-    root : int
-        The root, where there is one.
-    calls : int
-        How many arrays went through `run`.
+    address : int
+        Of what machine code knows about it, see
+        `closeranks.collectives.shortcut_words`.
     """
 
     __slots__ = (
-        "_dtype", "_frame", "_given", "_kernel", "_memory", "_nbytes", "_op", "_operation",
-        "_reduces", "_state", "_taken", "_world", "calls", "key",
-        "root",
-    )  # fmt: skip
+        "_entry",
+        "_finish",
+        "_fixed",
+        "_keeps",
+        "_kernel",
+        "_operation",
+        "_world",
+        "address",
+    )
 
     def __init__(self, world: World, demand: Demand) -> None:
-        self._world, self._memory = world, world.node_memory
-        self._operation = demand.operation
-        self._op, self._dtype, self._nbytes = demand.op, demand.dtype, demand.nbytes
-        self._reduces = demand.operation in REDUCING
-        blocks = demand.nbytes * demand.size
-        wide = ("alltoall", "reduce_scatter_block"), ("alltoall", "allgather")
-        self._given, self._taken = (
-            blocks if demand.operation in names else demand.nbytes for names in wide
-        )
-        self.key = self._taken if demand.operation == "allreduce" else self._given
+        from closeranks.collectives import shortcut_words as code
+
+        self._world, self._operation = world, demand.operation
+        memory = world.node_memory
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
-        self._frame = self._memory.frame(combiner, demand.dtype.itemsize, demand.root)
-        self._state = self._memory.state
+        frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
         self._kernel = kernel_for(demand.operation, demand.nbytes)
-        self.root, self.calls = demand.root, 0
+        self._finish = self._finished
+        entry = self._entry = np.zeros(code.ENTRY, np.int64)
+        self._fixed = frame.ctypes.data, memory.state.ctypes.data, demand.nbytes
+        entry[code.E_KERNEL] = code_store.address_of(self._kernel)
+        entry[code.E_FRAME], entry[code.E_STATE], entry[code.E_BYTES] = self._fixed
+        entry[code.E_ROOT] = demand.root
+        entry[code.E_QUEUE], entry[code.E_SEQUENCE] = memory.queue_at, world.sequence_at
+        entry[code.E_IN_PLACE] = demand.operation == "allreduce"
+        entry[code.E_FINISH] = id(self._finish)
+        self._keeps = (demand.op, *dtypes(demand))
+        if demand.operation in REDUCING:
+            entry[code.E_OP] = id(demand.op)
+        entry[code.E_GIVEN_TYPE : code.E_TAKEN_TYPE + 1] = list(map(id, self._keeps[1:]))
+        self.address = entry.ctypes.data
 
-    def takes(self, sendbuf: Any, other: Any, *rest: Any) -> bool:
-        """Tell whether a call is of this kind and its arrays can be used as they are.
+    @property
+    def calls(self) -> int:
+        """How many calls machine code has served."""
+        from closeranks.collectives.shortcut_words import E_CALLS
 
-        Parameters
-        ----------
-        sendbuf, other, *rest
-            The call's arguments, with their defaults.
+        return int(self._entry[E_CALLS])
 
-        Raises
-        ------
-        AttributeError
-            If they are no arrays.
-        """
-        if self._operation == "bcast":
-            return bool(other == self.root) and self._moves(sendbuf, sendbuf)
-        if self._reduces and not (
-            rest[0] is self._op and other.dtype is self._dtype and sendbuf.dtype is self._dtype
-        ):
-            return False
-        return self._moves(sendbuf, other)
+    def followed_by(self, other: Near) -> None:
+        """Let calls of this size that are of another kind be another one's.  Local."""
+        from closeranks.collectives.shortcut_words import E_NEXT
 
-    def _moves(self, sendbuf: Any, recvbuf: Any) -> bool:
-        """Whether the arrays have the right sizes, and no gaps."""
-        return (
-            sendbuf.nbytes == self._given
-            and recvbuf.nbytes == self._taken
-            and recvbuf.flags.carray
-            and sendbuf.flags.c_contiguous
-            and not self._memory.turns
-        )
+        self._entry[E_NEXT] = other.address
 
-    def run(self, sendbuf: Any, other: Any) -> None:
-        """Run the kernel on a call's arrays; returns when the result is there."""
-        given = _address(sendbuf)
-        self._run(given, given if self._operation == "bcast" else _address(other))
-        self.calls += 1
-
-    def serve(self, demand: Demand) -> None:
-        """Run the kernel for a call whose arguments may be of any form."""
-        if self._as_they_are(demand):
-            sendbuf, recvbuf = demand.arguments[:2]
-            return self._run(_address(sendbuf), _address(recvbuf))
+    def ready(self, demand: Demand) -> Callable[[], None]:
+        """Prepare a call whose arguments may be of any form; what is given runs it once."""
         memory = lay_out(demand)
         given, taken = (
             0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
         )
-        self._run(given, taken)
-        if memory.finish is not None:
-            memory.finish()
-        return None
 
-    def _as_they_are(self, demand: Demand) -> bool:
-        """Whether the arguments are arrays that the kernel can use."""
-        if self._operation == "bcast":
-            return False
-        try:
-            return self.takes(*demand.arguments)
-        except AttributeError:
-            return False
+        def serve() -> None:
+            self._world.sequence()
+            self._wait(given, taken)
+            if memory.finish is not None:
+                memory.finish()
 
-    def _run(self, given: int, taken: int) -> None:
-        nbytes = self._nbytes
-        self._world.sequence()
-        if not self._kernel(self._frame, self._state, given, taken, nbytes):
-            wait(
-                lambda: self._kernel(self._frame, self._state, given, taken, nbytes),
-                progress=engine().progress,
-                abort=lambda: self._world.check(self._operation),
-            )
+        return serve
+
+    def _finished(self) -> None:
+        """Wait for the kernel that machine code has begun."""
+        from closeranks.collectives.shortcut_words import E_GIVEN, E_TAKEN
+
+        self._wait(int(self._entry[E_GIVEN]), int(self._entry[E_TAKEN]))
+
+    def _wait(self, given: int, taken: int) -> None:
+        frame, state, nbytes = self._fixed
+        step = partial(self._kernel, frame, state, given, taken, nbytes)
+        if not step():
+            wait(step, progress=engine().progress, abort=self._abort)
+
+    def _abort(self) -> None:
+        self._world.check(self._operation)
+
+
+def dtypes(demand: Demand) -> tuple[object, object]:
+    """Give the types of the arrays that a call was made with; None of what is no array.
+
+    Parameters
+    ----------
+    demand : Demand
+        One of `OPERATIONS`.
+
+    Returns
+    -------
+    tuple of object
+        Of the first array and of the second one.
+    """
+    given, *others = demand.arguments
+    taken = given if demand.operation == "bcast" else others[0]
+    known = getattr(given, "dtype", None), getattr(taken, "dtype", None)
+    return known if demand.operation != "allreduce" or known[0] else (known[1], known[1])
 
 
 def is_near(world: World, demand: Demand) -> bool:

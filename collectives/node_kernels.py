@@ -11,7 +11,8 @@ overlaps with reading this one.
 
 A kernel never blocks for long: it spins, yields, and after a while returns
 False, to be called again with the same arguments.  It keeps its place in
-``state``, which belongs to the memory; ``frame`` is constant.
+``state``, which belongs to the memory; ``frame`` is constant.  Kernels take
+the addresses of both, so that machine code can call them too.
 
 With two ranks everybody reads everything (one shot): as many bytes cross from
 core to core as in two shots, with half the waiting.  With more the vector goes
@@ -26,10 +27,12 @@ import numba
 
 from closeranks.collectives import code_store
 from closeranks.comms.atomics import (
+    array_at,
     call_pair,
     call_three,
     call_yield,
     copy_bytes,
+    copy_lines,
     load_acquire,
     pause,
     store_release,
@@ -58,7 +61,8 @@ ROOT: Final = 17  # rank of the root, where there is one
 SCRATCH: Final = 18  # address of a block of this rank alone
 STREAM: Final = 19  # from how many bytes on copies go past the caches
 WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
-FRAME: Final = 21
+CACHE: Final = 21  # bytes of the last cache that are this rank's share
+FRAME: Final = 22
 
 #: Places in the state (int64).
 START: Final = 0  # last segment of the call before
@@ -75,6 +79,9 @@ LAID: Final = 0
 REDUCED: Final = 1
 #: Bytes between two counters: no two share a line, nor a pair of lines.
 LINE: Final = 128
+#: From so many bytes on the C library's memcpy is left aside, see `copy_lines`.
+LONG: Final = 2048
+PAGE: Final = 4096
 #: Bytes combined at a time where more than two ranks meet: stays in the L1 cache.
 BLOCK: Final = 8192
 
@@ -129,6 +136,33 @@ def tell(frame: Any, which: int, q: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes that will soon be read again."""
+    if nbytes < LONG:
+        copy_bytes(target, source, nbytes)
+        return
+    head = -target % 64
+    copy_bytes(target, source, head)
+    pairs = (nbytes - head) // 128
+    copy_lines(target + head, source + head, pairs)
+    done = head + 128 * pairs
+    copy_bytes(target + done, source + done, nbytes - done)
+
+
+@numba.njit(cache=True, nogil=True)
+def put(target: int, source: int, nbytes: int, cold: bool) -> None:
+    """Copy bytes to the caller's memory; past the caches if they have no room for it."""
+    if not cold or nbytes < LONG:
+        copy(target, source, nbytes)
+        return
+    head = -target % 64
+    copy_bytes(target, source, head)
+    whole = (nbytes - head) // 64 * 64
+    stream_lines(target + head, source + head, whole // 64)
+    copy_bytes(target + head + whole, source + head + whole, nbytes - head - whole)
+
+
+@numba.njit(cache=True, nogil=True)
 def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> None:
     """Combine what lies ``at`` bytes into all desks; ``own`` is this rank's.
 
@@ -158,8 +192,9 @@ def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> Non
 
 
 @numba.njit(cache=True, nogil=True)
-def allreduce_one_shot(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Reduce a vector: everybody reads everything."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     desk = frame[DESK]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
@@ -168,7 +203,7 @@ def allreduce_one_shot(frame: Any, state: Any, source: int, target: int, nbytes:
             if not may_fill(frame, q):
                 return False
             at = (q - state[START] - 1) * desk
-            copy_bytes(desk_of(frame, frame[RANK], q), source + at, min(desk, nbytes - at))
+            copy(desk_of(frame, frame[RANK], q), source + at, min(desk, nbytes - at))
             tell(frame, LAID, q)
             state[STAGED] = q
         q = state[DONE] + 1
@@ -192,7 +227,7 @@ def _edge(nbytes: int, size: int, rank: int) -> int:
 def lay(frame: Any, place: int, source: int, nbytes: int) -> None:
     """Copy bytes to a desk or a tray, at a whole line of it."""
     if nbytes < frame[STREAM]:
-        copy_bytes(place, source, nbytes)
+        copy(place, source, nbytes)
         return
     whole = nbytes // 64 * 64
     stream_lines(place, source, whole // 64)
@@ -212,7 +247,9 @@ def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> Non
 
 
 @numba.njit(cache=True, nogil=True)
-def _combine_streaming(frame: Any, q: int, own: int, at: int, target: int, nbytes: int) -> None:
+def _combine_streaming(
+    frame: Any, q: int, own: int, at: int, target: int, nbytes: int, cold: bool
+) -> None:
     """Combine a chunk block by block, into the target and into the tray."""
     tray, scratch = tray_of(frame, frame[RANK], q), frame[SCRATCH]
     low = 0
@@ -220,14 +257,16 @@ def _combine_streaming(frame: Any, q: int, own: int, at: int, target: int, nbyte
         length = min(BLOCK, nbytes - low)
         combine(frame, q, own + low, at + low, scratch, length)
         lay(frame, tray + low, scratch, length)
-        copy_bytes(target + low, scratch, length)
+        put(target + low, scratch, length, cold)
         low += BLOCK
 
 
 @numba.njit(cache=True, nogil=True)
-def allreduce_two_shot(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Reduce a vector segment by segment, each rank one chunk of each."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    cold = source != target and 2 * nbytes > frame[CACHE]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
         q = state[DONE] + 1
@@ -245,9 +284,10 @@ def allreduce_two_shot(frame: Any, state: Any, source: int, target: int, nbytes:
             if high - low < frame[STREAM]:
                 combine(frame, q, source + at + low, low, tray, high - low)
                 tell(frame, REDUCED, q)
-                copy_bytes(target + at + low, tray, high - low)
+                put(target + at + low, tray, high - low, cold)
             else:
-                _combine_streaming(frame, q, source + at + low, low, target + at + low, high - low)
+                into = target + at + low
+                _combine_streaming(frame, q, source + at + low, low, into, high - low, cold)
                 tell(frame, REDUCED, q)
             state[PHASE] = 1
         if state[STAGED] == q and q < last:
@@ -260,7 +300,7 @@ def allreduce_two_shot(frame: Any, state: Any, source: int, target: int, nbytes:
             other = (rank + step) % size
             first = _edge(length, size, other)
             count = _edge(length, size, other + 1) - first
-            copy_bytes(target + at + first, tray_of(frame, other, q), count)
+            put(target + at + first, tray_of(frame, other, q), count, cold)
         state[DONE], state[PHASE] = q, 0
     state[START] = last
     return True

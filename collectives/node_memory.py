@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 from collections import deque
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.combiners import Combiner
 from closeranks.comms.code_folder import settle_code_folder
 from closeranks.comms.shared_file import SharedFile, share
+from closeranks.comms.sysfs import l3_share
 from closeranks.comms.wait import is_crowded
 from closeranks.errors import Unavailable
 
@@ -30,6 +32,7 @@ CHUNK_BYTES: Final = 128 * 1024
 MOST_CHUNKS: Final = 4
 #: The smallest desk.
 LEAST_BYTES: Final = 16 * 1024
+_PAGE: Final = 4096
 #: Copies to desks and trays go past the caches from so many bytes on, or never.
 STREAMING: Final = 2048
 NEVER: Final = 1 << 62
@@ -61,6 +64,8 @@ class NodeMemory:
         How far this rank has come; the kernels' own.
     turns : deque
         ``(execution, step)``, in the order in which all ranks run them.
+    queue_at : int
+        Address of an int64: how many these are.
 
     Raises
     ------
@@ -74,6 +79,8 @@ class NodeMemory:
 
         self.state = np.zeros(kernels.STATE, np.int64)
         self.turns: deque[tuple[Any, int]] = deque()
+        self._queue = np.zeros(1, np.int64)
+        self.queue_at = self._queue.ctypes.data
         self._frames: dict[tuple[Combiner | None, int, int], NDArray[np.int64]] = {}
         self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS)
         self._scratch = np.zeros(kernels.BLOCK, np.uint8)
@@ -83,7 +90,7 @@ class NodeMemory:
         size, base = node.size, self._file.array.ctypes.data
         self._base[kernels.SIZE], self._base[kernels.RANK] = size, node.rank
         self._base[kernels.FLAGS] = base
-        self._base[kernels.DESKS] = base + 2 * size * kernels.LINE
+        self._base[kernels.DESKS] = base + _counter_bytes(size)
         self._base[kernels.DESK] = self.desk_bytes
         trays = self._base[kernels.DESKS] + kernels.DESKS_EACH * size * self.desk_bytes
         self._base[kernels.TRAYS], self._base[kernels.TRAY] = trays, _tray_bytes(self.desk_bytes)
@@ -91,6 +98,7 @@ class NodeMemory:
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
         self._base[kernels.WIDE] = self._wide.ctypes.data
         self._base[kernels.STREAM] = NEVER
+        self._base[kernels.CACHE] = l3_share(Path("/"), size) or NEVER
         patience = _CROWDED if is_crowded() else _PATIENCE
         self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
 
@@ -101,7 +109,7 @@ class NodeMemory:
         while True:
             each = kernels.DESKS_EACH * self.desk_bytes + 2 * _tray_bytes(self.desk_bytes)
             try:
-                return share(node, node.size * (2 * kernels.LINE + each), root=root)
+                return share(node, _counter_bytes(node.size) + node.size * each, root=root)
             except Unavailable:
                 if self.desk_bytes < 2 * LEAST_BYTES:
                     raise
@@ -143,6 +151,16 @@ class NodeMemory:
             made[kernels.PAIR : kernels.ROOT] = combiner
         return made
 
+    def enter(self, execution: object, step: int) -> None:
+        """Queue a step; called in the order of sequence numbers.  Local."""
+        self.turns.append((execution, step))
+        self._queue[0] = len(self.turns)
+
+    def leave(self) -> None:
+        """Let the next step have its turn.  Local."""
+        self.turns.popleft()
+        self._queue[0] = len(self.turns)
+
     def stream(self, *, from_bytes: int) -> None:
         """Let copies from so many bytes on go past the caches.  Local; before any frame."""
         from closeranks.collectives import node_kernels as kernels
@@ -153,6 +171,17 @@ class NodeMemory:
     def close(self) -> None:
         """Let go of the memory.  Local; called by the world that owns it."""
         self._file.close()
+
+
+def _counter_bytes(size: int) -> int:
+    """Size the counters so that desks and trays start in the middle of a page.
+
+    Long arrays start at the beginning of one.  Where source and target lie alike in
+    their pages, a processor takes what it loads for what it has just stored.
+    """
+    from closeranks.collectives.node_kernels import LINE
+
+    return -(-2 * size * LINE // _PAGE) * _PAGE + _PAGE // 2
 
 
 def _tray_bytes(desk_bytes: int) -> int:

@@ -13,28 +13,35 @@ import numba
 from closeranks.collectives import code_store
 from closeranks.collectives.node_kernels import (
     AHEAD,
+    CACHE,
     DESK,
     DONE,
+    FRAME,
     ITEM,
     LAID,
+    PAGE,
     RANK,
     ROOT,
     SIZE,
     STAGED,
     START,
+    STATE,
     all_reached,
     combine,
+    copy,
     desk_of,
     has_reached,
     may_fill,
+    put,
     tell,
 )
-from closeranks.comms.atomics import copy_bytes
+from closeranks.comms.atomics import array_at
 
 
 @numba.njit(cache=True, nogil=True)
-def barrier(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:  # noqa: ARG001
+def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:  # noqa: ARG001
     """Wait until every rank has come."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     q = state[START] + 1
     tell(frame, LAID, q)
     if not all_reached(frame, LAID, q):
@@ -44,9 +51,11 @@ def barrier(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bo
 
 
 @numba.njit(cache=True, nogil=True)
-def bcast(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Copy the root's bytes to everybody; the root does not wait for the last reader."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    cold = nbytes > frame[CACHE]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
         q = state[DONE] + 1
@@ -55,26 +64,27 @@ def bcast(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool
         if rank == root:
             if not may_fill(frame, q):
                 return False
-            copy_bytes(desk_of(frame, rank, q), source + at, length)
+            copy(desk_of(frame, rank, q), source + at, length)
             tell(frame, LAID, q)
             if source != target:
-                copy_bytes(target + at, source + at, length)
+                put(target + at, source + at, length, cold)
         else:
             tell(frame, LAID, q)
             if not has_reached(frame, root, LAID, q):
                 return False
-            copy_bytes(target + at, desk_of(frame, root, q), length)
+            put(target + at, desk_of(frame, root, q), length, cold)
         state[DONE] = state[STAGED] = q
     state[START] = last
     return True
 
 
 @numba.njit(cache=True, nogil=True)
-def reduce(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Combine the vectors of all ranks at the root, which reads them all.
 
     In place the root's vector is laid out too: the result grows where it lies.
     """
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
@@ -87,7 +97,7 @@ def reduce(frame: Any, state: Any, source: int, target: int, nbytes: int) -> boo
             if state[STAGED] < q:
                 if not may_fill(frame, q):
                     return False
-                copy_bytes(own, source + at, length)
+                copy(own, source + at, length)
                 state[STAGED] = q
         tell(frame, LAID, q)
         if rank == root:
@@ -100,9 +110,12 @@ def reduce(frame: Any, state: Any, source: int, target: int, nbytes: int) -> boo
 
 
 @numba.njit(cache=True, nogil=True)
-def allgather(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Collect the blocks of all ranks, ``nbytes`` each."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    cold = (size + 1) * nbytes > frame[CACHE]
+    mine = target + rank * nbytes
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
@@ -110,9 +123,12 @@ def allgather(frame: Any, state: Any, source: int, target: int, nbytes: int) -> 
             if not may_fill(frame, q):
                 return False
             at = (q - state[START] - 1) * desk
-            copy_bytes(desk_of(frame, rank, q), source + at, min(desk, nbytes - at))
+            length = min(desk, nbytes - at)
+            copy(desk_of(frame, rank, q), source + at, length)
             tell(frame, LAID, q)
             state[STAGED] = q
+            if mine != source:  # while the others lay theirs
+                put(mine + at, source + at, length, cold)
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):
             return False
@@ -120,9 +136,7 @@ def allgather(frame: Any, state: Any, source: int, target: int, nbytes: int) -> 
         length = min(desk, nbytes - at)
         for step in range(1, size):
             other = (rank + step) % size
-            copy_bytes(target + other * nbytes + at, desk_of(frame, other, q), length)
-        if target + rank * nbytes != source:
-            copy_bytes(target + rank * nbytes + at, source + at, length)
+            put(target + other * nbytes + at, desk_of(frame, other, q), length, cold)
         state[DONE] = q
     state[START] = last
     return True
@@ -130,9 +144,10 @@ def allgather(frame: Any, state: Any, source: int, target: int, nbytes: int) -> 
 
 @numba.njit(cache=True, nogil=True)
 def _share(frame: Any) -> int:
-    """Bytes of a desk that are for one rank."""
-    part: int = frame[DESK] // frame[SIZE] // frame[ITEM] * frame[ITEM]
-    return part
+    """Bytes of a desk that are for one rank: whole pages, if it has as many."""
+    part: int = frame[DESK] // frame[SIZE]
+    whole = PAGE if part >= PAGE and PAGE % frame[ITEM] == 0 else frame[ITEM]
+    return part // whole * whole
 
 
 @numba.njit(cache=True, nogil=True)
@@ -142,14 +157,16 @@ def _lay_for_others(frame: Any, q: int, source: int, nbytes: int, at: int, lengt
     desk = desk_of(frame, rank, q)
     for step in range(1, size):
         other = (rank + step) % size
-        copy_bytes(desk + other * part, source + other * nbytes + at, length)
+        copy(desk + other * part, source + other * nbytes + at, length)
     tell(frame, LAID, q)
 
 
 @numba.njit(cache=True, nogil=True)
-def alltoall(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Send a block of ``nbytes`` to every rank and receive one from each."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    cold = source != target and 2 * size * nbytes > frame[CACHE]
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
@@ -157,8 +174,12 @@ def alltoall(frame: Any, state: Any, source: int, target: int, nbytes: int) -> b
             if not may_fill(frame, q):
                 return False
             at = (q - state[START] - 1) * part
-            _lay_for_others(frame, q, source, nbytes, at, min(part, nbytes - at))
+            length = min(part, nbytes - at)
+            _lay_for_others(frame, q, source, nbytes, at, length)
             state[STAGED] = q
+            if source != target:
+                own = rank * nbytes + at
+                put(target + own, source + own, length, cold)
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):
             return False
@@ -167,18 +188,18 @@ def alltoall(frame: Any, state: Any, source: int, target: int, nbytes: int) -> b
         for step in range(1, size):
             other = (rank + step) % size
             place = desk_of(frame, other, q) + rank * part
-            copy_bytes(target + other * nbytes + at, place, length)
-        if source != target:
-            own = rank * nbytes + at
-            copy_bytes(target + own, source + own, length)
+            put(target + other * nbytes + at, place, length, cold)
         state[DONE] = q
     state[START] = last
     return True
 
 
 @numba.njit(cache=True, nogil=True)
-def reduce_scatter_block(frame: Any, state: Any, source: int, target: int, nbytes: int) -> bool:
+def reduce_scatter_block(
+    frame_at: int, state_at: int, source: int, target: int, nbytes: int
+) -> bool:
     """Combine blocks of ``nbytes``; each rank gets the combination of its own."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     rank, part = frame[RANK], _share(frame)
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:

@@ -40,6 +40,11 @@ class Algorithm:
         ``classes(problem)`` gives an int array of shape (size,): ranks of equal
         number send as many messages and bytes over each level.  None: every
         rank is a class of its own, which only small plans can afford.
+    symbolic : bool
+        Whether some sizes are known only while it runs.
+    kernels : bool
+        Whether kernels in node memory do part of it, which takes less time than
+        the messages that it is priced by.
     """
 
     name: str
@@ -48,6 +53,7 @@ class Algorithm:
     refuses: Callable[[Problem], str | None] | None = None
     classes: Callable[[Problem], NDArray[np.int64]] | None = None
     symbolic: bool = False
+    kernels: bool = False
 
     def objection(self, problem: Problem) -> str | None:
         """Return why this algorithm cannot serve ``problem``, or None."""

@@ -95,7 +95,8 @@ class Step(NamedTuple):
     source : Block, tuple of Block or None
         What REDUCE and COPY read, the blocks an APPLY reads, a leaf's input.
     slot : int
-        Tells messages between the same two ranks apart, below 2**20.
+        Tells messages between the same two ranks apart, below 2**20; of a leaf the
+        first of those that it uses where it is written out, see `stage`.
     after : tuple of int
         Numbers of earlier steps.
     need : int
@@ -262,13 +263,17 @@ class Script:
         """Wait for event ``index`` of the binding (a device's stream, a user's request)."""
         return self._write(Kind.EVENT, index, None, None, 0, after)
 
-    def native(self, leaf: Leaf, source: Block, block: Block, after: After = _EMPTY) -> int:
+    def native(
+        self, leaf: Leaf, source: Block, block: Block, after: After = _EMPTY, slot: int = 0
+    ) -> int:
         """Run the MPI library's own collective on the group of ``leaf``."""
-        return self._write(Kind.NATIVE, -1, block, source, 0, after, action=leaf)
+        return self._write(Kind.NATIVE, -1, block, source, slot, after, action=leaf)
 
-    def shared(self, leaf: Leaf, source: Block, block: Block, after: After = _EMPTY) -> int:
+    def shared(
+        self, leaf: Leaf, source: Block, block: Block, after: After = _EMPTY, slot: int = 0
+    ) -> int:
         """Run a shared-memory kernel on the group of ``leaf``."""
-        return self._write(Kind.SHARED, -1, block, source, 0, after, action=leaf)
+        return self._write(Kind.SHARED, -1, block, source, slot, after, action=leaf)
 
     def drain(self) -> list[Step]:
         """Hand over the steps written since the last call."""

@@ -156,10 +156,7 @@ class Service:
         if algorithm == AUTO:
             probe = self.shortcuts.probes.get(operation)
             if probe and probe(*arguments) is None:
-                return None
-            way = self._known_near(operation, arguments)
-            if way is not None:
-                return way.run(*arguments[:2])
+                return
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         name, trial = self.decide(demand, algorithm)
@@ -176,7 +173,7 @@ class Service:
             self._learn(trial, ended - began)
         elif algorithm == AUTO and deadline is None:
             self._remember(demand, name)
-        return None
+        return
 
     def _prepared(
         self, demand: Demand, name: str, deadline: Deadline | None
@@ -187,7 +184,8 @@ class Service:
         if name == SHARED and deadline is None:
             way = self._near(demand)
             if way is not None:
-                return partial(way.serve, demand)
+                interpreter.prepare(self.world, together=True)  # shortcuts come with it
+                return way.ready(demand)
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: engine().wait(self.launch(demand, name, deadline))
@@ -369,26 +367,14 @@ class Service:
         if name == NATIVE and size is not None:
             self.shortcuts.learn(demand.operation, size)
         way = self._near(demand) if name == SHARED else None
-        if way is not None:
-            self.counters.near[demand.operation][way.key] = way
-
-    def _known_near(self, operation: str, arguments: tuple[Any, ...]) -> Near | None:
-        """Give the short way of a call that is known to be served by a kernel."""
-        if operation not in near.OPERATIONS or not self.family.straight:
-            return None
-        try:
-            nbytes = arguments[near.SIZED[operation]].nbytes
-            way = self.counters.near[operation].get(nbytes)
-            return way if way is not None and way.takes(*arguments) else None
-        except native.UNREADABLE:
-            return None
+        if way is not None and size is not None:
+            self.shortcuts.learn_near(demand.operation, size, way)
 
     def _near(self, demand: Demand) -> Near | None:
         """Give the short way into node memory, where there is one."""
         if not near.is_near(self.world, demand):
             return None
-        name = demand.reducer.name if demand.reducer else None
-        key = (demand.operation, demand.nbytes, demand.dtype, name, demand.root)
+        key = (demand.operation, demand.nbytes, id(demand.op), demand.root, near.dtypes(demand))
         found = self._nears.get(key)
         if found is None:
             found = self._nears[key] = Near(self.world, demand)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.world import World
 
 Array = NDArray[Any]
-Kernel = Callable[[Any, Any, int, int, int], bool]
+Kernel = Callable[[int, int, int, int, int], bool]
 
 #: Vectors up to this many bytes are reduced in one shot.
 SHORT_BYTES = 4096
@@ -48,7 +48,8 @@ def kernel_for(operation: str, nbytes: int) -> Kernel:
     Returns
     -------
     callable
-        ``kernel(frame, state, source, target, nbytes)``; True when it is over.
+        ``kernel(frame, state, source, target, nbytes)``, all but the last
+        addresses; True when it is over.
     """
     if operation == "allreduce":
         short = nbytes <= SHORT_BYTES
@@ -64,10 +65,8 @@ def _kernel(name: str) -> Kernel:
 
         from closeranks.collectives import node_kernels, node_moves
 
-        numbers = types.Array(types.int64, 1, "C")
         home = node_kernels if name.startswith("allreduce") else node_moves
-        signature = (numbers, numbers, types.int64, types.int64, types.int64)
-        kernel: Kernel = code_store.compiled(getattr(home, name), signature)
+        kernel: Kernel = code_store.compiled(getattr(home, name), (types.int64,) * 5)
         return kernel
 
 
@@ -96,14 +95,14 @@ class Shared:
 
     def enter(self, execution: Execution, step: int) -> None:
         """Queue for the memory: called in the order of sequence numbers."""
-        self.memory.turns.append((execution, step))
+        self.memory.enter(execution, step)
 
     def start(self, execution: Execution, step: int, source: Array, block: Array) -> Poll:
         """Run the kernel, a little at each look, as soon as it is this step's turn."""
-        turns, state = self.memory.turns, self.memory.state
+        turns, state = self.memory.turns, self.memory.state.ctypes.data
         operation, bound = self.leaf.operation, execution.bound
         combiner = combiner_for(operation, bound.reducer, bound.dtype)
-        frame = self.memory.frame(combiner, block.dtype.itemsize, self.leaf.root)
+        frame = self.memory.frame(combiner, block.dtype.itemsize, self.leaf.root).ctypes.data
         nbytes = _BYTES[operation](source, block, len(self.leaf.members))
         kernel = kernel_for(operation, nbytes)
         given, taken = source.ctypes.data, block.ctypes.data
@@ -111,7 +110,7 @@ class Shared:
         def poll() -> Look:
             if turns[0] != (execution, step) or not kernel(frame, state, given, taken, nbytes):
                 return Look.WAITING
-            turns.popleft()
+            self.memory.leave()
             return Look.DONE
 
         return poll
@@ -133,12 +132,12 @@ _BYTES: dict[str, Callable[[Array, Array, int], int]] = {
 def make(leaf: Leaf, world: World, reducer: object, dtype: np.dtype[Any]) -> Shared | None:
     """Choose a kernel for a leaf, see `closeranks.collectives.leaf_runs`.
 
-    Collective over the leaf's members at the first leaf of a node.
+    Collective over the leaf's members at the first leaf of those ranks.
 
     Parameters
     ----------
     leaf : Leaf
-        A leaf over all ranks of this rank's node.
+        A leaf over ranks of any node, ascending.
     world : World
         Whose memory is used.
     reducer : object
@@ -151,8 +150,10 @@ def make(leaf: Leaf, world: World, reducer: object, dtype: np.dtype[Any]) -> Sha
     Shared or None
         None if it must be written out as moves.
     """
-    if leaf.operation not in _BYTES or not 1 < len(leaf.members) == world.node.size:
+    if leaf.operation not in _BYTES or len(leaf.members) < 2:
+        return None
+    if not set(leaf.members) <= set(world.node_ranks):
         return None
     if leaf.operation in REDUCING and combiner_for(leaf.operation, reducer, dtype) is None:
         return None
-    return Shared(leaf, world.node_memory)
+    return Shared(leaf, world.memory(leaf.members))

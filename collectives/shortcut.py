@@ -1,12 +1,13 @@
-"""Shortcuts: calls that are known to be the library's cost what it takes.
+"""Shortcuts: known calls cost what the library or a kernel takes, and no more.
 
 Python takes half a microsecond to look at the arguments of a call, and several
 where ranks share a core, for all that it looks at has left the caches since.
-So where calls of a size are settled to go to the library, the communicator's
-method is replaced by a builtin function of machine code that looks whether the
-call is a known one, by its `Rule`, and then calls the library's method, else
-ours. It knows nothing that the method does not; whatever it cannot take, or
-mpi4py refuses, goes the long way, where errors are explained.
+So where calls of a size are settled to go to the library, or to a kernel in
+the memory of the node, the communicator's method is replaced by a builtin
+function of machine code that looks whether the call is a known one, by its
+`Rule`, and then calls the library's method or the kernel, else ours. It knows
+nothing that the method does not; whatever it cannot take, or mpi4py refuses,
+goes the long way, where errors are explained.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from closeranks.collectives.native import UNREADABLE
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
+    from closeranks.collectives.near import Near
 
 #: METH_FASTCALL | METH_KEYWORDS.
 _FLAGS: Final = 0x80 | 0x02
@@ -92,9 +94,12 @@ _FUNCTIONS = (
     "PyObject_Vectorcall",
     "PyObject_GetAttr",
     "PyLong_AsSsize_t",
+    "Py_IncRef",
     "Py_DecRef",
     "PyErr_Clear",
     "PyErr_ExceptionMatches",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
 )
 #: What they are told, in the order of the record; the strings as every caller has them.
 _OBJECTS = (
@@ -103,7 +108,12 @@ _OBJECTS = (
     None,
     list,
     tuple,
+    np.ndarray,
+    MPI.IN_PLACE,
+    MPI.SUM,
 )
+#: So many kinds of calls of one size may be kernels'.
+_MOST_KINDS: Final = 8
 
 
 class _Method(ctypes.Structure):
@@ -118,7 +128,7 @@ class _Method(ctypes.Structure):
 
 
 class Shortcuts:
-    """The calls of one communicator that are known to be the library's.
+    """The calls of one communicator that are known to be the library's, or a kernel's.
 
     All its ranks learn the same sizes in the same order.
 
@@ -140,6 +150,7 @@ class Shortcuts:
         self._sizes: dict[str, set[int]] = {name: set() for name in RULES}
         self._tables: dict[str, NDArray[np.int64]] = {}
         self._past: Counter[str] = Counter()
+        self._nears: dict[tuple[str, int], list[Near]] = {}
         self._methods: dict[str, str] = {}
         self._allowed = False
         self.probes: dict[str, Callable[..., object]] = {}
@@ -159,21 +170,53 @@ class Shortcuts:
             What its `Rule` tells, 0 where it tells none.
         """
         self._sizes[operation].add(nbytes)
+        if (operation, nbytes) not in self._nears:
+            self._write(operation, nbytes, 0)
+
+    def learn_near(self, operation: str, nbytes: int, near: Near) -> None:
+        """Note that calls of a kind are a kernel's.  Local.
+
+        Parameters
+        ----------
+        operation : str
+            The operation.
+        nbytes : int
+            As for `learn`.
+        near : Near
+            Runs them; stays alive with this.
+        """
+        known = self._nears.setdefault((operation, nbytes), [])
+        if near in known or len(known) == _MOST_KINDS:
+            return
+        if known:
+            known[-1].followed_by(near)
+        known.append(near)
+        self._write(operation, nbytes, known[0].address)
+
+    def _write(self, operation: str, nbytes: int, entry: int) -> None:
+        """Let the machine code know a size."""
         if not self._allowed or not _is_possible():
             return
         self._install(operation)
         from closeranks.collectives.shortcut_code import slot_of
 
         row = self._tables[operation][slot_of(nbytes)]
-        if row[0] != nbytes:  # the size that stood there goes the long way, and comes back
-            self._past[operation] += int(row[1])
-            row[:] = nbytes, 0
+        if row[0] == nbytes:
+            row[2] = entry
+            return
+        self._past[operation] += int(row[1])  # what stood there goes the long way, and comes back
+        row[:] = nbytes, 0, entry
 
-    def calls(self) -> dict[str, int]:
-        """Count the calls that took a shortcut, by operation.  Local."""
-        return {
-            name: self._past[name] + int(table[:, 1].sum()) for name, table in self._tables.items()
+    def calls(self) -> dict[tuple[str, str], int]:
+        """Count the calls that took a shortcut, by operation and algorithm.  Local."""
+        found = {
+            (name, "native"): self._past[name] + int(table[:, 1].sum())
+            for name, table in self._tables.items()
         }
+        for (name, _), nears in self._nears.items():
+            counted = found.get((name, "shared"), 0)
+            found[name, "shared"] = counted + sum(near.calls for near in nears)
+        return found
 
     def allow(self, allowed: bool) -> None:
         """Let known calls go straight, or none.  Local."""
@@ -192,9 +235,9 @@ class Shortcuts:
         member, method = self._member(), operation.capitalize()
         if operation in self.probes or member is None:
             return
-        from closeranks.collectives.shortcut_code import SLOTS
+        from closeranks.collectives.shortcut_words import ROW, SLOTS
 
-        table = self._tables.setdefault(operation, np.array([(-1, 0)] * SLOTS, np.int64))
+        table = self._tables.setdefault(operation, np.full((SLOTS, ROW), (-1, 0, 0), np.int64))
         record = _record(member, operation, table)
         self.probes[operation] = _builtin(member, method, _not_known, record)
         ours = getattr(type(member), method)
@@ -209,7 +252,7 @@ def size_of(demand: Demand) -> int | None:
     Parameters
     ----------
     demand : Demand
-        A call that went to the library.
+        A call that went to the library, or a kernel.
 
     Returns
     -------
@@ -235,7 +278,7 @@ def _record(
     member: MPI.Intracomm, operation: str, table: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Write down what the code needs to know; the table stays alive with it."""
-    from closeranks.collectives import shortcut_code as code
+    from closeranks.collectives import shortcut_words as code
 
     record = np.zeros(code.RECORD, np.int64)
     record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
@@ -267,10 +310,10 @@ def _builtin(
 @cache
 def _definition(method: str) -> _Method:
     """Describe a function to the interpreter, which keeps the description for good."""
-    from closeranks.collectives.shortcut_code import CODE
+    from closeranks.collectives.shortcut_code import address
 
     doc = f"{method}(...): see closeranks.collectives.communicator.Communicator.{method}"
-    return _Method(method.encode(), CODE.address, _FLAGS, doc.encode())
+    return _Method(method.encode(), address(), _FLAGS, doc.encode())
 
 
 @cache
@@ -302,10 +345,20 @@ def _is_readable() -> bool:
         and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
         and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
         and word(id(array) + object.__basicsize__).value == array.ctypes.data
+        and _knows_arrays(array)
         and word(id(listed) + object.__basicsize__ - 8).value == id(list)
         and word(id(listed) + object.__basicsize__).value == len(listed)
         and word(id(items) + object.__basicsize__).value == len(items)
     )
+
+
+def _knows_arrays(array: NDArray[np.float64]) -> bool:
+    """Whether an array's type and flags lie where the code looks for them."""
+    from closeranks.collectives.shortcut_words import DTYPE_AT, FLAGS_AT
+
+    dtype = ctypes.c_int64.from_address(id(array) + DTYPE_AT).value
+    flags = ctypes.c_int32.from_address(id(array) + FLAGS_AT).value
+    return dtype == id(array.dtype) and flags == array.flags.num
 
 
 def _is_possible() -> bool:

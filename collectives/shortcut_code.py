@@ -1,112 +1,90 @@
 """What a shortcut does, as machine code; see `closeranks.collectives.shortcut`.
 
 Importing this imports Numba.  The code talks to the interpreter through the
-functions of its C interface, whose addresses stand in the record.  All places
-stand in this file because the compiled code is kept on disk and made anew only
-when this file changes.
+functions of its C interface, whose addresses stand in the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from functools import cache
+from typing import Any
 
 import numba
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-#: Places in a record (int64). Functions of the interpreter.
-VECTORCALL, GETATTR, AS_SSIZE, DECREF, CLEAR, MATCHES = range(6)
-#: Objects: names, the errors that send a call the long way, None, and two types.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(6, 14)
-#: Address of the plain datatypes, each with its bytes; 0 ends them.
-PLAIN: Final = 14
-#: The communicator's size and rank.
-MEMBERS, PLACE = range(15, 17)
-#: The rule: which argument tells the size, which has as many blocks as members,
-#: which has equal bytes, which are vectors, which is a vector's own block, which
-#: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
-SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(17, 26)
-#: Address of the known sizes, `SLOTS` of them, each with its calls; -1 where there is none.
-KNOWN: Final = 26
-RECORD: Final = 27
-SLOTS: Final = 256
-
-#: Where the first item of a tuple lies, the type of an object, and the memory of an array;
-#: there lies the length of lists and tuples, and one word further the items of a list.
-_ITEMS: Final = tuple.__basicsize__
-_TYPE: Final = object.__basicsize__ - 8
-_DATA: Final = object.__basicsize__
-_I32, _I64 = ir.IntType(32), ir.IntType(64)
-_intrinsic: Any = intrinsic
-
-
-@_intrinsic
-def word(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signature
-    """Read an int64."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()))
-
-    return types.int64(types.int64), code
-
-
-@_intrinsic
-def set_word(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
-    """Write an int64."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        builder.store(arguments[1], builder.inttoptr(arguments[0], _I64.as_pointer()))
-
-    return types.void(types.int64, types.int64), code
-
-
-def _calling(result: Any, function: Any, given: list[Any], builder: Any) -> Any:
-    kind = ir.FunctionType(result, [_I64] * len(given))
-    return builder.call(builder.inttoptr(function, kind.as_pointer()), given)
-
-
-@_intrinsic
-def call1(context: Any, function: Any, a: Any) -> Any:  # noqa: ARG001
-    """Call ``int64 function(a)``; a result that is none is not to be read."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return _calling(_I64, arguments[0], arguments[1:], builder)
-
-    return types.int64(*[types.int64] * 2), code
-
-
-@_intrinsic
-def call2(context: Any, function: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
-    """Call ``int64 function(a, b)``."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return _calling(_I64, arguments[0], arguments[1:], builder)
-
-    return types.int64(*[types.int64] * 3), code
-
-
-@_intrinsic
-def call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:  # noqa: ARG001
-    """Call ``int64 function(a, b, c, d)``."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return _calling(_I64, arguments[0], arguments[1:], builder)
-
-    return types.int64(*[types.int64] * 5), code
-
-
-@_intrinsic
-def is_true(context: Any, function: Any, a: Any) -> Any:  # noqa: ARG001
-    """Call ``int function(a)``."""
-
-    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        answer = _calling(_I32, arguments[0], arguments[1:], builder)
-        return builder.icmp_signed("!=", answer, _I32(0))
-
-    return types.boolean(*[types.int64] * 2), code
-
+from closeranks.collectives import code_store
+from closeranks.collectives.shortcut_words import (
+    ARRAY,
+    AS_SSIZE,
+    BRIEF,
+    BY_TOTAL,
+    CLEAR,
+    DATA,
+    DECREF,
+    DTYPE_AT,
+    E_BYTES,
+    E_CALLS,
+    E_FINISH,
+    E_FRAME,
+    E_GIVEN,
+    E_GIVEN_TYPE,
+    E_IN_PLACE,
+    E_KERNEL,
+    E_NEXT,
+    E_OP,
+    E_QUEUE,
+    E_ROOT,
+    E_SEQUENCE,
+    E_STATE,
+    E_TAKEN,
+    E_TAKEN_TYPE,
+    EQUAL,
+    FLAGS_AT,
+    GETATTR,
+    GIVEN,
+    IN_PLACE,
+    INCREF,
+    ITEMS,
+    ITEMSIZE,
+    KNOWN,
+    LIST,
+    MATCHES,
+    MEMBERS,
+    NBYTES,
+    NONE,
+    OP_NAME,
+    PART,
+    PLACE,
+    PLAIN,
+    READABLE,
+    RESTORE,
+    ROOT,
+    ROOT_NAME,
+    ROW,
+    ROW_CALLS,
+    ROW_ENTRY,
+    SAVE,
+    SECOND,
+    SIZED,
+    SLOTS,
+    SUM,
+    TUPLE,
+    TYPE,
+    UNREADABLE,
+    VECTOR,
+    VECTORCALL,
+    WHOLE,
+    WRITABLE,
+    call0,
+    call1,
+    call2,
+    call4,
+    is_true,
+    kernel5,
+    set_word,
+    word,
+)
 
 _compiled: Callable[..., Any] = numba.njit(cache=True)
 
@@ -142,11 +120,11 @@ def attribute(record: int, thing: int, name: int) -> int:
 @_compiled
 def items_of(record: int, spec: int) -> tuple[int, int]:
     """Give where the items of a list or a tuple stand, and how many; else 0."""
-    kind = word(spec + _TYPE)
+    kind = word(spec + TYPE)
     if kind == place(record, LIST):
-        return word(spec + _DATA + 8), word(spec + _DATA)
+        return word(spec + DATA + 8), word(spec + DATA)
     if kind == place(record, TUPLE):
-        return spec + _ITEMS, word(spec + _DATA)
+        return spec + ITEMS, word(spec + DATA)
     return 0, 0
 
 
@@ -194,7 +172,7 @@ def vector(record: int, spec: int) -> tuple[int, int]:
         return -1, -1
     buffer, counts = word(items), word(items + 8)
     numbers, known = items_of(record, counts)
-    if word(counts + _TYPE) != place(record, LIST) or known != place(record, MEMBERS):
+    if word(counts + TYPE) != place(record, LIST) or known != place(record, MEMBERS):
         return -1, -1
     room = attribute(record, buffer, NBYTES)
     unit = attribute(record, buffer, ITEMSIZE)
@@ -222,7 +200,7 @@ def slot_of(nbytes: int) -> int:
 @_compiled
 def find(record: int, nbytes: int) -> int:
     """Give the place of a known size; -1 if it is not known."""
-    at = place(record, KNOWN) + 16 * slot_of(nbytes)
+    at = place(record, KNOWN) + 8 * ROW * slot_of(nbytes)
     return at if word(at) == nbytes else -1
 
 
@@ -233,8 +211,8 @@ def root_of(record: int, args: int, nargs: int, names: int) -> int:
     if 0 <= at < nargs:
         root = number(record, word(args + 8 * at))
     if names != 0:
-        for index in range(word(names + _DATA)):
-            name = word(names + _ITEMS + 8 * index)
+        for index in range(word(names + DATA)):
+            name = word(names + ITEMS + 8 * index)
             if name == place(record, ROOT_NAME):
                 root = number(record, word(args + 8 * (nargs + index)))
             elif name != place(record, OP_NAME):
@@ -290,25 +268,101 @@ def looked_up(record: int, args: int, nargs: int, names: int) -> int:
     return find(record, nbytes) if nbytes >= 0 else -1
 
 
+@_compiled
+def array_of(record: int, thing: int, dtype: int, flags: int) -> int:
+    """Give the memory of an array of a type that lies side by side; 0 of anything else."""
+    if word(thing + TYPE) != place(record, ARRAY) or word(thing + DTYPE_AT) != dtype:
+        return 0
+    return word(thing + DATA) if word(thing + FLAGS_AT) & flags == flags else 0
+
+
+@_compiled
+def op_of(record: int, args: int, nargs: int, names: int) -> int:
+    """Give the op of a call: its third argument, or the keyword, or the sum."""
+    if nargs > 2:
+        return word(args + 16)
+    if names != 0:
+        for index in range(word(names + DATA)):
+            if word(names + ITEMS + 8 * index) == place(record, OP_NAME):
+                return word(args + 8 * (nargs + index))
+    return place(record, SUM)
+
+
+@_compiled
+def suits(record: int, entry: int, args: int, nargs: int, names: int) -> bool:
+    """Tell whether a kernel may serve a call now; notes its arrays."""
+    if word(place(entry, E_QUEUE)) != 0:
+        return False
+    reduces, rooted = place(entry, E_OP) != 0, place(record, ROOT) >= 0
+    if nargs > 2 + reduces or (names != 0 and not reduces and not rooted):
+        return False
+    if reduces and op_of(record, args, nargs, names) != place(entry, E_OP):
+        return False
+    if rooted:
+        if root_of(record, args, nargs, names) != place(entry, E_ROOT):
+            return False
+        flags = READABLE if place(record, PLACE) == place(entry, E_ROOT) else WRITABLE
+        given = taken = array_of(record, word(args), place(entry, E_GIVEN_TYPE), flags)
+    else:
+        taken = array_of(record, word(args + 8), place(entry, E_TAKEN_TYPE), WRITABLE)
+        given = taken
+        if place(entry, E_IN_PLACE) == 0 or word(args) != place(record, IN_PLACE):
+            given = array_of(record, word(args), place(entry, E_GIVEN_TYPE), READABLE)
+    set_word(entry + 8 * E_GIVEN, given)
+    set_word(entry + 8 * E_TAKEN, taken)
+    return given != 0 and taken != 0
+
+
+@_compiled
+def run(record: int, entry: int) -> int:
+    """Run a kernel on the arrays that were noted; gives None, or 0 and an error."""
+    number = place(entry, E_SEQUENCE)
+    set_word(number, word(number) + 1)
+    set_word(entry + 8 * E_CALLS, place(entry, E_CALLS) + 1)
+    brief = place(entry, E_BYTES) < BRIEF
+    thread = 0 if brief else call0(place(record, SAVE))
+    over = kernel5(
+        place(entry, E_KERNEL), place(entry, E_FRAME), place(entry, E_STATE),
+        place(entry, E_GIVEN), place(entry, E_TAKEN), place(entry, E_BYTES),
+    )  # fmt: skip
+    if not brief:
+        call1(place(record, RESTORE), thread)
+    if not over:
+        return call4(place(record, VECTORCALL), place(entry, E_FINISH), 0, 0, 0)
+    call1(place(record, INCREF), place(record, NONE))
+    return place(record, NONE)
+
+
+@_compiled
 def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
-    """Call the library if the call is a known one, else the method.
+    """Do what a known call does: call the library, or a kernel; else call the method.
 
     A C function of the kind METH_FASTCALL | METH_KEYWORDS; ``itself`` is the
     tuple (library's method, ours, record).
     """
-    record = word(word(itself + _ITEMS + 16) + _DATA)
+    record = word(word(itself + ITEMS + 16) + DATA)
     at = looked_up(record, args, nargs, names)
-    if at >= 0:
-        result = call4(place(record, VECTORCALL), word(itself + _ITEMS), args, nargs, names)
+    entry = 0 if at < 0 else place(at, ROW_ENTRY)
+    if at >= 0 and entry == 0:
+        result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)
         if result != 0:
-            set_word(at + 8, word(at + 8) + 1)
+            set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)
             return result
         if not is_true(place(record, MATCHES), place(record, UNREADABLE)):
             return 0
         call1(place(record, CLEAR), 0)
-    ours = word(itself + _ITEMS + 8)
+    while entry != 0:
+        if suits(record, entry, args, nargs, names):
+            return run(record, entry)
+        entry = place(entry, E_NEXT)
+    ours = word(itself + ITEMS + 8)
     return call4(place(record, VECTORCALL), ours, args, nargs, names)
 
 
-#: The compiled function; its address is good as long as the process lives.
-CODE: Final[Any] = numba.cfunc(types.int64(*[types.int64] * 4), cache=True)(shortcut)
+@cache
+def address() -> int:
+    """Give the address of `shortcut`, compiled or loaded; good for the process's life."""
+    return code_store.address_of(code_store.compiled(shortcut, (types.int64,) * 4))
+
+
+code_store.all_stale_with(__name__, "closeranks.collectives.shortcut_words")

@@ -6,10 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from closeranks.collectives.problem import OPERATIONS
-
 if TYPE_CHECKING:
-    from closeranks.collectives.near import Near
+    pass
 
 
 class Statistics(NamedTuple):
@@ -46,12 +44,9 @@ class Counters:
         Operation -> seconds.
     sent : Counter
         Level -> bytes.
-    near : dict of str to dict of int to Near
-        Operation -> bytes of a buffer -> calls that go straight into node memory.
     """
 
     def __init__(self) -> None:
-        self.near: dict[str, dict[int, Near]] = {name: {} for name in OPERATIONS}
         self.algorithms: dict[str, Counter[str]] = {}
         self._tallies: dict[tuple[str, str], list[int]] = {}
         self.seconds: Counter[str] = Counter()
@@ -66,21 +61,13 @@ class Counters:
         """Return a list whose one number counts as calls; whoever asks counts it up."""
         return self._tallies.setdefault((operation, algorithm), [0])
 
-    def freeze(self, shortcuts: Mapping[str, int]) -> Statistics:
+    def freeze(self, shortcuts: Mapping[tuple[str, str], int]) -> Statistics:
         """Give the counters as they stand, with the calls that took shortcuts."""
         algorithms = {name: dict(counts) for name, counts in self.algorithms.items()}
-        for name, straight in shortcuts.items():
-            if straight:
+        started = {names: number for names, (number,) in self._tallies.items()}
+        for (name, algorithm), number in (*shortcuts.items(), *started.items()):
+            if number:
                 known = algorithms.setdefault(name, {})
-                known["native"] = known.get("native", 0) + straight
-        for (name, algorithm), (started,) in self._tallies.items():
-            if started:
-                known = algorithms.setdefault(name, {})
-                known[algorithm] = known.get(algorithm, 0) + started
-        for name, ways in self.near.items():
-            near = sum(way.calls for way in ways.values())
-            if near:
-                known = algorithms.setdefault(name, {})
-                known["shared"] = known.get("shared", 0) + near
+                known[algorithm] = known.get(algorithm, 0) + number
         calls = {name: sum(counts.values()) for name, counts in algorithms.items()}
         return Statistics(calls, dict(self.sent), dict(self.seconds), algorithms)

@@ -8,6 +8,7 @@ memory.  Neither the kernel nor MPI tells which it is.
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,12 +62,12 @@ def _typical_s(memory: NodeMemory, node: MPI.Intracomm) -> list[float]:
     for frame, limit in zip(frames, (NEVER, STREAMING), strict=True):
         frame[STREAM] = limit
     source, target = np.zeros(NBYTES, np.uint8), np.zeros(NBYTES, np.uint8)
-    places = source.ctypes.data, target.ctypes.data
+    state, given, into = (one.ctypes.data for one in (memory.state, source, target))
     taken: list[list[float]] = [[], []]
     for _ in range(CALLS):
         for frame, samples in zip(frames, taken, strict=True):
             node.Barrier()
             started = time.perf_counter()
-            wait(lambda frame=frame: kernel(frame, memory.state, *places, NBYTES))  # type: ignore[misc]
+            wait(partial(kernel, frame.ctypes.data, state, given, into, NBYTES))
             samples.append(time.perf_counter() - started)
     return [float(np.median(samples[WARM:])) for samples in taken]

@@ -13,7 +13,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
 from closeranks.collectives.execute import SLOT_BITS
+from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.topology import Topology
@@ -85,6 +88,8 @@ class World:
         The ranks that share memory with this one.
     groups : Groups
         Communicators of every level and rail, made when first asked for.
+    sequence_at : int
+        Address of the int64 that is the number of the next collective.
     window : int
         How many executions may be in flight before one must have drained.
     compiled : bool or None
@@ -108,15 +113,18 @@ class World:
         self._marked = False
         self._closed = False
         self._owned: list[Any] = []
-        self._sequence = 0
+        self._numbers = np.zeros(1, np.int64)
+        self._sequence = self._numbers.data
+        self.sequence_at = self._numbers.ctypes.data
         self._entered: dict[int, None] = {}
         self._lanes: dict[tuple[int, ...], Lane] = {}
+        self._memories: dict[tuple[int, ...], NodeMemory] = {}
         self.traffic: MPI.Intracomm = self.own(comm.Dup())
         self.traffic.Set_errhandler(MPI.ERRORS_RETURN)
         node = comm.Split_type(MPI.COMM_TYPE_SHARED)
         assert isinstance(node, MPI.Intracomm)
         self.node = self.own(node)
-        settle(self.node.size)
+        settle(self.node.size, cores_of(self.node))
         self.groups = self.own(Groups(comm, topology))
         file: SharedFile = self.own(share(self.node, 128))
         self._word = file.array.data.cast("q")
@@ -140,14 +148,43 @@ class World:
         return found
 
     @cached_property
+    def node_ranks(self) -> tuple[int, ...]:
+        """Ranks that share memory with this one, itself among them, ascending."""
+        here, all_ranks = self.node.Get_group(), self.comm.Get_group()
+        ranks = here.Translate_ranks(None, all_ranks)
+        here.Free()
+        all_ranks.Free()
+        return tuple(sorted(ranks))
+
+    @property
     def node_memory(self) -> NodeMemory:
         """Where the ranks of this node work together; collective over them at first use."""
-        from closeranks.collectives.node_memory import NodeMemory
-        from closeranks.collectives.streaming import settle_streaming
+        return self.memory(self.node_ranks)
 
-        made = self.own(NodeMemory(self.node, self._word_at))
-        settle_streaming(made, self.node)
-        return made
+    def memory(self, members: tuple[int, ...]) -> NodeMemory:
+        """Return where ranks of this node work together, for instance those of a NUMA domain.
+
+        Collective over ``members`` at the first call for them, then local.
+
+        Parameters
+        ----------
+        members : tuple of int
+            At least two of ``node_ranks``, ascending.
+
+        Returns
+        -------
+        NodeMemory
+            Lives as long as this world.
+        """
+        found = self._memories.get(members)
+        if found is None:
+            from closeranks.collectives.node_memory import NodeMemory
+            from closeranks.collectives.streaming import settle_streaming
+
+            comm = self.node if members == self.node_ranks else self.lane(members).comm
+            found = self._memories[members] = self.own(NodeMemory(comm, self._word_at))
+            settle_streaming(found, comm)
+        return found
 
     def _made(self, members: tuple[int, ...]) -> MPI.Intracomm:
         everybody = self.traffic.Get_group()
@@ -163,8 +200,8 @@ class World:
         Local; called in the same order on every rank, which makes the number
         equal on all of them.
         """
-        number = self._sequence
-        self._sequence = number + 1
+        number: int = self._sequence[0]
+        self._sequence[0] = number + 1
         return number
 
     def own(self, resource: _R) -> _R:

@@ -11,6 +11,10 @@ import math
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _CGROUP_OF_SELF = Path("/proc/self/cgroup")
@@ -28,6 +32,31 @@ def usable_cores() -> int:
     allowed = len(os.sched_getaffinity(0))
     quota = cgroup_quota()
     return max(1, allowed if quota is None else min(allowed, math.floor(quota)))
+
+
+def cores_of(node: MPI.Comm) -> int:
+    """Count the cores that the ranks of a node may keep busy together.
+
+    Launchers bind ranks to cores of their own: one rank's mask says little.
+
+    Parameters
+    ----------
+    node : MPI.Comm
+        Ranks of one node; collective over it.
+
+    Returns
+    -------
+    int
+        The cores in any rank's mask, or the least CPU quota rounded down if
+        that is less; at least 1.  The same on every rank.
+    """
+    mask = sum(1 << core for core in os.sched_getaffinity(0))
+    together, limits = 0, []
+    for other, quota in node.allgather((mask, cgroup_quota())):
+        together |= other
+        limits += [] if quota is None else [math.floor(quota)]
+    cores: int = min([together.bit_count(), *limits])
+    return max(1, cores)
 
 
 def cgroup_quota(root: Path | None = None, membership: Path | None = None) -> float | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from closeranks.comms.cores import cores_of
 from closeranks.comms.estimate import Sample, with_samples
 from closeranks.comms.link import Link
 from closeranks.comms.probe import Limits, ping, receive_stream, send_stream
@@ -144,8 +145,9 @@ class _Survey:
             problem = f"the communicator has {comm.size} ranks, the topology {topology.size}"
             raise TopologyError("measure", problem, "use topology.restrict or discover(comm)")
         node = "node" if "node" in topology.levels else "rank"
-        mine = topology.groups[topology.position(node), comm.rank]
-        settle(int(topology.sizes(node)[mine]))
+        here = comm.Split(int(topology.groups[topology.position(node), comm.rank]))
+        settle(here.size, cores_of(here))
+        here.Free()
         self.comm = comm.Dup()
         self.topology = topology
         self.samples: list[Sample] = []

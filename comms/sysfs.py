@@ -202,6 +202,30 @@ def l3(root: Path) -> Fact[tuple[Domain, ...]]:
     return Fact(tuple(found), _SOURCE) if found else Fact()
 
 
+def l3_share(root: Path, ranks: int) -> int:
+    """Give the bytes of the level-3 cache that each rank of a node may count on.
+
+    Parameters
+    ----------
+    root : Path
+        ``Path("/")`` or a recorded tree.
+    ranks : int
+        Ranks of the node, spread over its cores.
+
+    Returns
+    -------
+    int
+        0 if sysfs does not tell.
+    """
+    for _, entry in _numbered(root / "sys/devices/system/cpu", "cpu"):
+        for _, cache in _numbered(entry / "cache", "index"):
+            size = read_text(cache / "size")
+            if read_int(cache / "level") == 3 and size.endswith("K") and size[:-1].isdigit():
+                sharing = len(cpu_list(read_text(cache / "shared_cpu_list"))) or ranks
+                return int(size[:-1]) * 1024 // min(ranks, sharing)
+    return 0
+
+
 def _domains(cpus: dict[int, list[int]]) -> Fact[tuple[Domain, ...]]:
     made = tuple(Domain(number, tuple(sorted(cpus[number]))) for number in sorted(cpus))
     return Fact(made, _SOURCE) if made else Fact()

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from closeranks.comms.cores import usable_cores
-
 #: Rounds of looking before the first yield, where every rank has a core.
 SPINS = 2000
 #: Rounds that yield before the first sleep: with cores for all, and without.
@@ -90,13 +88,14 @@ def prompt_switches() -> Iterator[None]:
 
 
 class _Patience:
-    """How long this process spins and yields; set by `settle`."""
+    """How long this process spins and yields, and why; set by `settle`."""
 
     spins = SPINS
     yields = YIELDS
+    ranks_per_core = 1.0
 
 
-def settle(ranks_on_node: int) -> bool:
+def settle(ranks_on_node: int, cores: int) -> bool:
     """Tell the wait how many ranks share this node's cores.
 
     Local.  Called whenever a communicator opens; the last word counts.
@@ -105,21 +104,29 @@ def settle(ranks_on_node: int) -> bool:
     ----------
     ranks_on_node : int
         Ranks on this node, this one included.
+    cores : int
+        What they have together, see `closeranks.comms.cores.cores_of`.
 
     Returns
     -------
     bool
-        Whether they are more than the usable cores, so that nobody spins.
+        Whether they are more than the cores, so that nobody spins.
     """
-    crowded = ranks_on_node > usable_cores()
+    crowded = ranks_on_node > cores
     _Patience.spins = 0 if crowded else SPINS
     _Patience.yields = CROWDED_YIELDS if crowded else YIELDS
+    _Patience.ranks_per_core = ranks_on_node / cores
     return crowded
 
 
 def is_crowded() -> bool:
     """Return what `settle` was told last: whether ranks outnumber cores.  Local."""
     return _Patience.spins == 0
+
+
+def crowding() -> float:
+    """Return how many ranks share a core, at least 1, as `settle` was told last.  Local."""
+    return max(1.0, _Patience.ranks_per_core)
 
 
 def wait(

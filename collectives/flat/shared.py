@@ -60,4 +60,6 @@ def shared(operation: str) -> Algorithm:
     Algorithm
         For ranks of one node.
     """
-    return Algorithm("shared", _builder(operation), commutative=True, refuses=_refuses)
+    return Algorithm(
+        "shared", _builder(operation), commutative=True, refuses=_refuses, kernels=True
+    )

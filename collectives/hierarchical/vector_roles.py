@@ -114,17 +114,21 @@ def _totals(tree: Hierarchy, count: int, number: int) -> list[int]:
     return sorted({-(-total // finest) * finest for total in totals})
 
 
-def leader_classes(problem: Problem) -> Ints:
-    """Return the classes of the all-reduce through leaders."""
-    tree = hierarchy(problem.topology)
-    number = segments(problem, 2 * slots_of(tree))
-    columns = list(_leaders(tree))
-    for total in _totals(tree, problem.count, number):
-        leads = columns[-1] >= 0
-        place = tree.places(tree.depth)
-        sends = TOPS["rabenseifner"](int(place.max()) + 1, total)
-        columns += [np.where(leads, sent[place], -1) for sent in sends]
-    return classify(tree.size, columns)
+def leader_classes(top: Top) -> Callable[[Problem], Ints]:
+    """Return the classes of an all-reduce whose leaders do ``top``."""
+
+    def classes(problem: Problem) -> Ints:
+        tree = hierarchy(problem.topology)
+        number = segments(problem, 2 * slots_of(tree))
+        columns = list(_leaders(tree))
+        for total in _totals(tree, problem.count, number):
+            leads = columns[-1] >= 0
+            place = tree.places(tree.depth)
+            sends = top(int(place.max()) + 1, total)
+            columns += [np.where(leads, sent[place], -1) for sent in sends]
+        return classify(tree.size, columns)
+
+    return classes
 
 
 def barrier_classes(problem: Problem) -> Ints:

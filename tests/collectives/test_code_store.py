@@ -30,7 +30,7 @@ from closeranks.collectives import node_kernels
 frame, state = np.zeros(node_kernels.FRAME, np.int64), np.zeros(node_kernels.STATE, np.int64)
 memory = np.zeros(4096, np.int64)
 frame[node_kernels.SIZE], frame[node_kernels.FLAGS] = 1, memory.ctypes.data
-assert node_moves.barrier(frame, state, 0, 0, 0)
+assert node_moves.barrier(frame.ctypes.data, state.ctypes.data, 0, 0, 0)
 """
 _LOOKS = """
 import sys

@@ -44,7 +44,7 @@ class Node:
             frame[kernels.PAIR : kernels.ROOT] = combiner
             self.scratch.append(np.zeros(kernels.BLOCK, np.uint8))
             frame[kernels.SCRATCH] = self.scratch[-1].ctypes.data
-            frame[kernels.STREAM] = stream
+            frame[kernels.STREAM] = frame[kernels.CACHE] = stream
             self.frames.append(frame)
             self.states.append(np.zeros(kernels.STATE, np.int64))
 
@@ -52,8 +52,10 @@ class Node:
         """Run a kernel to its end on one thread."""
         frame = self.frames[rank].copy()
         frame[kernels.ROOT] = root
+        places = (x.ctypes.data for x in (frame, self.states[rank], source, target))
+        given = (*places, nbytes)
         for _ in range(LIMIT):
-            if kernel(frame, self.states[rank], source.ctypes.data, target.ctypes.data, nbytes):
+            if kernel(*given):
                 return
         raise TimeoutError(f"{kernel} of rank {rank} is not over")
 
@@ -147,7 +149,8 @@ def test_in_place() -> None:
 def test_a_kernel_comes_back_when_others_do_not_come() -> None:
     node = Node(2, NEVER)
     x = numbers(0, 10)
-    arguments = (node.frames[0], node.states[0], x.ctypes.data, x.ctypes.data, x.nbytes)
+    places = (one.ctypes.data for one in (node.frames[0], node.states[0], x, x))
+    arguments = (*places, x.nbytes)
     assert not kernels.allreduce_two_shot(*arguments)
     node.abort[0] = 1
     assert not kernels.allreduce_two_shot(*arguments)

@@ -17,7 +17,7 @@ from closeranks.errors import Revoked
 @pytest.fixture(autouse=True)
 def _settled() -> Iterator[None]:
     yield
-    settle(1)
+    settle(1, 1)
 
 
 class Count:
@@ -81,7 +81,7 @@ def test_the_stages_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(os, "sched_yield", lambda: stages.append("yield"))
     monkeypatch.setattr(time, "sleep", slept)
-    settle(1)
+    settle(1, 1)
     assert wait(Count(waiting.SPINS + waiting.YIELDS + 7))
     assert stages == ["yield"] * waiting.YIELDS + ["sleep"] * 6
     assert pauses == sorted(pauses)
@@ -90,9 +90,10 @@ def test_the_stages_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nobody_spins_where_ranks_outnumber_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "usable_cores", lambda: 2)
-    assert not settle(2)
-    assert settle(3)
+    assert not settle(2, 2)
+    assert waiting.crowding() == 1
+    assert settle(3, 2)
+    assert waiting.crowding() == 1.5
     yields: list[int] = []
     monkeypatch.setattr(os, "sched_yield", lambda: yields.append(1))
     assert wait(Count(4))
@@ -107,7 +108,7 @@ def test_a_polite_wait_never_spins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_movement_makes_it_spin_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    settle(1)
+    settle(1, 1)
     slept: list[float] = []
     monkeypatch.setattr(time, "sleep", slept.append)
     rounds = 3 * (waiting.SPINS + waiting.YIELDS)
@@ -117,7 +118,7 @@ def test_movement_makes_it_spin_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_sleeping_wait_leaves_the_core_to_others() -> None:
-    settle(10**6)
+    settle(10**6, 1)
     done = threading.Event()
     timer = threading.Timer(0.3, done.set)
     timer.start()

@@ -10,6 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives import interpreter
 from closeranks.collectives.near import OPERATIONS
 from closeranks.collectives.node_memory import NodeMemory
 from closeranks.comms.shared_file import share
@@ -34,16 +35,16 @@ def known(world: World | None) -> Iterator[World | None]:
         given = arguments(duplicate, method)
         root = (0,) if method == "Bcast" else ()
         op = (MPI.SUM,) if "reduce" in name else ()
-        near = service._near(service.read(name, "", "auto", (*given, *op, *root)))
-        assert near is not None
-        service.counters.near[name][near.key] = near
+        demand = service.read(name, "", "auto", (*given, *op, *root))
+        interpreter.prepare(service.world, together=True)
+        service._remember(demand, "shared")
     yield duplicate
     duplicate.Free()
 
 
 def near_calls(world: World) -> int:
     """Count the calls that took the short way."""
-    return sum(way.calls for ways in world._service.counters.near.values() for way in ways.values())
+    return sum(world._service.shortcuts.calls().get((m.lower(), "shared"), 0) for m in METHODS)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -67,6 +68,36 @@ def test_gaps_on_one_rank_meet_the_others(known: World, method: str) -> None:
     getattr(known, method)(*ours, algorithm="shared" if known.rank == 0 else "auto")
     getattr(MPI.Intracomm, method)(known, *theirs)
     assert result(ours) == result(theirs)
+
+
+def test_kinds_of_one_size_are_told_apart(known: World) -> None:
+    """Types, ops and places: the first call of a kind is learnt, the second one is quick."""
+    if known.size == 1:
+        return
+    for dtype, op in [("i8", MPI.SUM), ("f8", MPI.SUM), ("f8", MPI.MAX), ("u8", MPI.BXOR)]:
+        x = (np.arange(5) * (known.rank + 2)).astype(dtype)
+        for turn in range(3):
+            y, z, place, before = (
+                np.zeros(5, dtype),
+                np.zeros(5, dtype),
+                x.copy(),
+                near_calls(known),
+            )
+            known.Allreduce(x, y, op)
+            known.Allreduce(MPI.IN_PLACE, place, op=op)
+            MPI.Intracomm.Allreduce(known, x, z, op)
+            assert y.tolist() == z.tolist() == place.tolist()
+            assert near_calls(known) - before == (2 if turn else 1)
+    before = near_calls(known)
+    wanted = sum(range(2, known.size + 2))
+    for odd in (x[::-1][::-1], [x, MPI.UINT64_T], memoryview(x)):
+        known.Allreduce(odd, y)
+        assert y.tolist() == [wanted * place for place in range(5)]
+    assert near_calls(known) - before <= 1
+    frozen = np.zeros(5, dtype)
+    frozen.flags.writeable = False
+    with pytest.raises((cr.Error, ValueError, BufferError)):
+        known.Allreduce(x, frozen)
 
 
 def test_both_ways_and_plans_stay_in_step(known: World) -> None:

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 from closeranks.comms import wait as waiting
-from closeranks.comms.cores import usable_cores
+from closeranks.comms.cores import cores_of
 from closeranks.comms.wait import settle
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened, run
@@ -21,7 +21,7 @@ LATE_S = 0.4
 @pytest.fixture(autouse=True)
 def _settled() -> Iterator[None]:
     yield
-    settle(1)
+    settle(1, 1)
 
 
 def test_a_late_rank_gets_the_core_of_those_who_wait(comm: MPI.Intracomm) -> None:
@@ -30,7 +30,7 @@ def test_a_late_rank_gets_the_core_of_those_who_wait(comm: MPI.Intracomm) -> Non
     with opened(comm) as world:
         output = np.zeros(8, "f4")
         bound = bind(ring(comm.size, 8), world, np.ones(8, "f4"), output)
-        settle(10**6)  # as if ranks outnumbered the cores
+        settle(10**6, 1)  # as if ranks outnumbered the cores
         run(bound)
         comm.Barrier()
         if comm.rank == 0:
@@ -46,5 +46,5 @@ def test_a_late_rank_gets_the_core_of_those_who_wait(comm: MPI.Intracomm) -> Non
 
 def test_a_world_counts_the_ranks_of_its_node(comm: MPI.Intracomm) -> None:
     with opened(comm):
-        crowded = comm.size > usable_cores()
+        crowded = comm.size > cores_of(comm)
         assert waiting.is_crowded() == crowded

@@ -1,0 +1,148 @@
+"""Where machine code finds what it knows, and how it calls C functions.
+
+Importing this imports Numba.  What stands here is compiled into
+`closeranks.collectives.shortcut_code`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+#: Places in a record (int64). Functions of the interpreter.
+VECTORCALL, GETATTR, AS_SSIZE, INCREF, DECREF, CLEAR, MATCHES, SAVE, RESTORE = range(9)
+#: Objects: names, the errors that send a call the long way, None, types, MPI's constants.
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(9, 17)
+ARRAY, IN_PLACE, SUM = range(17, 20)
+#: Address of the plain datatypes, each with its bytes; 0 ends them.
+PLAIN: Final = 20
+#: The communicator's size and rank.
+MEMBERS, PLACE = range(21, 23)
+#: The rule: which argument tells the size, which has as many blocks as members,
+#: which has equal bytes, which are vectors, which is a vector's own block, which
+#: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
+SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(23, 32)
+#: Address of the known sizes, `SLOTS` rows of them.
+KNOWN: Final = 32
+RECORD: Final = 33
+SLOTS: Final = 256
+
+#: Columns of a row: the size, -1 where there is none; its calls that were the library's;
+#: address of the first entry whose calls are a kernel's, 0 where the library does it.
+ROW_SIZE, ROW_CALLS, ROW_ENTRY, ROW = range(4)
+
+#: Places in an entry (int64): the next one of this size; which array comes first and which
+#: second, what type they have; the op and the root, or 0.
+E_NEXT, E_GIVEN_TYPE, E_TAKEN_TYPE, E_OP, E_ROOT = range(5)
+#: The kernel, its arguments but two, whether a call may be made in place.
+E_KERNEL, E_FRAME, E_STATE, E_BYTES, E_IN_PLACE = range(5, 10)
+#: Addresses: of what waits for the memory, and of the world's number of calls.
+E_QUEUE, E_SEQUENCE = range(10, 12)
+#: The calls; the arrays of this one; a Python function that waits for its end.
+E_CALLS, E_GIVEN, E_TAKEN, E_FINISH = range(12, 16)
+ENTRY: Final = 16
+#: Kernels on fewer bytes keep the interpreter's lock: to give it back takes as long.
+BRIEF: Final = 16384
+
+#: Where the first item of a tuple lies, the type of an object, and the memory of an array;
+#: there lies the length of lists and tuples, and one word further the items of a list.
+ITEMS: Final = tuple.__basicsize__
+TYPE: Final = object.__basicsize__ - 8
+DATA: Final = object.__basicsize__
+#: Where an array's type and its flags lie, in NumPy's stable ABI; flags of arrays side by
+#: side, and of those that may be written.
+DTYPE_AT: Final = DATA + 40
+FLAGS_AT: Final = DATA + 48
+READABLE, WRITABLE = 0x101, 0x501
+_I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+_intrinsic: Any = intrinsic
+
+
+@_intrinsic
+def word(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signature
+    """Read an int64."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.load(builder.inttoptr(arguments[0], _I64.as_pointer()))
+
+    return types.int64(types.int64), code
+
+
+@_intrinsic
+def set_word(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
+    """Write an int64."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        builder.store(arguments[1], builder.inttoptr(arguments[0], _I64.as_pointer()))
+
+    return types.void(types.int64, types.int64), code
+
+
+def _calling(result: Any, function: Any, given: list[Any], builder: Any) -> Any:
+    kind = ir.FunctionType(result, [_I64] * len(given))
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), given)
+
+
+@_intrinsic
+def call0(context: Any, function: Any) -> Any:  # noqa: ARG001 - Numba's signature
+    """Call ``int64 function(void)``."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return _calling(_I64, arguments[0], [], builder)
+
+    return types.int64(types.int64), code
+
+
+@_intrinsic
+def call1(context: Any, function: Any, a: Any) -> Any:  # noqa: ARG001
+    """Call ``int64 function(a)``; a result that is none is not to be read."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return _calling(_I64, arguments[0], arguments[1:], builder)
+
+    return types.int64(*[types.int64] * 2), code
+
+
+@_intrinsic
+def call2(context: Any, function: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
+    """Call ``int64 function(a, b)``."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return _calling(_I64, arguments[0], arguments[1:], builder)
+
+    return types.int64(*[types.int64] * 3), code
+
+
+@_intrinsic
+def call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:  # noqa: ARG001
+    """Call ``int64 function(a, b, c, d)``."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return _calling(_I64, arguments[0], arguments[1:], builder)
+
+    return types.int64(*[types.int64] * 5), code
+
+
+@_intrinsic
+def is_true(context: Any, function: Any, a: Any) -> Any:  # noqa: ARG001
+    """Call ``int function(a)``."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        answer = _calling(_I32, arguments[0], arguments[1:], builder)
+        return builder.icmp_signed("!=", answer, _I32(0))
+
+    return types.boolean(*[types.int64] * 2), code
+
+
+@_intrinsic
+def kernel5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:  # noqa: ARG001
+    """Call ``bool function(a, b, c, d, e)``, compiled by Numba."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        answer = _calling(_I8, arguments[0], arguments[1:], builder)
+        return builder.icmp_signed("!=", answer, _I8(0))
+
+    return types.boolean(*[types.int64] * 6), code
