@@ -27,7 +27,12 @@ if TYPE_CHECKING:
     from closeranks.collectives.world import World
 
 #: Operations that have a short way.
-OPERATIONS = frozenset({"allreduce", "allgather", "alltoall", "bcast", "reduce_scatter_block"})
+OPERATIONS = frozenset(
+    {
+        "allreduce", "allgather", "alltoall", "barrier", "bcast", "reduce",
+        "reduce_scatter_block",
+    }
+)  # fmt: skip
 
 
 class Near:
@@ -75,12 +80,15 @@ class Near:
         entry[code.E_FRAME], entry[code.E_STATE], entry[code.E_BYTES] = self._fixed
         entry[code.E_ROOT] = demand.root
         entry[code.E_QUEUE], entry[code.E_SEQUENCE] = memory.queue_at, world.sequence_at
-        entry[code.E_IN_PLACE] = demand.operation == "allreduce"
+        entry[code.E_IN_PLACE] = demand.operation in ("allreduce", "reduce")
+        forms = {"bcast": code.ONE, "barrier": code.NO_ARRAY, "reduce": code.AT_ROOT}
+        entry[code.E_FORM] = forms.get(demand.operation, code.PAIR)
         entry[code.E_FINISH] = id(self._finish)
         self._keeps = (demand.op, *dtypes(demand))
         if demand.operation in REDUCING:
             entry[code.E_OP] = id(demand.op)
-        entry[code.E_GIVEN_TYPE : code.E_TAKEN_TYPE + 1] = list(map(id, self._keeps[1:]))
+        entry[[code.E_GIVEN_TYPE, code.E_TAKEN_TYPE]] = list(map(id, self._keeps[1:]))
+        entry[[code.E_GIVEN_ITEMS, code.E_TAKEN_ITEMS]] = _items(demand)
         self.address = entry.ctypes.data
 
     @property
@@ -96,14 +104,34 @@ class Near:
 
         self._entry[E_NEXT] = other.address
 
-    def ready(self, demand: Demand) -> Callable[[], None]:
-        """Prepare a call whose arguments may be of any form; what is given runs it once."""
+    def ready(self, demand: Demand, quick: Callable[..., object]) -> Callable[[], None]:
+        """Prepare a call whose arguments may be of any form.  Local.
+
+        Parameters
+        ----------
+        demand : Demand
+            The call.
+        quick : callable
+            What runs it at once if its arguments let it, see `Shortcuts.quick`.
+
+        Returns
+        -------
+        callable
+            Runs it, once.
+        """
         memory = lay_out(demand)
         given, taken = (
             0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
         )
 
+        from closeranks.collectives.shortcut_words import E_CALLS
+
+        counted = self._entry.data
+
         def serve() -> None:
+            if quick(*demand.arguments) is None:
+                counted[E_CALLS] -= 1  # the caller counts it
+                return
             self._world.sequence()
             self._wait(given, taken)
             if memory.finish is not None:
@@ -140,10 +168,25 @@ def dtypes(demand: Demand) -> tuple[object, object]:
     tuple of object
         Of the first array and of the second one.
     """
-    given, *others = demand.arguments
-    taken = given if demand.operation == "bcast" else others[0]
-    known = getattr(given, "dtype", None), getattr(taken, "dtype", None)
-    return known if demand.operation != "allreduce" or known[0] else (known[1], known[1])
+    known = [getattr(one, "dtype", None) for one in _buffers(demand)]
+    first, second = known if known[0] is not None else known[::-1]
+    return first, second or first
+
+
+def _buffers(demand: Demand) -> tuple[object, object]:
+    """Give the buffers of a call, the second one None where there is none."""
+    number = {"barrier": 0, "bcast": 1}.get(demand.operation, 2)
+    first, second, *_ = (*demand.arguments[:number], None, None)
+    return first, second
+
+
+def _items(demand: Demand) -> tuple[int, int]:
+    """Count the elements of the first array of a call, and of the second one."""
+    blocks = {"allgather": (1, demand.size), "alltoall": (demand.size,) * 2}
+    blocks["reduce_scatter_block"] = demand.size, 1
+    given, taken = blocks.get(demand.operation, (1, 1))
+    first, second = (getattr(one, "itemsize", 0) or 1 for one in dtypes(demand))
+    return given * demand.nbytes // first, taken * demand.nbytes // second
 
 
 def is_near(world: World, demand: Demand) -> bool:
@@ -161,7 +204,9 @@ def is_near(world: World, demand: Demand) -> bool:
     bool
         Only where a kernel runs it alone.
     """
-    if demand.operation not in OPERATIONS or not demand.nbytes:
+    if demand.operation not in OPERATIONS:
+        return False
+    if not demand.nbytes and demand.operation != "barrier":
         return False
     if not 1 < world.size == world.node.size or world.node_memory.turns:
         return False

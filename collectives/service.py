@@ -185,7 +185,9 @@ class Service:
             way = self._near(demand)
             if way is not None:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
-                return way.ready(demand)
+                return way.ready(
+                    demand, self.shortcuts.quick(demand.operation, size_of(demand), way)
+                )
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: engine().wait(self.launch(demand, name, deadline))

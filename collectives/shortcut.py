@@ -13,7 +13,6 @@ goes the long way, where errors are explained.
 from __future__ import annotations
 
 import ctypes
-import sys
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives import interpreter
-from closeranks.collectives.native import UNREADABLE
+from closeranks.collectives.shortcut_record import Record, is_readable, record_of
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
@@ -89,29 +88,6 @@ RULES: Final[dict[str, Rule]] = {
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
 }
-#: Functions of the interpreter, in the order of the record.
-_FUNCTIONS = (
-    "PyObject_Vectorcall",
-    "PyObject_GetAttr",
-    "PyLong_AsSsize_t",
-    "Py_IncRef",
-    "Py_DecRef",
-    "PyErr_Clear",
-    "PyErr_ExceptionMatches",
-    "PyEval_SaveThread",
-    "PyEval_RestoreThread",
-)
-#: What they are told, in the order of the record; the strings as every caller has them.
-_OBJECTS = (
-    *map(sys.intern, ("nbytes", "itemsize", "root", "op")),
-    UNREADABLE,
-    None,
-    list,
-    tuple,
-    np.ndarray,
-    MPI.IN_PLACE,
-    MPI.SUM,
-)
 #: So many kinds of calls of one size may be kernels'.
 _MOST_KINDS: Final = 8
 
@@ -151,6 +127,7 @@ class Shortcuts:
         self._tables: dict[str, NDArray[np.int64]] = {}
         self._past: Counter[str] = Counter()
         self._nears: dict[tuple[str, int], list[Near]] = {}
+        self._quick: dict[Near, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._allowed = False
         self.probes: dict[str, Callable[..., object]] = {}
@@ -198,14 +175,40 @@ class Shortcuts:
         if not self._allowed or not _is_possible():
             return
         self._install(operation)
-        from closeranks.collectives.shortcut_code import slot_of
-
-        row = self._tables[operation][slot_of(nbytes)]
+        row = self._tables[operation][_slot(nbytes)]
         if row[0] == nbytes:
             row[2] = entry
             return
         self._past[operation] += int(row[1])  # what stood there goes the long way, and comes back
         row[:] = nbytes, 0, entry
+
+    def quick(self, operation: str, nbytes: int | None, near: Near) -> Callable[..., object]:
+        """Give what later calls of a kind will be, for a trial.  Local.
+
+        Parameters
+        ----------
+        operation : str
+            The operation.
+        nbytes : int or None
+            As for `learn`.
+        near : Near
+            Runs them.
+
+        Returns
+        -------
+        callable
+            As one of ``probes``.
+        """
+        member = self._member()
+        if nbytes is None or member is None or not _is_possible():
+            return _not_known
+        known = self._quick.get(near)
+        if known is None:
+            table = _empty_table()
+            table[_slot(nbytes)] = nbytes, 0, near.address
+            record = record_of(member, RULES[operation], table)
+            known = self._quick[near] = _builtin(member, operation.capitalize(), _not_known, record)
+        return known
 
     def calls(self) -> dict[tuple[str, str], int]:
         """Count the calls that took a shortcut, by operation and algorithm.  Local."""
@@ -235,10 +238,8 @@ class Shortcuts:
         member, method = self._member(), operation.capitalize()
         if operation in self.probes or member is None:
             return
-        from closeranks.collectives.shortcut_words import ROW, SLOTS
-
-        table = self._tables.setdefault(operation, np.full((SLOTS, ROW), (-1, 0, 0), np.int64))
-        record = _record(member, operation, table)
+        table = self._tables.setdefault(operation, _empty_table())
+        record = record_of(member, RULES[operation], table)
         self.probes[operation] = _builtin(member, method, _not_known, record)
         ours = getattr(type(member), method)
         if ours.__module__.startswith("closeranks.collectives."):
@@ -270,31 +271,30 @@ def size_of(demand: Demand) -> int | None:
     return demand.nbytes
 
 
+def _empty_table() -> NDArray[np.int64]:
+    """Make a table of no sizes."""
+    from closeranks.collectives.shortcut_words import ROW, SLOTS
+
+    return np.full((SLOTS, ROW), (-1, 0, 0), np.int64)
+
+
+def _slot(nbytes: int) -> int:
+    """Give the only row where a size may stand."""
+    from closeranks.collectives.shortcut_code import slot_of
+
+    slot: int = slot_of(nbytes)
+    return slot
+
+
 def _not_known(*_: object, **__: object) -> object:
     return NotImplemented
-
-
-def _record(
-    member: MPI.Intracomm, operation: str, table: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Write down what the code needs to know; the table stays alive with it."""
-    from closeranks.collectives import shortcut_words as code
-
-    record = np.zeros(code.RECORD, np.int64)
-    record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
-    record[code.NBYTES : code.PLAIN] = list(map(id, _OBJECTS))
-    record[code.PLAIN] = _plain().ctypes.data
-    record[code.MEMBERS], record[code.PLACE] = member.size, member.rank
-    record[code.SIZED : code.KNOWN] = RULES[operation]
-    record[code.KNOWN] = table.ctypes.data
-    return record, table
 
 
 def _builtin(
     member: MPI.Intracomm,
     method: str,
     ours: Callable[..., object],
-    record: tuple[NDArray[np.int64], NDArray[np.int64]],
+    record: Record,
 ) -> Callable[..., object]:
     """Make a function that calls the library's method or ours."""
     library = getattr(MPI.Intracomm, method).__get__(member)
@@ -316,51 +316,6 @@ def _definition(method: str) -> _Method:
     return _Method(method.encode(), address(), _FLAGS, doc.encode())
 
 
-@cache
-def _plain() -> NDArray[np.int64]:
-    """List the datatypes whose entries are plain bytes, each with how many, and 0."""
-    usual = [MPI.DOUBLE, MPI.FLOAT, MPI.INT, MPI.LONG, MPI.BYTE]
-    found = {id(one): one.size for one in usual}
-    for one in vars(MPI).values():
-        if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL and one.is_predefined:
-            lower, extent = one.Get_extent()
-            if lower == 0 and one.size == extent > 0:
-                found.setdefault(id(one), one.size)
-    return np.array([*found.items(), (0, 0)], np.int64)
-
-
-def _address(name: str) -> int:
-    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
-
-
-@cache
-def _is_readable() -> bool:
-    """Whether tuples, lists and arrays lie in memory as the code reads them."""
-    array = np.zeros(1)
-    items = (None, None, array)
-    listed = [None, array]
-    word = ctypes.c_int64.from_address
-    return (
-        sys.implementation.name == "cpython"
-        and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
-        and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
-        and word(id(array) + object.__basicsize__).value == array.ctypes.data
-        and _knows_arrays(array)
-        and word(id(listed) + object.__basicsize__ - 8).value == id(list)
-        and word(id(listed) + object.__basicsize__).value == len(listed)
-        and word(id(items) + object.__basicsize__).value == len(items)
-    )
-
-
-def _knows_arrays(array: NDArray[np.float64]) -> bool:
-    """Whether an array's type and flags lie where the code looks for them."""
-    from closeranks.collectives.shortcut_words import DTYPE_AT, FLAGS_AT
-
-    dtype = ctypes.c_int64.from_address(id(array) + DTYPE_AT).value
-    flags = ctypes.c_int32.from_address(id(array) + FLAGS_AT).value
-    return dtype == id(array.dtype) and flags == array.flags.num
-
-
 def _is_possible() -> bool:
     """Whether compiled code has been loaded: a call is no time to compile."""
-    return interpreter.is_at_hand() and _is_readable()
+    return interpreter.is_at_hand() and is_readable()

@@ -14,20 +14,22 @@ import numba
 from numba import types
 
 from closeranks.collectives import code_store
+from closeranks.collectives.shortcut_specs import length, number, place, vector
 from closeranks.collectives.shortcut_words import (
     ARRAY,
-    AS_SSIZE,
+    AT_ROOT,
     BRIEF,
     BY_TOTAL,
     CLEAR,
     DATA,
-    DECREF,
     DTYPE_AT,
     E_BYTES,
     E_CALLS,
     E_FINISH,
+    E_FORM,
     E_FRAME,
     E_GIVEN,
+    E_GIVEN_ITEMS,
     E_GIVEN_TYPE,
     E_IN_PLACE,
     E_KERNEL,
@@ -38,25 +40,24 @@ from closeranks.collectives.shortcut_words import (
     E_SEQUENCE,
     E_STATE,
     E_TAKEN,
+    E_TAKEN_ITEMS,
     E_TAKEN_TYPE,
     EQUAL,
     FLAGS_AT,
-    GETATTR,
     GIVEN,
     IN_PLACE,
     INCREF,
     ITEMS,
-    ITEMSIZE,
     KNOWN,
-    LIST,
     MATCHES,
     MEMBERS,
-    NBYTES,
+    NDIM_AT,
+    NO_ARRAY,
     NONE,
+    ONE,
     OP_NAME,
     PART,
     PLACE,
-    PLAIN,
     READABLE,
     RESTORE,
     ROOT,
@@ -66,10 +67,10 @@ from closeranks.collectives.shortcut_words import (
     ROW_ENTRY,
     SAVE,
     SECOND,
+    SHAPE_AT,
     SIZED,
     SLOTS,
     SUM,
-    TUPLE,
     TYPE,
     UNREADABLE,
     VECTOR,
@@ -78,7 +79,6 @@ from closeranks.collectives.shortcut_words import (
     WRITABLE,
     call0,
     call1,
-    call2,
     call4,
     is_true,
     kernel5,
@@ -87,108 +87,6 @@ from closeranks.collectives.shortcut_words import (
 )
 
 _compiled: Callable[..., Any] = numba.njit(cache=True)
-
-
-@_compiled
-def place(record: int, column: int) -> int:
-    """Read a column of a record."""
-    return word(record + 8 * column)
-
-
-@_compiled
-def number(record: int, thing: int) -> int:
-    """Read an integer object; -1 if it is none, or negative."""
-    value = call1(place(record, AS_SSIZE), thing)
-    if value < 0:
-        call1(place(record, CLEAR), 0)
-        return -1
-    return value
-
-
-@_compiled
-def attribute(record: int, thing: int, name: int) -> int:
-    """Read an attribute of an object that is an integer; -1 if there is none."""
-    found = call2(place(record, GETATTR), thing, place(record, name))
-    if found == 0:
-        call1(place(record, CLEAR), 0)
-        return -1
-    value = number(record, found)
-    call1(place(record, DECREF), found)
-    return value
-
-
-@_compiled
-def items_of(record: int, spec: int) -> tuple[int, int]:
-    """Give where the items of a list or a tuple stand, and how many; else 0."""
-    kind = word(spec + TYPE)
-    if kind == place(record, LIST):
-        return word(spec + DATA + 8), word(spec + DATA)
-    if kind == place(record, TUPLE):
-        return spec + ITEMS, word(spec + DATA)
-    return 0, 0
-
-
-@_compiled
-def unit_of(record: int, datatype: int) -> int:
-    """Give the bytes of a plain datatype; 0 of anything else."""
-    at = place(record, PLAIN)
-    while word(at) != 0:
-        if word(at) == datatype:
-            return word(at + 8)
-        at += 16
-    return 0
-
-
-@_compiled
-def length(record: int, spec: int) -> int:
-    """Give the bytes of a message; -1 if they cannot be told.
-
-    ``array``, ``[array, type]`` or ``[array, count, type]``.
-    """
-    items, parts = items_of(record, spec)
-    if items == 0:
-        return attribute(record, spec, NBYTES)
-    if parts < 2 or parts > 3:
-        return -1
-    room = attribute(record, word(items), NBYTES)
-    unit = unit_of(record, word(items + 8 * (parts - 1)))
-    if unit == 0 or room < 0 or room % unit != 0:
-        return -1
-    if parts == 2:
-        return room
-    count = number(record, word(items + 8))
-    return count * unit if 0 <= count <= room // unit else -1
-
-
-@_compiled
-def vector(record: int, spec: int) -> tuple[int, int]:
-    """Give the bytes of this rank's block and of all blocks; -1 if they do not fit.
-
-    ``[array, counts]`` or ``[array, counts, type]``, counts in a list: a tuple
-    holds counts and displacements.
-    """
-    items, parts = items_of(record, spec)
-    if parts < 2 or parts > 3:
-        return -1, -1
-    buffer, counts = word(items), word(items + 8)
-    numbers, known = items_of(record, counts)
-    if word(counts + TYPE) != place(record, LIST) or known != place(record, MEMBERS):
-        return -1, -1
-    room = attribute(record, buffer, NBYTES)
-    unit = attribute(record, buffer, ITEMSIZE)
-    if parts == 3:
-        unit = unit_of(record, word(items + 16))
-    total = own = 0
-    for rank in range(known):
-        count = number(record, word(numbers + 8 * rank))
-        if count < 0 or count > room:
-            return -1, -1
-        total += count
-        if rank == place(record, PLACE):
-            own = count
-    if unit <= 0 or total * unit > room:
-        return -1, -1
-    return own * unit, total * unit
 
 
 @_compiled
@@ -269,11 +167,30 @@ def looked_up(record: int, args: int, nargs: int, names: int) -> int:
 
 
 @_compiled
-def array_of(record: int, thing: int, dtype: int, flags: int) -> int:
-    """Give the memory of an array of a type that lies side by side; 0 of anything else."""
+def array_of(record: int, thing: int, dtype: int, items: int, flags: int) -> int:
+    """Give the memory of an array of a type and size that lies side by side, else 0."""
     if word(thing + TYPE) != place(record, ARRAY) or word(thing + DTYPE_AT) != dtype:
         return 0
-    return word(thing + DATA) if word(thing + FLAGS_AT) & flags == flags else 0
+    if word(thing + FLAGS_AT) & flags != flags:
+        return 0
+    shape, found = word(thing + SHAPE_AT), 1
+    for axis in range(word(thing + NDIM_AT) & 0xFFFFFFFF):
+        found *= word(shape + 8 * axis)
+    return word(thing + DATA) if found == items else 0
+
+
+@_compiled
+def given_of(record: int, entry: int, args: int, flags: int) -> int:
+    """Give the memory of the first array of a call, 0 if it is of another kind."""
+    dtype, items = place(entry, E_GIVEN_TYPE), place(entry, E_GIVEN_ITEMS)
+    return array_of(record, word(args), dtype, items, flags)
+
+
+@_compiled
+def taken_of(record: int, entry: int, args: int) -> int:
+    """Give the memory of the second array of a call, 0 if it is of another kind."""
+    dtype, items = place(entry, E_TAKEN_TYPE), place(entry, E_TAKEN_ITEMS)
+    return array_of(record, word(args + 8), dtype, items, WRITABLE)
 
 
 @_compiled
@@ -289,25 +206,40 @@ def op_of(record: int, args: int, nargs: int, names: int) -> int:
 
 
 @_compiled
+def arrays_of(record: int, entry: int, args: int, nargs: int) -> tuple[int, int]:
+    """Give the memory that a call reads and that it writes, 0 for what does not suit."""
+    form, at_root = place(entry, E_FORM), place(record, PLACE) == place(entry, E_ROOT)
+    if form == NO_ARRAY:
+        return -1, -1
+    if form == ONE:
+        only = given_of(record, entry, args, READABLE if at_root else WRITABLE)
+        return only, only
+    if form == AT_ROOT and not at_root:
+        given = given_of(record, entry, args, READABLE)
+        return given, given
+    if nargs < 2:
+        return 0, 0
+    taken = taken_of(record, entry, args)
+    if place(entry, E_IN_PLACE) != 0 and word(args) == place(record, IN_PLACE):
+        return taken, taken
+    return given_of(record, entry, args, READABLE), taken
+
+
+@_compiled
 def suits(record: int, entry: int, args: int, nargs: int, names: int) -> bool:
     """Tell whether a kernel may serve a call now; notes its arrays."""
     if word(place(entry, E_QUEUE)) != 0:
         return False
     reduces, rooted = place(entry, E_OP) != 0, place(record, ROOT) >= 0
-    if nargs > 2 + reduces or (names != 0 and not reduces and not rooted):
+    if names != 0 and not reduces and not rooted:
+        return False
+    if nargs > 2 + reduces + (place(entry, E_FORM) == AT_ROOT):
         return False
     if reduces and op_of(record, args, nargs, names) != place(entry, E_OP):
         return False
-    if rooted:
-        if root_of(record, args, nargs, names) != place(entry, E_ROOT):
-            return False
-        flags = READABLE if place(record, PLACE) == place(entry, E_ROOT) else WRITABLE
-        given = taken = array_of(record, word(args), place(entry, E_GIVEN_TYPE), flags)
-    else:
-        taken = array_of(record, word(args + 8), place(entry, E_TAKEN_TYPE), WRITABLE)
-        given = taken
-        if place(entry, E_IN_PLACE) == 0 or word(args) != place(record, IN_PLACE):
-            given = array_of(record, word(args), place(entry, E_GIVEN_TYPE), READABLE)
+    if rooted and root_of(record, args, nargs, names) != place(entry, E_ROOT):
+        return False
+    given, taken = arrays_of(record, entry, args, nargs)
     set_word(entry + 8 * E_GIVEN, given)
     set_word(entry + 8 * E_TAKEN, taken)
     return given != 0 and taken != 0
@@ -365,4 +297,6 @@ def address() -> int:
     return code_store.address_of(code_store.compiled(shortcut, (types.int64,) * 4))
 
 
-code_store.all_stale_with(__name__, "closeranks.collectives.shortcut_words")
+code_store.all_stale_with(
+    __name__, "closeranks.collectives.shortcut_words", "closeranks.collectives.shortcut_specs"
+)

@@ -34,16 +34,21 @@ SLOTS: Final = 256
 #: address of the first entry whose calls are a kernel's, 0 where the library does it.
 ROW_SIZE, ROW_CALLS, ROW_ENTRY, ROW = range(4)
 
-#: Places in an entry (int64): the next one of this size; which array comes first and which
-#: second, what type they have; the op and the root, or 0.
-E_NEXT, E_GIVEN_TYPE, E_TAKEN_TYPE, E_OP, E_ROOT = range(5)
-#: The kernel, its arguments but two, whether a call may be made in place.
-E_KERNEL, E_FRAME, E_STATE, E_BYTES, E_IN_PLACE = range(5, 10)
+#: Places in an entry (int64): the next one of this size; what its calls look like.
+E_NEXT, E_FORM = range(2)
+#: Of the first array and of the second one: type and items.
+E_GIVEN_TYPE, E_GIVEN_ITEMS, E_TAKEN_TYPE, E_TAKEN_ITEMS = range(2, 6)
+#: The op or 0, the root, whether a call may be made in place.
+E_OP, E_ROOT, E_IN_PLACE = range(6, 9)
+#: The kernel and its arguments but two.
+E_KERNEL, E_FRAME, E_STATE, E_BYTES = range(9, 13)
 #: Addresses: of what waits for the memory, and of the world's number of calls.
-E_QUEUE, E_SEQUENCE = range(10, 12)
+E_QUEUE, E_SEQUENCE = range(13, 15)
 #: The calls; the arrays of this one; a Python function that waits for its end.
-E_CALLS, E_GIVEN, E_TAKEN, E_FINISH = range(12, 16)
-ENTRY: Final = 16
+E_CALLS, E_GIVEN, E_TAKEN, E_FINISH = range(15, 19)
+ENTRY: Final = 19
+#: Forms of calls: two arrays; one that the root sends; none; two, the second at the root.
+PAIR, ONE, NO_ARRAY, AT_ROOT = range(4)
 #: Kernels on fewer bytes keep the interpreter's lock: to give it back takes as long.
 BRIEF: Final = 16384
 
@@ -52,10 +57,9 @@ BRIEF: Final = 16384
 ITEMS: Final = tuple.__basicsize__
 TYPE: Final = object.__basicsize__ - 8
 DATA: Final = object.__basicsize__
-#: Where an array's type and its flags lie, in NumPy's stable ABI; flags of arrays side by
-#: side, and of those that may be written.
-DTYPE_AT: Final = DATA + 40
-FLAGS_AT: Final = DATA + 48
+#: Where an array's dimensions, their lengths, its type and its flags lie, in NumPy's
+#: stable ABI; flags of arrays side by side, and of those that may be written.
+NDIM_AT, SHAPE_AT, DTYPE_AT, FLAGS_AT = DATA + 8, DATA + 16, DATA + 40, DATA + 48
 READABLE, WRITABLE = 0x101, 0x501
 _I8, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _intrinsic: Any = intrinsic

@@ -31,7 +31,7 @@ TALKERS = {
         "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
         "native", "near", "nonblocking", "numbers", "operations", "persistent", "pointers",
         "prepared", "quiet", "reducing", "reductions", "request", "service", "shortcut",
-        "streaming", "symbolic", "world",
+        "shortcut_record", "streaming", "symbolic", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",

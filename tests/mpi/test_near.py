@@ -33,7 +33,7 @@ def known(world: World | None) -> Iterator[World | None]:
     for method in METHODS if world.size > 1 else ():
         name = method.lower()
         given = arguments(duplicate, method)
-        root = (0,) if method == "Bcast" else ()
+        root = (0,) if method in ("Bcast", "Reduce") else ()
         op = (MPI.SUM,) if "reduce" in name else ()
         demand = service.read(name, "", "auto", (*given, *op, *root))
         interpreter.prepare(service.world, together=True)
@@ -98,6 +98,34 @@ def test_kinds_of_one_size_are_told_apart(known: World) -> None:
     frozen.flags.writeable = False
     with pytest.raises((cr.Error, ValueError, BufferError)):
         known.Allreduce(x, frozen)
+
+
+@pytest.mark.parametrize("method", ["Allreduce", "Allgather", "Alltoall", "Reduce_scatter_block"])
+def test_wrong_sizes_are_errors_after_right_ones(known: World, method: str) -> None:
+    if known.size == 1:
+        return
+    given, taken = arguments(known, method)[:2]
+    getattr(known, method)(given, taken)
+    short = [(given[:-1], taken), (given, taken[:-1])]
+    for wrong in short:
+        with pytest.raises((cr.Error, MPI.Exception, ValueError)):
+            getattr(known, method)(*wrong)
+    getattr(known, method)(given, taken)
+
+
+@pytest.mark.parametrize("root", [0, 1])
+def test_a_reduction_to_any_root_and_in_place(known: World, root: int) -> None:
+    if known.size == 1:
+        return
+    x = np.arange(7.0) * (known.rank + 1)
+    wanted = (np.arange(7.0) * sum(range(1, known.size + 1))).tolist()
+    for _ in range(3):
+        y = np.zeros(7) if known.rank == root else None
+        known.Reduce(x, y, root=root)
+        assert y is None or y.tolist() == wanted
+        z = x.copy()
+        known.Reduce(MPI.IN_PLACE if known.rank == root else x, z, MPI.SUM, root)
+        assert z.tolist() == (wanted if known.rank == root else x.tolist())
 
 
 def test_both_ways_and_plans_stay_in_step(known: World) -> None:

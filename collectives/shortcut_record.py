@@ -1,0 +1,120 @@
+"""What the machine code of shortcuts is told about the interpreter and about MPI."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterable
+from functools import cache
+from typing import TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives.native import UNREADABLE
+
+Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+
+#: Functions of the interpreter, in the order of the record.
+_FUNCTIONS = (
+    "PyObject_Vectorcall",
+    "PyObject_GetAttr",
+    "PyLong_AsSsize_t",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyErr_Clear",
+    "PyErr_ExceptionMatches",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
+#: What they are told, in the order of the record; the strings as every caller has them.
+_OBJECTS = (
+    *map(sys.intern, ("nbytes", "itemsize", "root", "op")),
+    UNREADABLE,
+    None,
+    list,
+    tuple,
+    np.ndarray,
+    MPI.IN_PLACE,
+    MPI.SUM,
+)
+
+
+def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int64]) -> Record:
+    """Write down what the code needs to know.  Local.
+
+    Parameters
+    ----------
+    member : MPI.Intracomm
+        The communicator.
+    rule : iterable of int
+        Of the operation, see `closeranks.collectives.shortcut.Rule`.
+    table : ndarray of int64
+        The sizes that are known.
+
+    Returns
+    -------
+    tuple of ndarray
+        The record, and the table, which it needs to stay alive.
+    """
+    from closeranks.collectives import shortcut_words as code
+
+    record = np.zeros(code.RECORD, np.int64)
+    record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
+    record[code.NBYTES : code.PLAIN] = list(map(id, _OBJECTS))
+    record[code.PLAIN] = _plain().ctypes.data
+    record[code.MEMBERS], record[code.PLACE] = member.size, member.rank
+    record[code.SIZED : code.KNOWN] = list(rule)
+    record[code.KNOWN] = table.ctypes.data
+    return record, table
+
+
+@cache
+def _plain() -> NDArray[np.int64]:
+    """List the datatypes whose entries are plain bytes, each with how many, and 0."""
+    usual = [MPI.DOUBLE, MPI.FLOAT, MPI.INT, MPI.LONG, MPI.BYTE]
+    found = {id(one): one.size for one in usual}
+    for one in vars(MPI).values():
+        if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL and one.is_predefined:
+            lower, extent = one.Get_extent()
+            if lower == 0 and one.size == extent > 0:
+                found.setdefault(id(one), one.size)
+    return np.array([*found.items(), (0, 0)], np.int64)
+
+
+def _address(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+
+
+@cache
+def is_readable() -> bool:
+    """Whether tuples, lists and arrays lie in memory as the code reads them.  Local."""
+    array = np.zeros(1)
+    items = (None, None, array)
+    listed = [None, array]
+    word = ctypes.c_int64.from_address
+    return (
+        sys.implementation.name == "cpython"
+        and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
+        and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
+        and word(id(array) + object.__basicsize__).value == array.ctypes.data
+        and _knows_arrays(array)
+        and word(id(listed) + object.__basicsize__ - 8).value == id(list)
+        and word(id(listed) + object.__basicsize__).value == len(listed)
+        and word(id(items) + object.__basicsize__).value == len(items)
+    )
+
+
+def _knows_arrays(array: NDArray[np.float64]) -> bool:
+    """Whether all that the code reads of an array lies where it looks for it."""
+    from closeranks.collectives import shortcut_words as code
+
+    word, half = ctypes.c_int64.from_address, ctypes.c_int32.from_address
+    place = id(array)
+    return (
+        half(place + code.NDIM_AT).value == array.ndim
+        and word(word(place + code.SHAPE_AT).value).value == len(array)
+        and word(place + code.DTYPE_AT).value == id(array.dtype)
+        and half(place + code.FLAGS_AT).value == array.flags.num
+    )

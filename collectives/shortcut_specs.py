@@ -1,0 +1,140 @@
+"""How machine code reads the messages of a call, see `closeranks.collectives.shortcut`.
+
+Importing this imports Numba.  What stands here is compiled into
+`closeranks.collectives.shortcut_code`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+
+from closeranks.collectives import code_store
+from closeranks.collectives.shortcut_words import (
+    AS_SSIZE,
+    CLEAR,
+    DATA,
+    DECREF,
+    GETATTR,
+    ITEMS,
+    ITEMSIZE,
+    LIST,
+    MEMBERS,
+    NBYTES,
+    PLACE,
+    PLAIN,
+    TUPLE,
+    TYPE,
+    call1,
+    call2,
+    word,
+)
+
+_compiled: Callable[..., Any] = numba.njit(cache=True)
+
+
+@_compiled
+def place(record: int, column: int) -> int:
+    """Read a column of a record."""
+    return word(record + 8 * column)
+
+
+@_compiled
+def number(record: int, thing: int) -> int:
+    """Read an integer object; -1 if it is none, or negative."""
+    value = call1(place(record, AS_SSIZE), thing)
+    if value < 0:
+        call1(place(record, CLEAR), 0)
+        return -1
+    return value
+
+
+@_compiled
+def attribute(record: int, thing: int, name: int) -> int:
+    """Read an attribute of an object that is an integer; -1 if there is none."""
+    found = call2(place(record, GETATTR), thing, place(record, name))
+    if found == 0:
+        call1(place(record, CLEAR), 0)
+        return -1
+    value = number(record, found)
+    call1(place(record, DECREF), found)
+    return value
+
+
+@_compiled
+def items_of(record: int, spec: int) -> tuple[int, int]:
+    """Give where the items of a list or a tuple stand, and how many; else 0."""
+    kind = word(spec + TYPE)
+    if kind == place(record, LIST):
+        return word(spec + DATA + 8), word(spec + DATA)
+    if kind == place(record, TUPLE):
+        return spec + ITEMS, word(spec + DATA)
+    return 0, 0
+
+
+@_compiled
+def unit_of(record: int, datatype: int) -> int:
+    """Give the bytes of a plain datatype; 0 of anything else."""
+    at = place(record, PLAIN)
+    while word(at) != 0:
+        if word(at) == datatype:
+            return word(at + 8)
+        at += 16
+    return 0
+
+
+@_compiled
+def length(record: int, spec: int) -> int:
+    """Give the bytes of a message; -1 if they cannot be told.
+
+    ``array``, ``[array, type]`` or ``[array, count, type]``.
+    """
+    items, parts = items_of(record, spec)
+    if items == 0:
+        return attribute(record, spec, NBYTES)
+    if parts < 2 or parts > 3:
+        return -1
+    room = attribute(record, word(items), NBYTES)
+    unit = unit_of(record, word(items + 8 * (parts - 1)))
+    if unit == 0 or room < 0 or room % unit != 0:
+        return -1
+    if parts == 2:
+        return room
+    count = number(record, word(items + 8))
+    return count * unit if 0 <= count <= room // unit else -1
+
+
+@_compiled
+def vector(record: int, spec: int) -> tuple[int, int]:
+    """Give the bytes of this rank's block and of all blocks; -1 if they do not fit.
+
+    ``[array, counts]`` or ``[array, counts, type]``, counts in a list: a tuple
+    holds counts and displacements.
+    """
+    items, parts = items_of(record, spec)
+    if parts < 2 or parts > 3:
+        return -1, -1
+    buffer, counts = word(items), word(items + 8)
+    numbers, known = items_of(record, counts)
+    if word(counts + TYPE) != place(record, LIST) or known != place(record, MEMBERS):
+        return -1, -1
+    room = attribute(record, buffer, NBYTES)
+    unit = attribute(record, buffer, ITEMSIZE)
+    if parts == 3:
+        unit = unit_of(record, word(items + 16))
+    total = own = 0
+    for rank in range(known):
+        count = number(record, word(numbers + 8 * rank))
+        if count < 0 or count > room:
+            return -1, -1
+        total += count
+        if rank == place(record, PLACE):
+            own = count
+    if unit <= 0 or total * unit > room:
+        return -1, -1
+    return own * unit, total * unit
+
+
+code_store.all_stale_with(__name__, "closeranks.collectives.shortcut_words")
