@@ -156,7 +156,7 @@ class Near:
 
 
 def dtypes(demand: Demand) -> tuple[object, object]:
-    """Give the types of the arrays that a call was made with; None of what is no array.
+    """Give the types of a call's arrays; None of what is no array.
 
     Parameters
     ----------

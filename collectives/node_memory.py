@@ -176,8 +176,9 @@ class NodeMemory:
 def _counter_bytes(size: int) -> int:
     """Size the counters so that desks and trays start in the middle of a page.
 
-    Long arrays start at the beginning of one.  Where source and target lie alike in
-    their pages, a processor takes what it loads for what it has just stored.
+    Long arrays start at the beginning of one.  Where source and target lie
+    alike in their pages, a processor takes what it loads for what it has just
+    stored.
     """
     from closeranks.collectives.node_kernels import LINE
 

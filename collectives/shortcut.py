@@ -104,7 +104,7 @@ class _Method(ctypes.Structure):
 
 
 class Shortcuts:
-    """The calls of one communicator that are known to be the library's, or a kernel's.
+    """The calls of one communicator that are known to go to one place.
 
     All its ranks learn the same sizes in the same order.
 

@@ -293,7 +293,7 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
 
 @cache
 def address() -> int:
-    """Give the address of `shortcut`, compiled or loaded; good for the process's life."""
+    """Give the address of `shortcut`, compiled or loaded; good for good."""
     return code_store.address_of(code_store.compiled(shortcut, (types.int64,) * 4))
 
 

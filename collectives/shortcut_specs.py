@@ -1,4 +1,4 @@
-"""How machine code reads the messages of a call, see `closeranks.collectives.shortcut`.
+"""How the machine code of shortcuts reads the messages of a call.
 
 Importing this imports Numba.  What stands here is compiled into
 `closeranks.collectives.shortcut_code`.

@@ -162,7 +162,7 @@ class World:
         return self.memory(self.node_ranks)
 
     def memory(self, members: tuple[int, ...]) -> NodeMemory:
-        """Return where ranks of this node work together, for instance those of a NUMA domain.
+        """Return where ranks of this node work together, say of a NUMA domain.
 
         Collective over ``members`` at the first call for them, then local.
 

@@ -125,7 +125,7 @@ def is_crowded() -> bool:
 
 
 def crowding() -> float:
-    """Return how many ranks share a core, at least 1, as `settle` was told last.  Local."""
+    """Return how many ranks share a core, at least 1, see `settle`.  Local."""
     return max(1.0, _Patience.ranks_per_core)
 
 

@@ -90,7 +90,7 @@ def test_kinds_of_one_size_are_told_apart(known: World) -> None:
             assert near_calls(known) - before == (2 if turn else 1)
     before = near_calls(known)
     wanted = sum(range(2, known.size + 2))
-    for odd in (x[::-1][::-1], [x, MPI.UINT64_T], memoryview(x)):
+    for odd in (x[::-1][::-1], [x, MPI.UINT64_T], memoryview(x)):  # type: ignore[arg-type]
         known.Allreduce(odd, y)
         assert y.tolist() == [wanted * place for place in range(5)]
     assert near_calls(known) - before <= 1
