@@ -13,6 +13,7 @@ differ by side); logical ops on integers give 0 or 1.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -127,6 +128,22 @@ def reducer(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reduce
         If the op is not defined on the type: `MEAN` on integers, an op that
         neither NumPy nor MPI defines on it.
     """
+    if isinstance(op, Mean) or not isinstance(datatype, np.dtype) or not op.is_predefined:
+        return _made(op, datatype)
+    handle: int = op.handle
+    return _predefined(handle, datatype)
+
+
+@lru_cache(maxsize=256)
+def _predefined(handle: int, dtype: np.dtype[Any]) -> Reducer:
+    """Make the function of a predefined op once."""
+    from mpi4py import MPI
+
+    return _made(MPI.Op.fromhandle(handle), dtype)
+
+
+def _made(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reducer:
+    """Make the function that combines two blocks of elements."""
     from mpi4py import MPI
 
     dtype = datatype if isinstance(datatype, np.dtype) else _numpy_type(datatype)

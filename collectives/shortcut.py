@@ -222,16 +222,27 @@ class Shortcuts:
         return found
 
     def allow(self, allowed: bool) -> None:
-        """Let known calls go straight, or none.  Local."""
+        """Let known calls go straight, or none.  Local.
+
+        A method that somebody holds on to knows nothing meanwhile: node memory
+        may be gone.
+        """
         self._allowed = allowed
-        for operation in self._tables if allowed else ():
-            self._install(operation)
+        if allowed:
+            for operation, sizes in self._sizes.items():
+                for nbytes in sizes:
+                    self._write(operation, nbytes, 0)
+            for (operation, nbytes), nears in self._nears.items():
+                self._write(operation, nbytes, nears[0].address)
+            return
+        for operation, table in self._tables.items():
+            self._past[operation] += int(table[:, 1].sum())
+            table[:] = _empty_table()
         member = self._member()
-        if member is not None and not allowed:
-            for method in self._methods.values():
-                del member.__dict__[method]
-            self._methods.clear()
-            self.probes.clear()
+        for method in self._methods.values() if member is not None else ():
+            del member.__dict__[method]
+        self._methods.clear()
+        self.probes.clear()
 
     def _install(self, operation: str) -> None:
         """Replace a method, unless a class derived from ours has its own."""

@@ -35,7 +35,7 @@ def resolve(words: Sequence[str]) -> list[str]:
     if not words:
         raise UsageError("run", "no program given", "write it after --: ... -- prog.py arguments")
     first, rest = words[0], list(words[1:])
-    if first == "closeranks":
+    if first in ("closeranks", str(Path(sys.executable).with_name("closeranks"))):
         return [sys.executable, "-m", "closeranks", *rest]
     if first in ("python", "python3"):
         return [sys.executable, *rest]

@@ -21,6 +21,10 @@ def test_scripts_run_with_this_python(tmp_path: Path) -> None:
     ("words", "expected"),
     [
         (["closeranks", "bench"], [sys.executable, "-m", "closeranks", "bench"]),
+        (
+            [f"{Path(sys.executable).parent}/closeranks", "bench"],
+            [sys.executable, "-m", "closeranks", "bench"],
+        ),
         (["python", "-c", "1"], [sys.executable, "-c", "1"]),
         (["sh", "-c", "exit 3"], ["sh", "-c", "exit 3"]),
     ],

@@ -27,6 +27,13 @@ def known(world: World | None) -> Iterator[World | None]:
     if world is None:
         yield None
         return
+    duplicate = knowing(world)
+    yield duplicate
+    duplicate.Free()
+
+
+def knowing(world: World) -> World:
+    """Make a duplicate that knows a call of each operation."""
     duplicate = world.Dup()
     service = duplicate._service
     service.chooser.forced.update((name, "shared") for name in OPERATIONS if world.size > 1)
@@ -38,8 +45,7 @@ def known(world: World | None) -> Iterator[World | None]:
         demand = service.read(name, "", "auto", (*given, *op, *root))
         interpreter.prepare(service.world, together=True)
         service._remember(demand, "shared")
-    yield duplicate
-    duplicate.Free()
+    return duplicate
 
 
 def near_calls(world: World) -> int:
@@ -126,6 +132,23 @@ def test_a_reduction_to_any_root_and_in_place(known: World, root: int) -> None:
         z = x.copy()
         known.Reduce(MPI.IN_PLACE if known.rank == root else x, z, MPI.SUM, root)
         assert z.tolist() == (wanted if known.rank == root else x.tolist())
+
+
+def test_a_method_that_is_held_on_to_is_harmless(world: World) -> None:
+    if world is None or world.size == 1:
+        return
+    duplicate = knowing(world)
+    held, pair = duplicate.Allreduce, arguments(duplicate, "Allreduce")
+    held(*pair)
+    assert near_calls(duplicate) == 1
+    with duplicate.using(timeout_s=60):
+        held(*pair)
+    assert near_calls(duplicate) == 1
+    held(*pair)
+    assert near_calls(duplicate) == 2
+    duplicate.Free()
+    with pytest.raises(cr.Revoked):
+        held(*pair)
 
 
 def test_both_ways_and_plans_stay_in_step(known: World) -> None:
