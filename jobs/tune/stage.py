@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from closeranks.collectives.block import INPUT, OUTPUT, Block
 from closeranks.collectives.chunks import cut
 from closeranks.collectives.classes import classify
-from closeranks.collectives.cost import Speed, cost
+from closeranks.collectives.cost import Cost, Speed, cost
 from closeranks.collectives.direct import direct_allgather, direct_reduce_scatter
 from closeranks.collectives.halving import rabenseifner_allreduce
+from closeranks.collectives.hierarchical.segments import ports_of
 from closeranks.collectives.hierarchy import Rail, hierarchy
 from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import Problem
@@ -67,9 +68,9 @@ class Weight(NamedTuple):
     Attributes
     ----------
     starts : float
-        Messages in a row.
+        Messages that wait for each other.
     nbytes : float
-        Bytes in a row over one rail.
+        Bytes that go one after the other over one rail.
     fixed_s : float
         Seconds beside the wire: adding and copying.
     """
@@ -158,19 +159,21 @@ def weigh(stage: Stage, topology: Topology, nbytes: int, speed: Speed) -> Weight
     Returns
     -------
     Weight
-        ``starts * start_s + nbytes / bytes_per_s + fixed_s`` is its price.
+        ``starts * start_s + nbytes / bytes_per_s + fixed_s`` is its price, if all
+        ports are busy all the time.
     """
-    rails = topology.links[stage.level].rails
+    ports = ports_of(hierarchy(topology), stage.tier)
+    rails = topology.links[stage.level].rails or ports
 
-    def price(link: Link, beside: Speed) -> float:
-        known = replace(topology, links={stage.level: link}, exceptions={})
-        return cost(plan(stage, known, nbytes), speed=beside).seconds
+    def price(start_s: float, beside: Speed) -> Cost:
+        known = {stage.level: Link(start_s, None, rails)}
+        alone = replace(topology, links=known, exceptions={})
+        return cost(plan(stage, alone, nbytes), speed=beside)
 
-    return Weight(
-        price(Link(1.0, None, rails), Speed()),
-        price(Link(0.0, 1.0, rails), Speed()),
-        price(Link(0.0, None, rails), speed),
-    )
+    bare, beside = price(1.0, Speed()), price(0.0, speed)
+    shared = max(1.0, ports / rails)  # as segments() has it
+    sent = bare.bytes_per_level[stage.level] * shared
+    return Weight(bare.seconds, sent, beside.seconds)
 
 
 def _builder(stage: Stage) -> Callable[[Script, Problem], Generator[None, None, object]]:
