@@ -17,6 +17,7 @@ from closeranks.comms.topology import Topology
 from closeranks.jobs.tune import stage as stages
 from closeranks.jobs.tune.fit import Point, crossing, line, misfit
 from closeranks.jobs.tune.report import level_rows, segment_rows, stage_rows
+from closeranks.jobs.tune.stage import Weight
 from closeranks.jobs.tune.winners import asked, rules
 
 MACHINES = {
@@ -61,9 +62,9 @@ def test_a_weight_counts_what_follows_each_other(rails: int | None) -> None:
     inside, _, across = stages.stages(machine)
     share = 1 << 20
     weight = stages.weigh(inside, machine, share, NO_SPEED)
-    assert weight == (1, share * 7 / 8, 0), "all talk to all at the same time"
+    assert weight == Weight(1, share * 7 / 8, 0), "all talk to all at the same time"
     weight = stages.weigh(across, machine, share, NO_SPEED)
-    assert weight == (4, 2 * share * 3 / 4 * 8 / (rails or 8), 0), "eight ports share the cards"
+    assert weight == Weight(4, 2 * share * 3 / 4 * 8 / (rails or 8), 0), "ports share cards"
 
 
 @EACH
