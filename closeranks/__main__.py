@@ -22,6 +22,7 @@ _VERBS = {
     "run": "closeranks.jobs.run:run",
     "lab": "closeranks.jobs.lab.command:lab",
     "bench": "closeranks.jobs.bench.command:bench",
+    "tune": "closeranks.jobs.tune.command:tune",
     "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",
 }

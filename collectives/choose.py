@@ -21,6 +21,7 @@ from closeranks.collectives.catalogue import ALGORITHMS, find
 from closeranks.collectives.cost import Cost, Speed, cost
 from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import VECTOR, Problem
+from closeranks.collectives.rules import Rules
 from closeranks.collectives.trial import Trial
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
@@ -125,7 +126,9 @@ class Chooser:
     allow_native : bool
         False for ``deterministic`` communicators.
     forced : mapping of str to str, optional
-        Operation -> algorithm, from a tuning file.
+        Operation -> algorithm, whatever the price.
+    winners : Rules, optional
+        What was fastest in trials made before; these are not tried again.
     """
 
     def __init__(
@@ -137,11 +140,13 @@ class Chooser:
         trials: bool = False,
         allow_native: bool = True,
         forced: Mapping[str, str] | None = None,
+        winners: Rules | None = None,
     ) -> None:
         self.topology, self.native = topology, native
         self.speed = speed or Speed()
         self.trials, self.allow_native = trials, allow_native
         self.forced = dict(forced or {})
+        self.winners = winners or Rules()
         self._choices: dict[Call, Choice] = {}
 
     def choose(self, call: Call) -> Choice:
@@ -213,6 +218,9 @@ class Chooser:
             if native:
                 return Choice(NATIVE, 0.0, {}, objections, None)
             raise UsageError(call.operation, "no algorithm applies", _listed(objections))
+        known = self.winners.name(call.operation, _nbytes(call))
+        if known is not None and (known in predictions or (known == NATIVE and native)):
+            return Choice(known, predictions.get(known, 0.0), predictions, objections, None)
         best = min(predictions, key=lambda name: predictions[name])
         trial = self._trial(problem, predictions) if native and self.trials else None
         if native and self.native is None and trial is None:
@@ -276,9 +284,7 @@ class Chooser:
     def example(self, call: Call) -> Problem:
         """Return the problem that stands for all calls of a kind."""
         size = self.topology.size
-        nbytes = 1 << max(call.size_class - 1, 0)
-        if call.operation in UNSIZED:
-            nbytes = _TYPICAL_BYTES
+        nbytes = _nbytes(call)
         counts: NDArray[np.int64] | None = None
         if call.operation in VECTOR:
             counts = np.full(size, nbytes, dtype=np.int64)
@@ -297,6 +303,11 @@ class Chooser:
 def size_class(nbytes: int) -> int:
     """Class of a size: sizes from a power of two up to the next share one."""
     return int(nbytes).bit_length()
+
+
+def _nbytes(call: Call) -> int:
+    """Bytes that stand for all calls of a kind."""
+    return _TYPICAL_BYTES if call.operation in UNSIZED else 1 << max(call.size_class - 1, 0)
 
 
 def _is_long(plan: Plan) -> bool:

@@ -190,7 +190,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         algorithm: str | Mapping[str, str] = "auto",
         timeout_s: float | None = None,
         compression: object = None,
-        wire: object = None,
+        wire: DTypeLike | None = None,
     ) -> Iterator[None]:
         """Set options for the calls of a ``with`` block.
 
@@ -204,8 +204,14 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
             operation -> name.
         timeout_s : float, optional
             Deadline of each call, seconds.
-        compression, wire : optional
+        compression : optional
             Not available yet.
+        wire : dtype, optional
+            "float32": sums, products and means of float16 and bfloat16 travel and
+            are combined in float32, twice the bytes, and are rounded once, at the
+            end, on every rank.  Those of float32 are as without; those of other
+            types raise `UsageError`.  Other reductions round nothing and are as
+            without.  What is persistent keeps the wire it was made with.
 
         Yields
         ------
@@ -219,19 +225,16 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         UsageError, Unavailable
             If an option cannot be used (local).
         """
-        if compression is not None or wire is not None:
-            raise Unavailable("compression in flight", "leave compression and wire out")
+        if compression is not None:
+            raise Unavailable("compression in flight", "leave compression out")
         names = context.chosen_names(algorithm, "using")
         check_timeout("using", timeout_s)
+        wanted = context.Options(self._family, names, timeout_s, context.known_wire(wire, "using"))
         said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
-        agree_equal(self._service.plain, "using", f"algorithm {said!r}, timeout_s {timeout_s}")
-        outer = context.active(self._family)
-        if outer is not None:
-            names = {**outer.algorithms, **names}
-            timeout_s = outer.timeout_s if timeout_s is None else timeout_s
-        token = context.ACTIVE.set(
-            (*context.ACTIVE.get(), context.Options(self._family, names, timeout_s))
-        )
+        words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
+        agree_equal(self._service.plain, "using", words)
+        inner = wanted.within(context.active(self._family))
+        token = context.ACTIVE.set((*context.ACTIVE.get(), inner))
         self._family.override(+1)
         try:
             yield

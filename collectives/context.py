@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from closeranks.collectives.catalogue import ALGORITHMS, algorithms
 from closeranks.collectives.problem import OPERATIONS
-from closeranks.errors import UsageError
+from closeranks.comms.widened import HALVES, WIDE
+from closeranks.errors import Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 AUTO, NATIVE = "auto", "native"
 
@@ -30,11 +37,26 @@ class Options:
         Operation -> algorithm.
     timeout_s : float or None
         Deadline of each call, seconds.
+    wire : str or None
+        Type in which sums and products of half precision travel; None for their
+        own.
     """
 
     owner: object
     algorithms: Mapping[str, str]
     timeout_s: float | None = None
+    wire: str | None = None
+
+    def within(self, outer: Options | None) -> Options:
+        """Give these options with what an outer block says of the others."""
+        if outer is None:
+            return self
+        return Options(
+            self.owner,
+            {**outer.algorithms, **self.algorithms},
+            outer.timeout_s if self.timeout_s is None else self.timeout_s,
+            outer.wire if self.wire is None else self.wire,
+        )
 
 
 ACTIVE: ContextVar[tuple[Options, ...]] = ContextVar("closeranks.using", default=())
@@ -91,6 +113,41 @@ def chosen_names(algorithm: str | Mapping[str, str], where: str) -> dict[str, st
                              f"one of auto, native, {', '.join(every)}")  # fmt: skip
         return names
     return {op: known_name(op, name, where) for op, name in algorithm.items() if name != AUTO}
+
+
+def known_wire(wire: DTypeLike | None, where: str) -> str | None:
+    """Read in which type sums and products of half precision travel.
+
+    Parameters
+    ----------
+    wire : dtype or None
+        float32, as NumPy writes it.
+    where : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    str or None
+        Its name; None for each type's own.
+
+    Raises
+    ------
+    UsageError
+        If it is another type (local).
+    Unavailable
+        If it is a narrower one, which would be a compression (local).
+    """
+    if wire is None:
+        return None
+    try:
+        name = np.dtype(wire).name
+    except (TypeError, ValueError):
+        name = repr(wire)
+    if name in HALVES:
+        raise Unavailable(f"compression in flight (wire={name!r})", "use wire='float32'")
+    if name != WIDE.name:
+        raise UsageError(where, f"no wire {name}", "float32, or leave wire out")
+    return name
 
 
 def known_name(operation: str, name: str, where: str) -> str:

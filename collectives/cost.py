@@ -262,7 +262,7 @@ class _Clock:
         rate = link.bytes_per_s or float("inf")
         if link.rails and (level, step.slot) in self.shares.senders:
             rate /= max(1.0, self.shares.active(level, step.slot) / link.rails)
-        return link.latency_s or 0.0, line.nbytes[index] / rate
+        return link.start_s(line.nbytes[index]) or 0.0, line.nbytes[index] / rate
 
     def _link(self, rank: int, peer: int) -> Link:
         found = self.links.get((rank, peer))

@@ -158,11 +158,18 @@ def lay_out(demand: Demand) -> Memory:
         given, taken = _in_place(demand)
     else:
         given = None if source is None else source.data()
-        taken = None if target is None else target.space()
+        taken = None if target is None else _room(demand, target)
     if demand.operation == "bcast" and given is not None:
         # Plans fill everybody's output; at the root it may be the input itself.
         taken = given if given.flags.writeable else np.empty_like(given)
     return Memory(given, taken, _finish(demand, taken))
+
+
+def _room(demand: Demand, target: Message | Vector) -> Bytes:
+    """Give room for the output; rank 0 gets none of an exscan, so its memory stays."""
+    if demand.operation == "exscan" and demand.rank == 0:
+        return target.data()
+    return target.space()
 
 
 def _in_place(demand: Demand) -> tuple[Bytes, Bytes]:

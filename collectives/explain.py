@@ -8,9 +8,7 @@ from closeranks.collectives.catalogue import find
 from closeranks.collectives.choose import NATIVE, SHARED, Call, Chooser
 from closeranks.collectives.cost import cost
 from closeranks.collectives.plan import Plan
-
-#: Types whose sums lose digits that users miss.
-HALVES = frozenset({"float16", "bfloat16"})
+from closeranks.comms.widened import HALVES
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Explanation:
         Blocking calls of this kind that are still trials; 0 once it is settled.
     dtype : str
         The element, by NumPy's name; "" where nothing is reduced.
+    wire : str
+        The type in which sums and products of it travel; "" for its own.
     """
 
     operation: str
@@ -64,12 +64,15 @@ class Explanation:
     candidates: dict[str, Candidate]
     calls_to_settle: int = 0
     dtype: str = ""
+    wire: str = ""
 
     @property
     def rounding(self) -> str:
         """Where half-precision results are rounded; "" for other types."""
         if self.dtype not in HALVES:
             return ""
+        if self.wire:
+            return f"{self.dtype}: sums and products travel in {self.wire}, rounded once at the end"
         if self.algorithm == NATIVE:
             return f"{self.dtype}: rounded as the MPI library does"
         if self.algorithm == SHARED:

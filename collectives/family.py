@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+import numpy as np
+
 from closeranks.collectives.choose import Chooser
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
+    from closeranks.collectives.rules import Rules
     from closeranks.collectives.shortcut import Shortcuts
-    from closeranks.collectives.tuning import Tuning
     from closeranks.collectives.world import World
     from closeranks.comms.topology import Topology
 
@@ -26,7 +28,7 @@ class Family:
         Whether nothing is left to the library.
     check : bool
         Whether arguments are compared at every call.
-    tuning : Tuning
+    tuning : Rules
         Algorithms that a table asks for.
     threaded : bool
         Whether a thread may drive what nobody waits for: all ranks have
@@ -65,7 +67,7 @@ class Family:
         timeout_s: float | None,
         deterministic: bool,
         check: bool,
-        tuning: Tuning,
+        tuning: Rules,
         threaded: bool,
     ) -> None:
         self.timeout_s, self.deterministic = timeout_s, deterministic
@@ -119,14 +121,18 @@ def alike(chooser: Chooser, topology: Topology) -> Chooser:
     Returns
     -------
     Chooser
-        With the same measured numbers.
+        With the same measured numbers; with the winners too where the ranks sit
+        alike.
     """
+    mine = chooser.topology
+    is_alike = topology.levels == mine.levels and np.array_equal(topology.groups, mine.groups)
     return Chooser(
         topology,
         native=chooser.native,
         speed=chooser.speed,
         trials=chooser.trials,
         allow_native=chooser.allow_native,
+        winners=chooser.winners if is_alike else None,
     )
 
 

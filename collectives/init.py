@@ -13,6 +13,9 @@ from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.communicator import Communicator
 from closeranks.collectives.family import Family, check_timeout
+from closeranks.collectives.origin import fitting
+from closeranks.collectives.rules import Rules
+from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
 from closeranks.comms.discover import discover
@@ -58,7 +61,9 @@ def init(
     recovery_timeout_s : float
         Deadline of a recovery, seconds.
     tuning : path or mapping, optional
-        See `closeranks.collectives.tuning`; default ``CLOSERANKS_TUNING``.
+        See `closeranks.collectives.tuning`; default ``CLOSERANKS_TUNING``.  Of a
+        table of `closeranks tune` a warning on rank 0 names what does not hold
+        here; the links of ``topology`` go before its numbers.
     deterministic : bool
         Leave nothing to the library: the same bits in every run.
     check : bool, optional
@@ -103,16 +108,19 @@ def _open(comm: MPI.Intracomm, topology: Topology | None, options: _Options) -> 
     if check:
         agree_equal(plain, "init", f"timeout_s={timeout_s}, deterministic={deterministic}")
     table = read_tuning(_shared_tuning(plain, setting("TUNING") if tuning is None else tuning))
-    found = _measured(plain, topology, deterministic=deterministic)
+    placed = _placed(plain, topology)
+    tuned = fitting(plain, table, placed)
+    is_given = topology is not None
+    found = _linked(plain, placed, tuned, is_given=is_given, measures=not deterministic)
     family = Family(
         timeout_s=timeout_s,
         deterministic=deterministic,
         check=check,
-        tuning=table,
+        tuning=table if isinstance(table, Rules) else Rules(),
         threaded=bool(plain.allreduce(MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)),
     )
     family.world = World(0, plain, found)
-    chooser = _chooser(plain, found, deterministic=deterministic)
+    chooser = _chooser(plain, found, tuned, deterministic=deterministic)
     seats = tuple(range(plain.size))
     return Communicator.adopt(
         plain, family, found, chooser=chooser, world=family.world, seats=seats
@@ -132,8 +140,8 @@ def _refuse_later_parts(on_failure: str, spares: int, faults: bool) -> None:
 
 
 def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:
-    """Let rank 0 read a file, so that all ranks have the same table."""
-    if given is None or isinstance(given, Mapping):
+    """Let rank 0 read a file or a measured table, so that all ranks have the same."""
+    if given is None or (isinstance(given, Mapping) and "format" not in given):
         return given
     said: Any = None
     if plain.rank == 0:
@@ -147,20 +155,44 @@ def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:
     return said
 
 
-def _measured(plain: MPI.Intracomm, topology: Topology | None, *, deterministic: bool) -> Topology:
-    """Give the topology: the caller's, or a discovered one with measured links."""
-    if topology is not None:
-        if topology.size != plain.size:
-            raise TopologyError("init", f"a topology of {topology.size} ranks for {plain.size}",
-                                "pass topology.restrict(ranks), or none")  # fmt: skip
-        return topology
-    found = discover(plain)
-    return found if deterministic or plain.size == 1 else quick(plain, found)
+def _placed(plain: MPI.Intracomm, topology: Topology | None) -> Topology:
+    """Give the topology: the caller's, or a discovered one."""
+    if topology is None:
+        return discover(plain)
+    if topology.size != plain.size:
+        raise TopologyError("init", f"a topology of {topology.size} ranks for {plain.size}",
+                            "pass topology.restrict(ranks), or none")  # fmt: skip
+    return topology
 
 
-def _chooser(plain: MPI.Intracomm, topology: Topology, *, deterministic: bool) -> Chooser:
-    """Make the chooser; a deterministic one depends on nothing measured."""
+def _linked(
+    plain: MPI.Intracomm,
+    topology: Topology,
+    tuned: Tuned | None,
+    *,
+    is_given: bool,
+    measures: bool,
+) -> Topology:
+    """Give the topology its links: the caller's, a table's, or quickly measured ones."""
+    known = {} if tuned is None else {name: level.link for name, level in tuned.levels.items()}
+    if is_given:
+        known = {name: k for name, k in known.items() if topology.links[name].source == "default"}
+    elif measures and plain.size > 1 and not set(together(topology)) <= set(known):
+        topology = quick(plain, topology)
+    return topology.with_links(known) if known else topology
+
+
+def _chooser(
+    plain: MPI.Intracomm, topology: Topology, tuned: Tuned | None, *, deterministic: bool
+) -> Chooser:
+    """Make the chooser; a deterministic one depends on nothing measured now."""
+    speed = None if tuned is None else tuned.speed
+    winners = None if tuned is None else tuned.winners
     if deterministic or plain.size == 1:
-        return Chooser(topology, allow_native=not deterministic)
-    native, speed = calibrate(plain)
-    return Chooser(topology, native=native, speed=speed, trials=True)
+        allowed = not deterministic
+        return Chooser(topology, speed=speed, allow_native=allowed, winners=winners)
+    native = None if tuned is None else tuned.native
+    if native is None or speed is None:
+        native, measured = calibrate(plain)
+        speed = speed or measured
+    return Chooser(topology, native=native, speed=speed, trials=True, winners=winners)

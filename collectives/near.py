@@ -156,7 +156,7 @@ class Near:
 
 
 def dtypes(demand: Demand) -> tuple[object, object]:
-    """Give the types of a call's arrays; None of what is no array.
+    """Give the types of a call's arrays; None where a kernel cannot take them.
 
     Parameters
     ----------
@@ -170,6 +170,8 @@ def dtypes(demand: Demand) -> tuple[object, object]:
     """
     known = [getattr(one, "dtype", None) for one in _buffers(demand)]
     first, second = known if known[0] is not None else known[::-1]
+    if demand.operation in REDUCING and {first, second or first} != {demand.dtype}:
+        return None, None  # summed in another type than the arrays have
     return first, second or first
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,11 +15,10 @@ from closeranks.collectives import (
     choose,
     context,
     interpreter,
-    moves,
     native,
     near,
+    readers,
     reductions,
-    vectors,
 )
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
@@ -39,6 +38,7 @@ from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import Counters, Statistics
 from closeranks.comms.element import element
 from closeranks.comms.wait import Deadline
+from closeranks.comms.widened import HALVES
 from closeranks.errors import Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -48,26 +48,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
     from closeranks.comms.message import Spec
-
-#: How the arguments of each operation are read: ``(rank, size, *arguments)``.
-READERS: dict[str, Callable[..., Demand]] = {
-    "barrier": partial(Demand, "barrier", ()),
-    "bcast": moves.bcast,
-    "reduce": reductions.reduce,
-    "allreduce": partial(reductions.like_vector, "Allreduce"),
-    "reduce_scatter_block": reductions.reduce_scatter_block,
-    "reduce_scatter": reductions.reduce_scatter,
-    "allgather": moves.allgather,
-    "allgatherv": vectors.allgatherv,
-    "gather": moves.gather,
-    "gatherv": vectors.gatherv,
-    "scatter": moves.scatter,
-    "scatterv": vectors.scatterv,
-    "alltoall": moves.alltoall,
-    "alltoallv": vectors.alltoallv,
-    "scan": partial(reductions.like_vector, "Scan"),
-    "exscan": partial(reductions.like_vector, "Exscan"),
-}
 
 
 class Service:
@@ -130,8 +110,18 @@ class Service:
             raise Revoked(operation, problem="the communicator is closed",
                           remedy="call it inside the with block")  # fmt: skip
         if not self.family.check:
-            return READERS[operation](self.rank, self.size, *arguments)
+            return self._read(operation, arguments)
         return self._compared(operation, form, algorithm, arguments)
+
+    def _read(self, operation: str, arguments: tuple[Any, ...]) -> Demand:
+        """Read the arguments; sums of half precision travel as a ``using`` block says."""
+        wide = self._wire() is not None
+        return readers.read(operation, self.rank, self.size, arguments, wide=wide)
+
+    def _wire(self) -> str | None:
+        """Give the type in which half-precision sums travel, None for their own."""
+        options = context.active(self.family)
+        return None if options is None else options.wire
 
     def _compared(
         self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
@@ -140,7 +130,7 @@ class Service:
         demand: Demand | None = None
         problem: UsageError | None = None
         try:
-            demand = READERS[operation](self.rank, self.size, *arguments)
+            demand = self._read(operation, arguments)
             wanted = self._wanted(operation, algorithm)
             said = described(demand, wanted, form)
         except UsageError as error:
@@ -255,14 +245,17 @@ class Service:
             raise UsageError("explain", f"no operation {operation!r}",
                              f"one of {', '.join(OPERATIONS)}")  # fmt: skip
         reduces = operation in REDUCING
-        library_can = not reduces or element(None, dtype, operation).datatype is not None
-        size = 0 if operation in choose.UNSIZED else choose.size_class(nbytes)
+        wire = self._wire() if reduces and dtype.name in HALVES else None
+        travels = dtype if wire is None else np.dtype(wire)
+        sent = nbytes * travels.itemsize // dtype.itemsize
+        library_can = not reduces or element(None, travels, operation).datatype is not None
+        size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
         call = choose.Call(operation, size, True, library_can)
-        found = explain(self.chooser, call, nbytes, dtype.name if reduces else "")
+        found = explain(self.chooser, call, sent, dtype.name if reduces else "")
         wanted = self._wanted(operation, AUTO)
         if wanted == AUTO:
-            wanted = self.family.tuning.name(operation, nbytes) or found.algorithm
-        return replace(found, algorithm=wanted)
+            wanted = self.family.tuning.name(operation, sent) or found.algorithm
+        return replace(found, nbytes=nbytes, algorithm=wanted, wire=wire or "")
 
     def forget(self, operation: Persistent) -> None:
         """Drop a persistent operation that was closed.  Local."""

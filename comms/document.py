@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from closeranks.comms.devices import Device, Devices
 from closeranks.comms.grouping import MAX_LEVELS, MAX_RANKS
 from closeranks.comms.link import Link
+from closeranks.comms.members import Members
 from closeranks.comms.runs import read_runs, write_runs
 from closeranks.comms.strict_json import load
 from closeranks.errors import TopologyError
@@ -25,8 +26,6 @@ _MAX_TABLES = 4096
 _MAX_DEVICES = 1024
 _FILE = "topology file"
 _WAY_OUT = "see the format in docs/topology.md"
-
-T = TypeVar("T")
 
 
 class Parts(NamedTuple):
@@ -53,11 +52,11 @@ def write(parts: Parts) -> str:
         Indented JSON; rows of group numbers are run-length coded.
     """
     levels = [
-        {"name": name, "groups": write_runs(row), "link": _link(parts.links[name])}
+        {"name": name, "groups": write_runs(row), "link": write_link(parts.links[name])}
         for name, row in zip(parts.levels, parts.groups, strict=True)
     ]
     exceptions = [
-        {"level": name, "groups": [a, b], "link": _link(link)}
+        {"level": name, "groups": [a, b], "link": write_link(link)}
         for (name, a, b), link in parts.exceptions.items()
     ]
     devices = {
@@ -78,13 +77,15 @@ def write(parts: Parts) -> str:
     return json.dumps(document, indent=1, allow_nan=False)
 
 
-def _link(link: Link) -> dict[str, object]:
-    return {
+def write_link(link: Link) -> dict[str, object]:
+    """Write a link as `read_link` reads it."""
+    known: dict[str, object] = {
         "latency_s": link.latency_s,
         "bytes_per_s": link.bytes_per_s,
         "rails": link.rails,
         "source": link.source,
     }
+    return known if link.segment_s is None else {**known, "segment_s": link.segment_s}
 
 
 def _device(device: Device) -> dict[str, object]:
@@ -119,12 +120,12 @@ def read(text: str) -> Parts:
     """
     document = load(text, _FILE, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
     _check_version(document)
-    body = _Object(document, "the document")
+    body = Members(document, "the document", _FILE)
     body.keys("format", "version", "size", "levels", "exceptions", "devices")
     size = body.integer("size", 1, MAX_RANKS)
     levels, rows, links = [], [], {}
     for item in body.items("levels", MAX_LEVELS):
-        level = _Object(item, "a level")
+        level = Members(item, "a level", _FILE)
         level.keys("name", "groups", "link")
         name = level.text("name", 32)
         levels.append(name)
@@ -134,7 +135,7 @@ def read(text: str) -> Parts:
             raise TopologyError(_FILE, problem, "number the groups from 0")
         rows.append(row)
         if level.has("link"):
-            links[name] = _read_link(level.get("link", dict))
+            links[name] = read_link(level.get("link", dict))
     exceptions: dict[tuple[str, int, int], Link] = {}
     for item in body.items("exceptions", _MAX_EXCEPTIONS):
         pair, link = _read_exception(item)
@@ -158,26 +159,46 @@ def _check_version(document: object) -> None:
         raise TopologyError(_FILE, problem, "update closeranks or write the file again here")
 
 
-def _read_link(item: object) -> Link:
-    link = _Object(item, "a link")
-    link.keys("latency_s", "bytes_per_s", "rails", "source")
+def read_link(item: object, file: str = _FILE) -> Link:
+    """Read a link.
+
+    Parameters
+    ----------
+    item : object
+        A JSON object.
+    file : str
+        What kind of file it stands in, for the text of an error.
+
+    Returns
+    -------
+    Link
+        What is left out is unknown.
+
+    Raises
+    ------
+    TopologyError
+        If anything is unknown, of a wrong type or out of bounds.
+    """
+    link = Members(item, "a link", file)
+    link.keys("latency_s", "bytes_per_s", "rails", "source", "segment_s")
     rails = link.integer("rails", 1, 4096) if link.has("rails") else link.absent("rails", 1)
     source = link.text("source", 64) if link.has("source") else "given"
-    return Link(link.number("latency_s"), link.number("bytes_per_s"), rails, source)
+    latency_s, bytes_per_s = link.number("latency_s"), link.number("bytes_per_s")
+    return Link(latency_s, bytes_per_s, rails, source, link.number("segment_s"))
 
 
 def _read_exception(item: object) -> tuple[tuple[str, int, int], Link]:
-    exception = _Object(item, "an exception")
+    exception = Members(item, "an exception", _FILE)
     exception.keys("level", "groups", "link")
     pair = exception.items("groups", 2)
     if len(pair) != 2 or any(type(group) is not int for group in pair):
         raise TopologyError(_FILE, f"exception between {str(pair)[:40]}", "give two group numbers")
-    link = _read_link(exception.get("link", dict))
+    link = read_link(exception.get("link", dict))
     return (exception.text("level", 32), pair[0], pair[1]), link
 
 
 def _read_devices(item: object, size: int) -> Devices:
-    body = _Object(item, "devices")
+    body = Members(item, "devices", _FILE)
     body.keys("tables", "of_node", "numa_of_rank")
     tables = []
     for table in body.items("tables", _MAX_TABLES):
@@ -200,7 +221,7 @@ def _read_upto(text: str, size: int, what: str) -> list[int]:
 
 
 def _read_device(item: object) -> Device:
-    device = _Object(item, "a device")
+    device = Members(item, "a device", _FILE)
     device.keys("kind", "name", "numa", "pci", "bytes_per_s", "near", "path")
     near = device.items("near", 64)
     if any(not isinstance(name, str) or len(name) > 64 for name in near):
@@ -215,68 +236,3 @@ def _read_device(item: object) -> Device:
         near=tuple(near),
         path=device.text("path", 8) if device.has("path") else "",
     )
-
-
-class _Object:
-    """A JSON object whose members are taken out with their types checked."""
-
-    def __init__(self, item: object, what: str) -> None:
-        if not isinstance(item, dict):
-            raise TopologyError(_FILE, f"{what} is {str(item)[:40]!r}", "give a JSON object")
-        self._members: dict[str, Any] = item
-        self._what = what
-
-    def keys(self, *known: str) -> None:
-        """Refuse members nobody reads."""
-        for key in self._members:
-            if key not in known:
-                problem = f"{self._what} has the unknown key {key[:40]!r}"
-                raise TopologyError(_FILE, problem, f"known are {', '.join(known)}")
-
-    def has(self, key: str) -> bool:
-        """Say whether a member is there and not null."""
-        return self._members.get(key) is not None
-
-    def absent(self, key: str, default: T) -> T | None:
-        """Return the default for a missing member, None for a null."""
-        return None if key in self._members else default
-
-    def get(self, key: str, kind: type[T]) -> T:
-        """Return a member of exactly this type."""
-        value = self._members.get(key)
-        if type(value) is not kind:
-            problem = f"{key} of {self._what} is {str(value)[:40]!r}"
-            raise TopologyError(_FILE, problem, f"give a JSON {kind.__name__}")
-        return value
-
-    def text(self, key: str, longest: int) -> str:
-        """Return a bounded string."""
-        value = self.get(key, str)
-        if len(value) > longest:
-            problem = f"{key} of {self._what} has {len(value)} characters"
-            raise TopologyError(_FILE, problem, f"give at most {longest}")
-        return value
-
-    def integer(self, key: str, low: int, high: int) -> int:
-        """Return a bounded int."""
-        value = self.get(key, int)
-        if not low <= value <= high:
-            problem = f"{key} of {self._what} is {value}"
-            raise TopologyError(_FILE, problem, f"stay in {low}..{high}")
-        return value
-
-    def number(self, key: str) -> float | None:
-        """Return a number or None; its range is checked by its reader."""
-        value = self._members.get(key)
-        if value is not None and type(value) not in (int, float):
-            problem = f"{key} of {self._what} is {str(value)[:40]!r}"
-            raise TopologyError(_FILE, problem, "give a number or null")
-        return value
-
-    def items(self, key: str, most: int) -> list[Any]:
-        """Return a bounded list; a missing one is empty."""
-        value = self.get(key, list) if self.has(key) else []
-        if len(value) > most:
-            problem = f"{key} of {self._what} has {len(value)} entries"
-            raise TopologyError(_FILE, problem, f"give at most {most}")
-        return value

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from closeranks.errors import TopologyError
 
 _MOST = 1e18
+#: A message from so many bytes on is a part of something large.
+SEGMENT_BYTES = 8 << 10
 _KNOWN = {
     # level: (latency in s, bytes/s), used where nothing was measured or given
     "site": (50e-6, 1.25e9),
@@ -37,7 +39,10 @@ class Link:
         None is unknown.
     source : str, default "given"
         Where the numbers come from: "given", "default", "measured", "nic
-        speed".
+        speed", "tuned".
+    segment_s : float or None, default None
+        What a message of at least `SEGMENT_BYTES` costs beside its bytes, where
+        that was measured, seconds; None is ``latency_s``.
 
     Raises
     ------
@@ -49,16 +54,35 @@ class Link:
     bytes_per_s: float | None
     rails: int | None = 1
     source: str = "given"
+    segment_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse numbers that no link has."""
         _check(self.latency_s, "latency_s", lowest_allowed=True)
         _check(self.bytes_per_s, "bytes_per_s", lowest_allowed=False)
+        _check(self.segment_s, "segment_s", lowest_allowed=True)
         rails = self.rails
         if rails is not None and (type(rails) is not int or not 1 <= rails <= 4096):
             raise TopologyError("link", f"rails is {rails!r}", "give an int in 1..4096 or None")
         if not isinstance(self.source, str) or len(self.source) > 64:
             raise TopologyError("link", "source is no short text", "give at most 64 characters")
+
+    def start_s(self, nbytes: int) -> float | None:
+        """Return what a message costs beside its bytes.
+
+        Parameters
+        ----------
+        nbytes : int
+            Its size.
+
+        Returns
+        -------
+        float or None
+            Seconds; None is unknown.
+        """
+        if nbytes < SEGMENT_BYTES or self.segment_s is None:
+            return self.latency_s
+        return self.segment_s
 
     def __str__(self) -> str:
         """Return one short phrase such as ``5 us, 12.5 GB/s, 2 rails``."""

@@ -17,7 +17,7 @@ PREFIX = "CLOSERANKS_"
 SETTINGS: Mapping[str, str] = {
     "CHECK": "1: compare the arguments of all ranks at every call",
     "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
-    "TUNING": "path of the table that says which algorithm to take",
+    "TUNING": "path of a table of algorithms, or of one that closeranks tune wrote",
     "RUN": "name of this run, where no SLURM job names it",
     "SITE": "name of the site this node stands in",
     "NIC": "network interface of this process",

@@ -29,13 +29,14 @@ TALKERS = {
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
-        "native", "near", "nonblocking", "numbers", "operations", "persistent", "pointers",
-        "prepared", "quiet", "reducing", "reductions", "request", "service", "shortcut",
-        "shortcut_record", "streaming", "symbolic", "world",
+        "native", "near", "nonblocking", "numbers", "operations", "origin", "persistent",
+        "pointers", "prepared", "quiet", "reducing", "reductions", "request", "service",
+        "shortcut", "shortcut_record", "streaming", "symbolic", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",
         "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo", "topology",
+        "tune.command", "tune.survey",
     },
 }  # fmt: skip
 

@@ -10,6 +10,8 @@ the busiest tier's latency again::
 
 ``b`` being what a tier's transfer takes and ``a`` the latency of the busiest.
 ``m`` is the nearest power of two, so that sizes which divide go on dividing.
+Where `closeranks tune` has measured the tiers' stages, both are what it found
+at the size of segments, and nothing else bounds how small these become.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import NamedTuple
 
 from closeranks.collectives.hierarchy import Hierarchy, hierarchy
 from closeranks.collectives.problem import Problem
+from closeranks.comms.link import SEGMENT_BYTES, Link
 
-#: No segment is smaller: below, a step costs more than its transfer.
+#: No segment is smaller: below, a step costs more than its transfer, we guess.
 LEAST_BYTES = 64 << 10
 #: More segments than that gain nothing and cost memory.
 MOST = 16
@@ -74,7 +77,7 @@ def segments(problem: Problem, slots: int, rounds: Rounds = in_tree) -> int:
         Rounds of the last tier.
     """
     nbytes = problem.count * problem.itemsize
-    most = min(MOST, nbytes // LEAST_BYTES, SPARE_SLOTS // slots)
+    most = min(MOST, nbytes // _least_bytes(problem), SPARE_SLOTS // slots)
     if most < 2:
         return 1
     layers = _layers(problem, nbytes, rounds)
@@ -91,18 +94,39 @@ def slots_of(tree: Hierarchy) -> int:
     return 2 * tree.widest + 2
 
 
+def _least_bytes(problem: Problem) -> int:
+    """Bytes that a segment has at least: of measured tiers, such as were measured."""
+    tree, links = hierarchy(problem.topology), problem.topology.links
+    if any(links[tier.level].segment_s is None for tier in tree.tiers):
+        return LEAST_BYTES
+    return SEGMENT_BYTES * math.prod(tier.owners for tier in tree.tiers)
+
+
 def _layers(problem: Problem, nbytes: int, rounds: Rounds) -> list[Layer] | None:
     """Cost of each tier, or None where a latency or a bandwidth is unknown."""
     tree, links = hierarchy(problem.topology), problem.topology.links
     layers, share = [], float(nbytes)
     for number, tier in enumerate(tree.tiers, 1):
         link = links[tier.level]
-        if not link.latency_s or not link.bytes_per_s:
+        latency_s = link.start_s(SEGMENT_BYTES)
+        if not latency_s or not link.bytes_per_s:
             return None
-        ports = tree.ports[number - 1].shape[1]
+        ports = ports_of(tree, number)
         rate = link.bytes_per_s * min(1.0, (link.rails or ports) / ports)
-        turns = (rounds if number == tree.depth else in_tree)(tier.owners)
+        turns = _turns(number == tree.depth, link, rounds, tier.owners)
         moved = share * (tier.owners - 1) / tier.owners
-        layers.append(Layer(2 * turns * link.latency_s, 2 * moved / rate))
+        layers.append(Layer(2 * turns * latency_s, 2 * moved / rate))
         share /= tier.owners
     return layers
+
+
+def ports_of(tree: Hierarchy, tier: int) -> int:
+    """Count the ranks of one child group that send at a tier at the same time."""
+    return int(tree.ports[tier - 1].shape[1])
+
+
+def _turns(is_last: bool, link: Link, rounds: Rounds, members: int) -> int:
+    """Latencies of a stage: one where all talk to all and that was measured."""
+    if is_last:
+        return rounds(members)
+    return in_tree(members) if link.segment_s is None else 1

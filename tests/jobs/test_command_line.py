@@ -27,7 +27,7 @@ def closeranks(*words: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_help_lists_the_verbs() -> None:
     done = closeranks("--help")
     assert done.returncode == 0
-    for verb in ("topology", "run", "lab", "bench", "doctor", "demo"):
+    for verb in ("topology", "run", "lab", "bench", "tune", "doctor", "demo"):
         assert f"\n  {verb} " in done.stdout
 
 
@@ -60,6 +60,10 @@ def test_loading_the_command_line_loads_nothing_heavy() -> None:
         ["lab", "kill-node", "-3"],
         ["lab", "kill-node", "0", "--lab", "1"],
         ["topology", "--json", "/no/such/folder/x.json"],
+        ["tune", "--output", "/no/such/folder/x.json"],
+        ["tune", "--algorithms", "--operations", "sum"],
+        ["tune", "--sizes", "much"],
+        ["tune", "--budget", "0"],
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(words: list[str]) -> None:

@@ -1,0 +1,103 @@
+"""How the arguments of each operation are read, and in what they travel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from closeranks.collectives import moves, reductions, vectors
+from closeranks.collectives.demand import Demand
+from closeranks.collectives.operations import Mean, name_of
+from closeranks.collectives.problem import REDUCING
+from closeranks.comms.message import Message
+from closeranks.comms.vector import Vector
+from closeranks.comms.widened import HALVES, WIDE, widened
+from closeranks.errors import UsageError
+
+#: ``(rank, size, *arguments)``.
+READERS: dict[str, Callable[..., Demand]] = {
+    "barrier": partial(Demand, "barrier", ()),
+    "bcast": moves.bcast,
+    "reduce": reductions.reduce,
+    "allreduce": partial(reductions.like_vector, "Allreduce"),
+    "reduce_scatter_block": reductions.reduce_scatter_block,
+    "reduce_scatter": reductions.reduce_scatter,
+    "allgather": moves.allgather,
+    "allgatherv": vectors.allgatherv,
+    "gather": moves.gather,
+    "gatherv": vectors.gatherv,
+    "scatter": moves.scatter,
+    "scatterv": vectors.scatterv,
+    "alltoall": moves.alltoall,
+    "alltoallv": vectors.alltoallv,
+    "scan": partial(reductions.like_vector, "Scan"),
+    "exscan": partial(reductions.like_vector, "Exscan"),
+}
+#: Operations of MPI that round; the others choose among operands, or are of integers.
+_ROUNDING = frozenset({"SUM", "PROD"})
+
+
+def read(
+    operation: str, rank: int, size: int, arguments: tuple[Any, ...], *, wide: bool = False
+) -> Demand:
+    """Read the arguments of a call.
+
+    Local.
+
+    Parameters
+    ----------
+    operation : str
+        One of `closeranks.collectives.problem.OPERATIONS`.
+    rank, size : int
+        Of this rank and its communicator.
+    arguments : tuple
+        What the caller passed.
+    wide : bool
+        Whether sums and products travel in float32.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+
+    Raises
+    ------
+    UsageError
+        If the arguments are wrong, or float32 cannot carry them.
+    """
+    demand = READERS[operation](rank, size, *arguments)
+    if wide and operation in REDUCING and _rounds(demand):
+        _widen(demand)
+    return demand
+
+
+def _rounds(demand: Demand) -> bool:
+    """Whether a demand is a sum or a product."""
+    op = demand.op
+    return isinstance(op, Mean) or (op is not None and name_of(op) in _ROUNDING)
+
+
+def _widen(demand: Demand) -> None:
+    """Let half-precision operands travel in float32, and refuse what it cannot hold."""
+    known = demand.source or demand.target
+    assert known is not None
+    name = known.element.dtype.name if known.element.dtype else str(known.element)
+    if name == WIDE.name:
+        return
+    if name not in HALVES:
+        raise UsageError(demand.operation, f"wire='float32' is no wire for {name}",
+                         "pass float16 or bfloat16, or leave the using block")  # fmt: skip
+    demand.source, demand.target = _wide(demand.source), _wide(demand.target)
+    demand.nbytes = demand.nbytes * WIDE.itemsize // known.element.nbytes
+    demand.native = demand.planned = None  # what stood in the way were the narrow ones
+    wide = demand.source or demand.target
+    assert wide is not None
+    assert demand.op is not None
+    demand.reduce_with(demand.op, wide.element)
+
+
+def _wide(part: Message | Vector | None) -> Message | None:
+    """Widen one side of a demand."""
+    assert not isinstance(part, Vector)
+    return None if part is None else widened(part)

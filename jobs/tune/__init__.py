@@ -1,0 +1,1 @@
+"""``closeranks tune``: measures stages, and writes what `init` reads."""

@@ -1,0 +1,190 @@
+"""The command ``closeranks tune``."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.catalogue import COLLECTIVES
+from closeranks.jobs.bench.command import open_session
+from closeranks.jobs.bench.progress import Progress
+from closeranks.jobs.bench.schedule import Effort
+from closeranks.jobs.bench.session import Request
+from closeranks.jobs.bench.sizes import parse_sizes
+from closeranks.jobs.tune import report, survey, winners
+from closeranks.jobs.tune.report import Row
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.tuned import Tuned
+
+_FILE = click.Path(dir_okay=False, path_type=Path)
+
+
+@click.command()
+@click.option("--output", type=_FILE, default=Path("closeranks-tuning.json"), show_default=True,
+              help="Write the table here.")  # fmt: skip
+@click.option("--algorithms", is_flag=True, help="Find the fastest algorithms too: minutes.")
+@click.option("--operations", default="all", show_default=True,
+              help="For --algorithms: names of collectives, comma-separated.")  # fmt: skip
+@click.option("--sizes", default="8:4M:4", show_default=True, help="For --algorithms: bytes.")
+@click.option("--budget", type=click.FloatRange(0, min_open=True), default=0.3, show_default=True,
+              help="Seconds that a size of a stage may take, least counts apart.")  # fmt: skip
+@click.option("--json", "json_path", type=_FILE, help="Write what was measured here.")
+def tune(
+    output: Path,
+    algorithms: bool,
+    operations: str,
+    sizes: str,
+    budget: float,
+    json_path: Path | None,
+) -> None:
+    """Measure the stages of collectives, and write a table for init(tuning=...).
+
+    Run it under closeranks run, closeranks lab, mpirun or srun, on ranks
+    placed as the job's will be.  CLOSERANKS_TUNING=FILE makes jobs use it.
+    """
+    for path in filter(None, (output, json_path)):
+        if not path.resolve().parent.is_dir():
+            raise UsageError("tune", f"no folder for {path}", "make it, or choose another")
+    names = _operations(operations)
+    request = Request(
+        names=names if algorithms else (),
+        sizes=parse_sizes(sizes),
+        effort=Effort(budget_s=budget),
+        json=json_path,
+    )
+    execute(request, output)
+
+
+def _operations(words: str) -> tuple[str, ...]:
+    """Read ``--operations``."""
+    names = tuple(COLLECTIVES) if words == "all" else tuple(dict.fromkeys(words.split(",")))
+    unknown = [name for name in names if name not in COLLECTIVES]
+    if unknown:
+        problem = f"no collective {', '.join(unknown)}"
+        raise UsageError("tune --operations", problem, f"all, or some of {', '.join(COLLECTIVES)}")
+    return names
+
+
+def execute(request: Request, output: Path) -> None:
+    """Measure on all ranks and write; collective over MPI.COMM_WORLD.
+
+    Parameters
+    ----------
+    request : Request
+        Operations and sizes to try, how long, where rows go.
+    output : Path
+        Where the table goes.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if there is only one, or the files cannot be written.
+    """
+    import closeranks
+
+    with closeranks.init(tuning={}) as comm:  # an older table is of no use for a new one
+        if comm.size == 1:
+            raise UsageError("tune", "one rank has nothing to cross",
+                             "start it with: closeranks run -n N -- closeranks tune")  # fmt: skip
+        shown = comm.rank == 0
+        trials = len(winners.asked(request.names, request.sizes))
+        total = survey.sizes_told(comm.hierarchy) + trials
+        with Progress(total, shown=shown) as progress:
+            tuned, rows = measured(request, comm, progress)
+        _write(comm, output, json.dumps(tuned.table(), indent=1))
+        if request.json is not None:
+            _write(comm, request.json, json.dumps(rows, indent=1))
+        if shown:
+            report.show(rows)
+            click.echo(f"written to {output}; use it with CLOSERANKS_TUNING={output}")
+
+
+def measured(request: Request, comm: Communicator, progress: Progress) -> tuple[Tuned, list[Row]]:
+    """Measure what a request asks for; collective.
+
+    Parameters
+    ----------
+    request : Request
+        The command line.
+    comm : Communicator
+        The ranks.
+    progress : Progress
+        Hears of every size.
+
+    Returns
+    -------
+    tuned : Tuned
+        The same on every rank.
+    rows : list of dict
+        What was measured.
+    """
+    from mpi4py import MPI
+
+    from closeranks.collectives import interpreter
+    from closeranks.collectives.origin import here
+    from closeranks.collectives.tuned import Tuned
+    from closeranks.collectives.world import World
+
+    def tell(name: str, kind: str, nbytes: int) -> None:
+        progress.show(name, kind, nbytes)
+        progress.advance()
+
+    plain, topology = MPI.Intracomm(comm), comm.hierarchy
+    speed = survey.memory_speed(plain)
+    world = World(0, plain, topology)
+    interpreter.prepare(world, together=True)
+    points = survey.survey(world, request.effort, speed, tell)
+    world.close()
+    levels = survey.crossings(topology, points)
+    native = survey.native_model(plain, request.effort, tell)
+    tuned = Tuned(here(topology), levels, speed, native)
+    links = {name: level.link for name, level in levels.items()}
+    rows = report.level_rows(points, levels) + report.stage_rows(points, levels)
+    rows += report.segment_rows(topology, topology.with_links(links))
+    if request.names:
+        found = _winners(request, plain, tuned, tell)
+        tuned, rows = replace(tuned, winners=winners.rules(found)), rows + report.winner_rows(found)
+    return _agreed(plain, tuned), rows
+
+
+def _winners(
+    request: Request, plain: MPI.Intracomm, tuned: Tuned, tell: survey.Tell
+) -> winners.Found:
+    """Make the trials on a communicator whose prices are the new ones."""
+    import closeranks
+
+    with closeranks.init(plain, tuning=tuned.table()) as comm:
+        return winners.settle(open_session(request, comm), tell)
+
+
+def _agreed(plain: MPI.Intracomm, tuned: Tuned) -> Tuned:
+    """Take rank 0's table: names of processors may differ between nodes."""
+    taken: Tuned = plain.bcast(tuned)
+    return taken
+
+
+def _write(comm: MPI.Intracomm, path: Path, text: str) -> None:
+    """Let rank 0 put a file in its place as a whole; all ranks hear if it cannot."""
+    problem: str | None = None
+    if comm.rank == 0:
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        try:
+            with fresh.open("x") as file:
+                file.write(text + "\n")
+            fresh.replace(path)
+        except OSError as error:
+            problem = str(error)
+            fresh.unlink(missing_ok=True)
+    problem = comm.bcast(problem)
+    if problem:
+        raise UsageError("tune", f"cannot write {path}: {problem}", "choose another file")
