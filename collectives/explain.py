@@ -102,7 +102,9 @@ class Explanation:
         return float("inf") if known is None else known
 
 
-def explain(chooser: Chooser, call: Call, nbytes: int, dtype: str = "") -> Explanation:
+def explain(
+    chooser: Chooser, call: Call, nbytes: int, dtype: str = "", *, forced: str | None = None
+) -> Explanation:
     """Explain a chooser's answer; local.
 
     Parameters
@@ -115,8 +117,11 @@ def explain(chooser: Chooser, call: Call, nbytes: int, dtype: str = "") -> Expla
         Bytes for which to count what crosses the levels.
     dtype : str
         The element, where there is a reduction.
+    forced : str, optional
+        The algorithm that somebody asks for, whatever the chooser says.
     """
     choice = chooser.settled(call)
+    algorithm = forced or choice.algorithm
     measured = choice.trial.agreed_s if choice.trial else {}
     candidates = {
         name: Candidate(choice.predictions.get(name), measured.get(name))
@@ -126,16 +131,17 @@ def explain(chooser: Chooser, call: Call, nbytes: int, dtype: str = "") -> Expla
     if NATIVE not in candidates:
         candidates[NATIVE] = Candidate()
     levels: dict[str, int] = {}
-    if choice.algorithm != NATIVE:
-        plan = Plan(chooser.example(call), find(call.operation, choice.algorithm))
+    if algorithm != NATIVE and algorithm not in choice.objections:
+        plan = Plan(chooser.example(call), find(call.operation, algorithm))
         sized = plan.problem.counts is None and call.operation != "barrier"
         levels = cost(plan, nbytes if sized else None).bytes_per_level
-    left = choice.trial.calls_left if choice.trial else 0
+    left = choice.trial.calls_left if choice.trial and not forced else 0
+    one = candidates.get(algorithm, Candidate())
     return Explanation(
         call.operation,
         nbytes,
-        choice.algorithm,
-        choice.predicted_s,
+        algorithm,
+        one.measured_s or one.predicted_s or choice.predicted_s,
         levels,
         candidates,
         left,

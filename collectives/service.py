@@ -251,11 +251,12 @@ class Service:
         library_can = not reduces or element(None, travels, operation).datatype is not None
         size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
         call = choose.Call(operation, size, True, library_can)
-        found = explain(self.chooser, call, sent, dtype.name if reduces else "")
-        wanted = self._wanted(operation, AUTO)
+        wanted: str | None = self._wanted(operation, AUTO)
         if wanted == AUTO:
-            wanted = self.family.tuning.name(operation, sent) or found.algorithm
-        return replace(found, nbytes=nbytes, algorithm=wanted, wire=wire or "")
+            wanted = self.family.tuning.name(operation, sent)
+        named = dtype.name if reduces else ""
+        found = explain(self.chooser, call, sent, named, forced=wanted)
+        return replace(found, nbytes=nbytes, wire=wire or "")
 
     def forget(self, operation: Persistent) -> None:
         """Drop a persistent operation that was closed.  Local."""

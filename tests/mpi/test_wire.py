@@ -220,13 +220,13 @@ def test_it_is_the_same_everywhere(world: World) -> None:
 
 def test_explain_says_where_it_rounds(world: World) -> None:
     with world.using(algorithm={"allreduce": "ring"}):
-        plain = world.explain("allreduce", 4000, "float16")
+        plain = world.explain("allreduce", 4800, "float16")
         with world.using(wire="float32"):
-            wide = world.explain("allreduce", 4000, "float16")
-            assert world.explain("allreduce", 4000).rounding == ""
-            assert "native" in world.explain("allreduce", 4000, "bfloat16").candidates
+            wide = world.explain("allreduce", 4800, "float16")
+            assert world.explain("allreduce", 4800).rounding == ""
+            assert "native" in world.explain("allreduce", 4800, "bfloat16").candidates
     assert "every operation" in plain.rounding
     assert wide.rounding == "float16: sums and products travel in float32, rounded once at the end"
-    assert (wide.nbytes, wide.algorithm) == (4000, "ring")
+    assert (wide.nbytes, wide.algorithm) == (4800, "ring")
     for level, nbytes in plain.bytes_per_level.items():
         assert wide.bytes_per_level[level] in (2 * nbytes, 0)
