@@ -49,6 +49,14 @@ def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
     assert trial.settle([1.0, 1.02]) == NATIVE
 
 
+def test_of_single_calls_the_better_guess_wins_a_tie() -> None:
+    for seconds, winner in [([1.0, 0.95, 3.0], "leader"), ([1.0, 0.8, 3.0], "ring")]:
+        trial = Trial(("leader", "ring", NATIVE), rounds=1, final=True)
+        assert settle(trial, *seconds) == winner
+    trial = Trial(("leader", "ring", NATIVE), rounds=2)
+    assert trial.settle([1.0, 0.95, 3.0, 1.0, 0.95, 3.0]) == "ring"
+
+
 def test_long_calls_that_nobody_waits_for_are_plans() -> None:
     quick = Chooser(CLUSTER, native=NativeModel(1e-9, 1e-15), trials=True)
     long, short = (Call("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))

@@ -239,3 +239,16 @@ def test_direct_nvlinks_and_buses(nvml_of: Callable[[list[dict[str, Any]]], Any]
     assert first.nvlink.value == (("GPU 1", 0.0),)
     (first, _) = nvml.read(nvml_of([{**gpu, "nvlink_remote": []} for gpu in pair]))
     assert first.nvlink == Fact()
+
+
+@pytest.mark.parametrize(("ranks", "share"), [(1, 32), (2, 16), (4, 8), (64, 8)])
+def test_a_rank_counts_on_its_share_of_the_last_cache(
+    tmp_path: Path, ranks: int, share: int
+) -> None:
+    assert sysfs.l3_share(tmp_path, ranks) == 0
+    cache = tmp_path / "sys/devices/system/cpu/cpu0/cache/index3"
+    cache.mkdir(parents=True)
+    (cache / "level").write_text("3")
+    (cache / "size").write_text("32768K")
+    (cache / "shared_cpu_list").write_text("0-3")
+    assert sysfs.l3_share(tmp_path, ranks) == share << 20

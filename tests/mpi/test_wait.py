@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 
@@ -48,3 +49,22 @@ def test_a_world_counts_the_ranks_of_its_node(comm: MPI.Intracomm) -> None:
     with opened(comm):
         crowded = comm.size > cores_of(comm)
         assert waiting.is_crowded() == crowded
+
+
+def test_ranks_bound_to_cores_of_their_own_are_not_crowded(comm: MPI.Intracomm) -> None:
+    mine = sorted(os.sched_getaffinity(0))
+    everybody = sorted(set().union(*comm.allgather(mine)))
+    if comm.size > len(mine):
+        return
+    try:
+        os.sched_setaffinity(0, {mine[comm.rank]})
+        assert cores_of(comm) == min(comm.size, len(everybody))
+        with opened(comm):
+            assert not waiting.is_crowded()
+        os.sched_setaffinity(0, {mine[0]})
+        assert cores_of(comm) == 1
+        with opened(comm):
+            assert waiting.is_crowded() == (comm.size > 1)
+            assert waiting.crowding() == comm.size
+    finally:
+        os.sched_setaffinity(0, mine)
