@@ -61,6 +61,9 @@ class Demand:
         Why the library cannot do it.
     planned : str or None
         Why no plan can do it.
+    background : bool
+        Whether it returns before it is done, so that a result on a device must
+        be there when it is: no stream of the caller's knows when that was.
     """
 
     operation: str
@@ -78,6 +81,7 @@ class Demand:
     in_place: bool = False
     native: str | None = None
     planned: str | None = None
+    background: bool = False
     _reducer: Reducer | None = field(default=None, repr=False)
 
     @property
@@ -94,6 +98,18 @@ class Demand:
     def foreign(self) -> bool:
         """Whether mpi4py cannot take a buffer as it is."""
         return any(part is not None and part.foreign for part in (self.source, self.target))
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a buffer lies in device memory."""
+        parts = self.source, self.target
+        return any(part is not None and part.memory.device is not None for part in parts)
+
+    def settle(self) -> None:
+        """Wait until a result that was sent to a device is there, where nobody else does."""
+        there = None if self.target is None else self.target.memory.device
+        if self.background and there is not None:
+            there.settle()
 
     def reduce_with(self, op: MPI.Op | Mean, element: Any) -> None:
         """Note the reduction, and who can do it on this element."""
@@ -206,6 +222,7 @@ def _finish(demand: Demand, taken: Bytes | None) -> Callable[[], None] | None:
             divide(taken, demand.dtype, divisor)
         if not target.direct:
             target.store(taken)
+        demand.settle()
 
     return finish
 

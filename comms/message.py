@@ -76,9 +76,14 @@ class Message:
         return not memory.contiguous or self.element.datatype is None or memory.device is not None
 
     @property
+    def as_it_is(self) -> bool:
+        """Whether the data lie side by side where the caller has them, host or device."""
+        return self.memory.contiguous and self.element.plain
+
+    @property
     def direct(self) -> bool:
         """Whether the data lie side by side in the caller's memory."""
-        return self.memory.contiguous and self.element.plain and self.memory.device is None
+        return self.as_it_is and self.memory.device is None
 
     def data(self) -> Bytes:
         """Give the data side by side: the caller's memory, or a copy."""
