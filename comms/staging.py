@@ -178,20 +178,17 @@ def lanes(array: DeviceArray) -> Lanes:
 
 
 def fetch(array: DeviceArray, spans: Sequence[Span], out: Bytes) -> None:
-    """Copy from a device array; returns when the host has the data.
-
-    Local, by the caller's thread.
+    """Copy from a device array; returns when the host has the data.  Local.
 
     Parameters
     ----------
     array : DeviceArray
-        Read as the caller's stream leaves it.
+        Read as its stream leaves it, see `DeviceArray.refresh`.
     spans : sequence of Span
         What to copy.
     out : ndarray of uint8
         Pinned memory.
     """
-    array.refresh()
     lanes(array).read(array, spans, out).synchronize()
 
 

@@ -83,7 +83,10 @@ def test_the_callers_stream_finds_what_was_copied_back(fake: FakeDevice) -> None
 def test_what_the_callers_stream_still_writes_comes_first(fake: FakeDevice) -> None:
     x = fake.array(np.zeros(2))
     x.set([1.0, 1])
-    put(there(x), [Span(0, 0, 16)], pinned(fake, [2.0, 2]))
+    found = there(x)
+    put(found, [Span(0, 0, 16)], pinned(fake, [2.0, 2]))
+    found.settle()
+    assert x.peek().tolist() == [2, 2]
     assert x.get().tolist() == [2, 2]
 
 
