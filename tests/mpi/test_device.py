@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -12,43 +11,19 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter, relay
+from closeranks.collectives import interpreter
 from closeranks.collectives.problem import OPERATIONS
 from closeranks.comms import cuda_aware
-from closeranks.comms.device_interface import install
-from closeranks.errors import Unavailable, UsageError
+from closeranks.errors import UsageError
 from tests.fake_device import FakeArray, FakeDevice
 from tests.mpi.expected import cases, given, summed
-
-METHODS = [name.capitalize() for name in OPERATIONS if name != "barrier"]
-#: Which buffers lie on the device: those sent, those received, all, those of odd ranks.
-PLACES = ["sent", "received", "all", "odd"]
-
-
-class Lent(NamedTuple):
-    """A communicator of ranks that have a device."""
-
-    comm: cr.Communicator
-    fake: FakeDevice
-
-
-def _lend(comm: MPI.Intracomm | None, fake: FakeDevice, **options: Any) -> Iterator[Lent | None]:
-    if comm is None:
-        yield None
-        return
-    remove = install(fake)
-    fake.comm = comm
-    try:
-        with cr.init(comm, **options) as opened:
-            yield Lent(opened, fake)
-    finally:
-        remove()
+from tests.mpi.lent import PLACES, Lent, lend, values
 
 
 @pytest.fixture
 def known(comm: MPI.Intracomm | None) -> Iterator[Lent | None]:
     """The ranks and a fake device; None on the ranks left out."""
-    yield from _lend(comm, FakeDevice())
+    yield from lend(comm, FakeDevice())
 
 
 def moved(lent: Lent, argument: Any, where: dict[int, FakeArray]) -> Any:
@@ -86,8 +61,11 @@ def check(case: Any, where: dict[int, FakeArray]) -> None:
     np.testing.assert_array_equal(found, case.result, err_msg=case.method)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("algorithm", ["auto", "native", "plan"])
+@pytest.mark.parametrize(
+    ("algorithm", "place"),
+    [*(("auto", place) for place in PLACES), ("native", "all"), ("native", "odd"),
+     ("plan", "all"), ("plan", "odd")],
+)  # fmt: skip
 def test_every_operation(known: Lent, algorithm: str, place: str) -> None:
     comm = known.comm
     for root in {0, comm.size - 1}:
@@ -276,114 +254,6 @@ def _capsule() -> Any:
 _alive: list[Any] = []
 
 
-@pytest.fixture
-def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of 4 KiB are long, and pieces have 1 KiB."""
-    monkeypatch.setattr(relay, "LONG", 4096)
-    monkeypatch.setattr(relay, "PIECE", 1024)
-
-
-def _long(lent: Lent, place: str) -> tuple[Any, Any]:
-    """A long vector and room for another, 9 pieces and a bit, where ``place`` says."""
-    x, y = given(lent.comm.rank, 1170), np.full(1170, -1)
-    on_odd = place == "odd" and lent.comm.rank % 2 == 1
-    return (
-        lent.fake.array(x) if place in ("all", "sent") or on_odd else x,
-        lent.fake.array(y) if place in ("all", "received") or on_odd else y,
-    )
-
-
-def _values(array: Any) -> list[Any]:
-    found: list[Any] = (array.get() if isinstance(array, FakeArray) else array).tolist()
-    return found
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("algorithm", ["auto", "native", "ring"])
-@pytest.mark.parametrize("place", PLACES)
-def test_long_vectors_go_in_pieces(known: Lent, place: str, algorithm: str) -> None:
-    comm = known.comm
-    total = summed(comm.size, 1170).tolist()
-    for _ in range(2):
-        x, y = _long(known, place)
-        comm.Allreduce(x, y, algorithm=algorithm)
-        assert _values(y) == total
-    on_device = isinstance(x, FakeArray) + isinstance(y, FakeArray)
-    assert comm.statistics().device == ({"pieces": 2} if on_device else {})
-    assert known.fake.copies == 2 * 10 * on_device
-
-
-@pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("place", PLACES)
-def test_pieces_of_bcast_and_reduce(known: Lent, place: str) -> None:
-    comm = known.comm
-    root = comm.size - 1
-    x, y = _long(known, place)
-    comm.Reduce(x, y, MPI.SUM, root)
-    if comm.rank == root:
-        assert _values(y) == summed(comm.size, 1170).tolist()
-    x, y = _long(known, place)
-    comm.Reduce(MPI.IN_PLACE if comm.rank == root else x, x, MPI.SUM, root)
-    if comm.rank == root:
-        assert _values(x) == summed(comm.size, 1170).tolist()
-    x, _ = _long(known, place)
-    comm.Bcast(x, root)
-    assert _values(x) == given(root, 1170).tolist()
-
-
-@pytest.mark.usefixtures("short")
-def test_pieces_in_place_and_of_other_types(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    x = fake.array(given(comm.rank, 1170, np.float32))
-    comm.Allreduce(MPI.IN_PLACE, x, cr.MEAN)
-    mean = summed(comm.size, 1170, np.float32) / np.float32(comm.size)
-    np.testing.assert_allclose(x.get(), mean, rtol=1e-6)
-    half = fake.array(given(comm.rank, 4001, np.float16))
-    comm.Allreduce(MPI.IN_PLACE, half)
-    assert half.get().tolist() == summed(comm.size, 4001, np.float16).tolist()
-    part = fake.array(np.concatenate([np.full(3, -1), given(comm.rank, 1170)]))
-    comm.Allreduce(MPI.IN_PLACE, [part, (1170, 3), MPI.LONG])
-    assert part.get().tolist() == [-1] * 3 + summed(comm.size, 1170).tolist()
-    assert comm.statistics().device == {"pieces": 3}
-
-
-@pytest.mark.usefixtures("short")
-def test_pieces_of_what_has_gaps_on_some_ranks(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    table = np.stack([given(comm.rank, 1170), np.full(1170, -5)], axis=1)
-    x: Any = table[:, 0]
-    if comm.rank % 2 == 0:
-        x = fake.array(table)[:, 0]
-    y = fake.array(table)
-    comm.Allreduce(x, y[:, 1])
-    assert y.get()[:, 1].tolist() == summed(comm.size, 1170).tolist()
-    assert y.get()[:, 0].tolist() == given(comm.rank, 1170).tolist()
-    buffer, typed = np.array(table), MPI.LONG.Create_vector(1170, 1, 2).Commit()
-    comm.Bcast([buffer, 1, typed] if comm.rank == 0 else fake.array(table)[:, 0], 0)
-    typed.Free()
-
-
-@pytest.mark.usefixtures("short")
-def test_pieces_wait_for_the_callers_stream_and_lead_it(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    with fake.using(fake.stream(0)):
-        x = fake.array(np.zeros(1170))
-        for value in range(1, 4):
-            x.set(np.full(1170, float(value)))
-            comm.Allreduce(MPI.IN_PLACE, x)
-            assert set(x.get().tolist()) == {value * comm.size}
-
-
-@pytest.mark.usefixtures("short")
-def test_a_size_that_was_the_hosts_first_stays_whole(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    x, y = np.ones(600), np.empty(600)
-    comm.Allreduce(x, y)
-    comm.Allreduce(fake.array(x), y)
-    assert y.tolist() == [comm.size] * 600
-    assert comm.statistics().device == {"whole": 1}
-
-
 def test_shortcuts_are_for_the_hosts_arrays(known: Lent) -> None:
     comm, fake = known.comm, known.fake
     assert interpreter.is_loaded()
@@ -392,14 +262,14 @@ def test_shortcuts_are_for_the_hosts_arrays(known: Lent) -> None:
             comm._service.shortcuts.learn(name, nbytes)
     x, y = np.full(3, 1.0), np.empty(3)
     comm.Allreduce(x, y)
-    taken = comm._service.shortcuts.calls()["allreduce"]
+    taken = comm._service.shortcuts.calls()["allreduce", "native"]
     assert taken == 1
     for source, target in ((fake.array(x), fake.array(y)), (fake.array(x), y), (x, fake.array(y))):
         comm.Allreduce(source, target)
-        assert _values(target) == [comm.size] * 3
+        assert values(target) == [comm.size] * 3
     comm.Allreduce([fake.array(x), MPI.DOUBLE], [y, MPI.DOUBLE])
     comm.Bcast(fake.array(x))
-    assert comm._service.shortcuts.calls()["allreduce"] == taken
+    assert comm._service.shortcuts.calls()["allreduce", "native"] == taken
     wide, counts = np.arange(3.0 * comm.size), [3] * comm.size
     comm.Alltoallv([fake.array(wide), counts], [out := fake.array(wide), counts])
     assert len(out.get()) == 3 * comm.size
@@ -415,7 +285,7 @@ def test_kernels_are_for_the_hosts_arrays(known: Lent) -> None:
         )
     for source, target in ((fake.array(x), y), (x, fake.array(y)), (fake.array(x), fake.array(y))):
         comm.Allreduce(source, target)
-        assert set(_values(target)) == {comm.size}
+        assert set(values(target)) == {comm.size}
 
 
 def test_a_library_that_knows_devices_gets_them(
@@ -424,7 +294,7 @@ def test_a_library_that_knows_devices_gets_them(
     if comm is None:
         pytest.skip("left out")
     monkeypatch.setattr(cuda_aware, "reaches_devices", lambda: True)
-    for lent in _lend(comm, FakeDevice(visible=True)):
+    for lent in lend(comm, FakeDevice(visible=True)):
         assert lent is not None
         mine, fake = lent.comm, lent.fake
         x, y = fake.array(given(mine.rank, 9)), fake.full(9, -1, "i8")
@@ -453,7 +323,7 @@ def test_what_is_wrong_is_said_before_anything_is_sent(known: Lent) -> None:
 def test_other_options(comm: MPI.Intracomm, options: dict[str, Any]) -> None:
     if comm is None:
         pytest.skip("left out")
-    for lent in _lend(comm, FakeDevice(), **options):
+    for lent in lend(comm, FakeDevice(), **options):
         assert lent is not None
         mine, fake = lent.comm, lent.fake
         x, y = fake.array(given(mine.rank, 9)), fake.full(9, -1, "i8")
@@ -463,104 +333,3 @@ def test_other_options(comm: MPI.Intracomm, options: dict[str, Any]) -> None:
         part.Allreduce(MPI.IN_PLACE, x)
         assert len(x.get()) == 9
         part.Free()
-
-
-def test_devices_among_themselves(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    size, root = comm.size, comm.size - 1
-    mine, whole = given(comm.rank, 4), given(comm.rank, 4 * size)
-    x, wide = fake.array(mine), fake.array(whole)
-    y, blocks = fake.full(4, -1, "i8"), fake.full(4 * size, -1, "i8")
-    with comm.using(algorithm="nccl"):
-        comm.Allreduce(x, y)
-        assert y.get().tolist() == summed(size, 4).tolist()
-        comm.Reduce(x, y if comm.rank == root else None, MPI.MAX, root)
-        if comm.rank == root:
-            assert y.get().tolist() == np.max([given(r, 4) for r in range(size)], axis=0).tolist()
-        comm.Reduce_scatter_block(wide, y)
-        assert y.get().tolist() == summed(size, 4 * size)[4 * comm.rank :][:4].tolist()
-        comm.Allgather(x, blocks)
-        assert blocks.get().reshape(size, 4).tolist() == [given(r, 4).tolist() for r in range(size)]
-        comm.Bcast(x, root)
-        assert x.get().tolist() == given(root, 4).tolist()
-    half = fake.array(mine.astype("f4"))
-    comm.Allreduce(MPI.IN_PLACE, half, cr.MEAN, algorithm="nccl")
-    np.testing.assert_allclose(half.get(), summed(size, 4) / size, rtol=1e-6)
-    blocks[4 * comm.rank : 4 * comm.rank + 4].set(mine + 1)
-    comm.Allgather(MPI.IN_PLACE, blocks, algorithm="nccl")
-    assert blocks.get().reshape(size, 4)[0].tolist() == (given(0, 4) + 1).tolist()
-    assert (comm.statistics().device, fake.copies) == ({"nccl": 7}, 0)
-    assert comm.statistics().algorithms["allreduce"] == {"nccl": 2}
-    assert len(fake.groups) == 1
-    assert "by NCCL" not in str(comm.explain("allreduce", 32))
-
-
-def test_devices_stay_on_the_callers_stream(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    with fake.using(fake.stream(0)):
-        x, y = fake.full(3, 0.0, "f8"), fake.full(3, 0.0, "f8")
-        x.set(np.full(3, 2.0))
-        comm.Allreduce(x, y, algorithm="nccl")
-        assert not (y.peek() == 2 * comm.size).any()  # nobody has waited
-        x.set(np.full(3, 9.0))  # after it, on the same stream
-        assert y.get().tolist() == [2 * comm.size] * 3
-    plain = fake.array(np.full(3, 2.0), ordered=False)
-    comm.Allreduce(MPI.IN_PLACE, plain, algorithm="nccl")
-    assert plain.peek().tolist() == [2 * comm.size] * 3
-
-
-def test_the_group_of_devices_belongs_to_the_world(comm: MPI.Intracomm) -> None:
-    if comm is None:
-        pytest.skip("left out")
-    fake = FakeDevice()
-    for lent in _lend(comm, fake):
-        assert lent is not None
-        lent.comm.Allreduce(MPI.IN_PLACE, x := fake.full(3, 1, "i8"), algorithm="nccl")
-        assert x.get().tolist() == [comm.size] * 3
-        part = lent.comm.Dup()
-        part.Allreduce(MPI.IN_PLACE, x, algorithm="nccl")
-        assert x.get().tolist() == [comm.size**2] * 3
-        assert [group.is_closed for group in fake.groups] == [False, False]
-    assert [group.is_closed for group in fake.groups] == [True, True]
-
-
-def test_the_group_is_given_up_with_its_world(comm: MPI.Intracomm) -> None:
-    if comm is None:
-        pytest.skip("left out")
-    fake = FakeDevice()
-    with suppress(ZeroDivisionError):
-        for lent in _lend(comm, fake):
-            assert lent is not None
-            with lent.comm as left:
-                left.Allreduce(MPI.IN_PLACE, x := fake.full(3, 1, "i8"), algorithm="nccl")
-                x.get()
-                raise ZeroDivisionError
-    assert [group.is_revoked for group in fake.groups] == [True]
-
-
-def test_who_cannot_do_it_says_so_on_all_ranks(known: Lent) -> None:
-    comm, fake = known.comm, known.fake
-    x = fake.full(4, 1.0, "f8")
-    fake.refusal = "CuPy finds no NCCL" if comm.rank == comm.size - 1 else ""
-    with pytest.raises(Unavailable, match=f"rank {comm.size - 1}: CuPy finds no NCCL"):
-        comm.Allreduce(MPI.IN_PLACE, x, algorithm="nccl")
-    fake.refusal, fake.is_shared = "", True
-    if comm.size > 1:
-        with pytest.raises(Unavailable, match=r"ranks \[0, 1.*\] share device"):
-            comm.Allreduce(MPI.IN_PLACE, x, algorithm="nccl")
-    wrong: list[tuple[tuple[Any, ...], str]] = [
-        ((np.ones(4), np.ones(4)), "must all lie on one device"),
-        ((x, np.ones(4)), "must all lie on one device"),
-        ((fake.full((4, 2), 1.0, "f8")[:, 0], x), "no gaps"),
-        ((x, x, MPI.MAXLOC), "does not reduce float64 by this op"),
-        ((x, x, MPI.Op.Create(lambda *_: None)), "does not reduce float64 by this op"),
-    ]
-    for arguments, text in wrong:
-        with pytest.raises(UsageError, match=text):
-            comm.Allreduce(*arguments, algorithm="nccl")
-    with pytest.raises(UsageError, match="reduce_scatter_block in place"):
-        comm.Reduce_scatter_block(MPI.IN_PLACE, fake.full(comm.size, 1, "i8"), algorithm="nccl")
-    with pytest.raises(UsageError, match="blocking calls of arrays on devices"):
-        comm.Iallreduce(MPI.IN_PLACE, x, algorithm="nccl")
-    with pytest.raises(UsageError, match="no algorithm 'nccl' of alltoall"):
-        comm.Alltoall(wide := fake.full(comm.size, 1, "i8"), wide, algorithm="nccl")
