@@ -130,6 +130,32 @@ class Runtime(Protocol):
         """Join a group; all its ranks call, and wait for each other."""
 
 
+def array_interface(buffer: Any) -> dict[str, Any] | None:
+    """Read the CUDA array interface of an object.  Local.
+
+    Parameters
+    ----------
+    buffer : object
+        Anything.
+
+    Returns
+    -------
+    dict or None
+        None where it has none, or none for its type: versions of PyTorch that
+        have no name for bfloat16 raise a KeyError.
+
+    Raises
+    ------
+    RuntimeError
+        By a tensor that computes gradients: it does not give itself away.
+    """
+    try:
+        found: dict[str, Any] | None = getattr(buffer, "__cuda_array_interface__", None)
+    except KeyError:
+        return None
+    return found
+
+
 @dataclass(slots=True)
 class DeviceArray:
     """An array in device memory.
@@ -183,7 +209,7 @@ class DeviceArray:
 
     def refresh(self) -> None:
         """Ask on which stream the array is used now.  Local, by the caller's thread."""
-        interface = getattr(self.owner, "__cuda_array_interface__", None)
+        interface = array_interface(self.owner)
         stream = (interface or {}).get("stream")
         if stream is None:
             stream = self.runtime.stream_of(self.owner, self.device)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from closeranks.comms.cupy_runtime import cupy_runtime
-from closeranks.comms.device import DEFAULT_STREAM, DeviceArray, Runtime
+from closeranks.comms.device import DEFAULT_STREAM, DeviceArray, Runtime, array_interface
 from closeranks.comms.dlpack import dlpack_dtype, dlpack_tensor
 from closeranks.errors import UsageError
 
@@ -82,8 +82,12 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     Unavailable
         If it lies on a CUDA device and CuPy cannot be imported.
     """
-    interface = _attribute(buffer, "__cuda_array_interface__", operation)
-    kind = _attribute(buffer, "__dlpack_device__", operation)
+    try:
+        interface = array_interface(buffer)
+    except RuntimeError as error:  # a tensor that computes gradients
+        raise UsageError(operation, f"cannot reach the buffer: {error}",
+                         "pass x.detach()") from error  # fmt: skip
+    kind = getattr(buffer, "__dlpack_device__", None)
     if interface is None and kind is None:
         return None
     where = None if kind is None else int(kind()[0])
@@ -98,15 +102,6 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     found.runtime, found.device = owner
     found.refresh()
     return found
-
-
-def _attribute(buffer: Any, name: str, operation: str) -> Any:
-    """Read an attribute; None where there is none."""
-    try:
-        return getattr(buffer, name, None)
-    except RuntimeError as error:  # a tensor that computes gradients gives itself not away
-        raise UsageError(operation, f"cannot reach the buffer: {error}",
-                         "pass x.detach()") from error  # fmt: skip
 
 
 def _owner(pointer: int, where: int | None, operation: str) -> tuple[Runtime, int] | None:

@@ -211,6 +211,17 @@ def test_a_tensor_of_an_installed_runtime_comes_by_dlpack(fake: FakeDevice) -> N
     assert x.device == 0
 
 
+def test_a_type_that_has_no_name_in_the_interface_comes_by_dlpack(fake: FakeDevice) -> None:
+    class Old(_Tensor):
+        @property
+        def __cuda_array_interface__(self) -> dict[str, Any]:
+            raise KeyError("bfloat16")
+
+    tensor = Old()
+    fake._blocks[tensor.host.ctypes.data] = tensor.host.reshape(-1).view(np.uint8)
+    assert there(tensor).shape == (2, 3)  # type: ignore[arg-type]
+
+
 def test_bfloat16_is_known_by_dlpack_where_the_interface_has_no_name() -> None:
     capsule = np.arange(4, dtype=np.int16).reshape(2, 2)[:, ::-1].__dlpack__()
     assert dlpack_tensor(capsule)[2:] == ((2, 2), (4, -2), np.dtype(np.int16))

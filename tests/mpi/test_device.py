@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -236,8 +238,6 @@ def test_types_that_the_library_has_no_name_for(known: Lent) -> None:
 
 def _capsule() -> Any:
     """Make a capsule of one bfloat16; NumPy makes none."""
-    import ctypes
-
     from closeranks.comms import dlpack
 
     shape = (ctypes.c_int64 * 1)(1)
@@ -333,3 +333,53 @@ def test_other_options(comm: MPI.Intracomm, options: dict[str, Any]) -> None:
         part.Allreduce(MPI.IN_PLACE, x)
         assert len(x.get()) == 9
         part.Free()
+
+
+def test_what_the_library_says_of_itself(comm: MPI.Intracomm) -> None:
+    if comm is None:
+        pytest.skip("left out")
+    assert isinstance(cuda_aware.reaches_devices(), bool)
+
+
+@pytest.mark.parametrize(
+    ("library", "environment", "answer"),
+    [
+        ({"MPIX_Query_cuda_support": lambda: 1}, {}, True),
+        ({"MPIX_Query_cuda_support": lambda: 0}, {"MV2_USE_CUDA": "1"}, False),
+        ({}, {}, False),
+        ({}, {"MPICH_GPU_SUPPORT_ENABLED": "1"}, True),
+        ({}, {"MV2_USE_CUDA": "0"}, False),
+        ({"MPIX_GPU_query_support": lambda kind, found: _answer(kind, found, 1)}, {}, True),
+        ({"MPIX_GPU_query_support": lambda kind, found: _answer(kind, found, 0)}, {}, False),
+    ],
+)
+def test_libraries_that_say_it_in_different_ways(
+    library: dict[str, Any],
+    environment: dict[str, str],
+    answer: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace(**library))
+    assert cuda_aware.reaches_devices.__wrapped__() is answer
+
+
+def _answer(kind: int, found: Any, value: int) -> int:
+    """Answer as MPICH does: through a pointer."""
+    assert kind == 0
+    found._obj.value = value
+    return 0
+
+
+def test_explain_names_the_way(known: Lent) -> None:
+    said = str(known.comm.explain("allreduce", 64 << 20))
+    assert "arrays on devices: through pinned memory, in 16 pieces" in said
+    said = str(known.comm.explain("alltoall", 64 << 20))
+    assert "arrays on devices: through pinned memory, whole" in said
+    with known.comm.using(algorithm="nccl"):
+        assert "arrays on devices: among the devices, by NCCL" in str(
+            known.comm.explain("allreduce", 64)
+        )

@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import relay
+from closeranks.comms import cuda_aware
 from tests.fake_device import FakeArray, FakeDevice
 from tests.mpi.expected import given, summed
 from tests.mpi.lent import PLACES, Lent, lend, values
@@ -125,3 +126,21 @@ def test_a_size_that_was_the_hosts_first_stays_whole(known: Lent) -> None:
     comm.Allreduce(fake.array(x), y)
     assert y.tolist() == [comm.size] * 600
     assert comm.statistics().device == {"whole": 1}
+
+
+@pytest.mark.usefixtures("short")
+def test_nothing_is_cut_where_the_library_takes_devices(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm is None:
+        pytest.skip("left out")
+    monkeypatch.setattr(cuda_aware, "reaches_devices", lambda: True)
+    for lent in lend(comm, FakeDevice(visible=True)):
+        assert lent is not None
+        for algorithm, way in (("native", "library"), ("ring", "pieces")):
+            x, y = _long(lent, "all")
+            lent.comm.Allreduce(x, y, algorithm=algorithm)
+            assert values(y) == summed(comm.size, 1170).tolist()
+            assert lent.comm.statistics().device[way] == 1
+        said = str(lent.comm.explain("allreduce", 1 << 20))
+        assert "pieces" not in said
