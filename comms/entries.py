@@ -17,6 +17,8 @@ from closeranks.comms.staging import Span, fetch, put
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from closeranks.comms.device import Event
+
 
 def room(found: Memory, nbytes: int) -> Bytes:
     """Make host memory for data of a buffer, pinned where a device copies them.
@@ -41,7 +43,14 @@ def room(found: Memory, nbytes: int) -> Bytes:
     return found.device.runtime.pinned(nbytes)
 
 
-def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> None:
+def pack(
+    found: Memory,
+    kind: Element,
+    count: int,
+    shift: int,
+    out: Bytes,
+    later: list[Event] | None = None,
+) -> None:
     """Copy entries that the host cannot use as they are to packed bytes.
 
     They are those of an array with gaps or on a device, or of a derived type.
@@ -58,13 +67,16 @@ def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> No
         Bytes from the start of the buffer to the first entry, gaps left out.
     out : ndarray of uint8
         Takes ``count * kind.nbytes`` bytes.
+    later : list of Event, optional
+        Takes what must happen on a device before they are there, where somebody
+        else waits for it; without it the host waits.
     """
     from mpi4py import MPI
 
     from closeranks.comms import packing
 
     if found.device is not None and kind.plain:
-        fetch(found.device, [Span(shift, 0, out.nbytes)], out)
+        fetch(found.device, [Span(shift, 0, out.nbytes)], out, later)
     elif found.device is not None:
         pack(_image(found), kind, count, shift, out)
     elif not found.contiguous:

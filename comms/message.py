@@ -20,6 +20,8 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from closeranks.comms.device import Event
+
 Spec = Any
 
 
@@ -85,12 +87,24 @@ class Message:
         """Whether the data lie side by side in the caller's memory."""
         return self.as_it_is and self.memory.device is None
 
-    def data(self) -> Bytes:
-        """Give the data side by side: the caller's memory, or a copy."""
+    def data(self, later: list[Event] | None = None) -> Bytes:
+        """Give the data side by side: the caller's memory, or a copy.
+
+        Parameters
+        ----------
+        later : list of Event, optional
+            Takes what must happen on a device before the copy is there; without
+            it the host waits.
+
+        Returns
+        -------
+        ndarray of uint8
+            As many as ``nbytes``.
+        """
         if self.direct:
             return self._place()
         out = room(self.memory, self.nbytes)
-        pack(self.memory, self.element, self.count, self.offset, out)
+        pack(self.memory, self.element, self.count, self.offset, out, later)
         return out
 
     def space(self) -> Bytes:

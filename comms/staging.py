@@ -177,8 +177,10 @@ def lanes(array: DeviceArray) -> Lanes:
         return found
 
 
-def fetch(array: DeviceArray, spans: Sequence[Span], out: Bytes) -> None:
-    """Copy from a device array; returns when the host has the data.  Local.
+def fetch(
+    array: DeviceArray, spans: Sequence[Span], out: Bytes, later: list[Event] | None = None
+) -> None:
+    """Copy from a device array; the host waits, or somebody later.  Local.
 
     Parameters
     ----------
@@ -188,8 +190,14 @@ def fetch(array: DeviceArray, spans: Sequence[Span], out: Bytes) -> None:
         What to copy.
     out : ndarray of uint8
         Pinned memory.
+    later : list of Event, optional
+        Takes what must happen before ``out`` may be read; without it, it has.
     """
-    lanes(array).read(array, spans, out).synchronize()
+    arrived = lanes(array).read(array, spans, out)
+    if later is None:
+        arrived.synchronize()
+    else:
+        later.append(arrived)
 
 
 def put(array: DeviceArray, spans: Sequence[Span], data: Bytes) -> None:

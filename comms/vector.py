@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from closeranks.comms.entries import pack, room, unpack
 from closeranks.comms.message import Spec, check_room, found_memory, take_apart
 from closeranks.comms.staging import Span, fetch, put
 from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.comms.device import Event
 
 Counts = NDArray[np.int64]
 
@@ -68,13 +71,24 @@ class Vector:
         packed = np.cumsum(self.counts) - self.counts
         return bool(((self.displacements == packed) | (self.counts == 0)).all())
 
-    def data(self) -> Bytes:
-        """Give the data side by side: the caller's memory, or a copy."""
+    def data(self, later: list[Event] | None = None) -> Bytes:
+        """Give the data side by side: the caller's memory, or a copy.
+
+        Parameters
+        ----------
+        later : list of Event, optional
+            As of `closeranks.comms.message.Message.data`.
+
+        Returns
+        -------
+        ndarray of uint8
+            As many as ``nbytes``.
+        """
         if self.direct:
             return self.memory.data[: self.nbytes]
         out = room(self.memory, self.nbytes)
         if self.memory.device is not None and self.element.plain:
-            fetch(self.memory.device, self._spans(), out)
+            fetch(self.memory.device, self._spans(), out, later)
             return out
         for place, (count, first) in self._blocks():
             self._collect(out[place], count, first)

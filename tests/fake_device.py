@@ -36,6 +36,8 @@ class FakeEvent:
 
     @property
     def done(self) -> bool:
+        if self._stream.moves.is_set():
+            self._stream.run(self._place)
         return self._stream.finished >= self._place
 
     def synchronize(self) -> None:
@@ -45,8 +47,8 @@ class FakeEvent:
 class FakeStream:
     """Work that waits until somebody waits for it."""
 
-    def __init__(self, lock: Any) -> None:
-        self._lock = lock
+    def __init__(self, lock: Any, moves: threading.Event) -> None:
+        self._lock, self.moves = lock, moves
         self._work: list[Callable[[], object]] = []
         self.finished = 0
 
@@ -82,9 +84,11 @@ class FakeDevice:
     def __init__(self, *, visible: bool = False) -> None:
         self._visible = visible
         self._lock = threading.RLock()
+        #: While it is set, the device goes on when somebody looks, too.
+        self.moves = threading.Event()
         self._blocks: dict[int, Bytes] = {}
         self._next = _NOT_MAPPED
-        self._streams: dict[int, FakeStream] = {DEFAULT_STREAM: FakeStream(self._lock)}
+        self._streams: dict[int, FakeStream] = {DEFAULT_STREAM: FakeStream(self._lock, self.moves)}
         self._given_back: dict[int, list[int]] = {}
         self._local = threading.local()
         #: Ranks whose devices can talk, why they cannot, and whether they share one.
@@ -133,7 +137,7 @@ class FakeDevice:
 
     def stream(self, device: int) -> int:
         number = 100 + len(self._streams)
-        self._streams[number] = FakeStream(self._lock)
+        self._streams[number] = FakeStream(self._lock, self.moves)
         return number
 
     def pinned(self, nbytes: int) -> Bytes:

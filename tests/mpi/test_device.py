@@ -82,6 +82,7 @@ def test_every_operation(known: Lent, algorithm: str, place: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["auto", "native", "plan"])
 def test_every_operation_in_the_background(known: Lent, algorithm: str) -> None:
+    known.fake.moves.set()
     comm = known.comm
     for case in cases(comm.rank, comm.size, 0):
         where = placed(known, case.method, case.arguments, "all")
@@ -97,6 +98,7 @@ def test_every_operation_in_the_background(known: Lent, algorithm: str) -> None:
 
 @pytest.mark.parametrize("algorithm", ["native", "plan"])
 def test_every_operation_prepared(known: Lent, algorithm: str) -> None:
+    known.fake.moves.set()
     comm = known.comm
     for case in cases(comm.rank, comm.size, 0):
         where = placed(known, case.method, case.arguments, "all")
@@ -116,6 +118,7 @@ def test_every_operation_prepared(known: Lent, algorithm: str) -> None:
 
 
 def test_a_prepared_operation_reads_what_is_there_at_each_start(known: Lent) -> None:
+    known.fake.moves.set()
     comm, fake = known.comm, known.fake
     x, y = fake.full(4, 0.0, "f8"), fake.full(4, 0.0, "f8")
     other = fake.stream(0)
@@ -129,7 +132,27 @@ def test_a_prepared_operation_reads_what_is_there_at_each_start(known: Lent) -> 
                 assert y.peek().tolist() == [value * comm.size] * 4
 
 
+def test_what_starts_in_the_background_waits_for_no_stream(known: Lent) -> None:
+    comm, fake = known.comm, known.fake
+    x, y = fake.array(np.zeros(5)), fake.full(5, 0.0, "f8")
+    prepared = comm.Allreduce_init(x, y, algorithm="ring")
+    fake.synchronize()
+    for start in (prepared.start, lambda: comm.Iallreduce(x, y, algorithm="ring")):
+        fake.moves.clear()
+        x.set(np.full(5, 3.0))
+        request = start() or prepared
+        assert not (x.peek() == 3).any()  # nor has anybody else
+        assert not request.test()
+        fake.moves.set()
+        request.wait()
+        assert y.peek().tolist() == [3 * comm.size] * 5
+        x.set(np.zeros(5))
+        fake.synchronize()
+    prepared.close()
+
+
 def test_requests_of_devices_wait_with_others(known: Lent) -> None:
+    known.fake.moves.set()
     comm, fake = known.comm, known.fake
     pairs = [(fake.full(5, comm.rank + n, "f4"), fake.full(5, 0, "f4")) for n in range(3)]
     MPI.Request.Waitall([comm.Iallreduce(x, y, algorithm="ring") for x, y in pairs])
