@@ -179,14 +179,15 @@ class Service:
     ) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
         if name == NATIVE and deadline is None:
-            return native.ready(self.plain, native.hand_over(demand, straight=True))
+            return _in_time(
+                demand, lambda: native.ready(self.plain, native.hand_over(demand, straight=True))
+            )
         if name == SHARED and deadline is None:
             way = self._near(demand)
             if way is not None:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
-                return way.ready(
-                    demand, self.shortcuts.quick(demand.operation, size_of(demand), way)
-                )
+                quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
+                return _in_time(demand, lambda: way.ready(demand, quick))
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: engine().wait(self.launch(demand, name, deadline))
@@ -395,3 +396,8 @@ class Service:
         trial.record(seconds)
         if trial.is_full:
             trial.settle(native.agreed_max(self.plain, trial.samples))
+
+
+def _in_time(demand: Demand, ready: Callable[[], Callable[[], object]]) -> Callable[[], object]:
+    """Prepare a call; where devices copy for that, when it runs: it costs that."""
+    return (lambda: ready()()) if demand.on_device else ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter
+from closeranks.collectives import interpreter, service
 from closeranks.collectives.problem import OPERATIONS
 from closeranks.comms import cuda_aware
 from closeranks.errors import UsageError
@@ -406,3 +407,22 @@ def test_explain_names_the_way(known: Lent) -> None:
         assert "arrays on devices: among the devices, by NCCL" in str(
             known.comm.explain("allreduce", 64)
         )
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring"])
+def test_trials_pay_for_the_copies(
+    known: Lent, algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comm, fake = known.comm, known.fake
+    x, y = fake.full(8, 1.0, "f8"), fake.full(8, 0.0, "f8")
+    seen: list[int] = []
+    clock = time.perf_counter
+
+    def look() -> float:
+        seen.append(fake.copies)
+        return clock()
+
+    monkeypatch.setattr(service, "time", SimpleNamespace(perf_counter=look))
+    comm.Allreduce(x, y, algorithm=algorithm)
+    assert seen == [0, 0, 2, 2]  # at the start, before and after the call, at the end
+    assert y.get().tolist() == [comm.size] * 8
