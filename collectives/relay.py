@@ -158,6 +158,26 @@ class Relay:
         return name
 
 
+def in_time(demand: Demand, ready: Callable[[], Callable[[], object]]) -> Callable[[], object]:
+    """Prepare a call; where devices copy for that, when it runs: it costs that.
+
+    Local.
+
+    Parameters
+    ----------
+    demand : Demand
+        The call.
+    ready : callable
+        Prepares it, and gives what runs it.
+
+    Returns
+    -------
+    callable
+        Runs it.
+    """
+    return (lambda: ready()()) if demand.on_device else ready()
+
+
 class _Cut(NamedTuple):
     """Elements of a piece: where they start, and how many."""
 

@@ -26,7 +26,7 @@ from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Near
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
-from closeranks.collectives.relay import Relay
+from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
@@ -179,7 +179,7 @@ class Service:
     ) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
         if name == NATIVE and deadline is None:
-            return _in_time(
+            return in_time(
                 demand, lambda: native.ready(self.plain, native.hand_over(demand, straight=True))
             )
         if name == SHARED and deadline is None:
@@ -187,7 +187,7 @@ class Service:
             if way is not None:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
                 quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
-                return _in_time(demand, lambda: way.ready(demand, quick))
+                return in_time(demand, lambda: way.ready(demand, quick))
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: engine().wait(self.launch(demand, name, deadline))
@@ -396,8 +396,3 @@ class Service:
         trial.record(seconds)
         if trial.is_full:
             trial.settle(native.agreed_max(self.plain, trial.samples))
-
-
-def _in_time(demand: Demand, ready: Callable[[], Callable[[], object]]) -> Callable[[], object]:
-    """Prepare a call; where devices copy for that, when it runs: it costs that."""
-    return (lambda: ready()()) if demand.on_device else ready()
