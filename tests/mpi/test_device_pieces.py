@@ -144,3 +144,21 @@ def test_nothing_is_cut_where_the_library_takes_devices(
             assert lent.comm.statistics().device[way] == 1
         said = str(lent.comm.explain("allreduce", 1 << 20))
         assert "pieces" not in said
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("place", PLACES)
+def test_half_precision_that_travels_wide(known: Lent, place: str) -> None:
+    comm, fake = known.comm, known.fake
+    fake.moves.set()
+    for count in (50, 3001):
+        x, y = given(comm.rank, count, np.float16), np.zeros(count, np.float16)
+        on_odd = place == "odd" and comm.rank % 2 == 1
+        source = fake.array(x) if place in ("all", "sent") or on_odd else x
+        target = fake.array(y) if place in ("all", "received") or on_odd else y
+        with comm.using(wire="float32"):
+            comm.Allreduce(source, target)
+            assert values(target) == summed(comm.size, count, np.float16).tolist()
+            comm.Iallreduce(source, target, cr.MEAN).wait()
+        mean = summed(comm.size, count, np.float32) / comm.size
+        np.testing.assert_allclose(values(target), mean, rtol=1e-3)
