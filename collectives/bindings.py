@@ -121,6 +121,7 @@ class Bindings:
         memory = lay_out(demand)
         bound.attach(memory.input, memory.output)
         bound.reducer, bound.epilogue = demand.reducer, memory.finish
+        bound.arrives = memory.arrives
 
     def bind(self, plan: Plan, demand: Demand, table: Table | None = None) -> Bound:
         """Bind a plan to a demand's memory, without keeping it.  Local."""
@@ -133,6 +134,7 @@ class Bindings:
             dtype=demand.dtype,
             reducer=demand.reducer,
             world=self._world,
+            arrives=memory.arrives,
             epilogue=memory.finish,
             table=table,
         )

@@ -70,6 +70,8 @@ class Bound:
         Whose traffic carries the messages.
     events : sequence of callable
         ``() -> bool`` for every EVENT the plan names: whether it has happened.
+    arrives : callable, optional
+        ``() -> bool``: whether the input is there; until then nothing is done.
     epilogue : callable, optional
         Runs once per execution when the result is there, before anybody is
         told: divides by the number of ranks, unpacks, ...
@@ -121,12 +123,14 @@ class Bound:
         reducer: Reducer | Callable[[Array, Array], object] | None = None,
         world: World,
         events: Sequence[Callable[[], bool]] = (),
+        arrives: Callable[[], bool] | None = None,
         epilogue: Callable[[], None] | None = None,
         table: Table | None = None,
         keeps: object = None,
     ) -> None:
         self.plan, self.rank, self.dtype, self.world = plan, rank, np.dtype(dtype), world
         self.reducer, self.events, self.epilogue = reducer, tuple(events), epilogue
+        self.arrives = arrives
         self.native: dict[int, Run] = {}
         self.written_out: tuple[Leaf, ...] = ()
         if table is None or table.has_leaves:
@@ -170,6 +174,10 @@ class Bound:
         if _place(input) != self.places[0] or _place(output) != self.places[1]:
             self._attach(input, output, self._touching)
         self._given = (input, output)
+
+    def admits(self, sequence: int) -> bool:
+        """Whether an execution may begin: its tags are free, and the input is there."""
+        return self.world.admits(sequence) and (self.arrives is None or self.arrives())
 
     def type_of(self, buffer: int) -> np.dtype[Any]:
         """Return the dtype of a buffer's items."""

@@ -65,6 +65,10 @@ class Buckets:
     ) -> None:
         if bucket_bytes < 1:
             raise UsageError("bucketed", f"bucket_bytes is {bucket_bytes}", "give at least 1")
+        for name, array in parameters.items():
+            if not isinstance(array, np.ndarray):
+                raise UsageError("bucketed", f"{name!r} is a {type(array).__name__}",
+                                 "pass NumPy arrays, or call Iallreduce for each")  # fmt: skip
         self._arrays = dict(parameters)
         said = [(name, array.shape, str(array.dtype)) for name, array in self._arrays.items()]
         agree_equal(MPI.Intracomm(comm), "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}")

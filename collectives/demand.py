@@ -23,6 +23,8 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from closeranks.comms.device import Event
+
 BYTE = np.dtype(np.uint8)
 _NO_BYTES = np.empty(0, np.uint8)
 
@@ -61,6 +63,9 @@ class Demand:
         Why the library cannot do it.
     planned : str or None
         Why no plan can do it.
+    background : bool
+        Whether it returns before it is done, so that a result on a device must
+        be there when it is: no stream of the caller's knows when that was.
     """
 
     operation: str
@@ -78,6 +83,7 @@ class Demand:
     in_place: bool = False
     native: str | None = None
     planned: str | None = None
+    background: bool = False
     _reducer: Reducer | None = field(default=None, repr=False)
 
     @property
@@ -94,6 +100,18 @@ class Demand:
     def foreign(self) -> bool:
         """Whether mpi4py cannot take a buffer as it is."""
         return any(part is not None and part.foreign for part in (self.source, self.target))
+
+    @property
+    def on_device(self) -> bool:
+        """Whether a buffer lies in device memory."""
+        parts = self.source, self.target
+        return any(part is not None and part.memory.device is not None for part in parts)
+
+    def settle(self) -> None:
+        """Wait until a result that was sent to a device is there, where nobody else does."""
+        there = None if self.target is None else self.target.memory.device
+        if self.background and there is not None:
+            there.settle()
 
     def reduce_with(self, op: MPI.Op | Mean, element: Any) -> None:
         """Note the reduction, and who can do it on this element."""
@@ -128,11 +146,14 @@ class Memory:
         Side by side, in rank order; the caller's memory wherever possible.
     finish : callable or None
         Divides and puts the output into the caller's memory.
+    arrives : callable or None
+        Whether the input has come from its device; None where it is there.
     """
 
     input: Bytes | None
     output: Bytes | None
     finish: Callable[[], None] | None
+    arrives: Callable[[], bool] | None
 
 
 def lay_out(demand: Demand) -> Memory:
@@ -154,15 +175,17 @@ def lay_out(demand: Demand) -> Memory:
     source, target = demand.source, demand.target
     given: Bytes | None
     taken: Bytes | None
+    later: list[Event] | None = [] if demand.background else None
     if demand.in_place:
-        given, taken = _in_place(demand)
+        given, taken = _in_place(demand, later)
     else:
-        given = None if source is None else source.data()
+        given = None if source is None else source.data(later)
         taken = None if target is None else _room(demand, target)
     if demand.operation == "bcast" and given is not None:
         # Plans fill everybody's output; at the root it may be the input itself.
         taken = given if given.flags.writeable else np.empty_like(given)
-    return Memory(given, taken, _finish(demand, taken))
+    arrives = (lambda: all(event.done for event in later)) if later else None
+    return Memory(given, taken, _finish(demand, taken), arrives)
 
 
 def _room(demand: Demand, target: Message | Vector) -> Bytes:
@@ -172,16 +195,16 @@ def _room(demand: Demand, target: Message | Vector) -> Bytes:
     return target.space()
 
 
-def _in_place(demand: Demand) -> tuple[Bytes, Bytes]:
+def _in_place(demand: Demand, later: list[Event] | None) -> tuple[Bytes, Bytes]:
     """Give input and output of a rank that uses one buffer for both."""
     source, target = demand.source, demand.target
     if target is None:  # the root of a scatter
         assert source is not None
-        whole = source.data()
+        whole = source.data(later)
         return whole, whole[_own(demand)]
     if source is not None:  # one buffer, of which the output is the first block
         return source.data().copy(), target.space()
-    whole = target.data()
+    whole = target.data(later)
     if demand.operation in ("allgather", "allgatherv", "gather", "gatherv"):
         return whole[_own(demand)], whole
     return whole, whole
@@ -206,6 +229,7 @@ def _finish(demand: Demand, taken: Bytes | None) -> Callable[[], None] | None:
             divide(taken, demand.dtype, divisor)
         if not target.direct:
             target.store(taken)
+        demand.settle()
 
     return finish
 

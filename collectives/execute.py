@@ -194,7 +194,7 @@ class Execution:
         if self.drained or self._advancing or self.error is not None:
             return self.finished
         if not self._admitted:
-            self._admitted = self.bound.world.admits(self.identity.sequence)
+            self._admitted = self.bound.admits(self.identity.sequence)
             if not self._admitted:
                 return False
         self._advancing = True

@@ -54,6 +54,8 @@ class Explanation:
         The element, by NumPy's name; "" where nothing is reduced.
     wire : str
         The type in which sums and products of it travel; "" for its own.
+    device : str
+        Which way arrays on devices go; "" where there are no devices.
     """
 
     operation: str
@@ -65,6 +67,7 @@ class Explanation:
     calls_to_settle: int = 0
     dtype: str = ""
     wire: str = ""
+    device: str = ""
 
     @property
     def rounding(self) -> str:
@@ -89,6 +92,8 @@ class Explanation:
             lines.append(f"  the busiest rank sends: {sent}")
         if self.rounding:
             lines.append(f"  {self.rounding}")
+        if self.device:
+            lines.append(f"  arrays on devices: {self.device}")
         order = sorted(self.candidates, key=self._rank)
         width = max((len(name) for name in order), default=0)
         lines += [f"  {name:<{width}}  {_words(self.candidates[name])}" for name in order]

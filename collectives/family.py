@@ -33,10 +33,14 @@ class Family:
     threaded : bool
         Whether a thread may drive what nobody waits for: all ranks have
         MPI_THREAD_MULTIPLE.
+    devices : bool
+        Whether arrays on devices may be met on any rank.
+    reaches_devices : bool
+        Whether the library takes device memory by itself, on all ranks.
 
     Attributes
     ----------
-    timeout_s, deterministic, check, tuning, threaded
+    timeout_s, deterministic, check, tuning, threaded, devices, reaches_devices
         As given.
     joined : bool
         Whether this process entered later than the others.
@@ -51,8 +55,10 @@ class Family:
         "_shortcuts",
         "check",
         "deterministic",
+        "devices",
         "joined",
         "overrides",
+        "reaches_devices",
         "threaded",
         "timeout_s",
         "tuning",
@@ -69,9 +75,12 @@ class Family:
         check: bool,
         tuning: Rules,
         threaded: bool,
+        devices: bool,
+        reaches_devices: bool,
     ) -> None:
         self.timeout_s, self.deterministic = timeout_s, deterministic
         self.check, self.tuning, self.threaded = check, tuning, threaded
+        self.devices, self.reaches_devices = devices, reaches_devices
         self.overrides = 0
         self.joined = False
         self._plain = timeout_s is None and not deterministic and not check

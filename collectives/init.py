@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
+from closeranks.collectives import native
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
@@ -18,6 +19,7 @@ from closeranks.collectives.rules import Rules
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
+from closeranks.comms import cuda_aware, device_interface
 from closeranks.comms.discover import discover
 from closeranks.comms.measure import quick
 from closeranks.comms.settings import refuse_unknown, setting, switch
@@ -112,12 +114,15 @@ def _open(comm: MPI.Intracomm, topology: Topology | None, options: _Options) -> 
     tuned = fitting(plain, table, placed)
     is_given = topology is not None
     found = _linked(plain, placed, tuned, is_given=is_given, measures=not deterministic)
+    can = _abilities(plain)
     family = Family(
         timeout_s=timeout_s,
         deterministic=deterministic,
         check=check,
         tuning=table if isinstance(table, Rules) else Rules(),
-        threaded=bool(plain.allreduce(MPI.Query_thread() == MPI.THREAD_MULTIPLE, MPI.LAND)),
+        threaded=can.threaded,
+        devices=can.devices,
+        reaches_devices=can.reaches_devices,
     )
     family.world = World(0, plain, found)
     chooser = _chooser(plain, found, tuned, deterministic=deterministic)
@@ -125,6 +130,24 @@ def _open(comm: MPI.Intracomm, topology: Topology | None, options: _Options) -> 
     return Communicator.adopt(
         plain, family, found, chooser=chooser, world=family.world, seats=seats
     )
+
+
+class _Abilities(NamedTuple):
+    """What all ranks together can do; see `Family`."""
+
+    threaded: bool
+    devices: bool
+    reaches_devices: bool
+
+
+def _abilities(plain: MPI.Intracomm) -> _Abilities:
+    """Agree on what depends on how the ranks were started, and where.  Collective."""
+    threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    devices = device_interface.are_there()
+    reaches = devices and cuda_aware.reaches_devices()
+    said = [float(not threaded), float(devices), float(not reaches)]
+    lacks_threads, has_devices, lacks_reach = native.agreed_max(plain, said)
+    return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
 
 
 def _refuse_later_parts(on_failure: str, spares: int, faults: bool) -> None:

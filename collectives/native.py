@@ -1,7 +1,8 @@
 """Collectives handed to the MPI library, with the caller's own arguments.
 
-Where mpi4py cannot take a buffer (an array with gaps, a type it has no name
-for), a packed copy goes in its place; `cr.MEAN` goes as SUM and is divided.
+Where mpi4py cannot take a buffer (an array with gaps or on a device, a type it
+has no name for), a packed copy goes in its place; `cr.MEAN` goes as SUM and is
+divided.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.demand import Demand, divide
+from closeranks.comms import cuda_aware
 from closeranks.comms.arrays import Bytes
 from closeranks.comms.message import Message
 from closeranks.comms.vector import Vector
@@ -40,13 +42,44 @@ class Handover(NamedTuple):
     finish: Callable[[], None] | None
 
 
-def hand_over(demand: Demand) -> Handover:
+def is_straight(demand: Demand) -> bool:
+    """Tell whether the library reaches all that a call has on devices.  Local.
+
+    Parameters
+    ----------
+    demand : Demand
+        A blocking call: Open MPI's non-blocking reductions reach none.
+
+    Returns
+    -------
+    bool
+        False where nothing is on a device.
+    """
+    parts = [part for part in (demand.source, demand.target) if part is not None]
+    return (
+        demand.on_device
+        and demand.divisor() == 1
+        and all(_is_reachable(part) for part in parts)
+        and cuda_aware.reaches_devices()
+    )
+
+
+def _is_reachable(part: Message | Vector) -> bool:
+    """Whether the library could take a buffer as it is if it reached its memory."""
+    is_whole = part.memory.contiguous if isinstance(part, Vector) else part.as_it_is
+    return is_whole and part.element.datatype is not None
+
+
+def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
     """Say what the library is called with.  Local.
 
     Parameters
     ----------
     demand : Demand
         A call that the library can do (``demand.native is None``).
+    straight : bool
+        Give it device arrays too, where `is_straight`; waits for what the
+        caller's streams still do to them.
 
     Returns
     -------
@@ -54,6 +87,9 @@ def hand_over(demand: Demand) -> Handover:
         The caller's own arguments wherever mpi4py takes them.
     """
     method = demand.operation.capitalize()
+    if straight and is_straight(demand):
+        _finish_streams(demand)
+        return Handover(method, demand.arguments, None)
     if not demand.foreign and demand.divisor() == 1:
         return Handover(method, demand.arguments, None)
     arguments = list(demand.arguments)
@@ -64,16 +100,29 @@ def hand_over(demand: Demand) -> Handover:
         part = source or target
         assert part is not None
         if part.foreign:
-            stored = _contents(part)
+            stored = _contents(part) if part is source else _room(part)
             arguments[0] = _spec(part, stored)
         return Handover(method, tuple(arguments), _finish(demand, stored))
     if source is not None and source.foreign and not (both and target is not None):
         arguments[0] = _spec(source, source.data())
     if target is not None and target.foreign:
         whole = source if both and source is not None else target
-        stored = _contents(whole)
+        stored = _contents(whole) if both or method == "Exscan" else _room(whole)
         arguments[1] = _spec(whole, stored)
     return Handover(method, tuple(arguments), _finish(demand, stored))
+
+
+def _finish_streams(demand: Demand) -> None:
+    """Wait for what the caller's streams do: the library knows no streams."""
+    for part in (demand.source, demand.target):
+        there = None if part is None else part.memory.device
+        if there is not None:
+            there.runtime.record(there.stream, there.device).synchronize()
+
+
+def _room(part: Message | Vector) -> Bytes:
+    """Make room for what a buffer will hold; of a device, nothing is fetched."""
+    return _contents(part) if part.memory.device is None else part.space()
 
 
 def _contents(part: Message | Vector) -> Bytes:
@@ -106,6 +155,7 @@ def _finish(demand: Demand, stored: Bytes | None) -> Callable[[], None] | None:
             divide(data, demand.dtype, divisor)
         if stored is not None:
             target.store(data)
+        demand.settle()
 
     return finish
 

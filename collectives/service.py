@@ -5,27 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives import (
-    choose,
-    context,
-    interpreter,
-    native,
-    near,
-    readers,
-    reductions,
-)
+from closeranks.collectives import choose, context, interpreter, native, near, readers, reductions
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
 from closeranks.collectives.catalogue import find
 from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.demand import Demand
+from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
@@ -33,9 +26,10 @@ from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Near
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
+from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
-from closeranks.collectives.statistics import Counters, Statistics
+from closeranks.collectives.statistics import WHOLE, Counters, Statistics
 from closeranks.comms.element import element
 from closeranks.comms.wait import Deadline
 from closeranks.comms.widened import HALVES
@@ -104,6 +98,12 @@ class Service:
         """Bound plans that are kept."""
         return Bindings(self.world)
 
+    @cached_property
+    def relay(self) -> Relay:
+        """Who serves blocking calls where there are devices."""
+        calls = DeviceCalls(lambda: self.world, deterministic=self.family.deterministic)
+        return Relay(self.plain, self.family.reaches_devices, self.counters.device, calls)
+
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
         if self._shut:
@@ -149,6 +149,16 @@ class Service:
                 return
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
+        serve = partial(self._serve, algorithm=algorithm)
+        if self.family.devices:
+            wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
+            name = self.relay.serve(demand, wanted, serve, timed=timed)
+        else:
+            name = serve(demand)
+        self.counters.count(operation, name, time.perf_counter() - started)
+
+    def _serve(self, demand: Demand, algorithm: str) -> str:
+        """Do a call, and learn from it; returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
         deadline = self.deadline()
         serve = self._prepared(demand, name, deadline)
@@ -158,26 +168,26 @@ class Service:
         began = time.perf_counter()
         serve()
         ended = time.perf_counter()
-        self.counters.count(operation, name, ended - started)
         if trial is not None:
             self._learn(trial, ended - began)
         elif algorithm == AUTO and deadline is None:
             self._remember(demand, name)
-        return
+        return name
 
     def _prepared(
         self, demand: Demand, name: str, deadline: Deadline | None
     ) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
         if name == NATIVE and deadline is None:
-            return native.ready(self.plain, native.hand_over(demand))
+            return in_time(
+                demand, lambda: native.ready(self.plain, native.hand_over(demand, straight=True))
+            )
         if name == SHARED and deadline is None:
             way = self._near(demand)
             if way is not None:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
-                return way.ready(
-                    demand, self.shortcuts.quick(demand.operation, size_of(demand), way)
-                )
+                quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
+                return in_time(demand, lambda: way.ready(demand, quick))
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: engine().wait(self.launch(demand, name, deadline))
@@ -190,13 +200,17 @@ class Service:
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
         demand = self.read(operation, "I", algorithm, arguments)
+        demand.background = True
         name, _ = self.decide(demand, algorithm, blocking=False)
         self.counters.count(operation, name)
+        if demand.on_device:
+            self.counters.device[WHOLE] += 1
         return self.request(demand, name)
 
     def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
         """Make a persistent operation."""
         demand = self.read(operation, "_init", algorithm, arguments)
+        demand.background = True
         name, _ = self.decide(demand, algorithm, blocking=False)
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
@@ -251,12 +265,14 @@ class Service:
         library_can = not reduces or element(None, travels, operation).datatype is not None
         size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
         call = choose.Call(operation, size, True, library_can)
-        wanted: str | None = self._wanted(operation, AUTO)
+        asked = self._wanted(operation, AUTO)
+        wanted: str | None = asked
         if wanted == AUTO:
             wanted = self.family.tuning.name(operation, sent)
-        named = dtype.name if reduces else ""
-        found = explain(self.chooser, call, sent, named, forced=wanted)
-        return replace(found, nbytes=nbytes, wire=wire or "")
+        found = explain(self.chooser, call, sent, dtype.name if reduces else "", forced=wanted)
+        name = found.algorithm
+        way = self.relay.way(operation, sent, asked, name) if self.family.devices else ""
+        return replace(found, nbytes=nbytes, wire=wire or "", device=way)
 
     def forget(self, operation: Persistent) -> None:
         """Drop a persistent operation that was closed.  Local."""
@@ -318,6 +334,8 @@ class Service:
         if name == NATIVE:
             exact = self.family.deterministic
             return "this communicator is deterministic" if exact else demand.native
+        if name == context.NCCL:
+            return ELSEWHERE
         if demand.planned:
             return demand.planned
         return find(demand.operation, name).objection(self.bindings.problem(demand))

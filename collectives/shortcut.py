@@ -57,6 +57,8 @@ class Rule(NamedTuple):
         The root; other ranks look only at ``sized``.
     by_total : bool
         Whether all blocks of ``vector`` are the size.
+    buffers : int
+        How many arguments are messages: the first ones.
     """
 
     sized: int = -1
@@ -68,11 +70,12 @@ class Rule(NamedTuple):
     given: int = -1
     root: int = -1
     by_total: bool = False
+    buffers: int = 2
 
 
 RULES: Final[dict[str, Rule]] = {
-    "barrier": Rule(),
-    "bcast": Rule(sized=0, root=1),
+    "barrier": Rule(buffers=0),
+    "bcast": Rule(sized=0, root=1, buffers=1),
     "reduce": Rule(sized=0, root=3),
     "allreduce": Rule(sized=1),
     "reduce_scatter_block": Rule(sized=0),

@@ -14,7 +14,7 @@ import numba
 from numba import types
 
 from closeranks.collectives import code_store
-from closeranks.collectives.shortcut_specs import length, number, place, vector
+from closeranks.collectives.shortcut_specs import length, number, on_host, place, vector
 from closeranks.collectives.shortcut_words import (
     ARRAY,
     AT_ROOT,
@@ -275,7 +275,7 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     record = word(word(itself + ITEMS + 16) + DATA)
     at = looked_up(record, args, nargs, names)
     entry = 0 if at < 0 else place(at, ROW_ENTRY)
-    if at >= 0 and entry == 0:
+    if at >= 0 and entry == 0 and on_host(record, args, nargs):
         result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)
         if result != 0:
             set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)

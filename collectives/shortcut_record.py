@@ -27,6 +27,7 @@ _FUNCTIONS = (
     "PyErr_ExceptionMatches",
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
+    "PyObject_CheckBuffer",
 )
 #: What they are told, in the order of the record; the strings as every caller has them.
 _OBJECTS = (

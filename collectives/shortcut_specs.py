@@ -13,22 +13,28 @@ import numba
 
 from closeranks.collectives import code_store
 from closeranks.collectives.shortcut_words import (
+    ARRAY,
     AS_SSIZE,
+    BUFFERS,
     CLEAR,
     DATA,
     DECREF,
     GETATTR,
+    IN_PLACE,
     ITEMS,
     ITEMSIZE,
     LIST,
     MEMBERS,
     NBYTES,
+    NONE,
     PLACE,
     PLAIN,
     TUPLE,
     TYPE,
+    VIEWABLE,
     call1,
     call2,
+    is_true,
     word,
 )
 
@@ -135,6 +141,20 @@ def vector(record: int, spec: int) -> tuple[int, int]:
     if unit <= 0 or total * unit > room:
         return -1, -1
     return own * unit, total * unit
+
+
+@_compiled
+def on_host(record: int, args: int, nargs: int) -> bool:
+    """Tell whether all messages lie in host memory, where the library follows."""
+    for at in range(min(nargs, place(record, BUFFERS))):
+        spec = word(args + 8 * at)
+        items, parts = items_of(record, spec)
+        buffer = word(items) if parts > 0 else spec
+        if word(buffer + TYPE) == place(record, ARRAY) or buffer == place(record, IN_PLACE):
+            continue
+        if buffer != place(record, NONE) and not is_true(place(record, VIEWABLE), buffer):
+            return False
+    return True
 
 
 code_store.all_stale_with(__name__, "closeranks.collectives.shortcut_words")

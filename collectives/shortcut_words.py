@@ -14,20 +14,22 @@ from numba.extending import intrinsic
 
 #: Places in a record (int64). Functions of the interpreter.
 VECTORCALL, GETATTR, AS_SSIZE, INCREF, DECREF, CLEAR, MATCHES, SAVE, RESTORE = range(9)
+VIEWABLE: Final = 9
 #: Objects: names, the errors that send a call the long way, None, types, MPI's constants.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(9, 17)
-ARRAY, IN_PLACE, SUM = range(17, 20)
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(10, 18)
+ARRAY, IN_PLACE, SUM = range(18, 21)
 #: Address of the plain datatypes, each with its bytes; 0 ends them.
-PLAIN: Final = 20
+PLAIN: Final = 21
 #: The communicator's size and rank.
-MEMBERS, PLACE = range(21, 23)
+MEMBERS, PLACE = range(22, 24)
 #: The rule: which argument tells the size, which has as many blocks as members,
 #: which has equal bytes, which are vectors, which is a vector's own block, which
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
-SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(23, 32)
+#: BUFFERS: how many arguments are messages, the first ones.
+SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL, BUFFERS = range(24, 34)
 #: Address of the known sizes, `SLOTS` rows of them.
-KNOWN: Final = 32
-RECORD: Final = 33
+KNOWN: Final = 34
+RECORD: Final = 35
 SLOTS: Final = 256
 
 #: Columns of a row: the size, -1 where there is none; its calls that were the library's;

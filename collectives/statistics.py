@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     pass
 
+#: Ways of device arrays: the library took them, or they went through pinned memory.
+LIBRARY, WHOLE, PIECES = "library", "whole", "pieces"
+
 
 class Statistics(NamedTuple):
     """Counters of one rank since `init`.
@@ -25,12 +28,17 @@ class Statistics(NamedTuple):
         straight to the library are counted, not timed.
     algorithms : dict of str to dict of str to int
         Operation -> algorithm -> number of calls.
+    device : dict of str to int
+        How arrays on devices went -> number of calls, persistent ones aside:
+        "library" and "nccl" took them as they are, others went through pinned
+        host memory, "whole" or in "pieces".
     """
 
     calls: dict[str, int]
     bytes_per_level: dict[str, int]
     seconds: dict[str, float]
     algorithms: dict[str, dict[str, int]]
+    device: dict[str, int]
 
 
 class Counters:
@@ -44,6 +52,8 @@ class Counters:
         Operation -> seconds.
     sent : Counter
         Level -> bytes.
+    device : Counter
+        How arrays on devices went -> calls.
     """
 
     def __init__(self) -> None:
@@ -51,6 +61,7 @@ class Counters:
         self._tallies: dict[tuple[str, str], list[int]] = {}
         self.seconds: Counter[str] = Counter()
         self.sent: Counter[str] = Counter()
+        self.device: Counter[str] = Counter()
 
     def count(self, operation: str, algorithm: str, seconds: float = 0.0) -> None:
         """Count one call."""
@@ -70,4 +81,5 @@ class Counters:
                 known = algorithms.setdefault(name, {})
                 known[algorithm] = known.get(algorithm, 0) + number
         calls = {name: sum(counts.values()) for name, counts in algorithms.items()}
-        return Statistics(calls, dict(self.sent), dict(self.seconds), algorithms)
+        device = dict(self.device)
+        return Statistics(calls, dict(self.sent), dict(self.seconds), algorithms, device)

@@ -1,27 +1,26 @@
 """Memory of the caller's objects, whatever library made them.
 
 Everything that mpi4py takes is taken: the buffer protocol, DLPack, the CUDA
-array interface; and two things it does not take: element types that only
-ml_dtypes knows (bfloat16), and arrays whose memory has gaps.
+array interface; and three things it does not take: element types that only
+ml_dtypes knows (bfloat16), arrays whose memory has gaps, and arrays in device
+memory where the library cannot reach it.
 """
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms.device import DeviceArray
+from closeranks.comms.device_interface import device_array
 from closeranks.comms.dlpack import dlpack_dtype
 from closeranks.errors import UsageError
 
 Bytes = NDArray[np.uint8]
-#: DLPack device types whose memory the processor can touch.
-_HOST_DEVICES = (1, 3, 11, 13)
-_DEVICE_MEMORY = 2
+_NO_BYTES = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +31,23 @@ class Memory:
     ----------
     data : ndarray
         Of shape (nbytes,) and type uint8 where the memory has no gaps, else the
-        array itself, whose elements go in the order of its indices.
+        array itself, whose elements go in the order of its indices; empty where
+        only a device can reach it.
     dtype : numpy.dtype
         Type of an element.
     nbytes : int
         Bytes of all elements.
     contiguous : bool
         Whether the memory has no gaps.
+    device : DeviceArray or None
+        The array in device memory; None where the processor can reach it.
     """
 
     data: NDArray[Any]
     dtype: np.dtype[Any]
     nbytes: int
     contiguous: bool
+    device: DeviceArray | None = None
 
 
 def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
@@ -56,7 +59,7 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
     ----------
     buffer : object
         An array, or any object with the buffer protocol, DLPack or the CUDA
-        array interface, in host memory.
+        array interface.
     operation : str
         Who asks, for the text of an error.
     writable : bool
@@ -70,12 +73,22 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
     Raises
     ------
     UsageError
-        If the object has no memory that the processor can reach, or is
-        read-only and is to be written.
+        If the object has no memory that can be reached, or is read-only and is
+        to be written.
+    Unavailable
+        If it lies on a device and what copies from there is not installed.
     """
-    array = buffer if isinstance(buffer, np.ndarray) else _array(buffer, operation, writable)
-    if writable and not array.flags.writeable:
-        raise UsageError(operation, "the receive buffer is read-only", "pass a writable array")
+    if isinstance(buffer, np.ndarray):
+        array = buffer
+    else:
+        seen = _viewed(buffer)
+        if seen is None:
+            there = device_array(buffer, operation)
+            if there is not None:
+                return _on_device(there, operation, writable)
+            seen = _foreign(buffer, operation, writable)
+        array = seen
+    _check_writable(array.flags.writeable or not writable, operation)
     if array.dtype.hasobject:
         raise UsageError(operation, f"elements of type {array.dtype} are Python objects",
                          "use the lower-case method, which pickles")  # fmt: skip
@@ -89,12 +102,23 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
     return Memory(data, array.dtype, array.nbytes, True)
 
 
-def _array(buffer: object, operation: str, writable: bool) -> NDArray[Any]:
-    """View an object that is no ndarray as one."""
+def _check_writable(is_right: bool, operation: str) -> None:
+    if not is_right:
+        raise UsageError(operation, "the receive buffer is read-only", "pass a writable array")
+
+
+def _on_device(there: DeviceArray, operation: str, writable: bool) -> Memory:
+    """Describe memory that only a device can reach."""
+    _check_writable(there.writable or not writable, operation)
+    return Memory(_NO_BYTES, there.dtype, there.nbytes, there.contiguous, there)
+
+
+def _viewed(buffer: object) -> NDArray[Any] | None:
+    """View an object with the buffer protocol as an array; None without."""
     try:
         view = memoryview(buffer)  # type: ignore[arg-type]
     except (TypeError, BufferError, ValueError):
-        return _foreign(buffer, operation, writable)
+        return None
     try:
         return np.asarray(view)
     except ValueError:  # a format that NumPy does not know
@@ -113,9 +137,6 @@ def _foreign(buffer: object, operation: str, writable: bool) -> NDArray[Any]:
     except (BufferError, TypeError, ValueError) as error:
         raise UsageError(operation, f"cannot reach the buffer: {error}",
                          "pass a contiguous array") from error  # fmt: skip
-    if _on_device(buffer, found.address):
-        raise UsageError(operation, "the buffer lies in device memory",
-                         "copy it to the host, or pass algorithm='native'")  # fmt: skip
     if not found.nbytes:
         return np.empty(0, _element(buffer))
     whole: NDArray[Any] = np.frombuffer(found, np.uint8)  # type: ignore[call-overload]
@@ -129,25 +150,3 @@ def _element(buffer: Any) -> np.dtype[Any]:
         named: np.dtype[Any] = np.dtype(interface["typestr"])
         return named
     return dlpack_dtype(buffer.__dlpack__())
-
-
-def _on_device(buffer: Any, address: int) -> bool:
-    """Tell whether the processor cannot touch an address."""
-    if hasattr(buffer, "__dlpack_device__"):
-        return int(buffer.__dlpack_device__()[0]) not in _HOST_DEVICES
-    driver = _driver()
-    if driver is None or not address:
-        return False
-    kind = ctypes.c_uint(0)
-    failed = driver.cuPointerGetAttribute(ctypes.byref(kind), 2, ctypes.c_uint64(address))
-    return not failed and kind.value == _DEVICE_MEMORY
-
-
-def _driver() -> ctypes.CDLL | None:
-    """Open the CUDA driver where some library of this process uses it."""
-    if "libcuda.so" not in Path("/proc/self/maps").read_text(errors="replace"):
-        return None
-    try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return None

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from closeranks.comms.arrays import Bytes, Memory, memory
 from closeranks.comms.element import Element, element
+from closeranks.comms.entries import pack, room, unpack
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+    from closeranks.comms.device import Event
 
 Spec = Any
 
@@ -72,25 +73,43 @@ class Message:
 
     @property
     def foreign(self) -> bool:
-        """Whether mpi4py cannot take the buffer, for want of a type or for gaps."""
-        return not self.memory.contiguous or self.element.datatype is None
+        """Whether mpi4py cannot take the buffer: no type, gaps, or on a device."""
+        memory = self.memory
+        return not memory.contiguous or self.element.datatype is None or memory.device is not None
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether the data lie side by side where the caller has them, host or device."""
+        return self.memory.contiguous and self.element.plain
 
     @property
     def direct(self) -> bool:
         """Whether the data lie side by side in the caller's memory."""
-        return self.memory.contiguous and self.element.plain
+        return self.as_it_is and self.memory.device is None
 
-    def data(self) -> Bytes:
-        """Give the data side by side: the caller's memory, or a copy."""
+    def data(self, later: list[Event] | None = None) -> Bytes:
+        """Give the data side by side: the caller's memory, or a copy.
+
+        Parameters
+        ----------
+        later : list of Event, optional
+            Takes what must happen on a device before the copy is there; without
+            it the host waits.
+
+        Returns
+        -------
+        ndarray of uint8
+            As many as ``nbytes``.
+        """
         if self.direct:
             return self._place()
-        out = np.empty(self.nbytes, np.uint8)
-        pack(self.memory, self.element, self.count, self.offset, out)
+        out = room(self.memory, self.nbytes)
+        pack(self.memory, self.element, self.count, self.offset, out, later)
         return out
 
     def space(self) -> Bytes:
         """Give room for the data: the caller's memory, or new memory."""
-        return self._place() if self.direct else np.empty(self.nbytes, np.uint8)
+        return self._place() if self.direct else room(self.memory, self.nbytes)
 
     def store(self, data: Bytes) -> None:
         """Put data into the caller's memory; nothing to do where they are there."""
@@ -255,73 +274,6 @@ def check_room(found: Memory, kind: Element, count: int, shift: int, operation: 
     if low < 0 or high > found.nbytes:
         problem = f"{count} entries of {kind} take bytes {low} to {high} of {found.nbytes}"
         raise UsageError(operation, problem, "pass a larger buffer or a smaller count")
-
-
-def pack(found: Memory, kind: Element, count: int, shift: int, out: Bytes) -> None:
-    """Copy entries of an array with gaps, or of a derived type, to packed bytes.
-
-    Parameters
-    ----------
-    found : Memory
-        The buffer.
-    kind : Element
-        What an entry is.
-    count : int
-        Number of entries.
-    shift : int
-        Bytes from the start of the buffer to the first entry, gaps left out.
-    out : ndarray of uint8
-        Takes ``count * kind.nbytes`` bytes.
-    """
-    from mpi4py import MPI
-
-    from closeranks.comms import packing
-
-    if not found.contiguous:
-        packing.pack(found.data, shift // kind.extent, count, out)
-    elif count and kind.nbytes:
-        assert kind.datatype is not None
-        block = packing.worthwhile(kind.datatype, count, kind.extent, out.nbytes)
-        if block is None or not packing.gather(found.data, shift, block, out):
-            source = _region(found, kind, count, shift)
-            kind.datatype.Pack(source, out, 0, MPI.COMM_SELF)
-
-
-def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) -> None:
-    """Copy packed bytes to entries of an array with gaps, or of a derived type.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        Holds ``count * kind.nbytes`` bytes.
-    found : Memory
-        The buffer.
-    kind : Element
-        What an entry is.
-    count : int
-        Number of entries.
-    shift : int
-        Bytes from the start of the buffer to the first entry, gaps left out.
-    """
-    from mpi4py import MPI
-
-    from closeranks.comms import packing
-
-    if not found.contiguous:
-        packing.fill(data, found.data, shift // kind.extent, count)
-    elif count and kind.nbytes:
-        assert kind.datatype is not None
-        block = packing.worthwhile(kind.datatype, count, kind.extent, data.nbytes)
-        if block is None or not packing.scatter(data, found.data, shift, block):
-            target = _region(found, kind, count, shift)
-            kind.datatype.Unpack(data, 0, target, MPI.COMM_SELF)
-
-
-def _region(found: Memory, kind: Element, count: int, shift: int) -> MPI.buffer:
-    """Name ``count`` extents of memory, of which the last may be cut short."""
-    from mpi4py import MPI
-
-    return MPI.buffer.fromaddress(found.data.ctypes.data + shift, count * kind.extent)
 
 
 def _is_datatype(value: object) -> bool:

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms.arrays import Bytes, Memory
 from closeranks.comms.element import Element, element
-from closeranks.comms.message import Spec, check_room, found_memory, pack, take_apart, unpack
+from closeranks.comms.entries import pack, room, unpack
+from closeranks.comms.message import Spec, check_room, found_memory, take_apart
+from closeranks.comms.staging import Span, fetch, put
 from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.comms.device import Event
 
 Counts = NDArray[np.int64]
 
@@ -54,35 +59,53 @@ class Vector:
 
     @property
     def foreign(self) -> bool:
-        """Whether mpi4py cannot take the buffer, for want of a type or for gaps."""
-        return not self.memory.contiguous or self.element.datatype is None
+        """Whether mpi4py cannot take the buffer: no type, gaps, or on a device."""
+        memory = self.memory
+        return not memory.contiguous or self.element.datatype is None or memory.device is not None
 
     @property
     def direct(self) -> bool:
         """Whether the data lie side by side, in rank order, in the caller's memory."""
-        if not (self.memory.contiguous and self.element.plain):
+        if not (self.memory.contiguous and self.element.plain) or self.memory.device is not None:
             return False
         packed = np.cumsum(self.counts) - self.counts
         return bool(((self.displacements == packed) | (self.counts == 0)).all())
 
-    def data(self) -> Bytes:
-        """Give the data side by side: the caller's memory, or a copy."""
+    def data(self, later: list[Event] | None = None) -> Bytes:
+        """Give the data side by side: the caller's memory, or a copy.
+
+        Parameters
+        ----------
+        later : list of Event, optional
+            As of `closeranks.comms.message.Message.data`.
+
+        Returns
+        -------
+        ndarray of uint8
+            As many as ``nbytes``.
+        """
         if self.direct:
             return self.memory.data[: self.nbytes]
-        out = np.empty(self.nbytes, np.uint8)
+        out = room(self.memory, self.nbytes)
+        if self.memory.device is not None and self.element.plain:
+            fetch(self.memory.device, self._spans(), out, later)
+            return out
         for place, (count, first) in self._blocks():
             self._collect(out[place], count, first)
         return out
 
     def space(self) -> Bytes:
         """Give room for the data: the caller's memory, or new memory."""
-        return self.memory.data[: self.nbytes] if self.direct else np.empty(self.nbytes, np.uint8)
+        return self.memory.data[: self.nbytes] if self.direct else room(self.memory, self.nbytes)
 
     def store(self, data: Bytes) -> None:
         """Put data into the caller's memory; nothing to do where they are there."""
         if self.direct:
             if self.memory.data.ctypes.data != data.ctypes.data:
                 self.memory.data[: self.nbytes] = data
+            return
+        if self.memory.device is not None and self.element.plain:
+            put(self.memory.device, self._spans(), data)
             return
         for place, (count, first) in self._blocks():
             self._fill(data[place], count, first)
@@ -96,6 +119,14 @@ class Vector:
             (slice(start, end), pair)
             for start, end, pair in zip(starts, ends, pairs, strict=True)
             if pair[0]
+        ]
+
+    def _spans(self) -> list[Span]:
+        """Say what goes where between the packed bytes and a device array."""
+        extent = self.element.extent
+        return [
+            Span(first * extent, place.start, place.stop - place.start)
+            for place, (_, first) in self._blocks()
         ]
 
     def _collect(self, out: Bytes, count: int, first: int) -> None:

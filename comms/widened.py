@@ -7,13 +7,16 @@ whoever packs, sends and stores it widens and rounds without knowing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from closeranks.comms.arrays import Bytes
 from closeranks.comms.element import element
 from closeranks.comms.message import Message
+
+if TYPE_CHECKING:
+    from closeranks.comms.device import Event
 
 #: Types, by NumPy's name, whose sums lose digits that users miss.
 HALVES: Final = frozenset({"float16", "bfloat16"})
@@ -35,6 +38,11 @@ class Widened(Message):
     narrow: Message
 
     @property
+    def as_it_is(self) -> bool:
+        """False: what is sent is wider."""
+        return False
+
+    @property
     def foreign(self) -> bool:
         """True: mpi4py would take the caller's buffer, which is narrower."""
         return True
@@ -44,8 +52,8 @@ class Widened(Message):
         """False: the data are never in the caller's memory."""
         return False
 
-    def data(self) -> Bytes:
-        """Give a widened copy of the data."""
+    def data(self, later: list[Event] | None = None) -> Bytes:  # noqa: ARG002
+        """Give a widened copy of the data; the host waits for them."""
         return self.narrow.data().view(self._half).astype(WIDE).view(np.uint8)
 
     def space(self) -> Bytes:

@@ -31,3 +31,12 @@ def test_training_recognises_digits(
     found = re.search(r"test accuracy (0\.\d+)", done.stdout)
     assert found, done.stdout
     assert float(found[1]) >= 0.95
+
+
+@pytest.mark.slow
+def test_the_mean_of_arrays_where_they_lie(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = mpirun(2, str(EXAMPLES / "device_mean.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    assert "largest error 0.0e+00" in done.stdout

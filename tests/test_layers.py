@@ -25,12 +25,14 @@ GATES = {
 
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
-    "comms": {"arrays", "discover", "element", "groups", "message", "typemap"},
+    "comms": {
+        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "message", "typemap",
+    },
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
         "native", "near", "nonblocking", "numbers", "operations", "origin", "persistent",
-        "pointers", "prepared", "quiet", "reducing", "reductions", "request", "service",
+        "pointers", "prepared", "quiet", "reducing", "reductions", "relay", "request", "service",
         "shortcut", "shortcut_record", "streaming", "symbolic", "world",
     },
     "jobs": {

@@ -1,0 +1,215 @@
+"""What is asked of CuPy, on a stand-in with the signatures of CuPy 13's own."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from closeranks.comms.cupy_runtime import CupyRuntime
+from closeranks.comms.device import DEFAULT_STREAM, DeviceArray
+
+
+class StandIn:
+    """As much of CuPy as is used; its device memory is the host's."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.device, self.stream = 0, 0
+        calls = SimpleNamespace(
+            memcpyDefault=4,
+            memcpyAsync=self._copy,
+            eventRecord=lambda event, stream: self._note("record", event, stream),
+            streamWaitEvent=lambda stream, event: self._note("wait", stream, event),
+            pointerGetAttributes=lambda pointer: SimpleNamespace(device=pointer % 7),
+        )
+        self.cuda = SimpleNamespace(
+            runtime=calls,
+            Device=lambda number: self._within("device", number),
+            ExternalStream=lambda pointer: self._within("stream", pointer),
+            Stream=lambda non_blocking: SimpleNamespace(ptr=500 + non_blocking),
+            Event=lambda disable_timing: SimpleNamespace(ptr=900 + disable_timing),
+            alloc=lambda nbytes: SimpleNamespace(ptr=nbytes),
+            alloc_pinned_memory=lambda nbytes: bytearray(nbytes + 5),
+            UnownedMemory=lambda pointer, size, owner, device: (pointer, size, owner, device),
+            MemoryPointer=lambda memory, offset: memory[0] + offset,
+            get_current_stream=lambda: SimpleNamespace(ptr=self.stream),
+        )
+
+    class ndarray:
+        """Words at an address."""
+
+        def __init__(self, shape: Any, dtype: str, memptr: int, strides: Any = None) -> None:
+            reach: Any = (ctypes.c_uint8 * 16).from_address(memptr)
+            if strides is None:
+                strides = np.empty(shape, dtype).strides
+            self.words = np.lib.stride_tricks.as_strided(
+                np.ndarray((1,), dtype, reach), shape, strides
+            )
+
+        def __setitem__(self, index: Any, other: StandIn.ndarray) -> None:
+            self.words[index] = other.words
+
+    @contextmanager
+    def _within(self, what: str, value: int) -> Iterator[None]:
+        before = getattr(self, what)
+        setattr(self, what, value)
+        yield
+        setattr(self, what, before)
+
+    def _note(self, *what: Any) -> None:
+        self.log.append((*what, self.device))
+
+    def _copy(self, target: int, source: int, nbytes: int, kind: int, stream: int) -> None:
+        self._note("copy", target, source, nbytes, kind, stream)
+
+
+@pytest.fixture
+def cupy() -> StandIn:
+    return StandIn()
+
+
+def test_calls_are_made_on_the_device_they_are_for(cupy: StandIn) -> None:
+    runtime = CupyRuntime(cupy)
+    event = runtime.record(31, 2)
+    runtime.hold(32, event, 3)
+    runtime.copy(1000, 2000, 64, 33, 1)
+    assert cupy.log == [
+        ("record", 901, 31, 2),
+        ("wait", 32, 901, 3),
+        ("copy", 1000, 2000, 64, 4, 33, 1),
+    ]
+    assert runtime.device_of(11) == 4
+    assert runtime.stream(0) == 501  # one that does not wait for the default stream
+    assert runtime.room(77, 0, 5).pointer == 77
+
+
+def test_pinned_memory_has_the_size_that_was_asked_for(cupy: StandIn) -> None:
+    runtime = CupyRuntime(cupy)
+    made = runtime.pinned(10)
+    assert (made.nbytes, made.dtype.name, made.flags.writeable) == (10, "uint8", True)
+    assert runtime.pinned(0).nbytes == 0
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4", "f8", "c16", "V3"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_gaps_are_packed_and_filled(cupy: StandIn, dtype: str, backwards: bool) -> None:
+    runtime = CupyRuntime(cupy)
+    size = np.dtype(dtype).itemsize
+    memory = np.arange(4096, dtype=np.uint8)
+    whole = memory[: 24 * size].view(dtype).reshape(4, 6)
+    part = whole[::-1, 1::2] if backwards else whole[::2, 1::3]
+    array = DeviceArray(part.ctypes.data, part.shape, part.strides, part.dtype, 1, True, whole,
+                        runtime)  # fmt: skip
+    packed = np.zeros(4096, np.uint8)
+    runtime.gather(array, packed.ctypes.data, 9)
+    assert packed[: part.nbytes].tobytes() == part.tobytes()
+    packed[:] = 200 - packed
+    runtime.scatter(packed.ctypes.data, array, 9)
+    assert part.tobytes() == packed[: part.nbytes].tobytes()
+    assert (cupy.device, cupy.stream) == (0, 0)
+
+
+def test_the_current_stream_of_an_array(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = CupyRuntime(cupy)
+    array = StandIn.ndarray((1,), "u1", np.zeros(4096, np.uint8).ctypes.data)
+    assert runtime.stream_of(array, 0) == DEFAULT_STREAM
+    cupy.stream = 44
+    assert runtime.stream_of(array, 0) == 44
+    assert runtime.stream_of(object(), 0) is None
+
+    class Tensor:
+        """PyTorch's."""
+
+    current = {0: 0, 1: 66}
+    torch = SimpleNamespace(
+        Tensor=Tensor,
+        cuda=SimpleNamespace(
+            current_stream=lambda device: SimpleNamespace(cuda_stream=current[device])
+        ),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert runtime.stream_of(Tensor(), 0) == DEFAULT_STREAM
+    assert runtime.stream_of(Tensor(), 1) == 66
+
+
+class _Communicator:
+    """NCCL's communicator, with the signatures of CuPy's."""
+
+    made: list[tuple[int, Any, int]] = []  # noqa: RUF012
+
+    def __init__(self, size: int, identity: Any, rank: int) -> None:
+        self.made.append((size, identity, rank))
+        self.log: list[tuple[Any, ...]] = []
+
+    def allReduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, stream: int
+    ) -> None:
+        self.log.append(("allReduce", sendbuf, recvbuf, count, datatype, op, stream))
+
+    def reduce(
+        self, sendbuf: int, recvbuf: int, count: int, datatype: int, op: int, root: int, stream: int
+    ) -> None:
+        self.log.append(("reduce", sendbuf, recvbuf, count, datatype, op, root, stream))
+
+    def broadcast(
+        self, sendbuff: int, recvbuff: int, count: int, datatype: int, root: int, stream: int
+    ) -> None:
+        self.log.append(("broadcast", sendbuff, recvbuff, count, datatype, root, stream))
+
+    def allGather(self, sendbuf: int, recvbuf: int, count: int, datatype: int, stream: int) -> None:
+        self.log.append(("allGather", sendbuf, recvbuf, count, datatype, stream))
+
+    def reduceScatter(
+        self, sendbuf: int, recvbuf: int, recvcount: int, datatype: int, op: int, stream: int
+    ) -> None:
+        self.log.append(("reduceScatter", sendbuf, recvbuf, recvcount, datatype, op, stream))
+
+    def destroy(self) -> None:
+        self.log.append(("destroy",))
+
+    def abort(self) -> None:
+        self.log.append(("abort",))
+
+
+def test_nccl_gets_its_arguments_in_its_order(cupy: StandIn) -> None:
+    nccl = SimpleNamespace(
+        available=True,
+        get_version=lambda: 22304,
+        get_unique_id=lambda: (1, 2, 3),
+        NcclCommunicator=_Communicator,
+    )
+    runtime = CupyRuntime(cupy)
+    assert runtime.lacks_groups() == "CuPy finds no NCCL"
+    cupy.cuda.nccl = nccl
+    assert runtime.lacks_groups() == ""
+    group = runtime.group(runtime.group_id(), 1, 4, 0)
+    assert _Communicator.made[-1] == (4, (1, 2, 3), 1)
+    group.allreduce(10, 20, 30, "float32", "SUM", 7)
+    group.reduce(10, 20, 30, "bfloat16", "MEAN", 3, 7)
+    group.bcast(10, 80, 2, 7)
+    group.allgather(10, 20, 80, 7)
+    group.reduce_scatter(10, 20, 30, "int64", "MIN", 7)
+    group.close()
+    group.revoke()
+    assert group._comm.log == [  # type: ignore[attr-defined]
+        ("allReduce", 10, 20, 30, 7, 0, 7),
+        ("reduce", 10, 20, 30, 9, 4, 3, 7),
+        ("broadcast", 10, 10, 80, 1, 2, 7),
+        ("allGather", 10, 20, 80, 1, 7),
+        ("reduceScatter", 10, 20, 30, 4, 3, 7),
+        ("destroy",),
+        ("abort",),
+    ]
+    group._comm.log.clear()  # type: ignore[attr-defined]
+    group.bcast(0, (1 << 31) + 1, 2, 7)  # more than a C int counts
+    parts = [entry[1:4] for entry in group._comm.log]  # type: ignore[attr-defined]
+    assert parts == [(0, 0, 1 << 30), (1 << 30, 1 << 30, 1 << 30), (1 << 31, 1 << 31, 1)]
+    nccl.get_version = lambda: 2708
+    assert runtime.lacks_groups() == "NCCL 2708 is older than 21000"

@@ -1,0 +1,54 @@
+"""Every collective on CuPy arrays; the ranks share what devices there are."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import cupy
+import numpy as np
+
+import closeranks as cr
+from closeranks.collectives import relay
+from tests.mpi.expected import cases, given, summed
+
+
+def to_device(argument: Any, where: dict[int, Any]) -> Any:
+    """Copy an argument's array to the device; note under which host array's id."""
+    if isinstance(argument, np.ndarray):
+        return where.setdefault(id(argument), cupy.asarray(argument))
+    if isinstance(argument, list) and argument and isinstance(argument[0], np.ndarray):
+        return [to_device(argument[0], where), *argument[1:]]
+    return argument
+
+
+def main() -> None:
+    """Run every operation in three forms, then long vectors in pieces."""
+    with cr.init() as comm:
+        cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
+        for form in ("{}", "I{}", "{}_init"):
+            for case in cases(comm.rank, comm.size, 0):
+                where: dict[int, Any] = {}
+                arguments = [to_device(argument, where) for argument in case.arguments[:2]]
+                name = case.method.lower() if form == "I{}" else case.method
+                under_way = getattr(comm, form.format(name))(*arguments, *case.arguments[2:])
+                if form == "{}_init":
+                    under_way.start()
+                if under_way is not None:
+                    under_way.wait()
+                if case.result is not None:
+                    np.testing.assert_array_equal(where[id(case.out)].get(), case.result)
+        relay.LONG, relay.PIECE = 1 << 20, 1 << 18
+        with cupy.cuda.Stream(non_blocking=True):
+            x = cupy.asarray(given(comm.rank, 1 << 20))
+            y = cupy.empty_like(x)
+            comm.Allreduce(x, y)
+            np.testing.assert_array_equal(y.get(), summed(comm.size, 1 << 20))
+        sys.stdout.write(f"right, by {comm.statistics().device}\n")
+
+
+if __name__ == "__main__":
+    main()
