@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from closeranks.collectives.catalogue import find
+from closeranks.collectives.catalogue import algorithms, find
 from closeranks.collectives.choose import NATIVE, SHARED, Call, Chooser
 from closeranks.collectives.cost import cost
 from closeranks.collectives.plan import Plan
@@ -136,7 +136,7 @@ def explain(
     if NATIVE not in candidates:
         candidates[NATIVE] = Candidate()
     levels: dict[str, int] = {}
-    if algorithm != NATIVE and algorithm not in choice.objections:
+    if algorithm in algorithms(call.operation) and algorithm not in choice.objections:
         plan = Plan(chooser.example(call), find(call.operation, algorithm))
         sized = plan.problem.counts is None and call.operation != "barrier"
         levels = cost(plan, nbytes if sized else None).bytes_per_level
