@@ -119,17 +119,15 @@ class Near:
         callable
             Runs it, once.
         """
-        memory = lay_out(demand)
+        from closeranks.collectives.shortcut_words import E_CALLS
+
+        memory, counted = lay_out(demand), self._entry.data
         given, taken = (
             0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
         )
 
-        from closeranks.collectives.shortcut_words import E_CALLS
-
-        counted = self._entry.data
-
         def serve() -> None:
-            if quick(*demand.arguments) is None:
+            if memory.finish is None and quick(*demand.arguments) is None:
                 counted[E_CALLS] -= 1  # the caller counts it
                 return
             self._world.sequence()

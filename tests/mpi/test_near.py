@@ -151,6 +151,14 @@ def test_a_method_that_is_held_on_to_is_harmless(world: World) -> None:
         held(*pair)
 
 
+def test_a_mean_is_divided_every_time(known: World) -> None:
+    x = np.arange(6.0) * (known.rank + 1)
+    for _ in range(3):
+        y = np.zeros(6)
+        known.Allreduce(x, y, cr.MEAN)
+        np.testing.assert_allclose(y, np.arange(6.0) * (known.size + 1) / 2)
+
+
 def test_both_ways_and_plans_stay_in_step(known: World) -> None:
     if known.size == 1:
         return
