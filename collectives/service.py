@@ -80,12 +80,10 @@ class Service:
         shortcuts: Shortcuts,
     ) -> None:
         self.plain, self.family, self.chooser = plain, family, chooser
-        self.shortcuts = shortcuts
         self.rank, self.size = plain.rank, plain.size
-        self.counters = Counters()
+        self.shortcuts, self.counters = shortcuts, Counters()
         self._nears: dict[tuple[Any, ...], Near] = {}
-        self._open_world = open_world
-        self._shut = False
+        self._open_world, self._shut = open_world, False
         family.admit(shortcuts)
 
     @cached_property
@@ -149,7 +147,7 @@ class Service:
                 return
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
-        serve = partial(self._serve, algorithm=algorithm)
+        serve = partial(self._serve, algorithm, time.perf_counter() - started)
         if self.family.devices:
             wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
             name = self.relay.serve(demand, wanted, serve, timed=timed)
@@ -157,9 +155,11 @@ class Service:
             name = serve(demand)
         self.counters.count(operation, name, time.perf_counter() - started)
 
-    def _serve(self, demand: Demand, algorithm: str) -> str:
-        """Do a call, and learn from it; returns the algorithm."""
+    def _serve(self, algorithm: str, read_s: float, demand: Demand) -> str:
+        """Do a call that took so long to read, and learn from it; returns the algorithm."""
+        read_s -= time.perf_counter()
         name, trial = self.decide(demand, algorithm)
+        read_s += time.perf_counter()
         deadline = self.deadline()
         serve = self._prepared(demand, name, deadline)
         if trial is not None and deadline is None:
@@ -167,9 +167,9 @@ class Service:
             MPI.Intracomm.Barrier(self.plain)
         began = time.perf_counter()
         serve()
-        ended = time.perf_counter()
-        if trial is not None:
-            self._learn(trial, ended - began)
+        served_s = time.perf_counter() - began
+        if trial is not None:  # only plans are read and decided every time
+            self._learn(trial, served_s + (name not in (NATIVE, SHARED)) * read_s)
         elif algorithm == AUTO and deadline is None:
             self._remember(demand, name)
         return name
