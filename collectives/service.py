@@ -147,7 +147,8 @@ class Service:
                 return
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
-        serve = partial(self._serve, algorithm, time.perf_counter() - started)
+        again = partial(self.read, operation, "", algorithm, arguments)
+        serve = partial(self._serve, algorithm, again)
         if self.family.devices:
             wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
             name = self.relay.serve(demand, wanted, serve, timed=timed)
@@ -155,21 +156,20 @@ class Service:
             name = serve(demand)
         self.counters.count(operation, name, time.perf_counter() - started)
 
-    def _serve(self, algorithm: str, read_s: float, demand: Demand) -> str:
-        """Do a call that took so long to read, and learn from it; returns the algorithm."""
-        read_s -= time.perf_counter()
+    def _serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
+        """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
-        read_s += time.perf_counter()
         deadline = self.deadline()
         serve = self._prepared(demand, name, deadline)
         if trial is not None and deadline is None:
             # Start together: else a trial pays for what the one before left undone.
             MPI.Intracomm.Barrier(self.plain)
         began = time.perf_counter()
+        if trial is not None and name not in (NATIVE, SHARED):
+            again()  # as later calls will, on cores that ranks share
         serve()
-        served_s = time.perf_counter() - began
-        if trial is not None:  # only plans are read and decided every time
-            self._learn(trial, served_s + (name not in (NATIVE, SHARED)) * read_s)
+        if trial is not None:
+            self._learn(trial, time.perf_counter() - began)
         elif algorithm == AUTO and deadline is None:
             self._remember(demand, name)
         return name
