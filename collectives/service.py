@@ -162,14 +162,14 @@ class Service:
         deadline = self.deadline()
         serve = self._prepared(demand, name, deadline)
         if trial is not None and deadline is None:
-            # Start together: else a trial pays for what the one before left undone.
-            MPI.Intracomm.Barrier(self.plain)
+            MPI.Intracomm.Barrier(self.plain)  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
             again()  # as later calls will, on cores that ranks share
         serve()
+        ended = time.perf_counter()
         if trial is not None:
-            self._learn(trial, time.perf_counter() - began)
+            self._learn(trial, ended - began)
         elif algorithm == AUTO and deadline is None:
             self._remember(demand, name)
         return name
