@@ -93,6 +93,8 @@ RULES: Final[dict[str, Rule]] = {
 }
 #: So many kinds of calls of one size may be kernels'.
 _MOST_KINDS: Final = 8
+#: So many of what `Shortcuts.quick` makes are kept: each has a table of its own.
+_MOST_QUICK: Final = 32
 
 
 class _Method(ctypes.Structure):
@@ -166,11 +168,10 @@ class Shortcuts:
             Runs them; stays alive with this.
         """
         known = self._nears.setdefault((operation, nbytes), [])
-        if near in known or len(known) == _MOST_KINDS:
-            return
-        if known:
-            known[-1].followed_by(near)
-        known.append(near)
+        if near not in known and len(known) < _MOST_KINDS:
+            if known:
+                known[-1].followed_by(near)
+            known.append(near)
         self._write(operation, nbytes, known[0].address)
 
     def _write(self, operation: str, nbytes: int, entry: int) -> None:
@@ -207,6 +208,8 @@ class Shortcuts:
             return _not_known
         known = self._quick.get(near)
         if known is None:
+            if len(self._quick) == _MOST_QUICK:
+                self._quick.clear()
             table = _empty_table()
             table[_slot(nbytes)] = nbytes, 0, near.address
             record = record_of(member, RULES[operation], table)
