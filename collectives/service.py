@@ -161,13 +161,16 @@ class Service:
         name, trial = self.decide(demand, algorithm)
         deadline = self.deadline()
         serve = self._prepared(demand, name, deadline)
-        if trial is not None and deadline is None:
+        alone = trial is not None and deadline is None
+        if alone:
             MPI.Intracomm.Barrier(self.plain)  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
             again()  # as later calls will, on cores that ranks share
         serve()
         ended = time.perf_counter()
+        if alone:
+            MPI.Intracomm.Barrier(self.plain)  # and for what ranks do that need not wait
         if trial is not None:
             self._learn(trial, ended - began)
         elif algorithm == AUTO and deadline is None:
@@ -194,8 +197,7 @@ class Service:
 
     def received_counts(self, recvbuf: Spec) -> list[int]:
         """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
-        mine = reductions.received_count("Reduce_scatter", recvbuf)
-        return self.plain.allgather(int(mine))
+        return self.plain.allgather(int(reductions.received_count("Reduce_scatter", recvbuf)))
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
@@ -266,9 +268,7 @@ class Service:
         size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
         call = choose.Call(operation, size, True, library_can)
         asked = self._wanted(operation, AUTO)
-        wanted: str | None = asked
-        if wanted == AUTO:
-            wanted = self.family.tuning.name(operation, sent)
+        wanted = self.family.tuning.name(operation, sent) if asked == AUTO else asked
         found = explain(self.chooser, call, sent, dtype.name if reduces else "", forced=wanted)
         name = found.algorithm
         way = self.relay.way(operation, sent, asked, name) if self.family.devices else ""
@@ -292,9 +292,8 @@ class Service:
     def deadline(self) -> Deadline | None:
         """Start the clock of a call, if calls have one."""
         options = context.active(self.family)
-        limit_s = self.family.timeout_s
-        if options is not None and options.timeout_s is not None:
-            limit_s = options.timeout_s
+        asked_s = None if options is None else options.timeout_s
+        limit_s = self.family.timeout_s if asked_s is None else asked_s
         return None if limit_s is None else Deadline(limit_s)
 
     def decide(

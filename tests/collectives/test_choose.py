@@ -49,6 +49,16 @@ def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
     assert trial.settle([1.0, 1.02]) == NATIVE
 
 
+def test_a_plan_must_be_ahead_on_slow_calls_too() -> None:
+    library, steady, moody = [1.0] * 24, [0.8] * 24, [0.8, 0.8, 1.2] * 8
+    for ours, winner in [(steady, "ring"), (moody, NATIVE)]:
+        trial = Trial(("ring", NATIVE), rounds=24, final=True)
+        calls = {"ring": iter(ours), NATIVE: iter(library)}
+        while not trial.is_full:
+            trial.record(next(calls[trial.turn]))
+        assert trial.settle(trial.samples) == winner
+
+
 def test_of_single_calls_the_better_guess_wins_a_tie() -> None:
     for seconds, winner in [([1.0, 0.95, 3.0], "leader"), ([1.0, 0.8, 3.0], "ring")]:
         trial = Trial(("leader", "ring", NATIVE), rounds=1, final=True)
