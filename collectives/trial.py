@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
-import numpy as np
-
-#: A plan is preferred to the library if it takes less than this share of its time,
-#: on the usual call and on the slowest quarter of the calls.
+#: A plan is preferred to the library if it takes less than this share of its time.
 CLEAR = 0.9
-CALLS = (0.5, 0.75)
 #: A plan within these shares of the library's time meets it again, alone, in a
 #: final of so many times the rounds.
 CLOSE, FINAL = (0.7, 1.25), 3
@@ -20,10 +17,11 @@ RACES = 2
 #: that took at least this share of its time.
 TIE = 0.87
 #: Where there are so many rounds, a candidate has so many turns in a row, the first
-#: of which does not count: it finds what the one before left in the caches.
-MANY, BURST = 8, 4
+#: of which do not count: they find what the one before left in caches and buffers of
+#: switches, and the credit that it left a link that is slowed down.
+MANY, BURST, FIRST = 8, 8, 2
 #: A plan that won is looked at again after so many calls, then after ten times as
-#: many, and so on, in half the rounds: the machine may have changed.
+#: many, and so on: the machine may have changed.
 AGAIN = 100
 
 
@@ -75,7 +73,7 @@ class Trial:
         self.served += 1
         if self.served == self.again:
             self.candidates, self.final = (self.winner, self.candidates[-1]), True
-            self.rounds = max(1, self._first_rounds // 2)
+            self.rounds = self._first_rounds
             self.served, self.again, self.winner = 0, 10 * self.again, None
             self.samples.clear()
 
@@ -104,12 +102,10 @@ class Trial:
 
     def settle(self, agreed_s: Sequence[float]) -> str | None:
         """Choose by the agreed seconds of every call, or start the final and return None."""
-        taken = self._taken(agreed_s)
-        self.agreed_s.update({name: times[0] for name, times in taken.items()})
+        self.agreed_s.update(zip(self.candidates, self._typical_s(agreed_s), strict=True))
         *plans, last = self.candidates
         first = self._fastest(plans)
-        pairs = zip(taken[first], taken[last], strict=True)
-        share = max(ours / max(theirs, 1e-9) for ours, theirs in pairs)
+        share = self.agreed_s[first] / max(self.agreed_s[last], 1e-9)
         if not self.final and CLOSE[0] < share < CLOSE[1]:
             self.candidates, self.rounds, self.final = (first, last), FINAL * self.rounds, True
             self.samples.clear()
@@ -123,20 +119,16 @@ class Trial:
         close = TIE if self.rounds == 1 else 1.0
         return next(name for name in plans if self.agreed_s[name] * close <= least)
 
-    def _taken(self, agreed_s: Sequence[float]) -> dict[str, list[float]]:
-        """Say what a usual call and a slow one took, without the first of turns in a row.
+    def _typical_s(self, agreed_s: Sequence[float]) -> list[float]:
+        """Median time of each candidate, without the first of its turns in a row.
 
         Not the best: where ranks share cores, a plan of many steps is now and
-        then lucky, and what counts is how it does on most calls; and a plan that
-        a busy neighbour holds up is slow on many.
+        then lucky, and what counts is how it does on most calls.
         """
         n, burst = len(self.candidates), self._burst
-        taken: dict[str, list[float]] = {name: [] for name in self.candidates}
+        taken: list[list[float]] = [[] for _ in range(n)]
         for number, seconds in enumerate(agreed_s):
-            if burst == 1 or number % burst:
-                taken[self.candidates[number // burst % n]].append(seconds)
+            if burst == 1 or number % burst >= FIRST:
+                taken[number // burst % n].append(seconds)
         first = int(burst == 1)
-        return {
-            name: np.quantile(samples[first:] or samples, CALLS).tolist()
-            for name, samples in taken.items()
-        }
+        return [median(samples[first:] or samples) for samples in taken]

@@ -23,13 +23,13 @@ def settle(trial: Trial, *seconds: float) -> str | None:
     return trial.settle(trial.samples)
 
 
-def test_many_rounds_go_in_bursts_whose_first_does_not_count() -> None:
-    trial = Trial(("ring", NATIVE), rounds=8, final=True)
+def test_many_rounds_go_in_bursts_whose_first_do_not_count() -> None:
+    trial = Trial(("ring", NATIVE), rounds=16, final=True)
     turns = []
     while not trial.is_full:
         turns.append(trial.turn)
-        trial.record(9.0 if len(trial.samples) % 4 == 0 else 1.0 + (trial.turn == NATIVE))
-    assert turns == (["ring"] * 4 + [NATIVE] * 4) * 2
+        trial.record(9.0 if len(trial.samples) % 8 < 2 else 1.0 + (trial.turn == NATIVE))
+    assert turns == (["ring"] * 8 + [NATIVE] * 8) * 2
     assert trial.settle(trial.samples) == "ring"
     assert trial.agreed_s == {"ring": 1.0, NATIVE: 2.0}
 
@@ -47,16 +47,6 @@ def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
     assert trial.agreed_s == {"ring": 3.5, NATIVE: 2.25}
     assert trial.settle([1.0, 2.0]) == "ring"
     assert trial.settle([1.0, 1.02]) == NATIVE
-
-
-def test_a_plan_must_be_ahead_on_slow_calls_too() -> None:
-    library, steady, moody = [1.0] * 24, [0.8] * 24, [0.8, 0.8, 1.2] * 8
-    for ours, winner in [(steady, "ring"), (moody, NATIVE)]:
-        trial = Trial(("ring", NATIVE), rounds=24, final=True)
-        calls = {"ring": iter(ours), NATIVE: iter(library)}
-        while not trial.is_full:
-            trial.record(next(calls[trial.turn]))
-        assert trial.settle(trial.samples) == winner
 
 
 def test_of_single_calls_the_better_guess_wins_a_tie() -> None:
@@ -106,7 +96,7 @@ def test_a_plan_must_win_again_now_and_then() -> None:
         assert chooser.choose(call).algorithm == plan
     assert chooser.choose(call).trial is not None
     assert (trial.winner, trial.candidates) == (None, (plan, NATIVE))
-    assert trial.calls_left == 2 * max(1, rounds // 2)
+    assert trial.calls_left == 2 * rounds
     settle(trial, 1.0, 0.5)
     assert [chooser.choose(call).algorithm for _ in range(2 * AGAIN)] == [NATIVE] * 2 * AGAIN
 
