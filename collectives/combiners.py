@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from closeranks.collectives import code_store
 from closeranks.collectives.operations import Mean, name_of
+from closeranks.comms import code_store
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_LOOPS = "closeranks.collectives.machine_code"
 _ORDERED = "?bBhHiIlLqQfd"
 _WHOLE = "bBhHiIlLqQ"
 #: NumPy's characters of the types that each op is compiled for.
@@ -100,12 +101,9 @@ def combiner_of(name: str | None, dtype: np.dtype[Any]) -> Combiner | None:
     """
     if name is None or not dtype.isnative:
         return None
-    if dtype.name in ("bfloat16", "float16"):
-        if name not in _HALVES:
-            return None
-    elif dtype.char not in _TYPES[name]:
+    half = dtype.name in ("bfloat16", "float16")
+    if name not in _HALVES if half else dtype.char not in _TYPES[name]:
         return None
-    with code_store.loading():
-        from closeranks.collectives import machine_code
-
-        return Combiner(*machine_code.compiled(name, dtype))
+    parts = Combiner._fields if half and name in ("SUM", "PROD") else ("pair", "three")
+    kind = f"{name}.{dtype.name}"
+    return Combiner(*(code_store.address_of(_LOOPS, f"{kind}.{part}") for part in parts))

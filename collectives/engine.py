@@ -16,7 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from closeranks.collectives.code_store import THREAD
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import late
 from closeranks.collectives.look import Patience
@@ -278,7 +277,7 @@ class Engine:
         """Wake the thread, or make it."""
         self._bell.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._drive, name=THREAD, daemon=True)
+            self._thread = threading.Thread(target=self._drive, name="closeranks", daemon=True)
             self._thread.start()
 
     def _drive(self) -> None:

@@ -15,10 +15,10 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import bound as ways
-from closeranks.collectives import sweep
+from closeranks.collectives import sweep_words as sweep
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.handles import handle
-from closeranks.collectives.numbers import Layout
+from closeranks.collectives.numbers import Layout, load_loop
 from closeranks.collectives.quiet import QUIET
 
 if TYPE_CHECKING:
@@ -50,12 +50,12 @@ class Fast(Execution):
 
     def _move(self, patience: Patience | None) -> None:
         layout = self._layout
-        state, arrays = layout.state, layout.arrays
+        state, place, advance = layout.state, layout.place, load_loop()
         state[sweep.PATIENCE_NS] = 0
         if patience is not None:
             state[sweep.PATIENCE_NS : sweep.WANTED + 1] = patience
         while not self.drained and self.error is None:  # else the arrays are another's
-            answer = sweep.advance(*arrays)
+            answer = advance(place)
             self.completed = int(state[sweep.COMPLETED])
             if answer == sweep.IDLE:
                 return

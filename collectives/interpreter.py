@@ -7,15 +7,16 @@ first rank of a node compiles, and the others load what it left on disk.
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from closeranks.collectives import code_store
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.numbers import load_loop, loop_is_stored
+from closeranks.collectives.shortcut_words import CODE
+from closeranks.comms import code_store
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import UsageError
@@ -113,15 +114,8 @@ def is_loaded() -> bool:
     """
     _Loaded.tried = True
     try:
-        with code_store.loading():
-            from numba import config
-
-            if getattr(config, "DISABLE_JIT", False):
-                return False
-            from closeranks.collectives.numbers import warm_up
-
-            warm_up()
-            importlib.import_module("closeranks.collectives.shortcut_code").address()
+        load_loop()
+        code_store.address_of(*CODE)
     except ImportError:
         return False
     except Exception as error:  # whatever it is, Python can run the plans
@@ -133,11 +127,10 @@ def is_loaded() -> bool:
 def _is_there(world: World) -> bool:
     """Wait for the first rank of this node to compile, unless that is done.
 
-    What is in flight goes on.  Numba, which takes the most time once all is on
-    disk, is imported meanwhile.
+    What is in flight goes on.
     """
-    with suppress(ImportError, RuntimeError), code_store.loading():  # else told by is_loaded
-        if importlib.import_module("closeranks.collectives.numbers").is_stored():
+    with suppress(ImportError):  # else told by is_loaded
+        if loop_is_stored():
             return True
     with code_store.loading():
         wait(

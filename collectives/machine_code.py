@@ -13,10 +13,8 @@ from typing import Any
 import numba
 import numpy as np
 from numba import types
-from numba.core.ccallback import CFunc
 
-from closeranks.collectives import code_store
-from closeranks.collectives.half_types import BFLOAT16, FLOAT16, Half, narrow_as, widen
+from closeranks.collectives.half_types import BFLOAT16, FLOAT16, narrow_as, widen
 
 Loop = Callable[..., None]
 
@@ -171,49 +169,35 @@ WIDE_LOOPS: dict[str, tuple[Loop, Loop]] = {
 }
 
 
-def compiled(name: str, dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Compile the loops of an op for a type, or load them from the disk.
+def exported(name: str) -> tuple[Loop, Any]:
+    """Give a loop by its name, and its signature.
 
     Parameters
     ----------
     name : str
-        In `LOOPS`.
-    dtype : numpy.dtype
-        The element.
+        Op, type and part, as ``"SUM.float16.wide_pair"``; parts are those of
+        `closeranks.collectives.combiners.Combiner`.
 
     Returns
     -------
-    tuple of int
-        Addresses, see `closeranks.collectives.combiners.Combiner`; the code is
-        never unloaded.
+    loop : callable
+        For Numba.
+    signature : numba signature
+        Pointers, and the count.
     """
-    kind = _element(dtype)
-    element, wide = types.CPointer(kind), types.CPointer(types.float32)
-    pair, three = LOOPS[name]
-    found = [_address(pair, element, element), _address(three, element, element, element)]
-    if isinstance(kind, Half) and name in WIDE_LOOPS:
-        pair, three = WIDE_LOOPS[name]
-        found.append(_address(pair, element, wide))
-        found.append(_address(three, element, element, wide))
-        found.append(_address(_narrow, wide, element))
-    return tuple(found)
+    op, kind, part = name.split(".")
+    element, wide = types.CPointer(_element(kind)), types.CPointer(types.float32)
+    if part == "narrow":
+        return _narrow, types.void(wide, element, types.int64)
+    pair, three = (WIDE_LOOPS if part.startswith("wide") else LOOPS)[op]
+    result = wide if part.startswith("wide") else element
+    if part.endswith("pair"):
+        return pair, types.void(element, result, types.int64)
+    return three, types.void(element, element, result, types.int64)
 
 
-def _address(loop: Loop, *pointers: Any) -> int:
-    """Compile a loop over so many arrays; return where its code lies."""
-    signature = types.void(*pointers, types.int64)
-    code: Any = CFunc(loop, (signature.args, signature.return_type), {}, {})
-    code.enable_caching()
-    code_store.stale_with(code, "closeranks.collectives.half_types")
-    _KEPT.append(code_store.compiled(code, code._sig))
-    return int(code.address)
-
-
-_KEPT: list[Any] = []
-
-
-def _element(dtype: np.dtype[Any]) -> Any:
+def _element(name: str) -> Any:
     halves = {"float16": FLOAT16, "bfloat16": BFLOAT16}
-    if dtype.name in halves:
-        return halves[dtype.name]
-    return types.uint8 if dtype.kind == "b" else numba.from_dtype(dtype)
+    if name in halves:
+        return halves[name]
+    return types.uint8 if name == "bool" else numba.from_dtype(np.dtype(name))

@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closeranks.collectives import code_store
+from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_for
+from closeranks.comms.code_store import place_of
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.world import World
 
+#: So many short ways are kept ready; the first to come is the first to go.
+_MOST = 256
 #: Operations that have a short way.
 OPERATIONS = frozenset(
     {
@@ -52,6 +55,8 @@ class Near:
     address : int
         Of what machine code knows about it, see
         `closeranks.collectives.shortcut_words`.
+    kind : tuple of object
+        Equal for calls of one kind.
     """
 
     __slots__ = (
@@ -63,12 +68,12 @@ class Near:
         "_operation",
         "_world",
         "address",
+        "kind",
     )
 
     def __init__(self, world: World, demand: Demand) -> None:
-        from closeranks.collectives import shortcut_words as code
-
         self._world, self._operation = world, demand.operation
+        self.kind = kind_of(demand)
         memory = world.node_memory
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
@@ -76,7 +81,7 @@ class Near:
         self._finish = self._finished
         entry = self._entry = np.zeros(code.ENTRY, np.int64)
         self._fixed = frame.ctypes.data, memory.state.ctypes.data, demand.nbytes
-        entry[code.E_KERNEL] = code_store.address_of(self._kernel)
+        entry[code.E_KERNEL] = place_of(self._kernel)
         entry[code.E_FRAME], entry[code.E_STATE], entry[code.E_BYTES] = self._fixed
         entry[code.E_ROOT] = demand.root
         entry[code.E_QUEUE], entry[code.E_SEQUENCE] = memory.queue_at, world.sequence_at
@@ -94,15 +99,11 @@ class Near:
     @property
     def calls(self) -> int:
         """How many calls machine code has served."""
-        from closeranks.collectives.shortcut_words import E_CALLS
-
-        return int(self._entry[E_CALLS])
+        return int(self._entry[code.E_CALLS])
 
     def followed_by(self, other: Near) -> None:
         """Let calls of this size that are of another kind be another one's.  Local."""
-        from closeranks.collectives.shortcut_words import E_NEXT
-
-        self._entry[E_NEXT] = other.address
+        self._entry[code.E_NEXT] = other.address
 
     def ready(self, demand: Demand, quick: Callable[..., object]) -> Callable[[], None]:
         """Prepare a call whose arguments may be of any form.  Local.
@@ -119,8 +120,6 @@ class Near:
         callable
             Runs it, once.
         """
-        from closeranks.collectives.shortcut_words import E_CALLS
-
         memory, counted = lay_out(demand), self._entry.data
         given, taken = (
             0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
@@ -128,7 +127,7 @@ class Near:
 
         def serve() -> None:
             if memory.finish is None and quick(*demand.arguments) is None:
-                counted[E_CALLS] -= 1  # the caller counts it
+                counted[code.E_CALLS] -= 1  # the caller counts it
                 return
             self._world.sequence()
             self._wait(given, taken)
@@ -139,9 +138,7 @@ class Near:
 
     def _finished(self) -> None:
         """Wait for the kernel that machine code has begun."""
-        from closeranks.collectives.shortcut_words import E_GIVEN, E_TAKEN
-
-        self._wait(int(self._entry[E_GIVEN]), int(self._entry[E_TAKEN]))
+        self._wait(int(self._entry[code.E_GIVEN]), int(self._entry[code.E_TAKEN]))
 
     def _wait(self, given: int, taken: int) -> None:
         frame, state, nbytes = self._fixed
@@ -151,6 +148,48 @@ class Near:
 
     def _abort(self) -> None:
         self._world.check(self._operation)
+
+
+class Nears:
+    """The short ways of one communicator.
+
+    Parameters
+    ----------
+    open_world : callable
+        Gives the communicator's world; collective at first use.
+    """
+
+    def __init__(self, open_world: Callable[[], World]) -> None:
+        self._open_world = open_world
+        self._known: dict[tuple[object, ...], Near] = {}
+
+    def of(self, demand: Demand) -> Near | None:
+        """Give the short way of a call that goes to ``shared``, or None.  Local."""
+        world = self._open_world()
+        if not is_near(world, demand):
+            return None
+        kind = kind_of(demand)
+        if kind not in self._known:
+            if len(self._known) == _MOST:
+                self._known.pop(next(iter(self._known)))
+            self._known[kind] = Near(world, demand)
+        return self._known[kind]
+
+
+def kind_of(demand: Demand) -> tuple[object, ...]:
+    """Say what calls have in common that one `Near` runs: op and types by identity.
+
+    Parameters
+    ----------
+    demand : Demand
+        One of them.
+
+    Returns
+    -------
+    tuple of object
+        Hashable; what it names is kept alive by the `Near` made of it.
+    """
+    return demand.operation, demand.nbytes, id(demand.op), demand.root, dtypes(demand)
 
 
 def dtypes(demand: Demand) -> tuple[object, object]:

@@ -21,11 +21,48 @@ in two shots, reduce-scatter and all-gather, segment by segment.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
 import numba
+from numba import types
 
-from closeranks.collectives import code_store
+from closeranks.collectives.node_words import (
+    ABORT,
+    AHEAD,
+    BLOCK,
+    CACHE,
+    DESK,
+    DESKS,
+    DESKS_EACH,
+    DONE,
+    FLAGS,
+    FRAME,
+    ITEM,
+    LAID,
+    LINE,
+    LONG,
+    NARROW,
+    PAIR,
+    PHASE,
+    RANK,
+    REDUCED,
+    SCRATCH,
+    SIZE,
+    SPINS,
+    STAGED,
+    START,
+    STATE,
+    STREAM,
+    THREE,
+    TRAY,
+    TRAYS,
+    WIDE,
+    WIDE_PAIR,
+    WIDE_THREE,
+    YIELD,
+    YIELDS,
+)
 from closeranks.comms.atomics import (
     array_at,
     call_pair,
@@ -39,54 +76,8 @@ from closeranks.comms.atomics import (
     stream_lines,
 )
 
-#: Columns of a frame (int64): what a kernel needs to know.
-SIZE: Final = 0  # ranks of the node
-RANK: Final = 1  # this one
-FLAGS: Final = 2  # address of the counters
-DESKS: Final = 3  # address of the first desk
-DESK: Final = 4  # bytes of a desk, a multiple of every element
-TRAYS: Final = 5  # address of the first tray
-TRAY: Final = 6  # bytes of a tray
-ABORT: Final = 7  # address of the abort word
-YIELD: Final = 8  # address of sched_yield
-SPINS: Final = 9  # looks before the first yield
-YIELDS: Final = 10  # yields before giving the thread back
-ITEM: Final = 11  # bytes of an element
-PAIR: Final = 12  # addresses of the combiner's functions, in its order
-THREE: Final = 13
-WIDE_PAIR: Final = 14  # the same into float32, 0 where there is no need
-WIDE_THREE: Final = 15
-NARROW: Final = 16  # back from float32
-ROOT: Final = 17  # rank of the root, where there is one
-SCRATCH: Final = 18  # address of a block of this rank alone
-STREAM: Final = 19  # from how many bytes on copies go past the caches
-WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
-CACHE: Final = 21  # bytes of the last cache that are this rank's share
-FRAME: Final = 22
 
-#: Places in the state (int64).
-START: Final = 0  # last segment of the call before
-STAGED: Final = 1  # last segment this rank has laid
-DONE: Final = 2  # last segment this rank has done with
-PHASE: Final = 3  # where in a segment it stands
-STATE: Final = 4
-
-#: Desks of a rank, and how far it may lay out before it has done.
-DESKS_EACH: Final = 4
-AHEAD: Final = 2
-#: The counters of a rank.
-LAID: Final = 0
-REDUCED: Final = 1
-#: Bytes between two counters: no two share a line, nor a pair of lines.
-LINE: Final = 128
-#: From so many bytes on the C library's memcpy is left aside, see `copy_lines`.
-LONG: Final = 2048
-PAGE: Final = 4096
-#: Bytes combined at a time where more than two ranks meet: stays in the L1 cache.
-BLOCK: Final = 8192
-
-
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def has_reached(frame: Any, rank: int, which: int, goal: int) -> bool:
     """Wait a little until a counter of ``rank`` has reached ``goal``."""
     counter = frame[FLAGS] + (2 * rank + which) * LINE
@@ -102,7 +93,7 @@ def has_reached(frame: Any, rank: int, which: int, goal: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def all_reached(frame: Any, which: int, goal: int) -> bool:
     """Wait a little until a counter of every rank has reached ``goal``."""
     for rank in range(frame[SIZE]):  # noqa: SIM110 - Numba has no all()
@@ -111,31 +102,31 @@ def all_reached(frame: Any, which: int, goal: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def desk_of(frame: Any, rank: int, q: int) -> int:
     """Give the address of a rank's desk for segment q."""
     return frame[DESKS] + (DESKS_EACH * rank + q % DESKS_EACH) * frame[DESK]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def tray_of(frame: Any, rank: int, q: int) -> int:
     """Give the address of a rank's tray for segment q."""
     return frame[TRAYS] + (2 * rank + q % 2) * frame[TRAY]
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def may_fill(frame: Any, q: int) -> bool:
     """Wait a little until nobody reads what lies on the desk for segment q."""
     return all_reached(frame, LAID, q - DESKS_EACH + AHEAD)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def tell(frame: Any, which: int, q: int) -> None:
     """Set a counter of this rank."""
     store_release(frame[FLAGS] + (2 * frame[RANK] + which) * LINE, q)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def copy(target: int, source: int, nbytes: int) -> None:
     """Copy bytes that will soon be read again."""
     if nbytes < LONG:
@@ -149,7 +140,7 @@ def copy(target: int, source: int, nbytes: int) -> None:
     copy_bytes(target + done, source + done, nbytes - done)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def put(target: int, source: int, nbytes: int, cold: bool) -> None:
     """Copy bytes to the caller's memory; past the caches if they have no room for it."""
     if not cold or nbytes < LONG:
@@ -162,7 +153,7 @@ def put(target: int, source: int, nbytes: int, cold: bool) -> None:
     copy_bytes(target + head + whole, source + head + whole, nbytes - head - whole)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> None:
     """Combine what lies ``at`` bytes into all desks; ``own`` is this rank's.
 
@@ -191,7 +182,6 @@ def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> Non
         low += step
 
 
-@numba.njit(cache=True, nogil=True)
 def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Reduce a vector: everybody reads everything."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
@@ -217,13 +207,13 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def _edge(nbytes: int, size: int, rank: int) -> int:
     """Where the chunk of a rank starts in a segment: at a whole line."""
     return nbytes if rank == size else nbytes // 64 * rank // size * 64
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def lay(frame: Any, place: int, source: int, nbytes: int) -> None:
     """Copy bytes to a desk or a tray, at a whole line of it."""
     if nbytes < frame[STREAM]:
@@ -234,7 +224,7 @@ def lay(frame: Any, place: int, source: int, nbytes: int) -> None:
     copy_bytes(place + whole, source + whole, nbytes - whole)
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> None:
     """Lay out a segment for the others, without this rank's own chunk."""
     size, rank = frame[SIZE], frame[RANK]
@@ -246,7 +236,7 @@ def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> Non
     state[STAGED] = q
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def _combine_streaming(
     frame: Any, q: int, own: int, at: int, target: int, nbytes: int, cold: bool
 ) -> None:
@@ -261,7 +251,6 @@ def _combine_streaming(
         low += BLOCK
 
 
-@numba.njit(cache=True, nogil=True)
 def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Reduce a vector segment by segment, each rank one chunk of each."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
@@ -306,4 +295,7 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
     return True
 
 
-code_store.all_stale_with(__name__, "closeranks.comms.atomics")
+def exported(name: str) -> tuple[Callable[..., bool], Any]:
+    """Give a kernel by its name, and its signature."""
+    kernels = {kernel.__name__: kernel for kernel in (allreduce_one_shot, allreduce_two_shot)}
+    return kernels[name], types.boolean(*(types.int64,) * 5)

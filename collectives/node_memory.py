@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives import node_words as kernels
 from closeranks.collectives.combiners import Combiner
-from closeranks.comms.code_folder import settle_code_folder
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.sysfs import l3_share
 from closeranks.comms.wait import is_crowded
@@ -74,9 +74,6 @@ class NodeMemory:
     """
 
     def __init__(self, node: MPI.Intracomm, abort: int, *, root: Any = None) -> None:
-        settle_code_folder()
-        from closeranks.collectives import node_kernels as kernels
-
         self.state = np.zeros(kernels.STATE, np.int64)
         self.turns: deque[tuple[Any, int]] = deque()
         self._queue = np.zeros(1, np.int64)
@@ -104,8 +101,6 @@ class NodeMemory:
 
     def _share(self, node: MPI.Intracomm, root: Any) -> SharedFile:
         """Map the file, smaller where node memory is short."""
-        from closeranks.collectives import node_kernels as kernels
-
         while True:
             each = kernels.DESKS_EACH * self.desk_bytes + 2 * _tray_bytes(self.desk_bytes)
             try:
@@ -143,8 +138,6 @@ class NodeMemory:
         self, combiner: Combiner | None, itemsize: int, node_root: int = 0
     ) -> NDArray[np.int64]:
         """Give a frame that the caller may change; as `frame` otherwise.  Local."""
-        from closeranks.collectives import node_kernels as kernels
-
         made = self._base.copy()
         made[kernels.ITEM], made[kernels.ROOT] = itemsize, node_root
         if combiner is not None:
@@ -163,8 +156,6 @@ class NodeMemory:
 
     def stream(self, *, from_bytes: int) -> None:
         """Let copies from so many bytes on go past the caches.  Local; before any frame."""
-        from closeranks.collectives import node_kernels as kernels
-
         assert not self._frames
         self._base[kernels.STREAM] = from_bytes
 
@@ -180,9 +171,7 @@ def _counter_bytes(size: int) -> int:
     alike in their pages, a processor takes what it loads for what it has just
     stored.
     """
-    from closeranks.collectives.node_kernels import LINE
-
-    return -(-2 * size * LINE // _PAGE) * _PAGE + _PAGE // 2
+    return -(-2 * size * kernels.LINE // _PAGE) * _PAGE + _PAGE // 2
 
 
 def _tray_bytes(desk_bytes: int) -> int:

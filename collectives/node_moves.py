@@ -1,17 +1,28 @@
 """Collectives inside a node besides all-reduce.
 
-Desks, counters and their rules are those of
-`closeranks.collectives.node_kernels`.
+Importing this imports Numba; nobody does but who compiles it.  Desks, counters
+and their rules are those of `closeranks.collectives.node_kernels`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba import types
 
-from closeranks.collectives import code_store
 from closeranks.collectives.node_kernels import (
+    all_reached,
+    combine,
+    copy,
+    desk_of,
+    has_reached,
+    may_fill,
+    put,
+    tell,
+)
+from closeranks.collectives.node_words import (
     AHEAD,
     CACHE,
     DESK,
@@ -26,19 +37,10 @@ from closeranks.collectives.node_kernels import (
     STAGED,
     START,
     STATE,
-    all_reached,
-    combine,
-    copy,
-    desk_of,
-    has_reached,
-    may_fill,
-    put,
-    tell,
 )
 from closeranks.comms.atomics import array_at
 
 
-@numba.njit(cache=True, nogil=True)
 def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:  # noqa: ARG001
     """Wait until every rank has come."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
@@ -50,7 +52,6 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
     return True
 
 
-@numba.njit(cache=True, nogil=True)
 def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Copy the root's bytes to everybody; the root does not wait for the last reader."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
@@ -78,7 +79,6 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
     return True
 
 
-@numba.njit(cache=True, nogil=True)
 def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Combine the vectors of all ranks at the root, which reads them all.
 
@@ -109,7 +109,6 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
     return True
 
 
-@numba.njit(cache=True, nogil=True)
 def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Collect the blocks of all ranks, ``nbytes`` each."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
@@ -142,7 +141,7 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def _share(frame: Any) -> int:
     """Bytes of a desk that are for one rank: whole pages, if it has as many."""
     part: int = frame[DESK] // frame[SIZE]
@@ -150,7 +149,7 @@ def _share(frame: Any) -> int:
     return part // whole * whole
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(error_model="numpy")
 def _lay_for_others(frame: Any, q: int, source: int, nbytes: int, at: int, length: int) -> None:
     """Lay out what lies ``at`` bytes into the block for each other rank."""
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
@@ -161,7 +160,6 @@ def _lay_for_others(frame: Any, q: int, source: int, nbytes: int, at: int, lengt
     tell(frame, LAID, q)
 
 
-@numba.njit(cache=True, nogil=True)
 def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Send a block of ``nbytes`` to every rank and receive one from each."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
@@ -194,7 +192,6 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
     return True
 
 
-@numba.njit(cache=True, nogil=True)
 def reduce_scatter_block(
     frame_at: int, state_at: int, source: int, target: int, nbytes: int
 ) -> bool:
@@ -221,6 +218,8 @@ def reduce_scatter_block(
     return True
 
 
-code_store.all_stale_with(
-    __name__, "closeranks.comms.atomics", "closeranks.collectives.node_kernels"
-)
+def exported(name: str) -> tuple[Callable[..., bool], Any]:
+    """Give a kernel by its name, and its signature."""
+    kernels = (barrier, bcast, reduce, allgather, alltoall, reduce_scatter_block)
+    found = {kernel.__name__: kernel for kernel in kernels}
+    return found[name], types.boolean(*(types.int64,) * 5)

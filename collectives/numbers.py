@@ -6,19 +6,23 @@ others the loop knows who waits for them, and hands them back to Python.
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives import bound as ways
-from closeranks.collectives import code_store, sweep
+from closeranks.collectives import sweep_words as sweep
 from closeranks.collectives import table as columns
 from closeranks.collectives.block import INPUT, OUTPUT
 from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.handles import addresses, handle
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.pointers import error_place, is_wide, pointers
+from closeranks.comms import code_store
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -69,9 +73,9 @@ class Layout:
     Attributes
     ----------
     state, rows, following, steps, flights, requests, counts : ndarray
-        Arguments of `closeranks.collectives.sweep.advance`, in its order.
-    arrays : tuple of ndarray
-        The same.
+        What `closeranks.collectives.sweep.advance` reads and writes.
+    place : int
+        Where their addresses stand: what the loop is given.
     """
 
     def __init__(self, bound: Bound) -> None:
@@ -90,10 +94,20 @@ class Layout:
         self._write_names(bound)
         self._first_state, self._first_steps = self.state.copy(), np.zeros_like(self.steps)
         self._write_first(bound)
-        self.arrays = (
+        self._frame = self._write_frame()
+        self.place = self._frame.ctypes.data
+
+    def _write_frame(self) -> Numbers:
+        """Tell where all arrays lie."""
+        arrays = (
             self.state, self.rows, self.following, self.steps, self.flights, self.requests,
             self.counts,
         )  # fmt: skip
+        frame = np.zeros(sweep.FRAME, np.int64)
+        frame[: len(arrays)] = [array.ctypes.data for array in arrays]
+        frame[sweep.STEPS], frame[sweep.SUCCESSORS] = len(self.rows), len(self.following)
+        frame[sweep.FLIGHTS], frame[sweep.N_HANDLES] = self.flights.shape[1], len(self.requests)
+        return frame
 
     def reset(self, bound: Bound, first_tag: int) -> None:
         """Make ready for an execution; looks whether other memory was attached."""
@@ -317,24 +331,17 @@ def _combine(bound: Bound) -> int:
     return 0 if found is None else found.pair
 
 
-def warm_up() -> None:
-    """Load the loop for this library's handles, and run no steps at all.  Local."""
-    nothing = _nothing()
-    code_store.compiled(sweep.advance, code_store.types_of(nothing))
-    sweep.advance(*nothing)
+@cache
+def load_loop() -> Callable[[int], int]:
+    """Load the loop for this library's handles, compiled if need be.  Local."""
+    address = code_store.address_of(*_loop())
+    return code_store.function_at(address, 1, ctypes.c_int64)
 
 
-def is_stored() -> bool:
+def loop_is_stored() -> bool:
     """Whether the loop lies on disk, ready to be loaded.  Local."""
-    return code_store.is_stored(sweep.advance, code_store.types_of(_nothing()))
+    return code_store.is_stored(*_loop())
 
 
-def _nothing() -> tuple[NDArray[Any], ...]:
-    """Make the arrays of a plan without steps."""
-    state, kind = np.zeros(sweep.STATES, np.int64), np.int64 if is_wide() else np.int32
-    state[sweep.FINISH] = -1
-    return (
-        state, np.zeros((0, sweep.WIDTH), np.int64), np.zeros(0, np.int64),
-        np.zeros((sweep.ROWS, 0), np.int64), np.zeros((2, 0), np.int64),
-        np.zeros(sweep.FIRST, kind), np.zeros(1, np.int32),
-    )  # fmt: skip
+def _loop() -> tuple[str, str]:
+    return "closeranks.collectives.sweep", "wide" if is_wide() else "narrow"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives import choose, context, interpreter, native, near, readers, reductions
+from closeranks.collectives import choose, context, interpreter, native, readers, reductions
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
 from closeranks.collectives.catalogue import find
@@ -23,7 +23,7 @@ from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.library_run import follow
-from closeranks.collectives.near import Near
+from closeranks.collectives.near import Nears
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
 from closeranks.collectives.relay import Relay, in_time
@@ -82,7 +82,7 @@ class Service:
         self.plain, self.family, self.chooser = plain, family, chooser
         self.rank, self.size = plain.rank, plain.size
         self.shortcuts, self.counters = shortcuts, Counters()
-        self._nears: dict[tuple[Any, ...], Near] = {}
+        self._nears = Nears(lambda: self.world)
         self._open_world, self._shut = open_world, False
         family.admit(shortcuts)
 
@@ -186,7 +186,7 @@ class Service:
                 demand, lambda: native.ready(self.plain, native.hand_over(demand, straight=True))
             )
         if name == SHARED and deadline is None:
-            way = self._near(demand)
+            way = self._nears.of(demand)
             if way is not None:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
                 quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
@@ -379,19 +379,9 @@ class Service:
         size = size_of(demand)
         if name == NATIVE and size is not None:
             self.shortcuts.learn(demand.operation, size)
-        way = self._near(demand) if name == SHARED else None
+        way = self._nears.of(demand) if name == SHARED else None
         if way is not None and size is not None:
             self.shortcuts.learn_near(demand.operation, size, way)
-
-    def _near(self, demand: Demand) -> Near | None:
-        """Give the short way into node memory, where there is one."""
-        if not near.is_near(self.world, demand):
-            return None
-        key = (demand.operation, demand.nbytes, id(demand.op), demand.root, near.dtypes(demand))
-        found = self._nears.get(key)
-        if found is None:
-            found = self._nears[key] = Near(self.world, demand)
-        return found
 
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)

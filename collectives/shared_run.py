@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives import code_store
 from closeranks.collectives.combiners import Combiner, combiner_of
 from closeranks.collectives.look import Look, Poll
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.script import Leaf
+from closeranks.comms import code_store
 
 if TYPE_CHECKING:
     from closeranks.collectives.execute import Execution
@@ -35,8 +35,7 @@ SHORT_BYTES = 4096
 def kernel_for(operation: str, nbytes: int) -> Kernel:
     """Return the kernel of an operation.
 
-    Local.  Imports Numba; the first call in a process compiles it, or loads what
-    was compiled before.
+    Local.  The first call in a process loads it, compiling it where nobody has.
 
     Parameters
     ----------
@@ -53,21 +52,16 @@ def kernel_for(operation: str, nbytes: int) -> Kernel:
     """
     if operation == "allreduce":
         short = nbytes <= SHORT_BYTES
-        return _kernel("allreduce_one_shot" if short else "allreduce_two_shot")
-    return _kernel(operation)
+        return load_kernel("allreduce_one_shot" if short else "allreduce_two_shot")
+    return load_kernel(operation)
 
 
 @cache
-def _kernel(name: str) -> Kernel:
-    """Load a kernel by its name."""
-    with code_store.loading():
-        from numba import types
-
-        from closeranks.collectives import node_kernels, node_moves
-
-        home = node_kernels if name.startswith("allreduce") else node_moves
-        kernel: Kernel = code_store.compiled(getattr(home, name), (types.int64,) * 5)
-        return kernel
+def load_kernel(name: str) -> Kernel:
+    """Load a kernel by its name.  Local."""
+    home = "node_kernels" if name.startswith("allreduce") else "node_moves"
+    address = code_store.address_of(f"closeranks.collectives.{home}", name)
+    return code_store.function_at(address, 5)
 
 
 def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:

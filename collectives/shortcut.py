@@ -19,12 +19,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
-from numpy.typing import NDArray
 
 from closeranks.collectives import interpreter
+from closeranks.collectives.known_sizes import KnownSizes, empty_table, row_of
 from closeranks.collectives.shortcut_record import Record, is_readable, record_of
+from closeranks.collectives.shortcut_words import CODE
+from closeranks.comms import code_store
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
@@ -91,8 +92,6 @@ RULES: Final[dict[str, Rule]] = {
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
 }
-#: So many kinds of calls of one size may be kernels'.
-_MOST_KINDS: Final = 8
 #: So many of what `Shortcuts.quick` makes are kept: each has a table of its own.
 _MOST_QUICK: Final = 32
 
@@ -128,10 +127,7 @@ class Shortcuts:
 
     def __init__(self, member: MPI.Intracomm) -> None:
         self._member = weakref.ref(member)
-        self._sizes: dict[str, set[int]] = {name: set() for name in RULES}
-        self._tables: dict[str, NDArray[np.int64]] = {}
-        self._past: Counter[str] = Counter()
-        self._nears: dict[tuple[str, int], list[Near]] = {}
+        self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._allowed = False
@@ -139,7 +135,7 @@ class Shortcuts:
 
     def is_known(self, operation: str, nbytes: int | None) -> bool:
         """Tell whether calls of a size are the library's.  Local."""
-        return nbytes in self._sizes[operation]
+        return self._known[operation].is_library(nbytes)
 
     def learn(self, operation: str, nbytes: int) -> None:
         """Note that calls of a size are the library's.  Local.
@@ -151,9 +147,8 @@ class Shortcuts:
         nbytes : int
             What its `Rule` tells, 0 where it tells none.
         """
-        self._sizes[operation].add(nbytes)
-        if (operation, nbytes) not in self._nears:
-            self._write(operation, nbytes, 0)
+        self._known[operation].learn(nbytes)
+        self._install(operation)
 
     def learn_near(self, operation: str, nbytes: int, near: Near) -> None:
         """Note that calls of a kind are a kernel's.  Local.
@@ -167,24 +162,8 @@ class Shortcuts:
         near : Near
             Runs them; stays alive with this.
         """
-        known = self._nears.setdefault((operation, nbytes), [])
-        if near not in known and len(known) < _MOST_KINDS:
-            if known:
-                known[-1].followed_by(near)
-            known.append(near)
-        self._write(operation, nbytes, known[0].address)
-
-    def _write(self, operation: str, nbytes: int, entry: int) -> None:
-        """Let the machine code know a size."""
-        if not self._allowed or not _is_possible():
-            return
+        self._known[operation].learn_near(nbytes, near)
         self._install(operation)
-        row = self._tables[operation][_slot(nbytes)]
-        if row[0] == nbytes:
-            row[2] = entry
-            return
-        self._past[operation] += int(row[1])  # what stood there goes the long way, and comes back
-        row[:] = nbytes, 0, entry
 
     def quick(self, operation: str, nbytes: int | None, near: Near) -> Callable[..., object]:
         """Give what later calls of a kind will be, for a trial.  Local.
@@ -210,22 +189,22 @@ class Shortcuts:
         if known is None:
             if len(self._quick) == _MOST_QUICK:
                 self._quick.clear()
-            table = _empty_table()
-            table[_slot(nbytes)] = nbytes, 0, near.address
+            table = empty_table()
+            row_of(table, nbytes)[:] = nbytes, 0, near.address
             record = record_of(member, RULES[operation], table)
             known = self._quick[near] = _builtin(member, operation.capitalize(), _not_known, record)
         return known
 
-    def calls(self) -> dict[tuple[str, str], int]:
+    def calls(self) -> Counter[tuple[str, str]]:
         """Count the calls that took a shortcut, by operation and algorithm.  Local."""
-        found = {
-            (name, "native"): self._past[name] + int(table[:, 1].sum())
-            for name, table in self._tables.items()
-        }
-        for (name, _), nears in self._nears.items():
-            counted = found.get((name, "shared"), 0)
-            found[name, "shared"] = counted + sum(near.calls for near in nears)
-        return found
+        return Counter(
+            {
+                (operation, algorithm): calls
+                for operation, known in self._known.items()
+                for algorithm, calls in known.calls().items()
+                if calls
+            }
+        )
 
     def allow(self, allowed: bool) -> None:
         """Let known calls go straight, or none.  Local.
@@ -235,15 +214,12 @@ class Shortcuts:
         """
         self._allowed = allowed
         if allowed:
-            for operation, sizes in self._sizes.items():
-                for nbytes in sizes:
-                    self._write(operation, nbytes, 0)
-            for (operation, nbytes), nears in self._nears.items():
-                self._write(operation, nbytes, nears[0].address)
+            for operation, known in self._known.items():
+                if known:
+                    self._install(operation)
             return
-        for operation, table in self._tables.items():
-            self._past[operation] += int(table[:, 1].sum())
-            table[:] = _empty_table()
+        for known in self._known.values():
+            known.shut()
         member = self._member()
         for method in self._methods.values() if member is not None else ():
             del member.__dict__[method]
@@ -251,12 +227,11 @@ class Shortcuts:
         self.probes.clear()
 
     def _install(self, operation: str) -> None:
-        """Replace a method, unless a class derived from ours has its own."""
+        """Replace a method where that may be, unless a derived class has its own."""
         member, method = self._member(), operation.capitalize()
-        if operation in self.probes or member is None:
+        if not self._allowed or operation in self.probes or member is None or not _is_possible():
             return
-        table = self._tables.setdefault(operation, _empty_table())
-        record = record_of(member, RULES[operation], table)
+        record = record_of(member, RULES[operation], self._known[operation].open())
         self.probes[operation] = _builtin(member, method, _not_known, record)
         ours = getattr(type(member), method)
         if ours.__module__.startswith("closeranks.collectives."):
@@ -288,21 +263,6 @@ def size_of(demand: Demand) -> int | None:
     return demand.nbytes
 
 
-def _empty_table() -> NDArray[np.int64]:
-    """Make a table of no sizes."""
-    from closeranks.collectives.shortcut_words import ROW, SLOTS
-
-    return np.full((SLOTS, ROW), (-1, 0, 0), np.int64)
-
-
-def _slot(nbytes: int) -> int:
-    """Give the only row where a size may stand."""
-    from closeranks.collectives.shortcut_code import slot_of
-
-    slot: int = slot_of(nbytes)
-    return slot
-
-
 def _not_known(*_: object, **__: object) -> object:
     return NotImplemented
 
@@ -327,10 +287,8 @@ def _builtin(
 @cache
 def _definition(method: str) -> _Method:
     """Describe a function to the interpreter, which keeps the description for good."""
-    from closeranks.collectives.shortcut_code import address
-
     doc = f"{method}(...): see closeranks.collectives.communicator.Communicator.{method}"
-    return _Method(method.encode(), address(), _FLAGS, doc.encode())
+    return _Method(method.encode(), code_store.address_of(*CODE), _FLAGS, doc.encode())
 
 
 def _is_possible() -> bool:

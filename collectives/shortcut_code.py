@@ -7,13 +7,20 @@ functions of its C interface, whose addresses stand in the record.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import numba
 from numba import types
 
-from closeranks.collectives import code_store
+from closeranks.collectives.shortcut_calls import (
+    call0,
+    call1,
+    call4,
+    is_true,
+    kernel5,
+    set_word,
+    word,
+)
 from closeranks.collectives.shortcut_specs import length, number, on_host, place, vector
 from closeranks.collectives.shortcut_words import (
     ARRAY,
@@ -69,7 +76,6 @@ from closeranks.collectives.shortcut_words import (
     SECOND,
     SHAPE_AT,
     SIZED,
-    SLOTS,
     SUM,
     TYPE,
     UNREADABLE,
@@ -77,28 +83,19 @@ from closeranks.collectives.shortcut_words import (
     VECTORCALL,
     WHOLE,
     WRITABLE,
-    call0,
-    call1,
-    call4,
-    is_true,
-    kernel5,
-    set_word,
-    word,
+    slot_of,
 )
 
-_compiled: Callable[..., Any] = numba.njit(cache=True)
+_compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 
 
-@_compiled
-def slot_of(nbytes: int) -> int:
-    """Give the only slot where a size may stand."""
-    return (nbytes ^ nbytes >> 8 ^ nbytes >> 16) % SLOTS
+_slot_of = _compiled(slot_of)
 
 
 @_compiled
 def find(record: int, nbytes: int) -> int:
     """Give the place of a known size; -1 if it is not known."""
-    at = place(record, KNOWN) + 8 * ROW * slot_of(nbytes)
+    at = place(record, KNOWN) + 8 * ROW * _slot_of(nbytes)
     return at if word(at) == nbytes else -1
 
 
@@ -291,12 +288,6 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     return call4(place(record, VECTORCALL), ours, args, nargs, names)
 
 
-@cache
-def address() -> int:
-    """Give the address of `shortcut`, compiled or loaded; good for good."""
-    return code_store.address_of(code_store.compiled(shortcut, (types.int64,) * 4))
-
-
-code_store.all_stale_with(
-    __name__, "closeranks.collectives.shortcut_words", "closeranks.collectives.shortcut_specs"
-)
+def exported(name: str) -> tuple[Callable[..., int], Any]:
+    """Give the function that a builtin's description names, and its signature."""
+    return {"shortcut": shortcut}[name], types.int64(*(types.int64,) * 4)

@@ -12,6 +12,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.native import UNREADABLE
 
 Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -59,8 +60,6 @@ def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int6
     tuple of ndarray
         The record, and the table, which it needs to stay alive.
     """
-    from closeranks.collectives import shortcut_words as code
-
     record = np.zeros(code.RECORD, np.int64)
     record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
     record[code.NBYTES : code.PLAIN] = list(map(id, _OBJECTS))
@@ -109,8 +108,6 @@ def is_readable() -> bool:
 
 def _knows_arrays(array: NDArray[np.float64]) -> bool:
     """Whether all that the code reads of an array lies where it looks for it."""
-    from closeranks.collectives import shortcut_words as code
-
     word, half = ctypes.c_int64.from_address, ctypes.c_int32.from_address
     place = id(array)
     return (

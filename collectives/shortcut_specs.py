@@ -11,7 +11,7 @@ from typing import Any
 
 import numba
 
-from closeranks.collectives import code_store
+from closeranks.collectives.shortcut_calls import call1, call2, is_true, word
 from closeranks.collectives.shortcut_words import (
     ARRAY,
     AS_SSIZE,
@@ -32,13 +32,9 @@ from closeranks.collectives.shortcut_words import (
     TUPLE,
     TYPE,
     VIEWABLE,
-    call1,
-    call2,
-    is_true,
-    word,
 )
 
-_compiled: Callable[..., Any] = numba.njit(cache=True)
+_compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 
 
 @_compiled
@@ -155,6 +151,3 @@ def on_host(record: int, args: int, nargs: int) -> bool:
         if buffer != place(record, NONE) and not is_true(place(record, VIEWABLE), buffer):
             return False
     return True
-
-
-code_store.all_stale_with(__name__, "closeranks.collectives.shortcut_words")

@@ -15,6 +15,7 @@ import numpy as np
 
 from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.node_memory import NEVER, STREAMING, NodeMemory
+from closeranks.collectives.node_words import STREAM
 from closeranks.collectives.shared_run import kernel_for
 from closeranks.comms.wait import wait
 
@@ -54,8 +55,6 @@ def settle_streaming(memory: NodeMemory, node: MPI.Intracomm) -> bool:
 
 def _typical_s(memory: NodeMemory, node: MPI.Intracomm) -> list[float]:
     """Median time of an all-reduce whose copies never, or always, stream."""
-    from closeranks.collectives.node_kernels import STREAM
-
     kernel = kernel_for("allreduce", NBYTES)
     combiner = combiner_of("SUM", np.dtype(np.float32))
     frames = [memory.fresh_frame(combiner, 4) for _ in range(2)]

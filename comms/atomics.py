@@ -38,10 +38,32 @@ def _place(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signatu
     return types.CPointer(types.int64)(types.int64), code
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit
 def array_at(address: int, length: int) -> Any:
     """View int64 numbers at an address as an array."""
     return _carray(_place(address), (length,))
+
+
+@numba.njit
+def table_at(address: int, rows: int, columns: int) -> Any:
+    """View int64 numbers at an address as a table."""
+    return _carray(_place(address), (rows, columns))
+
+
+@_intrinsic
+def _int_place(context: Any, address: Any) -> Any:  # noqa: ARG001
+    """Point at an int32."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.inttoptr(arguments[0], _I32.as_pointer())
+
+    return types.CPointer(types.int32)(types.int64), code
+
+
+@numba.njit
+def ints_at(address: int, length: int) -> Any:
+    """View int32 numbers at an address as an array."""
+    return _carray(_int_place(address), (length,))
 
 
 @_intrinsic

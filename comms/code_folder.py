@@ -1,39 +1,73 @@
-"""Where compiled code is kept, if Numba finds no place by itself.
+"""Where compiled code is kept: a folder that nobody else may write.
 
-A container may be read-only, and a user without a home.  Then the code lies in
-a folder of this user alone, in the system's folder for temporary files.
+A container may be read-only, and a user without a home: then it is a folder in
+the system's place for temporary files.
 """
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
 
-from closeranks.comms.shared_file import folder
+from closeranks.comms import shared_file
+from closeranks.comms.settings import PREFIX, setting
+from closeranks.errors import Unavailable, UsageError
 
 
 @cache
-def settle_code_folder() -> None:
-    """Make sure that Numba can keep what it compiles.  Local; imports Numba.
+def folder() -> Path | None:
+    """Give the folder for compiled code, made if need be.
 
-    Called before a module that has code to be kept is imported.
+    Local.
+
+    Returns
+    -------
+    Path or None
+        That of ``CLOSERANKS_CODE``, else ``closeranks`` in the user's caches, else
+        one in the folder for temporary files; None where none can be trusted:
+        who may write there could run what he likes.
 
     Raises
     ------
-    Unavailable
-        If there is no place to write at all.
+    UsageError
+        If ``CLOSERANKS_CODE`` cannot be trusted.
     """
-    import numba
-    from numba.core.caching import FunctionCache
-
-    config: Any = numba.config
+    named = setting("CODE")
+    if named:
+        if _is_safe(Path(named)):
+            return Path(named)
+        raise UsageError(f"{PREFIX}CODE", f"{named}: no folder, or one that others may write",
+                         "chmod go-w it, name another one, or none")  # fmt: skip
+    with suppress(RuntimeError):  # a user without a home
+        place = _caches() / "closeranks"
+        if _is_safe(place):
+            return place
     try:
-        FunctionCache(_probe)  # type: ignore[no-untyped-call]
-    except RuntimeError:  # neither beside the package nor in the user's home
-        config.CACHE_DIR = str(folder(Path(gettempdir())) / "numba")
+        return shared_file.folder(Path(gettempdir()))
+    except Unavailable:
+        return None
 
 
-def _probe() -> None:
-    """Stand for the functions of this package."""
+def _caches() -> Path:
+    """Name the user's folder for what can be made again."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
+
+
+def _is_safe(place: Path) -> bool:
+    """Whether a folder is there, made if need be, that no other user may change."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = place.stat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid in (0, os.getuid())
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        and os.access(place, os.R_OK | os.X_OK)
+    )

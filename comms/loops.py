@@ -1,8 +1,7 @@
 """Compiled loops that copy runs between two strided places.
 
-Importing this imports Numba, so `closeranks.comms.packing` does it when there
-is enough to copy.  A loop is compiled for each length of run when it is first
-needed, and kept on disk where Numba finds a folder it may write.
+Importing this imports Numba; nobody does but who compiles it.  A loop is
+compiled for each length of run when it is first needed.
 
 What bounds them is memory: runs that are a few lines or a page apart defeat
 the processor's own prefetching, hence `ahead`.
@@ -11,7 +10,6 @@ the processor's own prefetching, hence `ahead`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 from llvmlite import ir
@@ -19,13 +17,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-#: Longest run that is copied by loads and stores; longer ones by memcpy.
-LONGEST = 64
 _PREFETCH = "llvm.prefetch"
 _L2 = 2  # locality of the prefetch: L1 is too small for what is fetched ahead
-#: From here on all runs meet in few sets of the first cache: memcpy then does better
-#: than loops that have many runs on their way.
-_PAGE = 4096
 _WORD = 3  # binary logarithm of the longest word that is gathered in fours
 _BYTE = ir.IntType(8)
 #: Where an ndarray keeps its pointer: the first field after the head of an object, in
@@ -121,7 +114,7 @@ def _reading(typing: Any, address: Any) -> Any:
 
 #: Numba's decorators change what a function takes, which no annotation tells.
 _intrinsic: Any = intrinsic
-_njit: Any = njit
+_njit: Any = njit(error_model="numpy")
 _move, _gather, _copy = _intrinsic(_moving), _intrinsic(_gathering), _intrinsic(_copying)
 _fetch, _read = _intrinsic(_fetching), _intrinsic(_reading)
 
@@ -179,6 +172,7 @@ def _near(unit, tail, n, target, t, source, s):  # type: ignore[no-untyped-def]
             _move(unit, target, i * t, source, i * s)
 
 
+@_njit
 def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of ``w = 2**len(unit)`` to ``2 * w`` bytes.
 
@@ -202,6 +196,7 @@ def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unt
                 _near(unit, tail, n0, target, t0, source, s0)
 
 
+@_njit
 def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of any length; the first lines of those ahead are asked for before."""
     run, ahead = _read(plan + 8 * len(unit)), _read(plan + 8)
@@ -221,41 +216,29 @@ def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unty
                 _copy(target + i * t0, source + i * s0, run)
 
 
-@cache
-def compiled(run: int, stride: int) -> tuple[Callable[..., None], tuple[None, ...]]:
-    """Compile the loops over runs of a length, or load them.
+def exported(name: str) -> tuple[Callable[..., None], Any]:
+    """Give the loops over runs of a length, and their signature.
 
     Parameters
     ----------
-    run : int
-        Bytes, at least 1.
-    stride : int
-        Bytes from run to run in the innermost loop.
+    name : str
+        As `closeranks.comms.packing` tells: "long", or "short" and the binary
+        logarithm of the length.
 
     Returns
     -------
     function : callable
-        Takes the word, the address of the plan, then ``id`` of the target
-        array and bytes from its first element, then the same of the source.
-        The plan is 11 int64: the run, how many runs ahead to fetch, and count,
-        target stride and source stride of three loops, outermost first.
-    word : tuple
-        Its length alone matters, and only to the compiler.
+        Takes the address of the plan, then ``id`` of the target array and bytes
+        from its first element, then the same of the source.  The plan is 11
+        int64: the run, how many runs ahead to fetch, and count, target stride
+        and source stride of three loops, outermost first.
+    signature : numba signature
+        Five int64.
     """
-    if run > LONGEST or (run > 1 << _WORD and abs(stride) >= _PAGE):
-        return _entry(0, _long), ()
-    words = run.bit_length() - 1
-    return _entry(words, _short), (None,) * words
+    loop = _long if name == "long" else _short
+    unit = (None,) * int(name.removeprefix("short") if loop is _short else 0)
 
+    def run(plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
+        loop(unit, plan, target_array, t, source_array, s)
 
-@cache
-def _entry(words: int, function: Callable[..., None]) -> Callable[..., None]:
-    """Give the entry point for one signature: calls need not look for the type."""
-    signature = (types.UniTuple(types.none, words), *(types.int64,) * 5)
-    try:
-        dispatcher = _njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder to write to
-        dispatcher = _njit(nogil=True)(function)
-    dispatcher.compile(signature)
-    entry: Callable[..., None] = dispatcher.overloads[signature].entry_point
-    return entry
+    return run, types.void(*(types.int64,) * 5)

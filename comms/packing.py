@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms import code_store
 from closeranks.comms.arrays import Bytes
-from closeranks.comms.code_folder import settle_code_folder
 from closeranks.comms.strided import Block, Shape, entries, of_layout
 from closeranks.comms.typemap import typemap
 
@@ -35,8 +35,16 @@ _AHEAD: Final = 64
 #: Beyond this distance so many lines fall into too few sets of the cache.
 _TOO_FAR: Final = 16384
 
-#: Function, word and plan of `closeranks.comms.loops`, and what keeps the plan alive.
-Way = tuple[Callable[..., None], tuple[None, ...], int, NDArray[np.int64]]
+#: Longest run that is copied by loads and stores; longer ones by memcpy.
+_LONGEST: Final = 64
+#: From here on all runs meet in few sets of the first cache: memcpy then does better
+#: than loops that have many runs on their way.
+_PAGE: Final = 4096
+#: Longest word that is gathered in fours, bytes.
+_WORD: Final = 8
+
+#: Function and plan of `closeranks.comms.loops`, and what keeps the plan alive.
+Way = tuple[Callable[..., None], int, NDArray[np.int64]]
 
 
 def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
@@ -61,7 +69,7 @@ def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
     if way is None:
         np.copyto(out.view(array.dtype).reshape(part.shape), part)
     else:
-        way[0](way[1], way[2], id(out), 0, id(part), 0)
+        way[0](way[1], id(out), 0, id(part), 0)
 
 
 def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
@@ -86,7 +94,7 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
     if way is None:
         part[...] = data.view(array.dtype).reshape(part.shape)
     else:
-        way[0](way[1], way[2], id(part), 0, id(data), 0)
+        way[0](way[1], id(part), 0, id(data), 0)
 
 
 def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> Block | None:
@@ -138,7 +146,7 @@ def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
     """
     way = _gathering(block)
     if way is not None:
-        way[0](way[1], way[2], id(out), 0, id(memory), shift + block.start)
+        way[0](way[1], id(out), 0, id(memory), shift + block.start)
     return way is not None
 
 
@@ -165,7 +173,7 @@ def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
     """
     way = _scattering(block)
     if way is not None:
-        way[0](way[1], way[2], id(memory), shift + block.start, id(data), 0)
+        way[0](way[1], id(memory), shift + block.start, id(data), 0)
     return way is not None
 
 
@@ -206,14 +214,23 @@ def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
     """Choose the function for a block and write its plan."""
     if block.nbytes < LEAST or len(loops) > _LOOPS or not _arrays_are_known():
         return None
-    settle_code_folder()
-    from closeranks.comms.loops import compiled
-
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
     numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]
     plan = np.array(numbers, np.int64)
     stride = block.strides[-1] if loops else 0
-    return (*compiled(block.run, stride), plan.ctypes.data, plan)
+    return _loop(block.run, stride), plan.ctypes.data, plan
+
+
+def _loop(run: int, stride: int) -> Callable[..., None]:
+    """Load the loops over runs that lie so far apart in the innermost one."""
+    long = run > _LONGEST or (run > _WORD and abs(stride) >= _PAGE)
+    return _loaded("long" if long else f"short{run.bit_length() - 1}")
+
+
+@cache
+def _loaded(name: str) -> Callable[..., None]:
+    address = code_store.address_of("closeranks.comms.loops", name)
+    return code_store.function_at(address, 5, None)
 
 
 @cache

@@ -18,6 +18,7 @@ SETTINGS: Mapping[str, str] = {
     "CHECK": "1: compare the arguments of all ranks at every call",
     "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
     "TUNING": "path of a table of algorithms, or of one that closeranks tune wrote",
+    "CODE": "folder where compiled code is kept; default: closeranks in the user's caches",
     "RUN": "name of this run, where no SLURM job names it",
     "SITE": "name of the site this node stands in",
     "NIC": "network interface of this process",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from closeranks.comms.code_folder import folder
 from closeranks.jobs.finding import Finding
 
 _REQUIRED = (
@@ -80,14 +81,17 @@ def _hdf5() -> Finding:
 
 
 def _numba() -> Finding:
-    """Check that numba can compile for this processor."""
+    """Check that numba can compile for this processor, and where its code is kept."""
     try:
         import numba
 
         numba.njit("int64(int64)")(_successor)
+        kept = folder()
     except Exception as wrong:  # whatever a compiler raises is the finding
         return Finding("numba", "fail", f"{type(wrong).__name__}: {wrong}", "reinstall numba")
-    return Finding("numba", "ok", f"{numba.__version__}, llvmlite {_version('llvmlite')}")
+    where = f"code kept in {kept}" if kept else "no place to keep code: every process compiles"
+    said = f"{numba.__version__}, llvmlite {_version('llvmlite')}, {where}"
+    return Finding("numba", "ok" if kept else "warn", said, "" if kept else "set CLOSERANKS_CODE")
 
 
 def _successor(number: int) -> int:

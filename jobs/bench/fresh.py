@@ -33,8 +33,8 @@ def _start() -> tuple[dict[str, float], int]:
     stamps = [time.perf_counter()]
     import numpy as np
 
-    from closeranks.collectives.code_store import spent_s
     from closeranks.collectives.init import init
+    from closeranks.comms.code_store import spent_s
 
     spent = [0.0, spent_s()]
     stamps.append(time.perf_counter())

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closeranks.collectives import node_kernels as kernels
-from closeranks.collectives import node_moves
+from closeranks.collectives import node_words as kernels
 from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.node_memory import NEVER
+from closeranks.collectives.shared_run import load_kernel
 
 DESK = 1024
 ITEM = 8
@@ -70,8 +70,7 @@ def play(node: Node, name: str, n: int, root: int) -> None:
     wide = name in ("alltoall", "reduce_scatter_block")
     given_ = [numbers(rank, n * size if wide else n) for rank in range(size)]
     taken = [np.full(n * size, -1, np.int64) for _ in range(size)]
-    module = kernels if name.startswith("allreduce") else node_moves
-    kernel = getattr(module, name)
+    kernel = load_kernel(name)
     with ThreadPoolExecutor(size) as pool:
         jobs = [
             pool.submit(node.run, rank, kernel, given_[rank], taken[rank], nbytes, root)
@@ -139,7 +138,7 @@ def test_in_place() -> None:
     data = [numbers(rank, 500) for rank in range(3)]
     total = np.sum(data, axis=0)
     with ThreadPoolExecutor(3) as pool:
-        kernel = kernels.allreduce_two_shot
+        kernel = load_kernel("allreduce_two_shot")
         jobs = [pool.submit(node.run, r, kernel, x, x, x.nbytes, 0) for r, x in enumerate(data)]
         for job in jobs:
             job.result(timeout=60)
@@ -151,6 +150,6 @@ def test_a_kernel_comes_back_when_others_do_not_come() -> None:
     x = numbers(0, 10)
     places = (one.ctypes.data for one in (node.frames[0], node.states[0], x, x))
     arguments = (*places, x.nbytes)
-    assert not kernels.allreduce_two_shot(*arguments)
+    assert not load_kernel("allreduce_two_shot")(*arguments)
     node.abort[0] = 1
-    assert not kernels.allreduce_two_shot(*arguments)
+    assert not load_kernel("allreduce_two_shot")(*arguments)

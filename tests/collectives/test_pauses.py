@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("numba")
 
 from closeranks.collectives import sweep
+from closeranks.collectives import sweep_words as at
 
 _ENTERED_S = 1000.0
 
@@ -37,14 +38,14 @@ class _Clock:
         return 0
 
     def state(self, pause_us: int, patience_ns: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        made = np.zeros(sweep.STATES, np.int64)
-        places = (sweep.CLOCK, sweep.SLEEP, sweep.YIELD)
+        made = np.zeros(at.STATES, np.int64)
+        places = (at.CLOCK, at.SLEEP, at.YIELD)
         for place, function in zip(places, self._functions, strict=True):
             made[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
-        made[sweep.PATIENCE_NS], made[sweep.SPIN_NS] = patience_ns, 30_000
-        made[sweep.PAUSE_US], made[sweep.N_REQUESTS] = pause_us, 1
-        made[sweep.WANTED] = self._wanted.ctypes.data
-        made[sweep.SINCE] = int(_ENTERED_S * 1e6)
+        made[at.PATIENCE_NS], made[at.SPIN_NS] = patience_ns, 30_000
+        made[at.PAUSE_US], made[at.N_REQUESTS] = pause_us, 1
+        made[at.WANTED] = self._wanted.ctypes.data
+        made[at.SINCE] = int(_ENTERED_S * 1e6)
         return made
 
 

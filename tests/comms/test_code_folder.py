@@ -1,48 +1,64 @@
-"""Compiled code finds a place where neither the package nor a home can be written."""
+"""Compiled code finds a place where a user has no home, and none that strangers may write."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("numba")
-
-_PROGRAM = """
-import numba.core.caching as caching
-for name in dir(caching):
-    if name.endswith(("InTreeCacheLocator", "UserWideCacheLocator", "FsAgnostic")):
-        def refuse(self):
-            raise OSError("read-only")
-        getattr(caching, name).ensure_cache_path = refuse
-from closeranks.comms.code_folder import settle_code_folder
-settle_code_folder()
-from closeranks.comms import atomics
-import numba
-
-@numba.njit(cache=True)
-def twice(x):
-    return 2 * x
-
-assert twice(3) == 6
-print(numba.config.CACHE_DIR)
-"""
+from closeranks.comms import code_folder
+from closeranks.errors import UsageError
 
 
-def test_a_read_only_package_keeps_its_code_elsewhere(tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(_PROGRAM)
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    done = subprocess.run(
-        [sys.executable, program], env=environment, text=True, capture_output=True, timeout=100,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    folder = Path(done.stdout.strip())
-    assert folder.parent == tmp_path / f"closeranks-{os.getuid()}"
-    assert list(folder.rglob("*twice*.nbi"))
-    assert folder.parent.stat().st_mode & 0o077 == 0
+def settled() -> Path | None:
+    return code_folder.folder.__wrapped__()
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a home and a folder for temporary files."""
+    for name in ("home", "tmp"):
+        (tmp_path / name).mkdir(mode=0o755)
+    monkeypatch.delenv("CLOSERANKS_CODE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(code_folder, "gettempdir", lambda: str(tmp_path / "tmp"))
+    return tmp_path
+
+
+def test_it_is_in_the_users_caches(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settled() == places / "home" / ".cache" / "closeranks"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(places / "caches"))
+    assert settled() == places / "caches" / "closeranks"
+
+
+def test_a_home_that_is_none_or_everybodys_is_left_alone(places: Path) -> None:
+    temporary = places / "tmp" / f"closeranks-{os.getuid()}"
+    (places / "home" / ".cache").touch()
+    assert settled() == temporary
+    (places / "home" / ".cache").unlink()
+    (places / "home" / ".cache" / "closeranks").mkdir(parents=True)
+    (places / "home" / ".cache" / "closeranks").chmod(0o777)
+    assert settled() == temporary
+    assert temporary.stat().st_mode & 0o077 == 0
+
+
+def test_where_no_place_can_be_trusted_nothing_is_kept(places: Path) -> None:
+    (places / "home" / ".cache").touch()
+    (places / "tmp" / f"closeranks-{os.getuid()}").touch()
+    assert settled() is None
+
+
+def test_a_setting_names_it(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOSERANKS_CODE", str(places / "own"))
+    assert settled() == places / "own"
+
+
+def test_one_that_others_may_write_is_refused(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOSERANKS_CODE", str(places / "tmp"))
+    (places / "tmp").chmod(0o777)
+    with pytest.raises(UsageError, match="others may write"):
+        settled()

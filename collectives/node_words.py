@@ -1,0 +1,55 @@
+"""Where kernels in node memory find what they need, and how that is laid out.
+
+What stands here is compiled into `closeranks.collectives.node_kernels` and
+`closeranks.collectives.node_moves`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Columns of a frame (int64): what a kernel needs to know.
+SIZE: Final = 0  # ranks of the node
+RANK: Final = 1  # this one
+FLAGS: Final = 2  # address of the counters
+DESKS: Final = 3  # address of the first desk
+DESK: Final = 4  # bytes of a desk, a multiple of every element
+TRAYS: Final = 5  # address of the first tray
+TRAY: Final = 6  # bytes of a tray
+ABORT: Final = 7  # address of the abort word
+YIELD: Final = 8  # address of sched_yield
+SPINS: Final = 9  # looks before the first yield
+YIELDS: Final = 10  # yields before giving the thread back
+ITEM: Final = 11  # bytes of an element
+PAIR: Final = 12  # addresses of the combiner's functions, in its order
+THREE: Final = 13
+WIDE_PAIR: Final = 14  # the same into float32, 0 where there is no need
+WIDE_THREE: Final = 15
+NARROW: Final = 16  # back from float32
+ROOT: Final = 17  # rank of the root, where there is one
+SCRATCH: Final = 18  # address of a block of this rank alone
+STREAM: Final = 19  # from how many bytes on copies go past the caches
+WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
+CACHE: Final = 21  # bytes of the last cache that are this rank's share
+FRAME: Final = 22
+
+#: Places in the state (int64).
+START: Final = 0  # last segment of the call before
+STAGED: Final = 1  # last segment this rank has laid
+DONE: Final = 2  # last segment this rank has done with
+PHASE: Final = 3  # where in a segment it stands
+STATE: Final = 4
+
+#: Desks of a rank, and how far it may lay out before it has done.
+DESKS_EACH: Final = 4
+AHEAD: Final = 2
+#: The counters of a rank.
+LAID: Final = 0
+REDUCED: Final = 1
+#: Bytes between two counters: no two share a line, nor a pair of lines.
+LINE: Final = 128
+#: From so many bytes on the C library's memcpy is left aside, see `copy_lines`.
+LONG: Final = 2048
+PAGE: Final = 4096
+#: Bytes combined at a time where more than two ranks meet: stays in the L1 cache.
+BLOCK: Final = 8192

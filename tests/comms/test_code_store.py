@@ -1,0 +1,181 @@
+"""Compiled code: made once a node, kept whole, loaded without Numba, never from a stranger."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from closeranks.comms import code_folder, code_store
+
+ROOT = Path(__file__).resolve().parents[2]
+numba: Any = pytest.importorskip("numba")
+
+#: Loads one function and says whether Numba was there for it.
+_ASKS = """
+import sys
+from closeranks.comms import code_store
+place = code_store.address_of("closeranks.collectives.machine_code", "LXOR.int16.pair")
+assert code_store.spent_s() > 0
+print("numba" in sys.modules, place != 0)
+"""
+#: One of each kind of function.
+_FUNCTIONS = [
+    ("collectives.sweep", "wide"),
+    ("collectives.sweep", "narrow"),
+    ("collectives.shortcut_code", "shortcut"),
+    ("collectives.node_kernels", "allreduce_two_shot"),
+    ("collectives.node_moves", "reduce_scatter_block"),
+    ("collectives.machine_code", "PROD.float16.wide_three"),
+    ("comms.loops", "short3"),
+    ("comms.loops", "long"),
+]
+
+
+def python(program: str, folder: Path, root: Path = ROOT) -> subprocess.Popen[str]:
+    environment = {**os.environ, "CLOSERANKS_CODE": str(folder), "PYTHONPATH": str(root)}
+    return subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, text=True, stdout=subprocess.PIPE,
+        cwd=root,
+    )  # fmt: skip
+
+
+def answer(program: str, folder: Path, root: Path = ROOT) -> list[str]:
+    child = python(program, folder, root)
+    said = child.communicate(timeout=100)[0]
+    assert child.returncode == 0
+    return said.split()
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for compiled code."""
+    monkeypatch.setattr(code_folder, "folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_one_process_compiles_and_the_others_load(tmp_path: Path) -> None:
+    children = [python(_ASKS, tmp_path) for _ in range(3)]
+    said = [child.communicate(timeout=100)[0].split() for child in children]
+    assert sorted(said) == [["False", "True"], ["False", "True"], ["True", "True"]]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_code_is_made_anew_when_a_source_has_changed(tmp_path: Path) -> None:
+    root, folder = tmp_path / "root", tmp_path / "code"
+    for room in ("closeranks", "collectives", "comms"):
+        shutil.copytree(ROOT / room, root / room, symlinks=True)
+    assert [answer(_ASKS, folder, root)[0] for _ in range(2)] == ["True", "False"]
+    changed = root / "comms" / "atomics.py"
+    changed.write_text(changed.read_text() + "\n")
+    assert answer(_ASKS, folder, root)[0] == "True"
+
+
+def test_code_that_is_not_whole_is_made_anew(tmp_path: Path) -> None:
+    answer(_ASKS, tmp_path)
+    (kept,) = tmp_path.iterdir()
+    whole = kept.read_bytes()
+    for broken in (whole[:-1], whole[:5], b"", whole[:-1] + bytes([whole[-1] ^ 1])):
+        kept.write_bytes(broken)
+        assert answer(_ASKS, tmp_path) == ["True", "True"]
+        assert kept.read_bytes()[-100:] == whole[-100:]
+
+
+def test_a_full_disk_or_one_that_only_reads_is_no_obstacle(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    code_store._write("some.module", "name", b"code")
+    assert list(store.iterdir()) == []
+
+
+def test_code_of_long_ago_is_cleared_away(store: Path) -> None:
+    old, new = store / "sweep.wide-0.o", store / "sweep.wide-1.o"
+    for path in (old, new):
+        path.write_bytes(b"")
+    os.utime(old, (1, 1))
+    code_store._write("some.module", "name", b"code")
+    assert not old.exists()
+    assert new.exists()
+    assert code_store._read("some.module", "name") == b"code"
+
+
+@pytest.mark.parametrize(("module", "name"), _FUNCTIONS)
+def test_compiled_code_never_raises(module: str, name: str) -> None:
+    function, signature = importlib.import_module(f"closeranks.{module}").exported(name)
+    made = numba.cfunc(signature, error_model="numpy")(function)
+    assert "picklebuf" not in made.inspect_llvm(), "an exception that some code raises"
+
+
+def test_all_that_is_compiled_is_a_source() -> None:
+    """Else code that was compiled from an older file would be taken for new."""
+    for module in code_store.SOURCES:
+        path = ROOT / Path(*module.split(".")[1:]).with_suffix(".py")
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            for found in names:
+                inside = ROOT / (found.partition(".")[2].replace(".", "/") + ".py")
+                if found.startswith("closeranks.") and inside.is_file():
+                    assert found in code_store.SOURCES, f"{module} reads {found}"
+
+
+def test_numba_that_is_switched_off_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT"):
+        code_store.address_of("closeranks.collectives.machine_code", "BXOR.int8.pair")
+
+
+def test_code_that_calls_what_is_not_here_is_refused() -> None:
+    from closeranks.comms import object_code
+
+    text = "declare void @nobody_has_this()\ndefine void @f() {\n"
+    code = object_code.emit(text + " call void @nobody_has_this()\n ret void\n}\n", "f")
+    with pytest.raises(ImportError, match="nobody_has_this"):
+        object_code.load(code)
+
+
+def test_time_spent_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(10))
+    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(code_store._Spent, "seconds", 0.0)
+    with code_store.loading(), code_store.loading():
+        pass
+    assert code_store.spent_s() == 2.0
+
+
+def test_the_lock_is_given_back_by_a_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_store, "_lock", lambda: tmp_path / "lock")
+    other = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
+    taken: list[bool] = []
+
+    def compile_in_vain() -> None:
+        with code_store._alone():
+            taken.append(code_store._is_taken(other))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        compile_in_vain()
+    assert [*taken, code_store._is_taken(other)] == [False, True]
+    os.close(other)
+
+
+def test_without_a_place_for_a_lock_everybody_compiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(code_store, "_lock", lambda: tmp_path / "nowhere" / "lock")
+    with code_store._alone():
+        pass
