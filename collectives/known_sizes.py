@@ -1,7 +1,7 @@
 """Known sizes: which calls are the library's, and which a kernel's.
 
-What is known stands in two places: here, until too many others have come since,
-and in a table that machine code reads, where a size has one row and the last to
+What is known stands in two places: here, until too many others have come, and
+in a table that machine code reads, where a size has one row and the last to
 come takes it.
 """
 

@@ -34,7 +34,7 @@ _MEANINGS = {
     "import_s": "importing closeranks and NumPy",
     "open_s": "closeranks.init: discovery, links, the library's speed",
     "small_s": "first all-reduce of 16 bytes",
-    "load_s": "Numba, and compiled code from the disk, or compiling it",
+    "load_s": "compiled code from the disk, or compiling it",
     "large_s": "first all-reduce of 16 MiB",
 }
 
