@@ -19,8 +19,7 @@ from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
 from closeranks.collectives.problem import REDUCING
-from closeranks.collectives.shared_run import combiner_for, kernel_for
-from closeranks.comms.code_store import place_of
+from closeranks.collectives.shared_run import combiner_for, kernel_address, kernel_name, load_kernel
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -77,11 +76,12 @@ class Near:
         memory = world.node_memory
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
-        self._kernel = kernel_for(demand.operation, demand.nbytes)
+        name = kernel_name(demand.operation, demand.nbytes)
+        self._kernel = load_kernel(name)
         self._finish = self._finished
         entry = self._entry = np.zeros(code.ENTRY, np.int64)
         self._fixed = frame.ctypes.data, memory.state.ctypes.data, demand.nbytes
-        entry[code.E_KERNEL] = place_of(self._kernel)
+        entry[code.E_KERNEL] = kernel_address(name)
         entry[code.E_FRAME], entry[code.E_STATE], entry[code.E_BYTES] = self._fixed
         entry[code.E_ROOT] = demand.root
         entry[code.E_QUEUE], entry[code.E_SEQUENCE] = memory.queue_at, world.sequence_at

@@ -6,7 +6,6 @@ others the loop knows who waits for them, and hands them back to Python.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -23,6 +22,7 @@ from closeranks.collectives.handles import addresses, handle
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.pointers import error_place, is_wide, pointers
 from closeranks.comms import code_store
+from closeranks.comms.builtin import function_at
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -335,7 +335,7 @@ def _combine(bound: Bound) -> int:
 def load_loop() -> Callable[[int], int]:
     """Load the loop for this library's handles, compiled if need be.  Local."""
     address = code_store.address_of(*_loop())
-    return code_store.function_at(address, 1, ctypes.c_int64)
+    return function_at(address, 1, "int")
 
 
 def loop_is_stored() -> bool:

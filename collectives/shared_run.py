@@ -19,6 +19,7 @@ from closeranks.collectives.operations import Reducer
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.script import Leaf
 from closeranks.comms import code_store
+from closeranks.comms.builtin import function_at
 
 if TYPE_CHECKING:
     from closeranks.collectives.execute import Execution
@@ -50,18 +51,26 @@ def kernel_for(operation: str, nbytes: int) -> Kernel:
         ``kernel(frame, state, source, target, nbytes)``, all but the last
         addresses; True when it is over.
     """
-    if operation == "allreduce":
-        short = nbytes <= SHORT_BYTES
-        return load_kernel("allreduce_one_shot" if short else "allreduce_two_shot")
-    return load_kernel(operation)
+    return load_kernel(kernel_name(operation, nbytes))
+
+
+def kernel_name(operation: str, nbytes: int) -> str:
+    """Name the kernel of an operation, see `kernel_for`.  Local."""
+    if operation != "allreduce":
+        return operation
+    return "allreduce_one_shot" if nbytes <= SHORT_BYTES else "allreduce_two_shot"
 
 
 @cache
 def load_kernel(name: str) -> Kernel:
     """Load a kernel by its name.  Local."""
+    return function_at(kernel_address(name), 5)
+
+
+def kernel_address(name: str) -> int:
+    """Give the address of a kernel, a C function.  Local."""
     home = "node_kernels" if name.startswith("allreduce") else "node_moves"
-    address = code_store.address_of(f"closeranks.collectives.{home}", name)
-    return code_store.function_at(address, 5)
+    return code_store.address_of(f"closeranks.collectives.{home}", name)
 
 
 def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:

@@ -12,11 +12,9 @@ goes the long way, where errors are explained.
 
 from __future__ import annotations
 
-import ctypes
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mpi4py import MPI
@@ -26,13 +24,11 @@ from closeranks.collectives.known_sizes import KnownSizes, empty_table, row_of
 from closeranks.collectives.shortcut_record import Record, is_readable, record_of
 from closeranks.collectives.shortcut_words import CODE
 from closeranks.comms import code_store
+from closeranks.comms.builtin import FAST, KEYWORDS, builtin
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.near import Near
-
-#: METH_FASTCALL | METH_KEYWORDS.
-_FLAGS: Final = 0x80 | 0x02
 
 
 class Rule(NamedTuple):
@@ -94,17 +90,6 @@ RULES: Final[dict[str, Rule]] = {
 }
 #: So many of what `Shortcuts.quick` makes are kept: each has a table of its own.
 _MOST_QUICK: Final = 32
-
-
-class _Method(ctypes.Structure):
-    """``PyMethodDef``."""
-
-    _fields_ = (
-        ("name", ctypes.c_char_p),
-        ("code", ctypes.c_void_p),
-        ("flags", ctypes.c_int),
-        ("doc", ctypes.c_char_p),
-    )
 
 
 class Shortcuts:
@@ -275,20 +260,9 @@ def _builtin(
 ) -> Callable[..., object]:
     """Make a function that calls the library's method or ours."""
     library = getattr(MPI.Intracomm, method).__get__(member)
-    new = ctypes.pythonapi.PyCFunction_NewEx
-    new.restype = ctypes.py_object
-    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
-    made: Callable[..., object] = new(
-        ctypes.addressof(_definition(method)), (library, ours, *record), None
-    )
-    return made
-
-
-@cache
-def _definition(method: str) -> _Method:
-    """Describe a function to the interpreter, which keeps the description for good."""
     doc = f"{method}(...): see closeranks.collectives.communicator.Communicator.{method}"
-    return _Method(method.encode(), code_store.address_of(*CODE), _FLAGS, doc.encode())
+    code = code_store.address_of(*CODE)
+    return builtin(method, doc, code, FAST | KEYWORDS, (library, ours, *record))
 
 
 def _is_possible() -> bool:

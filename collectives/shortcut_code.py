@@ -12,15 +12,6 @@ from typing import Any
 import numba
 from numba import types
 
-from closeranks.collectives.shortcut_calls import (
-    call0,
-    call1,
-    call4,
-    is_true,
-    kernel5,
-    set_word,
-    word,
-)
 from closeranks.collectives.shortcut_specs import length, number, on_host, place, vector
 from closeranks.collectives.shortcut_words import (
     ARRAY,
@@ -84,6 +75,15 @@ from closeranks.collectives.shortcut_words import (
     WHOLE,
     WRITABLE,
     slot_of,
+)
+from closeranks.comms.calls import (
+    call0,
+    call1,
+    call4,
+    is_true,
+    kernel5,
+    set_word,
+    word,
 )
 
 _compiled: Callable[..., Any] = numba.njit(error_model="numpy")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.native import UNREADABLE
+from closeranks.comms.builtin import address_in_python
 
 Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
 
@@ -61,7 +62,7 @@ def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int6
         The record, and the table, which it needs to stay alive.
     """
     record = np.zeros(code.RECORD, np.int64)
-    record[: code.NBYTES] = [_address(name) for name in _FUNCTIONS]
+    record[: code.NBYTES] = list(map(address_in_python, _FUNCTIONS))
     record[code.NBYTES : code.PLAIN] = list(map(id, _OBJECTS))
     record[code.PLAIN] = _plain().ctypes.data
     record[code.MEMBERS], record[code.PLACE] = member.size, member.rank
@@ -81,10 +82,6 @@ def _plain() -> NDArray[np.int64]:
             if lower == 0 and one.size == extent > 0:
                 found.setdefault(id(one), one.size)
     return np.array([*found.items(), (0, 0)], np.int64)
-
-
-def _address(name: str) -> int:
-    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
 
 
 @cache

@@ -11,7 +11,6 @@ from typing import Any
 
 import numba
 
-from closeranks.collectives.shortcut_calls import call1, call2, is_true, word
 from closeranks.collectives.shortcut_words import (
     ARRAY,
     AS_SSIZE,
@@ -33,6 +32,7 @@ from closeranks.collectives.shortcut_words import (
     TYPE,
     VIEWABLE,
 )
+from closeranks.comms.calls import call1, call2, is_true, word
 
 _compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 

@@ -11,7 +11,6 @@ nothing of them, so that it does not matter who waits for whom otherwise.
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import hashlib
 import importlib
@@ -19,7 +18,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
@@ -39,7 +38,6 @@ SOURCES: Final = (
     "closeranks.collectives.node_kernels",
     "closeranks.collectives.node_moves",
     "closeranks.collectives.node_words",
-    "closeranks.collectives.shortcut_calls",
     "closeranks.collectives.shortcut_code",
     "closeranks.collectives.shortcut_specs",
     "closeranks.collectives.shortcut_words",
@@ -47,6 +45,9 @@ SOURCES: Final = (
     "closeranks.collectives.sweep_calls",
     "closeranks.collectives.sweep_words",
     "closeranks.comms.atomics",
+    "closeranks.comms.builtin_code",
+    "closeranks.comms.builtin_words",
+    "closeranks.comms.calls",
     "closeranks.comms.loops",
     "closeranks.comms.object_code",
 )
@@ -120,26 +121,6 @@ def address_of(module: str, name: str) -> int:
             with _alone():
                 code = _read(module, name) or _compile(module, name)
         return object_code.load(code)
-
-
-def function_at(address: int, arguments: int, result: Any = ctypes.c_bool) -> Callable[..., Any]:
-    """Let Python call a C function of int64 numbers; other threads run meanwhile.
-
-    Parameters
-    ----------
-    address : int
-        Where it is.
-    arguments : int
-        How many numbers it takes.
-    result : type
-        Of `ctypes`: what it returns.
-    """
-    return ctypes.CFUNCTYPE(result, *[ctypes.c_int64] * arguments)(address)
-
-
-def place_of(function: Any) -> int:
-    """Give the address of a function of `function_at`."""
-    return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def is_stored(module: str, name: str) -> bool:

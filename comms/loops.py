@@ -17,6 +17,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from closeranks.comms.calls import word
+
 _PREFETCH = "llvm.prefetch"
 _L2 = 2  # locality of the prefetch: L1 is too small for what is fetched ahead
 _WORD = 3  # binary logarithm of the longest word that is gathered in fours
@@ -101,22 +103,11 @@ def _place(builder: Any, base: Any, offset: Any, word: Any) -> Any:
     return builder.bitcast(builder.gep(start, [offset]), word.as_pointer())
 
 
-def _reading(typing: Any, address: Any) -> Any:
-    """Read an int64, which is also a pointer."""
-    del typing
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        del context, signature
-        return builder.load(builder.inttoptr(values[0], ir.IntType(64).as_pointer()))
-
-    return types.int64(address), code
-
-
 #: Numba's decorators change what a function takes, which no annotation tells.
 _intrinsic: Any = intrinsic
 _njit: Any = njit(error_model="numpy")
 _move, _gather, _copy = _intrinsic(_moving), _intrinsic(_gathering), _intrinsic(_copying)
-_fetch, _read = _intrinsic(_fetching), _intrinsic(_reading)
+_fetch = _intrinsic(_fetching)
 
 
 @_njit
@@ -179,12 +170,12 @@ def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unt
     A run that is no power of two is copied as two words that overlap.
     """
     w = 1 << len(unit)
-    tail, ahead = _read(plan) - w, _read(plan + 8)
-    n2, t2, s2 = _read(plan + 16), _read(plan + 24), _read(plan + 32)
-    n1, t1, s1 = _read(plan + 40), _read(plan + 48), _read(plan + 56)
-    n0, t0, s0 = _read(plan + 64), _read(plan + 72), _read(plan + 80)
-    t += _read(target_array + _DATA)
-    s += _read(source_array + _DATA)
+    tail, ahead = word(plan) - w, word(plan + 8)
+    n2, t2, s2 = word(plan + 16), word(plan + 24), word(plan + 32)
+    n1, t1, s1 = word(plan + 40), word(plan + 48), word(plan + 56)
+    n0, t0, s0 = word(plan + 64), word(plan + 72), word(plan + 80)
+    t += word(target_array + _DATA)
+    s += word(source_array + _DATA)
     for k in range(n2):
         for j in range(n1):
             target, source = t + k * t2 + j * t1, s + k * s2 + j * s1
@@ -199,12 +190,12 @@ def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unt
 @_njit
 def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
     """Copy runs of any length; the first lines of those ahead are asked for before."""
-    run, ahead = _read(plan + 8 * len(unit)), _read(plan + 8)
-    n2, t2, s2 = _read(plan + 16), _read(plan + 24), _read(plan + 32)
-    n1, t1, s1 = _read(plan + 40), _read(plan + 48), _read(plan + 56)
-    n0, t0, s0 = _read(plan + 64), _read(plan + 72), _read(plan + 80)
-    t += _read(target_array + _DATA)
-    s += _read(source_array + _DATA)
+    run, ahead = word(plan + 8 * len(unit)), word(plan + 8)
+    n2, t2, s2 = word(plan + 16), word(plan + 24), word(plan + 32)
+    n1, t1, s1 = word(plan + 40), word(plan + 48), word(plan + 56)
+    n0, t0, s0 = word(plan + 64), word(plan + 72), word(plan + 80)
+    t += word(target_array + _DATA)
+    s += word(source_array + _DATA)
     for k in range(n2):
         for j in range(n1):
             target, source = t + k * t2 + j * t1, s + k * s2 + j * s1

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms import code_store
 from closeranks.comms.arrays import Bytes
+from closeranks.comms.builtin import function_at
 from closeranks.comms.strided import Block, Shape, entries, of_layout
 from closeranks.comms.typemap import typemap
 
@@ -230,7 +231,7 @@ def _loop(run: int, stride: int) -> Callable[..., None]:
 @cache
 def _loaded(name: str) -> Callable[..., None]:
     address = code_store.address_of("closeranks.comms.loops", name)
-    return code_store.function_at(address, 5, None)
+    return function_at(address, 5, "nothing")
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Memory and C functions by their addresses, as intrinsics for shortcuts.
+"""Memory and C functions by their addresses, as intrinsics.
 
 Importing this imports Numba.
 """
@@ -78,6 +78,16 @@ def call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:  
         return _calling(_I64, arguments[0], arguments[1:], builder)
 
     return types.int64(*[types.int64] * 5), code
+
+
+@_intrinsic
+def call5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:  # noqa: ARG001
+    """Call ``int64 function(a, b, c, d, e)``."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return _calling(_I64, arguments[0], arguments[1:], builder)
+
+    return types.int64(*[types.int64] * 6), code
 
 
 @_intrinsic
