@@ -14,9 +14,9 @@ False, to be called again with the same arguments.  It keeps its place in
 ``state``, which belongs to the memory; ``frame`` is constant.  Kernels take
 the addresses of both, so that machine code can call them too.
 
-With two ranks everybody reads everything (one shot): as many bytes cross from
-core to core as in two shots, with half the waiting.  With more the vector goes
-in two shots, reduce-scatter and all-gather, segment by segment.
+Of a short vector everybody reads everything (one shot); a longer one goes in
+two shots, reduce-scatter and all-gather, segment by segment.  Importing this
+imports Numba; nobody does but who compiles it.
 """
 
 from __future__ import annotations
@@ -30,24 +30,30 @@ from numba import types
 from closeranks.collectives.node_words import (
     ABORT,
     AHEAD,
+    BEYOND,
     BLOCK,
     CACHE,
     DESK,
     DESKS,
     DESKS_EACH,
     DONE,
+    FIRST,
     FLAGS,
     FRAME,
     ITEM,
     LAID,
     LINE,
+    LINES,
     LONG,
     NARROW,
+    OFTEN,
     PAIR,
+    PAST,
     PHASE,
     RANK,
     REDUCED,
     SCRATCH,
+    SELDOM,
     SIZE,
     SPINS,
     STAGED,
@@ -55,6 +61,8 @@ from closeranks.collectives.node_words import (
     STATE,
     STREAM,
     THREE,
+    THROUGH,
+    TIMED,
     TRAY,
     TRAYS,
     WIDE,
@@ -74,6 +82,7 @@ from closeranks.comms.atomics import (
     pause,
     store_release,
     stream_lines,
+    ticks,
 )
 
 
@@ -141,16 +150,60 @@ def copy(target: int, source: int, nbytes: int) -> None:
 
 
 @numba.njit(error_model="numpy")
-def put(target: int, source: int, nbytes: int, cold: bool) -> None:
-    """Copy bytes to the caller's memory; past the caches if they have no room for it."""
-    if not cold or nbytes < LONG:
-        copy(target, source, nbytes)
-        return
-    head = -target % 64
+def stream(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes past the caches."""
+    head = min(-target % 64, nbytes)
     copy_bytes(target, source, head)
     whole = (nbytes - head) // 64 * 64
     stream_lines(target + head, source + head, whole // 64)
     copy_bytes(target + head + whole, source + head + whole, nbytes - head - whole)
+
+
+@numba.njit(error_model="numpy")
+def put(target: int, source: int, nbytes: int, cold: bool) -> None:
+    """Copy bytes to the caller's memory; past the caches if they have no room for it."""
+    if cold and nbytes >= LONG:
+        stream(target, source, nbytes)
+    else:
+        copy(target, source, nbytes)
+
+
+@numba.njit(error_model="numpy")
+def goes_past(frame: Any, state: Any, q: int, nbytes: int) -> bool:
+    """Say whether so much of segment q goes past the caches; trials apart."""
+    if nbytes < frame[STREAM]:
+        return False
+    tries: bool = q % (OFTEN if q < FIRST else SELDOM) == 0
+    return tries != (state[PAST] != 0)
+
+
+@numba.njit(error_model="numpy")
+def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
+    """Copy bytes to a desk or a tray; learn what it costs."""
+    began = 0 if nbytes < TIMED else ticks()
+    if past:
+        stream(place, source, nbytes)
+    else:
+        copy(place, source, nbytes)
+    if began != 0:
+        _learn(state, BEYOND if past else THROUGH, (ticks() - began) * LINES * 64 // nbytes)
+
+
+@numba.njit(error_model="numpy")
+def _learn(state: Any, way: int, cost: int) -> None:
+    """Note what laying out cost, and prefer what costs less.
+
+    Where cores share a cache, lines that the other one has read are cheap to
+    write again; where they do not, they are fetched back from it first, and
+    stores past the caches win.  Which it is may change while a job runs.
+    """
+    known = state[way]
+    state[way] = cost if known == 0 else known + (min(cost, 4 * known) - known) // 4
+    through, beyond = state[THROUGH], state[BEYOND]
+    if through != 0 and 5 * beyond < 4 * through:
+        state[PAST] = beyond
+    elif through <= beyond:
+        state[PAST] = 0
 
 
 @numba.njit(error_model="numpy")
@@ -214,39 +267,28 @@ def _edge(nbytes: int, size: int, rank: int) -> int:
 
 
 @numba.njit(error_model="numpy")
-def lay(frame: Any, place: int, source: int, nbytes: int) -> None:
-    """Copy bytes to a desk or a tray, at a whole line of it."""
-    if nbytes < frame[STREAM]:
-        copy(place, source, nbytes)
-        return
-    whole = nbytes // 64 * 64
-    stream_lines(place, source, whole // 64)
-    copy_bytes(place + whole, source + whole, nbytes - whole)
-
-
-@numba.njit(error_model="numpy")
 def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> None:
     """Lay out a segment for the others, without this rank's own chunk."""
     size, rank = frame[SIZE], frame[RANK]
     low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
-    desk = desk_of(frame, rank, q)
-    lay(frame, desk, source, low)
-    lay(frame, desk + high, source + high, nbytes - high)
+    desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, nbytes)
+    lay(state, desk, source, low, past)
+    lay(state, desk + high, source + high, nbytes - high, past)
     tell(frame, LAID, q)
     state[STAGED] = q
 
 
 @numba.njit(error_model="numpy")
-def _combine_streaming(
-    frame: Any, q: int, own: int, at: int, target: int, nbytes: int, cold: bool
+def _combine_past(
+    frame: Any, state: Any, q: int, own: int, at: int, target: int, nbytes: int, cold: bool
 ) -> None:
-    """Combine a chunk block by block, into the target and into the tray."""
+    """Combine a chunk block by block, into the target and, past the caches, the tray."""
     tray, scratch = tray_of(frame, frame[RANK], q), frame[SCRATCH]
     low = 0
     while low < nbytes:
         length = min(BLOCK, nbytes - low)
         combine(frame, q, own + low, at + low, scratch, length)
-        lay(frame, tray + low, scratch, length)
+        lay(state, tray + low, scratch, length, True)
         put(target + low, scratch, length, cold)
         low += BLOCK
 
@@ -270,13 +312,13 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
             if not all_reached(frame, LAID, q):
                 return False
             low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
-            if high - low < frame[STREAM]:
-                combine(frame, q, source + at + low, low, tray, high - low)
+            own, into = source + at + low, target + at + low
+            if not goes_past(frame, state, q, high - low):
+                combine(frame, q, own, low, tray, high - low)
                 tell(frame, REDUCED, q)
-                put(target + at + low, tray, high - low, cold)
+                put(into, tray, high - low, cold)
             else:
-                into = target + at + low
-                _combine_streaming(frame, q, source + at + low, low, into, high - low, cold)
+                _combine_past(frame, state, q, own, low, into, high - low, cold)
                 tell(frame, REDUCED, q)
             state[PHASE] = 1
         if state[STAGED] == q and q < last:

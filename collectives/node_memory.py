@@ -33,8 +33,8 @@ MOST_CHUNKS: Final = 4
 #: The smallest desk.
 LEAST_BYTES: Final = 16 * 1024
 _PAGE: Final = 4096
-#: Copies to desks and trays go past the caches from so many bytes on, or never.
-STREAMING: Final = 2048
+#: Copies to desks and trays may go past the caches from so many bytes on, or never.
+STREAMING: Final = 4096
 NEVER: Final = 1 << 62
 #: How long a kernel looks before it gives the thread back: where every rank has a
 #: core, and where they share cores.
@@ -94,7 +94,7 @@ class NodeMemory:
         self._base[kernels.ABORT], self._base[kernels.YIELD] = abort, _sched_yield()
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
         self._base[kernels.WIDE] = self._wide.ctypes.data
-        self._base[kernels.STREAM] = NEVER
+        self._base[kernels.STREAM] = STREAMING
         self._base[kernels.CACHE] = l3_share(Path("/"), size) or NEVER
         patience = _CROWDED if is_crowded() else _PATIENCE
         self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
@@ -153,11 +153,6 @@ class NodeMemory:
         """Let the next step have its turn.  Local."""
         self.turns.popleft()
         self._queue[0] = len(self.turns)
-
-    def stream(self, *, from_bytes: int) -> None:
-        """Let copies from so many bytes on go past the caches.  Local; before any frame."""
-        assert not self._frames
-        self._base[kernels.STREAM] = from_bytes
 
     def close(self) -> None:
         """Let go of the memory.  Local; called by the world that owns it."""

@@ -15,9 +15,10 @@ from numba import types
 from closeranks.collectives.node_kernels import (
     all_reached,
     combine,
-    copy,
     desk_of,
+    goes_past,
     has_reached,
+    lay,
     may_fill,
     put,
     tell,
@@ -65,7 +66,8 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
         if rank == root:
             if not may_fill(frame, q):
                 return False
-            copy(desk_of(frame, rank, q), source + at, length)
+            past = goes_past(frame, state, q, length)
+            lay(state, desk_of(frame, rank, q), source + at, length, past)
             tell(frame, LAID, q)
             if source != target:
                 put(target + at, source + at, length, cold)
@@ -97,7 +99,8 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
             if state[STAGED] < q:
                 if not may_fill(frame, q):
                     return False
-                copy(own, source + at, length)
+                past = goes_past(frame, state, q, length)
+                lay(state, own, source + at, length, past)
                 state[STAGED] = q
         tell(frame, LAID, q)
         if rank == root:
@@ -123,7 +126,8 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
                 return False
             at = (q - state[START] - 1) * desk
             length = min(desk, nbytes - at)
-            copy(desk_of(frame, rank, q), source + at, length)
+            past = goes_past(frame, state, q, length)
+            lay(state, desk_of(frame, rank, q), source + at, length, past)
             tell(frame, LAID, q)
             state[STAGED] = q
             if mine != source:  # while the others lay theirs
@@ -150,13 +154,15 @@ def _share(frame: Any) -> int:
 
 
 @numba.njit(error_model="numpy")
-def _lay_for_others(frame: Any, q: int, source: int, nbytes: int, at: int, length: int) -> None:
+def _lay_for_others(
+    frame: Any, state: Any, q: int, source: int, nbytes: int, at: int, length: int
+) -> None:
     """Lay out what lies ``at`` bytes into the block for each other rank."""
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
-    desk = desk_of(frame, rank, q)
+    desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, length)
     for step in range(1, size):
         other = (rank + step) % size
-        copy(desk + other * part, source + other * nbytes + at, length)
+        lay(state, desk + other * part, source + other * nbytes + at, length, past)
     tell(frame, LAID, q)
 
 
@@ -173,7 +179,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
                 return False
             at = (q - state[START] - 1) * part
             length = min(part, nbytes - at)
-            _lay_for_others(frame, q, source, nbytes, at, length)
+            _lay_for_others(frame, state, q, source, nbytes, at, length)
             state[STAGED] = q
             if source != target:
                 own = rank * nbytes + at
@@ -205,7 +211,7 @@ def reduce_scatter_block(
             if not may_fill(frame, q):
                 return False
             at = (q - state[START] - 1) * part
-            _lay_for_others(frame, q, source, nbytes, at, min(part, nbytes - at))
+            _lay_for_others(frame, state, q, source, nbytes, at, min(part, nbytes - at))
             state[STAGED] = q
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):

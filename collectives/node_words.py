@@ -28,7 +28,7 @@ WIDE_THREE: Final = 15
 NARROW: Final = 16  # back from float32
 ROOT: Final = 17  # rank of the root, where there is one
 SCRATCH: Final = 18  # address of a block of this rank alone
-STREAM: Final = 19  # from how many bytes on copies go past the caches
+STREAM: Final = 19  # from how many bytes on copies may go past the caches
 WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
 CACHE: Final = 21  # bytes of the last cache that are this rank's share
 FRAME: Final = 22
@@ -38,7 +38,12 @@ START: Final = 0  # last segment of the call before
 STAGED: Final = 1  # last segment this rank has laid
 DONE: Final = 2  # last segment this rank has done with
 PHASE: Final = 3  # where in a segment it stands
-STATE: Final = 4
+#: What laying out has cost lately, in ticks for `LINES` lines: through the caches, and
+#: past them; and whether to go past them.
+THROUGH: Final = 4
+BEYOND: Final = 5
+PAST: Final = 6
+STATE: Final = 8
 
 #: Desks of a rank, and how far it may lay out before it has done.
 DESKS_EACH: Final = 4
@@ -48,6 +53,14 @@ LAID: Final = 0
 REDUCED: Final = 1
 #: Bytes between two counters: no two share a line, nor a pair of lines.
 LINE: Final = 128
+#: Laying out is timed from so many bytes on, and told for so many lines.
+TIMED: Final = 4096
+LINES: Final = 256
+#: Now and then a segment is laid out the other way, for comparison: one in so many, of the
+#: first ones and later.
+FIRST: Final = 64
+OFTEN: Final = 4
+SELDOM: Final = 32
 #: From so many bytes on the C library's memcpy is left aside, see `copy_lines`.
 LONG: Final = 2048
 PAGE: Final = 4096

@@ -179,11 +179,9 @@ class World:
         found = self._memories.get(members)
         if found is None:
             from closeranks.collectives.node_memory import NodeMemory
-            from closeranks.collectives.streaming import settle_streaming
 
             comm = self.node if members == self.node_ranks else self.lane(members).comm
             found = self._memories[members] = self.own(NodeMemory(comm, self._word_at))
-            settle_streaming(found, comm)
         return found
 
     def _made(self, members: tuple[int, ...]) -> MPI.Intracomm:

@@ -104,6 +104,20 @@ def pause(context: Any) -> Any:  # noqa: ARG001
 
 
 @_intrinsic
+def ticks(context: Any) -> Any:  # noqa: ARG001
+    """Read a clock that counts evenly, in some unit; 0 where programs may not."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if platform.machine() not in ("x86_64", "AMD64"):
+            return _I64(0)
+        kind = ir.FunctionType(_I64, [])
+        clock = cgutils.get_or_insert_function(builder.module, kind, "llvm.readcyclecounter")
+        return builder.call(clock, [])
+
+    return types.int64(), code
+
+
+@_intrinsic
 def copy_bytes(context: Any, target: Any, source: Any, nbytes: Any) -> Any:  # noqa: ARG001
     """Copy bytes between places that do not overlap."""
 

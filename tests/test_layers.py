@@ -33,7 +33,7 @@ TALKERS = {
         "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
         "native", "near", "nonblocking", "numbers", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "reducing", "reductions", "relay", "request", "service",
-        "shortcut", "shortcut_record", "streaming", "symbolic", "world",
+        "shortcut", "shortcut_record", "symbolic", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",

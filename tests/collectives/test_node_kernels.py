@@ -47,6 +47,7 @@ class Node:
             frame[kernels.STREAM] = frame[kernels.CACHE] = stream
             self.frames.append(frame)
             self.states.append(np.zeros(kernels.STATE, np.int64))
+            self.states[-1][kernels.PAST] = stream == 0
 
     def run(self, rank: int, kernel: Any, source: Any, target: Any, nbytes: int, root: int) -> None:
         """Run a kernel to its end on one thread."""
