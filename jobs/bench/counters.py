@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from closeranks.errors import Unavailable
@@ -34,13 +35,13 @@ def sent_bytes(table: str) -> dict[str, int]:
     return counters
 
 
-def node_sent_bytes() -> int:
-    """Add up what this node has sent since it started; local.
+def node_sent_bytes() -> dict[str, int]:
+    """Read what each NIC of this node has sent since it started; local.
 
     Returns
     -------
-    int
-        Bytes, headers included, loopback excluded.
+    dict of str to int
+        Bytes by interface, headers included, loopback excluded.
 
     Raises
     ------
@@ -48,6 +49,24 @@ def node_sent_bytes() -> int:
         If the kernel has no such table.
     """
     try:
-        return sum(sent_bytes(TABLE.read_text()).values())
+        return sent_bytes(TABLE.read_text())
     except OSError as cause:
         raise Unavailable(f"{TABLE} ({cause})", "leave out --counters") from cause
+
+
+def evenness(sent: Mapping[str, float]) -> float:
+    """Compare the NICs of a node that take part.
+
+    Parameters
+    ----------
+    sent : mapping of str to float
+        Bytes by interface.
+
+    Returns
+    -------
+    float
+        Percent that the idlest one sent of what the busiest did; those with less
+        than a thousandth of that take no part.  100 where nothing was sent.
+    """
+    most = max(sent.values(), default=0)
+    return min((100 * n / most for n in sent.values() if 1000 * n > most), default=100.0)

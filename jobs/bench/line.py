@@ -9,7 +9,7 @@ from closeranks.collectives.trial import RACES
 from closeranks.jobs.bench.case import Case
 from closeranks.jobs.bench.collective import Collective
 from closeranks.jobs.bench.comparison import against_best, against_native
-from closeranks.jobs.bench.counters import node_sent_bytes
+from closeranks.jobs.bench.counters import evenness, node_sent_bytes
 from closeranks.jobs.bench.distribution import Timing, bandwidth
 from closeranks.jobs.bench.planned import call_bytes, planned_bytes
 from closeranks.jobs.bench.session import Session
@@ -59,7 +59,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
         row["wire_percent"] = session.wire.percent(case.size_bytes, seconds)
     row["chosen"] = _chosen(session, collective, case, algorithm)
     if request.counters:
-        row["nic_tx_bytes_max"] = _nic_bytes(session, ours)
+        row |= _nics(session, ours)
         row["planned_bytes"] = planned_bytes(
             collective, case.problem, session.comm.hierarchy, row["chosen"]
         )
@@ -112,8 +112,8 @@ def _chosen(session: Session, collective: Collective, case: Case, algorithm: str
     return session.comm.explain(collective.name, nbytes, session.request.dtype).algorithm
 
 
-def _nic_bytes(session: Session, call: Callable[[], object]) -> float:
-    """Read what one call sends out of the busiest node; mean of three."""
+def _nics(session: Session, call: Callable[[], object]) -> Row:
+    """Read what one call sends from the busiest node, and how evenly; of three."""
     from mpi4py import MPI
 
     calls = 3
@@ -123,5 +123,8 @@ def _nic_bytes(session: Session, call: Callable[[], object]) -> float:
     for _ in range(calls):
         call()
     session.plain.Barrier()
-    sent = (node_sent_bytes() - before) / calls
-    return float(session.plain.allreduce(sent, op=MPI.MAX))
+    sent = {name: (n - before.get(name, 0)) / calls for name, n in node_sent_bytes().items()}
+    return {
+        "nic_tx_bytes_max": float(session.plain.allreduce(sum(sent.values()), op=MPI.MAX)),
+        "nic_even_percent": float(session.plain.allreduce(evenness(sent), op=MPI.MIN)),
+    }

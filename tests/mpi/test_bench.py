@@ -120,6 +120,7 @@ def test_against_the_library(world: closeranks.Communicator) -> None:
         assert row["best_settings"] == "defaults", "no other launch measured anything"
         assert row["best_us_p50"] == row["native_us_p50"]
         assert row.get("nic_tx_bytes_max", 0) >= 0
+        assert 0 < row.get("nic_even_percent", 100) <= 100
     results = measure_setting(where, COLLECTIVES["allgather"], 64, 1)
     assert any(not result.key.batched for result in results)
     assert all(result.p50_us > 0 for result in results)

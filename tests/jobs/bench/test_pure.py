@@ -150,4 +150,9 @@ def test_counters_leave_the_loopback_out() -> None:
         "nic1:20 1 0 0 0 0 0 0 66 5 0 0 0 0 0 0\n"
     )
     assert counters.sent_bytes(table) == {"eth0": 1234, "nic1": 66}
-    assert counters.node_sent_bytes() >= 0
+    assert all(sent >= 0 for sent in counters.node_sent_bytes().values())
+
+
+def test_nics_are_even_if_they_send_alike() -> None:
+    assert counters.evenness({"nic0": 90, "nic1": 100, "eth0": 0}) == 90
+    assert counters.evenness({"nic0": 5}) == counters.evenness({}) == 100
