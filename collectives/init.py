@@ -23,7 +23,7 @@ from closeranks.comms import cuda_aware, device_interface
 from closeranks.comms.discover import discover
 from closeranks.comms.measure import quick
 from closeranks.comms.settings import refuse_unknown, setting, switch
-from closeranks.errors import Error, TopologyError, Unavailable, UsageError
+from closeranks.errors import Disagreement, Error, TopologyError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
@@ -83,7 +83,8 @@ def init(
     UsageError, TopologyError, Unavailable
         If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown.
     Disagreement
-        On every rank, if ``check`` is on and the ranks' options differ.
+        On every rank, if only some have a tuning file, or if ``check`` is on and
+        the ranks' options differ.
     """
     _refuse_later_parts(on_failure, spares, faults)
     check_timeout("init", timeout_s)
@@ -164,7 +165,13 @@ def _refuse_later_parts(on_failure: str, spares: int, faults: bool) -> None:
 
 def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:
     """Let rank 0 read a file or a measured table, so that all ranks have the same."""
-    if given is None or (isinstance(given, Mapping) and "format" not in given):
+    rules = given is None or (isinstance(given, Mapping) and "format" not in given)
+    most, least = native.agreed_max(plain, [float(rules), -float(rules)])
+    if most != -least:  # some would wait for rank 0, and the others not
+        files = plain.allgather("no tuning file" if rules else f"tuning={str(given)[:60]}")
+        raise Disagreement("init", dict(enumerate(files)),
+                           "set tuning, or CLOSERANKS_TUNING, on every rank")  # fmt: skip
+    if rules:
         return given
     said: Any = None
     if plain.rank == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -154,3 +155,17 @@ def test_a_kernel_comes_back_when_others_do_not_come() -> None:
     assert not load_kernel("allreduce_two_shot")(*arguments)
     node.abort[0] = 1
     assert not load_kernel("allreduce_two_shot")(*arguments)
+
+
+def test_a_rank_learns_which_way_of_laying_out_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "DESK", 2 * kernels.TIMED)
+    node = Node(2, 0)
+    for state in node.states:
+        state[kernels.PAST] = 0
+    for _ in range(kernels.FIRST):
+        play(node, "allgather", kernels.TIMED // ITEM, 0)
+    for state in node.states:
+        through, beyond, past = state[kernels.THROUGH : kernels.PAST + 1].tolist()
+        assert min(through, beyond) > 0, "both ways have been tried"
+        assert past or 5 * beyond >= 4 * through
+        assert not past or beyond < through

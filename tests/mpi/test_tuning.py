@@ -26,6 +26,7 @@ from closeranks.collectives.tuned import Crossing, Tuned, together
 from closeranks.collectives.world import World
 from closeranks.comms.link import Link
 from closeranks.comms.topology import Topology
+from closeranks.errors import Disagreement, UsageError
 from closeranks.jobs.bench.schedule import Effort
 from closeranks.jobs.bench.session import Request
 from closeranks.jobs.tune import stage as stages
@@ -109,6 +110,16 @@ def test_another_machines_table_is_left_out_with_a_warning(comm: MPI.Intracomm) 
         ):
             assert all(link.source != "tuned" for link in world.hierarchy.links.values())
             assert not world._service.chooser.winners.ladders
+
+
+def test_a_file_on_some_ranks_only_is_told_on_all(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.rank == comm.size - 1:
+        monkeypatch.setenv("CLOSERANKS_TUNING", "/nowhere/table.json")
+    expected = UsageError if comm.size == 1 else Disagreement
+    with pytest.raises(expected, match="nowhere"):
+        cr.init(comm)
 
 
 def test_levels_that_differ_are_measured_anew(comm: MPI.Intracomm) -> None:
