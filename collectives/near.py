@@ -243,7 +243,7 @@ def is_near(world: World, demand: Demand) -> bool:
     bool
         Only where a kernel runs it alone.
     """
-    if demand.operation not in OPERATIONS:
+    if demand.operation not in OPERATIONS or not world.kernels:
         return False
     if not demand.nbytes and demand.operation != "barrier":
         return False

@@ -198,7 +198,12 @@ def _learn(state: Any, way: int, cost: int) -> None:
     stores past the caches win.  Which it is may change while a job runs.
     """
     known = state[way]
-    state[way] = cost if known == 0 else known + (min(cost, 4 * known) - known) // 4
+    if known == 0:
+        state[way] = cost
+    elif cost < known:  # the way that is not taken is tried seldom
+        state[way] = (known + cost) // 2
+    else:  # perhaps only a disturbance
+        state[way] = known + min(cost - known, 3 * known) // 4
     through, beyond = state[THROUGH], state[BEYOND]
     if through != 0 and 5 * beyond < 4 * through:
         state[PAST] = beyond

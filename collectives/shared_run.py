@@ -155,7 +155,7 @@ def make(leaf: Leaf, world: World, reducer: object, dtype: np.dtype[Any]) -> Sha
     """
     if leaf.operation not in _BYTES or len(leaf.members) < 2:
         return None
-    if not set(leaf.members) <= set(world.node_ranks):
+    if not world.kernels or not set(leaf.members) <= set(world.node_ranks):
         return None
     if leaf.operation in REDUCING and combiner_for(leaf.operation, reducer, dtype) is None:
         return None

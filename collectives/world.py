@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from closeranks.collectives.execute import SLOT_BITS
+from closeranks.comms import code_store
 from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
 from closeranks.comms.shared_file import SharedFile, share
@@ -92,6 +93,9 @@ class World:
         Address of the int64 that is the number of the next collective.
     window : int
         How many executions may be in flight before one must have drained.
+    kernels : bool
+        Whether all ranks of this node can run those of node memory; without them
+        leaves are written out as moves.
     compiled : bool or None
         Whether compiled code runs its plans; None until somebody asked, see
         `closeranks.collectives.interpreter`.
@@ -125,6 +129,7 @@ class World:
         assert isinstance(node, MPI.Intracomm)
         self.node = self.own(node)
         settle(self.node.size, cores_of(self.node))
+        self.kernels = bool(self.node.allreduce(code_store.is_possible(), MPI.LAND))
         self.groups = self.own(Groups(comm, topology))
         file: SharedFile = self.own(share(self.node, 128))
         self._word = file.array.data.cast("q")

@@ -85,6 +85,13 @@ def loading() -> Iterator[None]:
             _Spent.seconds += time.perf_counter() - began
 
 
+def is_possible() -> bool:
+    """Whether functions can be compiled where nobody has.  Local."""
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return False
+    return all(find_spec(name) is not None for name in ("numba", "llvmlite"))
+
+
 @cache
 def address_of(module: str, name: str) -> int:
     """Load a function, compiling it where nobody has.

@@ -213,7 +213,9 @@ def _both(block: Block) -> list[tuple[int, int, int]]:
 
 def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
     """Choose the function for a block and write its plan."""
-    if block.nbytes < LEAST or len(loops) > _LOOPS or not _arrays_are_known():
+    if block.nbytes < LEAST or len(loops) > _LOOPS:
+        return None
+    if not _arrays_are_known() or not code_store.is_possible():
         return None
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
     numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]

@@ -371,6 +371,26 @@ def test_without_numba_python_runs_the_plans(
     assert interpreter.is_loaded()
 
 
+def test_where_nothing_can_be_compiled_python_and_the_library_do_all(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
+    cached = (interpreter.is_loaded, numbers.load_loop, code_store.address_of)
+    for function in cached:
+        function.cache_clear()
+    gaps = np.arange(20000.0)[::2] * (comm.rank == 0)
+    with cr.init(comm) as world:
+        for name in ("auto", "shared", "ring") if comm.size > 1 else ("auto",):
+            output = np.zeros(7, "f4")
+            for _ in range(20):
+                world.Allreduce(np.ones(7, "f4"), output, algorithm=name)
+            assert (output == comm.size).all()
+        world.Bcast(gaps, 0, algorithm="auto" if comm.size == 1 else "binomial")
+        assert gaps[-1] == 19998.0
+    for function in cached:
+        function.cache_clear()
+
+
 def test_nobody_waits_where_starting_is_local(comm: MPI.Intracomm) -> None:
     """Ranks that have not loaded run the reference until the node's first rank has."""
     with opened(comm) as world:
