@@ -29,6 +29,8 @@ _NEVER_CALLED: Final = frozenset(
         "numba_unpickle",
     }
 )
+#: What Numba calls an exception that it has pickled.
+_EXCEPTION: Final = ".const.picklebuf."
 #: What the loader makes itself.
 _TABLE: Final = "_GLOBAL_OFFSET_TABLE_"
 #: A symbol: name, info, other, section (0: none), value, size; see the ELF specification.
@@ -61,7 +63,14 @@ def emit(text: str, function: str) -> bytes:
     -------
     bytes
         For `load`, on this kind of processor.
+
+    Raises
+    ------
+    ImportError
+        If some of it raises a Python exception: nobody could catch that.
     """
+    if _EXCEPTION in text:
+        raise ImportError(f"compiled code raises exceptions, in {function}")
     module = llvm.parse_assembly(text)
     for other in module.functions:
         if not other.is_declaration:

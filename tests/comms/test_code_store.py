@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import shutil
 import subprocess
@@ -26,17 +25,6 @@ place = code_store.address_of("closeranks.collectives.machine_code", "LXOR.int16
 assert code_store.spent_s() > 0
 print("numba" in sys.modules, place != 0)
 """
-#: One of each kind of function.
-_FUNCTIONS = [
-    ("collectives.sweep", "wide"),
-    ("collectives.sweep", "narrow"),
-    ("collectives.shortcut_code", "shortcut"),
-    ("collectives.node_kernels", "allreduce_two_shot"),
-    ("collectives.node_moves", "reduce_scatter_block"),
-    ("collectives.machine_code", "PROD.float16.wide_three"),
-    ("comms.loops", "short3"),
-    ("comms.loops", "long"),
-]
 
 
 def python(program: str, folder: Path, root: Path = ROOT) -> subprocess.Popen[str]:
@@ -110,11 +98,17 @@ def test_code_of_long_ago_is_cleared_away(store: Path) -> None:
     assert code_store._read("some.module", "name") == b"code"
 
 
-@pytest.mark.parametrize(("module", "name"), _FUNCTIONS)
-def test_compiled_code_never_raises(module: str, name: str) -> None:
-    function, signature = importlib.import_module(f"closeranks.{module}").exported(name)
-    made = numba.cfunc(signature, error_model="numpy")(function)
-    assert "picklebuf" not in made.inspect_llvm(), "an exception that some code raises"
+def test_code_that_raises_is_refused() -> None:
+    from closeranks.comms import object_code
+
+    def divide(a: int, b: int) -> int:
+        if b == 0:
+            raise ZeroDivisionError
+        return a // b
+
+    made = numba.cfunc("int64(int64, int64)")(divide)
+    with pytest.raises(ImportError, match="raises exceptions"):
+        object_code.emit(made.inspect_llvm(), made.native_name)
 
 
 def test_all_that_is_compiled_is_a_source() -> None:
