@@ -46,7 +46,7 @@ def init(
 ) -> Communicator:
     """Open a communicator that knows the hierarchy of its ranks.
 
-    Collective over ``comm``, some tens of milliseconds; a context manager.
+    Collective over ``comm``; some tens of milliseconds.  A context manager.
 
     Parameters
     ----------
@@ -83,8 +83,7 @@ def init(
     UsageError, TopologyError, Unavailable
         If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown.
     Disagreement
-        On every rank, if only some have a tuning file, or if ``check`` is on and
-        the ranks' options differ.
+        On every rank, if tuning files or, with ``check``, options differ.
     """
     _refuse_later_parts(on_failure, spares, faults)
     check_timeout("init", timeout_s)
