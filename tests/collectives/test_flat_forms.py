@@ -150,10 +150,19 @@ def test_sixteen_thousand_ranks_are_no_trouble(operation: str) -> None:
         plan = Plan(problem, algorithm)
         if not algorithm.objection(problem):
             rank = problem.root if operation in ROOTED else 4321
-            firsts, wholes, (steps, *_) = zip(*(_pace(plan, rank) for _ in range(5)), strict=True)
-            slow = slowness()
-            assert min(firsts) < 1e-3 * slow, algorithm.name
-            assert min(wholes) < max(0.05, 3e-6 * steps) * slow, algorithm.name
+            firsts, wholes = _shares(plan, rank)
+            if max(firsts, wholes) >= 1:  # the machine may have changed its speed meanwhile
+                firsts, wholes = map(min, zip((firsts, wholes), _shares(plan, rank), strict=True))
+            assert firsts < 1, algorithm.name
+            assert wholes < 1, algorithm.name
+
+
+def _shares(plan: Plan, rank: int) -> tuple[float, float]:
+    """Best of five: time to the first step and to the last, as shares of what it may be."""
+    slow = slowness()
+    firsts, wholes, (steps, *_) = zip(*(_pace(plan, rank) for _ in range(5)), strict=True)
+    slow = max(slow, slowness())
+    return min(firsts) / (1e-3 * slow), min(wholes) / (max(0.05, 3e-6 * steps) * slow)
 
 
 def _pace(plan: Plan, rank: int) -> tuple[float, float, int]:

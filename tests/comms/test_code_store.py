@@ -128,7 +128,7 @@ def test_all_that_is_compiled_is_a_source() -> None:
 def test_numba_that_is_switched_off_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
     with pytest.raises(ImportError, match="NUMBA_DISABLE_JIT"):
-        code_store.address_of("closeranks.collectives.machine_code", "BXOR.int8.pair")
+        code_store.address_of.__wrapped__("closeranks.collectives.sweep", "wide")
 
 
 def test_code_that_calls_what_is_not_here_is_refused() -> None:
