@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 #: Items that a generator hands over, and what one takes where the bars were set.
 _ITEMS, _ITEM_S = 30_000, 0.45e-6
@@ -26,6 +26,33 @@ def slowness() -> float:
         assert sum(1 for _ in _items()) == _ITEMS
         taken.append(time.process_time() - started)
     return max(1.0, min(taken) / _ITEMS / _ITEM_S)
+
+
+def least_shares(measure: Callable[[], Sequence[float]], tries: int = 4) -> list[float]:
+    """Measure until all is quick enough, for the machine may change its speed meanwhile.
+
+    Parameters
+    ----------
+    measure : callable
+        Gives times as shares of what they may be on a machine that is not slow.
+    tries : int
+        How often at most.
+
+    Returns
+    -------
+    list of float
+        The least of each share, on this machine; below 1 if it is quick enough.
+    """
+    least: list[float] = []
+    for _ in range(tries):
+        before = slowness()
+        shares = measure()
+        slow = max(before, slowness())
+        now = [share / slow for share in shares]
+        least = [min(pair) for pair in zip(least or now, now, strict=True)]
+        if max(least) < 1:
+            break
+    return least
 
 
 def _items() -> Iterator[tuple[int, ...]]:

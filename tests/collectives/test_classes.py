@@ -6,6 +6,7 @@ import random
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import ROOTED, VECTOR, Problem
 from closeranks.collectives.script import Kind
 from closeranks.comms.topology import Topology
-from tests.pace import slowness
+from tests.pace import least_shares
 
 WITH_CLASSES = [
     (operation, algorithm)
@@ -106,10 +107,15 @@ def test_sixteen_thousand_ranks_are_few_classes(operation: str) -> None:
         problem = replace(problem, count=size)
     for algorithm in ALGORITHMS[operation]:
         if algorithm.classes and not algorithm.objection(problem):
-            started = time.process_time()
-            classes = algorithm.classes(problem)
-            assert time.process_time() - started < slowness(), algorithm.name
-            assert len(np.unique(classes)) <= 512, algorithm.name
+            assert max(least_shares(partial(_seconds, algorithm, problem))) < 1, algorithm.name
+            assert len(np.unique(algorithm.classes(problem))) <= 512, algorithm.name
+
+
+def _seconds(algorithm: Algorithm, problem: Problem) -> list[float]:
+    started = time.process_time()
+    assert algorithm.classes
+    algorithm.classes(problem)
+    return [time.process_time() - started]
 
 
 def test_neighbours_in_a_node_are_told_apart_where_it_is_cheap() -> None:

@@ -18,7 +18,7 @@ from closeranks.collectives.problem import VECTOR, Problem
 from closeranks.collectives.simulate import moves
 from closeranks.comms.topology import Link, Topology
 from closeranks.errors import UsageError
-from tests.pace import slowness
+from tests.pace import least_shares, slowness
 
 EVERY = [(operation, name) for operation in ALGORITHMS for name in algorithms(operation)]
 TOPOLOGIES = [
@@ -143,15 +143,19 @@ def test_a_shared_card_divides_its_rate() -> None:
 
 
 def test_sixteen_thousand_ranks() -> None:
-    topology, slow = Topology.regular(node=2048, rank=8), slowness()
+    topology = Topology.regular(node=2048, rank=8)
     started = time.process_time()
     planned = plan("allreduce", topology, nbytes=1 << 26)
     found = cost(planned)
-    assert time.process_time() - started < 10 * slow
+    assert time.process_time() - started < 10 * slowness()
     assert found.bytes_per_level["node"] < 2 * (1 << 26) / 8 * 1.1
-    started = time.process_time()
-    assert sum(1 for _ in planned.steps(4321)) > 0
-    assert time.process_time() - started < 0.05 * slow
+
+    def share() -> list[float]:
+        started = time.process_time()
+        assert sum(1 for _ in planned.steps(4321)) > 0
+        return [(time.process_time() - started) / 0.05]
+
+    assert max(least_shares(share)) < 1
     tracemalloc.start()
     planned.script(4322)
     assert tracemalloc.get_traced_memory()[1] < 50e6
@@ -166,17 +170,18 @@ def test_linear_algorithms_are_lazy_at_sixteen_thousand_ranks(operation: str, na
     topology = Topology.regular(node=2048, rank=8)
     planned = plan(operation, topology, algorithm=name, count=16384)
     next(iter(planned.steps(5)))
-    first, each = [], []
-    for _ in range(5):
+
+    def shares() -> tuple[float, float]:
         started = time.process_time()
         next(iter(planned.steps(0)))
-        first.append(time.process_time() - started)
+        first_s = time.process_time() - started
         started = time.process_time()
         steps = sum(1 for _ in planned.steps(0))
-        each.append((time.process_time() - started) / steps)
-    slow = slowness()
-    assert min(first) < 1e-3 * slow
-    assert min(each) < 3e-6 * slow
+        return first_s / 1e-3, (time.process_time() - started) / steps / 3e-6
+
+    first, each = least_shares(shares, tries=8)
+    assert first < 1
+    assert each < 1
 
 
 def test_bad_sizes() -> None:
