@@ -161,7 +161,7 @@ def _write(module: str, name: str, code: bytes) -> None:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        for other in path.parent.glob("*.o"):
+        for other in path.parent.glob("*.o*"):
             if other.stat().st_mtime < time.time() - _KEPT_S:  # of versions long gone
                 other.unlink(missing_ok=True)
 
@@ -205,7 +205,8 @@ def _source(module: str) -> bytes:
     spec = find_spec(package)
     if spec is None or spec.origin is None:
         return b""
-    return Path(spec.origin).with_name(f"{name}.py").read_bytes()
+    path = Path(spec.origin).with_name(f"{name}.py")
+    return path.read_bytes() if path.exists() else b""
 
 
 def _digest(code: bytes) -> bytes:

@@ -88,12 +88,14 @@ def test_a_full_disk_or_one_that_only_reads_is_no_obstacle(
 
 
 def test_code_of_long_ago_is_cleared_away(store: Path) -> None:
-    old, new = store / "sweep.wide-0.o", store / "sweep.wide-1.o"
-    for path in (old, new):
+    old, half, new = (store / f"sweep.wide-{end}" for end in ("0.o", "0.o.ab12", "1.o"))
+    for path in (old, half, new):
         path.write_bytes(b"")
-    os.utime(old, (1, 1))
+    for path in (old, half):
+        os.utime(path, (1, 1))
     code_store._write("some.module", "name", b"code")
     assert not old.exists()
+    assert not half.exists()
     assert new.exists()
     assert code_store._read("some.module", "name") == b"code"
 
