@@ -87,9 +87,11 @@ def loading() -> Iterator[None]:
 
 def is_possible() -> bool:
     """Whether functions can be compiled where nobody has.  Local."""
-    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
-        return False
-    return all(find_spec(name) is not None for name in ("numba", "llvmlite"))
+    return not _is_off() and all(find_spec(name) for name in ("numba", "llvmlite"))
+
+
+def _is_off() -> bool:
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
 
 
 @cache
@@ -119,7 +121,7 @@ def address_of(module: str, name: str) -> int:
         (``NUMBA_DISABLE_JIT``).
     """
     with loading():
-        if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        if _is_off():
             raise ImportError("NUMBA_DISABLE_JIT is set")
         from closeranks.comms import object_code
 
