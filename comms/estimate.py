@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from statistics import median
+from statistics import median, median_high
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,8 @@ from closeranks.comms.topology import Topology
 _BANDWIDTH_FACTOR = 1.25
 _IN_NODE_FACTOR = 2.0
 _LATENCY_FACTOR = 3.0
+#: All rails together are a whole number of times one rail, give or take.
+_FRACTION_OF_RAIL = 0.15
 
 
 class Sample(NamedTuple):
@@ -143,10 +145,7 @@ def with_samples(topology: Topology, samples: Iterable[Sample]) -> Topology:
         Links and exceptions with ``source="measured"``; levels without a
         sample keep their link.
     """
-    pairs: dict[tuple[str, int, int], list[Sample]] = {}
-    for sample in sorted(samples):
-        pairs.setdefault((sample.level, sample.a, sample.b), []).append(sample)
-    measured = {pair: _pair_link(mine) for pair, mine in pairs.items()}
+    measured = {pair: _pair_link(mine) for pair, mine in _by_pair(samples).items()}
     links = {}
     for name in {pair[0] for pair in measured}:
         links[name] = _typical([link for pair, link in measured.items() if pair[0] == name])
@@ -161,16 +160,51 @@ def with_samples(topology: Topology, samples: Iterable[Sample]) -> Topology:
     return topology.with_links(links, {**kept, **exceptions})
 
 
+def doubtful(samples: Iterable[Sample]) -> set[tuple[str, int, int]]:
+    """Find pairs whose rails at once are no whole number of times one rail.
+
+    Cards and cables come in whole numbers: 1.5 times is two of them in a
+    disturbed moment more often than a shared link of that rate.
+
+    Parameters
+    ----------
+    samples : iterable of Sample
+        Of all ranks, in any order.
+
+    Returns
+    -------
+    set of (str, int, int)
+        Level and groups, the lower first: to be measured once more, for of
+        several repetitions the best counts.
+    """
+    times = {pair: _times(mine) for pair, mine in _by_pair(samples).items()}
+    return {pair for pair, t in times.items() if abs(t - round(t)) > _FRACTION_OF_RAIL}
+
+
+def _by_pair(samples: Iterable[Sample]) -> dict[tuple[str, int, int], list[Sample]]:
+    pairs: dict[tuple[str, int, int], list[Sample]] = {}
+    for sample in sorted(samples):
+        pairs.setdefault((sample.level, sample.a, sample.b), []).append(sample)
+    return pairs
+
+
 def _pair_link(samples: Sequence[Sample]) -> Link:
     latencies = [sample.value for sample in samples if sample.kind == "latency"]
-    alone, together = _rates(samples, "alone"), _rates(samples, "together")
-    rails = round(sum(together) / median(alone)) if together and alone else 1
+    alone = _rates(samples, "alone")
     return Link(
         min(latencies) if latencies else None,
         median(alone) if alone else None,
-        max(1, min(rails, len(together))),
+        max(1, round(_times(samples))),
         "measured",
     )
+
+
+def _times(samples: Sequence[Sample]) -> float:
+    """Return how many times one rail all of them reach, at most their number."""
+    alone, together = _rates(samples, "alone"), _rates(samples, "together")
+    if not (alone and together):
+        return 1.0
+    return min(sum(together) / median(alone), float(len(together)))
 
 
 def _rates(samples: Sequence[Sample], kind: str) -> list[float]:
@@ -190,7 +224,8 @@ def _typical(links: Sequence[Link]) -> Link:
     return Link(
         median(latencies) if latencies else None,
         median(rates) if rates else None,
-        int(median(rails)) if rails else None,
+        # between two counts the higher: what disturbs a measurement only slows it
+        median_high(rails) if rails else None,
         "measured",
     )
 

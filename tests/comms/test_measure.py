@@ -7,7 +7,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from closeranks.comms.estimate import Sample, average_rate, is_steady, steady_rate, with_samples
+from closeranks.comms.estimate import (
+    Sample,
+    average_rate,
+    doubtful,
+    is_steady,
+    steady_rate,
+    with_samples,
+)
 from closeranks.comms.link import Link
 from closeranks.comms.schedule import children, first_opponents, opponents, tournament
 from closeranks.comms.topology import Topology
@@ -92,6 +99,18 @@ def test_rails_are_what_all_reach_over_what_one_reaches() -> None:
     assert two.exceptions == {}
     pairs = dict.fromkeys(combinations(range(3), 2), (1e9, 1.02e9))
     assert with_samples(topology, samples(pairs)).links["node"].rails == 1
+
+
+def test_of_two_disturbed_pairs_the_better_counts_and_both_are_looked_at_again() -> None:
+    topology = Topology.regular(node=3, rank=2)
+    pairs = {(0, 1): (1e9, 1.4e9), (0, 2): (1e9, 1.97e9)}
+    assert with_samples(topology, samples(pairs)).links["node"].rails == 2
+    assert doubtful(samples(pairs)) == {("node", 0, 1)}
+    again = samples(pairs) + samples({(0, 1): (1e9, 1.9e9)})
+    assert doubtful(again) == set()
+    assert with_samples(topology, again).exceptions == {}
+    # faster together than each alone is no third cable
+    assert doubtful(samples({(0, 1): (1e9, 2.4e9)})) == set()
 
 
 def test_a_bad_cable_gets_its_own_link() -> None:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.comms import discover as discovering
+from closeranks.comms import measure as measuring
 from closeranks.comms.groups import Groups
 from closeranks.comms.measure import measure, quick, survey
 from closeranks.comms.topology import Topology
@@ -141,6 +142,19 @@ def test_every_rail_is_measured_alone_and_all_at_once(comm: MPI.Intracomm) -> No
     alone = {(s.rail, s.sender) for s in samples if s.kind == "alone"}
     together = {(s.rail, s.sender) for s in samples if s.kind == "together"}
     assert alone == together == {(0, 0), (0, 1), (1, 0), (1, 1)}
+
+
+def test_a_pair_in_doubt_is_measured_again(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size < 4:
+        pytest.skip("needs two nodes of two ranks")
+    seen: list[set[tuple[str, int, int]]] = [{("node", 0, 1)}, set()]
+    monkeypatch.setattr(measuring, "doubtful", lambda _: seen.pop(0) if seen else set())
+    together = [s for s in survey(comm, dealt(4), budget_s=20) if s.kind == "together"]
+    assert sorted((s.rail, s.sender) for s in together if s.level == "node") == sorted(
+        [(0, 0), (0, 1), (1, 0), (1, 1)] * 2
+    )
 
 
 def test_quick_is_quick_and_agreed(comm: MPI.Intracomm) -> None:
