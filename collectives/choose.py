@@ -247,7 +247,7 @@ class Chooser:
         if not tried:
             return None
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
-        return Trial((*tried, NATIVE), rounds=rounds, final=rounds == 1)
+        return Trial((*tried, NATIVE), rounds=rounds)
 
     def _prices(self, problem: Problem) -> tuple[dict[str, Cost], dict[str, str]]:
         prices: dict[str, Cost] = {}

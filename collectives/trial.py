@@ -13,9 +13,9 @@ CLEAR = 0.9
 CLOSE, FINAL = (0.7, 1.25), 3
 #: So there are at most so many races.
 RACES = 2
-#: Where each has a single turn, a plan that is predicted faster stays ahead of one
-#: that took at least this share of its time.
-TIE = 0.87
+#: Where each has a single turn, plans that the fastest does not beat by more than
+#: this share of their time meet it again for so many rounds.
+TIE, REPLAY = 0.8, 2
 #: Where there are so many rounds, a candidate has so many turns in a row, the first
 #: of which do not count: they find what the one before left in caches and buffers of
 #: switches, and the credit that it left a link that is slowed down.
@@ -32,13 +32,14 @@ class Trial:
     A pure state machine: `turn` says which candidate this call uses, `record`
     takes its local seconds, and once `is_full` the ranks combine ``samples`` by
     maximum, call by call, and `settle`: a call has taken as long as its slowest
-    rank.  A close race is run again between the first plan and the library.
+    rank.  A close race is run again between the first plan and the library; after
+    single turns, between all that are close.
 
     Attributes
     ----------
     candidates : tuple of str
         At least two names, the best guess first; the last is the library's, the
-        safe choice.
+        safe choice.  In the final those that are left.
     rounds : int
         Calls for each candidate.
     final : bool
@@ -65,17 +66,15 @@ class Trial:
     again: int = AGAIN
 
     def __post_init__(self) -> None:
-        self._first_rounds = self.rounds
+        self._first_rounds, self._library = self.rounds, self.candidates[-1]
 
     def serve(self) -> None:
         """Count a call that a plan serves; now and then it must win again."""
         assert self.winner is not None
         self.served += 1
         if self.served == self.again:
-            self.candidates, self.final = (self.winner, self.candidates[-1]), True
-            self.rounds = self._first_rounds
+            self._meet((self.winner, self._library), self._first_rounds)
             self.served, self.again, self.winner = 0, 10 * self.again, None
-            self.samples.clear()
 
     @property
     def turn(self) -> str:
@@ -103,24 +102,30 @@ class Trial:
     def settle(self, agreed_s: Sequence[float]) -> str | None:
         """Choose by the agreed seconds of every call, or start the final and return None."""
         self.agreed_s.update(zip(self.candidates, self._typical_s(agreed_s), strict=True))
-        *plans, last = self.candidates
-        first = self._fastest(plans)
-        share = self.agreed_s[first] / max(self.agreed_s[last], 1e-9)
-        if not self.final and CLOSE[0] < share < CLOSE[1]:
-            self.candidates, self.rounds, self.final = (first, last), FINAL * self.rounds, True
-            self.samples.clear()
-            return None
-        self.winner = first if share < CLEAR else last
+        plans = [name for name in self.candidates if name != self._library]
+        first = min(plans, key=lambda name: self.agreed_s[name])
+        share = self.agreed_s[first] / max(self.agreed_s[self._library], 1e-9)
+        if not self.final:
+            rivals = self._rivals(plans, first, share)
+            if len(rivals) > 1:
+                self._meet(rivals, FINAL * self.rounds if self.rounds > 1 else REPLAY)
+                return None
+        self.winner = first if share < CLEAR else self._library
         return self.winner
 
-    def _fastest(self, plans: Sequence[str]) -> str:
-        """Give the fastest plan; of single calls, the first that is as good as that."""
-        least = min(self.agreed_s[name] for name in plans)
-        close = TIE if self.rounds == 1 else 1.0
-        return next(name for name in plans if self.agreed_s[name] * close <= least)
+    def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
+        """Who may still win: where all had more than a turn, the first plan or the library."""
+        close = self.agreed_s[first] / TIE if self.rounds == 1 else 0.0
+        near = [name for name in plans if name == first or self.agreed_s[name] <= close]
+        return (*near, self._library) if CLOSE[0] < share < CLOSE[1] else tuple(near)
+
+    def _meet(self, candidates: tuple[str, ...], rounds: int) -> None:
+        """Start the final."""
+        self.candidates, self.rounds, self.final = candidates, rounds, True
+        self.samples.clear()
 
     def _typical_s(self, agreed_s: Sequence[float]) -> list[float]:
-        """Median time of each candidate, without the first of its turns in a row.
+        """Median time of each candidate, without its first turns.
 
         Not the best: where ranks share cores, a plan of many steps is now and
         then lucky, and what counts is how it does on most calls.
@@ -130,5 +135,5 @@ class Trial:
         for number, seconds in enumerate(agreed_s):
             if burst == 1 or number % burst >= FIRST:
                 taken[number // burst % n].append(seconds)
-        first = int(burst == 1)
+        first = int(burst == 1 and not self.final)  # which finds no memory of its own yet
         return [median(samples[first:] or samples) for samples in taken]

@@ -69,7 +69,8 @@ def test_the_start_of_fresh_ranks(tmp_path: Path) -> None:
     assert (row["name"], row["ranks"], row["wrong"], other["name"]) == ("init", 2, 0, "barrier")
     parts = [row[part] for part in PARTS]
     assert min(parts) > 0
-    assert row["load_s"] > 0.05, "it was loaded within the time, not before"
+    # a function of machine code takes milliseconds to load; to find it loaded, microseconds
+    assert row["load_s"] > 0.002, "it was loaded within the time, not before"
     assert max(parts[1:]) < row["seconds"] <= 1.001 * sum(parts[1:])
 
 
