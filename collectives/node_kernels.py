@@ -27,42 +27,41 @@ from typing import Any
 import numba
 from numba import types
 
+from closeranks.collectives.node_copies import (
+    copy,
+    goes_past,
+    lay,
+    put,
+    stream,
+    stream_twice,
+)
 from closeranks.collectives.node_words import (
     ABORT,
     AHEAD,
-    BEYOND,
     BLOCK,
     CACHE,
     DESK,
     DESKS,
     DESKS_EACH,
     DONE,
-    FIRST,
     FLAGS,
     FRAME,
     ITEM,
     LAID,
     LINE,
-    LINES,
-    LONG,
     NARROW,
-    OFTEN,
     PAIR,
-    PAST,
     PHASE,
+    PIECE,
     RANK,
     REDUCED,
     SCRATCH,
-    SELDOM,
     SIZE,
     SPINS,
     STAGED,
     START,
     STATE,
-    STREAM,
     THREE,
-    THROUGH,
-    TIMED,
     TRAY,
     TRAYS,
     WIDE,
@@ -76,14 +75,12 @@ from closeranks.comms.atomics import (
     call_pair,
     call_three,
     call_yield,
-    copy_bytes,
-    copy_lines,
+    drain,
     load_acquire,
     pause,
     store_release,
-    stream_lines,
-    ticks,
 )
+from closeranks.comms.calls import set_word, word
 
 
 @numba.njit(error_model="numpy")
@@ -130,85 +127,24 @@ def may_fill(frame: Any, q: int) -> bool:
 
 
 @numba.njit(error_model="numpy")
+def shift_of(frame: Any, rank: int, q: int) -> int:
+    """Give the address of the bytes by which what lies on a tray is shifted."""
+    return frame[FLAGS] + (2 * rank + REDUCED) * LINE + 8 * (1 + q % 2)
+
+
+@numba.njit(error_model="numpy")
 def tell(frame: Any, which: int, q: int) -> None:
     """Set a counter of this rank."""
+    drain()
     store_release(frame[FLAGS] + (2 * frame[RANK] + which) * LINE, q)
 
 
 @numba.njit(error_model="numpy")
-def copy(target: int, source: int, nbytes: int) -> None:
-    """Copy bytes that will soon be read again."""
-    if nbytes < LONG:
-        copy_bytes(target, source, nbytes)
-        return
-    head = -target % 64
-    copy_bytes(target, source, head)
-    pairs = (nbytes - head) // 128
-    copy_lines(target + head, source + head, pairs)
-    done = head + 128 * pairs
-    copy_bytes(target + done, source + done, nbytes - done)
-
-
-@numba.njit(error_model="numpy")
-def stream(target: int, source: int, nbytes: int) -> None:
-    """Copy bytes past the caches."""
-    head = min(-target % 64, nbytes)
-    copy_bytes(target, source, head)
-    whole = (nbytes - head) // 64 * 64
-    stream_lines(target + head, source + head, whole // 64)
-    copy_bytes(target + head + whole, source + head + whole, nbytes - head - whole)
-
-
-@numba.njit(error_model="numpy")
-def put(target: int, source: int, nbytes: int, cold: bool) -> None:
-    """Copy bytes to the caller's memory; past the caches if they have no room for it."""
-    if cold and nbytes >= LONG:
-        stream(target, source, nbytes)
-    else:
-        copy(target, source, nbytes)
-
-
-@numba.njit(error_model="numpy")
-def goes_past(frame: Any, state: Any, q: int, nbytes: int) -> bool:
-    """Say whether so much of segment q goes past the caches; trials apart."""
-    if nbytes < frame[STREAM]:
-        return False
-    tries: bool = q % (OFTEN if q < FIRST else SELDOM) == 0
-    return tries != (state[PAST] != 0)
-
-
-@numba.njit(error_model="numpy")
-def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
-    """Copy bytes to a desk or a tray; learn what it costs."""
-    began = 0 if nbytes < TIMED else ticks()
-    if past:
-        stream(place, source, nbytes)
-    else:
-        copy(place, source, nbytes)
-    if began != 0:
-        _learn(state, BEYOND if past else THROUGH, (ticks() - began) * LINES * 64 // nbytes)
-
-
-@numba.njit(error_model="numpy")
-def _learn(state: Any, way: int, cost: int) -> None:
-    """Note what laying out cost, and prefer what costs less.
-
-    Where cores share a cache, lines that the other one has read are cheap to
-    write again; where they do not, they are fetched back from it first, and
-    stores past the caches win.  Which it is may change while a job runs.
-    """
-    known = state[way]
-    if known == 0:
-        state[way] = cost
-    elif cost < known:  # the way that is not taken is tried seldom
-        state[way] = (known + cost) // 2
-    else:  # perhaps only a disturbance
-        state[way] = known + min(cost - known, 3 * known) // 4
-    through, beyond = state[THROUGH], state[BEYOND]
-    if through != 0 and 5 * beyond < 4 * through:
-        state[PAST] = beyond
-    elif through <= beyond:
-        state[PAST] = 0
+def over(state: Any, last: int) -> bool:
+    """Note that a call has come to its last segment."""
+    drain()
+    state[START] = last
+    return True
 
 
 @numba.njit(error_model="numpy")
@@ -261,8 +197,7 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
         own = desk_of(frame, frame[RANK], q)
         combine(frame, q, own, 0, target + at, min(desk, nbytes - at))
         state[DONE] = q
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 @numba.njit(error_model="numpy")
@@ -285,17 +220,25 @@ def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> Non
 
 @numba.njit(error_model="numpy")
 def _combine_past(
-    frame: Any, state: Any, q: int, own: int, at: int, target: int, nbytes: int, cold: bool
+    frame: Any, q: int, own: int, at: int, tray: int, target: int, nbytes: int, cold: bool
 ) -> None:
-    """Combine a chunk block by block, into the target and, past the caches, the tray."""
-    tray, scratch = tray_of(frame, frame[RANK], q), frame[SCRATCH]
-    low = 0
+    """Combine a chunk in pieces, into the target and, past the caches, onto the tray.
+
+    In pieces so small that the processor reads the next one while this one is on
+    its way to memory.
+    """
+    scratch, head = frame[SCRATCH], -target % 64
+    low, length = 0, head if head % frame[ITEM] == 0 and head > 0 else PIECE
     while low < nbytes:
-        length = min(BLOCK, nbytes - low)
+        length = min(length, nbytes - low)
         combine(frame, q, own + low, at + low, scratch, length)
-        lay(state, tray + low, scratch, length, True)
-        put(target + low, scratch, length, cold)
-        low += BLOCK
+        if cold:
+            stream_twice(target + low, tray + low, scratch, length)
+        else:
+            stream(tray + low, scratch, length)
+            copy(target + low, scratch, length)
+        low += length
+        length = PIECE
 
 
 def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -318,13 +261,16 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
                 return False
             low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
             own, into = source + at + low, target + at + low
-            if not goes_past(frame, state, q, high - low):
+            if goes_past(frame, state, q, high - low):
+                shift = into % 64 if cold else 0
+                set_word(shift_of(frame, rank, q), shift)
+                _combine_past(frame, q, own, low, tray + shift, into, high - low, cold)
+                tell(frame, REDUCED, q)
+            else:
+                set_word(shift_of(frame, rank, q), 0)
                 combine(frame, q, own, low, tray, high - low)
                 tell(frame, REDUCED, q)
                 put(into, tray, high - low, cold)
-            else:
-                _combine_past(frame, state, q, own, low, into, high - low, cold)
-                tell(frame, REDUCED, q)
             state[PHASE] = 1
         if state[STAGED] == q and q < last:
             if not may_fill(frame, q + 1):
@@ -336,10 +282,10 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
             other = (rank + step) % size
             first = _edge(length, size, other)
             count = _edge(length, size, other + 1) - first
-            put(target + at + first, tray_of(frame, other, q), count, cold)
+            place = tray_of(frame, other, q) + word(shift_of(frame, other, q))
+            put(target + at + first, place, count, cold)
         state[DONE], state[PHASE] = q, 0
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 def exported(name: str) -> tuple[Callable[..., bool], Any]:

@@ -12,15 +12,14 @@ from typing import Any
 import numba
 from numba import types
 
+from closeranks.collectives.node_copies import goes_past, lay, put
 from closeranks.collectives.node_kernels import (
     all_reached,
     combine,
     desk_of,
-    goes_past,
     has_reached,
-    lay,
     may_fill,
-    put,
+    over,
     tell,
 )
 from closeranks.collectives.node_words import (
@@ -77,8 +76,7 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
                 return False
             put(target + at, desk_of(frame, root, q), length, cold)
         state[DONE] = state[STAGED] = q
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -108,8 +106,7 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
                 return False
             combine(frame, q, own, 0, target + at, length)
         state[DONE] = state[STAGED] = q
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -141,8 +138,7 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
             other = (rank + step) % size
             put(target + other * nbytes + at, desk_of(frame, other, q), length, cold)
         state[DONE] = q
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 @numba.njit(error_model="numpy")
@@ -194,8 +190,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
             place = desk_of(frame, other, q) + rank * part
             put(target + other * nbytes + at, place, length, cold)
         state[DONE] = q
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 def reduce_scatter_block(
@@ -220,8 +215,7 @@ def reduce_scatter_block(
         own = source + rank * nbytes + at
         combine(frame, q, own, rank * part, target + at, min(part, nbytes - at))
         state[DONE] = q
-    state[START] = last
-    return True
+    return over(state, last)
 
 
 def exported(name: str) -> tuple[Callable[..., bool], Any]:

@@ -66,3 +66,5 @@ LONG: Final = 2048
 PAGE: Final = 4096
 #: Bytes combined at a time where more than two ranks meet: stays in the L1 cache.
 BLOCK: Final = 8192
+#: Bytes combined at a time where the result goes past the caches, a multiple of every element.
+PIECE: Final = 1024

@@ -114,7 +114,7 @@ class Trial:
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
-        """Who may still win: where all had more than a turn, the first plan or the library."""
+        """Tell who may still win: after more than a turn each, the first or the library."""
         close = self.agreed_s[first] / TIE if self.rounds == 1 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
         return (*near, self._library) if CLOSE[0] < share < CLOSE[1] else tuple(near)

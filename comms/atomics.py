@@ -158,22 +158,54 @@ def stream_lines(context: Any, target: Any, source: Any, lines: Any) -> Any:  # 
     """Copy lines of 64 bytes past the caches; ``target`` is aligned to a line.
 
     What another core reads next is then in memory, or in a cache that both
-    share, and not dirty in this core's own, from where it comes slowly.
+    share, and not dirty in this core's own, from where it comes slowly.  Nobody
+    else may count on it before `drain`.
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        line = ir.VectorType(_I64, 8)
         target, source, lines = arguments
-        into = builder.inttoptr(target, line.as_pointer())
-        out_of = builder.inttoptr(source, line.as_pointer())
-        hint = builder.module.add_metadata([_I32(1)])
-        with cgutils.for_range(builder, lines) as loop:
-            value = builder.load(builder.gep(out_of, [loop.index]), align=1)
-            store = builder.store(value, builder.gep(into, [loop.index]), align=64)
-            store.set_metadata("nontemporal", hint)
-        builder.fence("seq_cst")
+        _stream(builder, (target,), source, lines)
 
     return types.void(types.int64, types.int64, types.int64), code
+
+
+@_intrinsic
+def stream_lines_twice(context: Any, target: Any, other: Any, source: Any, lines: Any) -> Any:  # noqa: ARG001
+    """Copy lines to two places, as `stream_lines` does to one."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        target, other, source, lines = arguments
+        _stream(builder, (target, other), source, lines)
+
+    return types.void(types.int64, types.int64, types.int64, types.int64), code
+
+
+def _stream(builder: Any, targets: tuple[Any, ...], source: Any, lines: Any) -> None:
+    """Write the loop of stores that go past the caches."""
+    line = ir.VectorType(_I64, 8)
+    out_of = builder.inttoptr(source, line.as_pointer())
+    into = [builder.inttoptr(target, line.as_pointer()) for target in targets]
+    hint = builder.module.add_metadata([_I32(1)])
+    with cgutils.for_range(builder, lines) as loop:
+        value = builder.load(builder.gep(out_of, [loop.index]), align=1)
+        for place in into:
+            store = builder.store(value, builder.gep(place, [loop.index]), align=64)
+            store.set_metadata("nontemporal", hint)
+
+
+@_intrinsic
+def drain(context: Any) -> Any:  # noqa: ARG001
+    """Let what went past the caches arrive before anything that is written later."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        if platform.machine() not in ("x86_64", "AMD64"):
+            builder.fence("seq_cst")
+            return
+        kind = ir.FunctionType(_VOID, [])
+        fence = cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse.sfence")
+        builder.call(fence, [])
+
+    return types.void(), code
 
 
 @_intrinsic

@@ -35,6 +35,7 @@ from closeranks.errors import Unavailable
 SOURCES: Final = (
     "closeranks.collectives.half_types",
     "closeranks.collectives.machine_code",
+    "closeranks.collectives.node_copies",
     "closeranks.collectives.node_kernels",
     "closeranks.collectives.node_moves",
     "closeranks.collectives.node_words",

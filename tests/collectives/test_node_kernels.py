@@ -135,6 +135,32 @@ def test_any_series_of_operations(size: int, series: list[tuple[str, int, int]])
         play(node, name, n, root % size)
 
 
+@pytest.mark.parametrize("offset", [0, 1, 8, 56])
+def test_results_past_the_caches_lie_anywhere_in_a_line(
+    offset: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "DESK", 16 * kernels.PIECE)
+    node, n = Node(3, 0), 10 * kernels.PIECE // ITEM + 3
+    given_ = [numbers(rank, n) for rank in range(3)]
+    kernel, nbytes = load_kernel("allreduce_two_shot"), n * ITEM
+    taken = []
+    for rank in range(3):
+        memory = np.full(nbytes + 256, 255, np.uint8)
+        start = -memory.ctypes.data % 64 + 64 + rank * offset
+        taken.append((memory, slice(start, start + nbytes)))
+    with ThreadPoolExecutor(3) as pool:
+        jobs = [
+            pool.submit(node.run, rank, kernel, given_[rank], memory[part], nbytes, 0)
+            for rank, (memory, part) in enumerate(taken)
+        ]
+        for job in jobs:
+            job.result(timeout=60)
+    for memory, part in taken:
+        assert memory[part].tobytes() == np.sum(given_, axis=0).tobytes()
+        assert (memory[: part.start] == 255).all()
+        assert (memory[part.stop :] == 255).all()
+
+
 def test_in_place() -> None:
     node = Node(3, NEVER)
     data = [numbers(rank, 500) for rank in range(3)]
@@ -167,5 +193,5 @@ def test_a_rank_learns_which_way_of_laying_out_costs_less(monkeypatch: pytest.Mo
     for state in node.states:
         through, beyond, past = state[kernels.THROUGH : kernels.PAST + 1].tolist()
         assert min(through, beyond) > 0, "both ways have been tried"
-        assert past or 5 * beyond >= 4 * through
-        assert not past or beyond < through
+        assert past or 2 * beyond >= through
+        assert not past or 3 * beyond <= 2 * through

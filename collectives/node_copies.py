@@ -1,0 +1,128 @@
+"""How the kernels of a node copy: through the caches, or past them.
+
+Importing this imports Numba; nobody does but who compiles what calls it.  What
+goes past the caches has to be drained before anybody is told of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+
+from closeranks.collectives.node_words import (
+    BEYOND,
+    FIRST,
+    LINES,
+    LONG,
+    OFTEN,
+    PAST,
+    SELDOM,
+    STREAM,
+    THROUGH,
+    TIMED,
+)
+from closeranks.comms.atomics import (
+    copy_bytes,
+    copy_lines,
+    stream_lines,
+    stream_lines_twice,
+    ticks,
+)
+
+
+@numba.njit(error_model="numpy")
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes that will soon be read again."""
+    if nbytes < LONG:
+        copy_bytes(target, source, nbytes)
+        return
+    head = -target % 64
+    copy_bytes(target, source, head)
+    pairs = (nbytes - head) // 128
+    copy_lines(target + head, source + head, pairs)
+    done = head + 128 * pairs
+    copy_bytes(target + done, source + done, nbytes - done)
+
+
+@numba.njit(error_model="numpy")
+def stream(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes past the caches."""
+    head = min(-target % 64, nbytes)
+    copy_bytes(target, source, head)
+    whole = (nbytes - head) // 64 * 64
+    stream_lines(target + head, source + head, whole // 64)
+    copy_bytes(target + head + whole, source + head + whole, nbytes - head - whole)
+
+
+@numba.njit(error_model="numpy")
+def stream_twice(target: int, other: int, source: int, nbytes: int) -> None:
+    """Copy bytes past the caches to two places, reading them once.
+
+    The places lie alike in their lines, or it takes two copies.
+    """
+    head = -target % 64
+    if (target - other) % 64 != 0 or nbytes < head:
+        stream(target, source, nbytes)
+        stream(other, source, nbytes)
+        return
+    copy_bytes(target, source, head)
+    copy_bytes(other, source, head)
+    whole = (nbytes - head) // 64 * 64
+    stream_lines_twice(target + head, other + head, source + head, whole // 64)
+    done = head + whole
+    copy_bytes(target + done, source + done, nbytes - done)
+    copy_bytes(other + done, source + done, nbytes - done)
+
+
+@numba.njit(error_model="numpy")
+def put(target: int, source: int, nbytes: int, cold: bool) -> None:
+    """Copy bytes to the caller's memory; past the caches if they have no room for it."""
+    if cold and nbytes >= LONG:
+        stream(target, source, nbytes)
+    else:
+        copy(target, source, nbytes)
+
+
+@numba.njit(error_model="numpy")
+def goes_past(frame: Any, state: Any, q: int, nbytes: int) -> bool:
+    """Say whether so much of segment q goes past the caches; trials apart."""
+    if nbytes < frame[STREAM]:
+        return False
+    tries: bool = q % (OFTEN if q < FIRST else SELDOM) == 0
+    return tries != (state[PAST] != 0)
+
+
+@numba.njit(error_model="numpy")
+def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
+    """Copy bytes to a desk or a tray; learn what it costs."""
+    began = 0 if nbytes < TIMED else ticks()
+    if past:
+        stream(place, source, nbytes)
+    else:
+        copy(place, source, nbytes)
+    if began != 0:
+        _learn(state, BEYOND if past else THROUGH, (ticks() - began) * LINES * 64 // nbytes)
+
+
+@numba.njit(error_model="numpy")
+def _learn(state: Any, way: int, cost: int) -> None:
+    """Note what laying out cost, and prefer what costs less.
+
+    Where cores share a cache, lines that the other one has read are cheap to
+    write again; where they do not, they are fetched back from it first, and
+    stores past the caches win.  They have to win clearly, for who reads them next
+    finds them farther away.  Which it is may change while a job runs.
+    """
+    known = state[way]
+    if known == 0:
+        state[way] = cost
+    elif cost < known:  # the way that is not taken is tried seldom
+        state[way] = (known + cost) // 2
+    else:  # perhaps only a disturbance
+        state[way] = known + min(cost - known, 3 * known) // 4
+    through, beyond = state[THROUGH], state[BEYOND]
+    if through != 0 and 2 * beyond < through:
+        state[PAST] = beyond
+    elif 3 * beyond > 2 * through:
+        state[PAST] = 0
