@@ -12,6 +12,7 @@ import numba
 
 from closeranks.collectives.node_words import (
     BEYOND,
+    FETCHED,
     FIRST,
     LINES,
     LONG,
@@ -25,6 +26,7 @@ from closeranks.collectives.node_words import (
 from closeranks.comms.atomics import (
     copy_bytes,
     copy_lines,
+    drain,
     stream_lines,
     stream_lines_twice,
     ticks,
@@ -99,6 +101,7 @@ def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
     began = 0 if nbytes < TIMED else ticks()
     if past:
         stream(place, source, nbytes)
+        drain()  # which is part of what it costs
     else:
         copy(place, source, nbytes)
     if began != 0:
@@ -112,7 +115,8 @@ def _learn(state: Any, way: int, cost: int) -> None:
     Where cores share a cache, lines that the other one has read are cheap to
     write again; where they do not, they are fetched back from it first, and
     stores past the caches win.  They have to win clearly, for who reads them next
-    finds them farther away.  Which it is may change while a job runs.
+    finds them farther away: a few lines past the caches always look cheap to whom
+    lays them.  Which it is may change while a job runs.
     """
     known = state[way]
     if known == 0:
@@ -122,7 +126,7 @@ def _learn(state: Any, way: int, cost: int) -> None:
     else:  # perhaps only a disturbance
         state[way] = known + min(cost - known, 3 * known) // 4
     through, beyond = state[THROUGH], state[BEYOND]
-    if through != 0 and 2 * beyond < through:
+    if through > FETCHED * LINES and 2 * beyond < through:
         state[PAST] = beyond
     elif 3 * beyond > 2 * through:
         state[PAST] = 0

@@ -228,7 +228,8 @@ def _combine_past(
     its way to memory.
     """
     scratch, head = frame[SCRATCH], -target % 64
-    low, length = 0, head if head % frame[ITEM] == 0 and head > 0 else PIECE
+    piece = PIECE if cold else BLOCK
+    low, length = 0, head if head % frame[ITEM] == 0 and head > 0 else piece
     while low < nbytes:
         length = min(length, nbytes - low)
         combine(frame, q, own + low, at + low, scratch, length)
@@ -238,7 +239,7 @@ def _combine_past(
             stream(tray + low, scratch, length)
             copy(target + low, scratch, length)
         low += length
-        length = PIECE
+        length = piece
 
 
 def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:

@@ -56,6 +56,8 @@ LINE: Final = 128
 #: Laying out is timed from so many bytes on, and told for so many lines.
 TIMED: Final = 4096
 LINES: Final = 256
+#: Ticks that a line takes at least where it is fetched back from another core.
+FETCHED: Final = 12
 #: Now and then a segment is laid out the other way, for comparison: one in so many, of the
 #: first ones and later.
 FIRST: Final = 64
