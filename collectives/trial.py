@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-#: A plan is preferred to the library if it takes less than this share of its time.
-CLEAR = 0.9
-#: A plan within these shares of the library's time meets it again, alone, in a
-#: final of so many times the rounds.
-CLOSE, FINAL = (0.7, 1.25), 3
+#: A plan is preferred to the library if it takes less than this share of its time,
+#: and one that was preferred stays so if it takes less than that.
+CLEAR, STAYS = 0.9, 1.0
+#: A plan that takes at least this share of the library's time meets it again in a
+#: final of so many times the rounds: a plan is given up for good, so it loses twice.
+CLOSE, FINAL = 0.7, 3
 #: So there are at most so many races.
 RACES = 2
 #: Where each has a single turn, plans that the fastest does not beat by more than
@@ -32,8 +33,8 @@ class Trial:
     A pure state machine: `turn` says which candidate this call uses, `record`
     takes its local seconds, and once `is_full` the ranks combine ``samples`` by
     maximum, call by call, and `settle`: a call has taken as long as its slowest
-    rank.  A close race is run again between the first plan and the library; after
-    single turns, between all that are close.
+    rank.  A race that no plan wins clearly is run again between the first plan and
+    the library; after single turns, between all that are close.
 
     Attributes
     ----------
@@ -74,6 +75,7 @@ class Trial:
         self.served += 1
         if self.served == self.again:
             self._meet((self.winner, self._library), self._first_rounds)
+            self.final = False
             self.served, self.again, self.winner = 0, 10 * self.again, None
 
     @property
@@ -110,14 +112,14 @@ class Trial:
             if len(rivals) > 1:
                 self._meet(rivals, FINAL * self.rounds if self.rounds > 1 else REPLAY)
                 return None
-        self.winner = first if share < CLEAR else self._library
+        self.winner = first if share < (CLEAR if self.again == AGAIN else STAYS) else self._library
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
         """Tell who may still win: after more than a turn each, the first or the library."""
-        close = self.agreed_s[first] / TIE if self.rounds == 1 else 0.0
+        close = self.agreed_s[first] / TIE if self.rounds == 1 and share < 1.0 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
-        return (*near, self._library) if CLOSE[0] < share < CLOSE[1] else tuple(near)
+        return (*near, self._library) if share > CLOSE else tuple(near)
 
     def _meet(self, candidates: tuple[str, ...], rounds: int) -> None:
         """Start the final."""
