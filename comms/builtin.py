@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.comms import code_store
 
@@ -74,6 +75,31 @@ def function_at(
     record = np.array([*known, *map(address_in_python, _FUNCTIONS)], np.int64)
     code = code_store.address_of("closeranks.comms.builtin_code", "call")
     return builtin("call", "Call a C function.", code, FAST, record)
+
+
+def copier_at(address: int, plan: NDArray[np.int64]) -> Callable[..., object]:
+    """Let Python call a loop of `closeranks.comms.loops`; other threads run.
+
+    Local; CPython only.
+
+    Parameters
+    ----------
+    address : int
+        Where the loop is.
+    plan : ndarray of int64
+        What it is told, copied.
+
+    Returns
+    -------
+    callable
+        Takes the target's array and the source's, which nobody checks, and
+        bytes from the first element of each where there are any.
+    """
+    _, make = _RESULTS["nothing"]
+    known = [address, 0, 0, address_in_python(make), *map(address_in_python, _FUNCTIONS)]
+    code = code_store.address_of("closeranks.comms.builtin_code", "copy")
+    record = np.concatenate([np.array(known, np.int64), plan])
+    return builtin("copy", "Copy from array to array.", code, FAST, record)
 
 
 def builtin(name: str, doc: str, code: int, flags: int, itself: object) -> Callable[..., Any]:

@@ -19,6 +19,7 @@ from closeranks.comms.builtin_words import (
     FUNCTION,
     MASK,
     OCCURRED,
+    PLAN,
     RESTORE,
     SAVE,
     WRONG,
@@ -52,6 +53,29 @@ def call(itself: int, args: int, nargs: int) -> int:
     return call1(word(record + FROM_LONG), result & word(record + MASK))
 
 
+def copy(itself: int, args: int, nargs: int) -> int:
+    """Copy from an array to another by a loop, without the interpreter's lock.
+
+    A C function of the kind METH_FASTCALL: target, source, and bytes from the
+    first element of either where there are any.
+    """
+    record = word(itself + DATA)
+    t, s = 0, 0
+    if nargs == 4:
+        t, s = (
+            call1(word(record + AS_SSIZE), word(args + 16)),
+            call1(word(record + AS_SSIZE), word(args + 24)),
+        )
+        if (t == -1 or s == -1) and call0(word(record + OCCURRED)):
+            return 0
+    elif nargs != 2:
+        return call0(word(record + WRONG)) * 0
+    thread = call0(word(record + SAVE))
+    call5(word(record + FUNCTION), record + PLAN, word(args), t, word(args + 8), s)
+    call1(word(record + RESTORE), thread)
+    return call1(word(record + FROM_LONG), 0)
+
+
 def exported(name: str) -> tuple[Callable[..., int], Any]:
     """Give the function that a builtin's description names, and its signature."""
-    return {"call": call}[name], types.int64(*(types.int64,) * 3)
+    return {"call": call, "copy": copy}[name], types.int64(*(types.int64,) * 3)

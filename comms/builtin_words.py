@@ -15,3 +15,5 @@ DATA: Final = object.__basicsize__
 FUNCTION, COUNT, MASK, FROM_LONG = range(0, 32, 8)
 #: Functions of the interpreter.
 AS_SSIZE, OCCURRED, WRONG, SAVE, RESTORE = range(32, 72, 8)
+#: In the record of `closeranks.comms.builtin.copier_at` the plan of the copy follows.
+PLAN: Final = 72

@@ -11,14 +11,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms import code_store
 from closeranks.comms.arrays import Bytes
-from closeranks.comms.builtin import function_at
+from closeranks.comms.builtin import copier_at
 from closeranks.comms.strided import Block, Shape, entries, of_layout
 from closeranks.comms.typemap import typemap
 
@@ -38,14 +38,63 @@ _TOO_FAR: Final = 16384
 
 #: Longest run that is copied by loads and stores; longer ones by memcpy.
 _LONGEST: Final = 64
+#: A run of so many bytes is copied in halves, which no line splits where arrays start at
+#: multiples of 16 bytes: whole it took up to a third longer.
+_HALVED: Final = 32
 #: From here on all runs meet in few sets of the first cache: memcpy then does better
 #: than loops that have many runs on their way.
 _PAGE: Final = 4096
 #: Longest word that is gathered in fours, bytes.
 _WORD: Final = 8
 
-#: Function and plan of `closeranks.comms.loops`, and what keeps the plan alive.
-Way = tuple[Callable[..., None], int, NDArray[np.int64]]
+#: Copies from an array to another, see `closeranks.comms.builtin.copier_at`.
+Copier = Callable[..., object]
+
+
+class Packer(NamedTuple):
+    """How elements of one layout are copied side by side, and back: chosen once.
+
+    Local; other threads run while it copies.  The two arrays share no memory.
+
+    Attributes
+    ----------
+    gather : callable
+        ``gather(out, array)``: to an array of uint8 from one of that layout.
+    scatter : callable
+        ``scatter(array, data)``: back; where elements share memory the last one
+        stays.
+    """
+
+    gather: Copier
+    scatter: Copier
+
+
+@lru_cache(maxsize=1024)
+def packer(shape: Shape, strides: Shape, itemsize: int) -> Packer:
+    """Choose how arrays of a layout are packed and filled.
+
+    Parameters
+    ----------
+    shape, strides : tuple of int
+        Of the array; strides in bytes.
+    itemsize : int
+        Bytes of an element.
+
+    Returns
+    -------
+    Packer
+        For all arrays of that layout.
+    """
+    block = of_layout(shape, strides, itemsize)
+    return Packer(_gathering(block) or _pack, _scattering(block) or _fill)
+
+
+def _pack(out: Bytes, array: NDArray[Any]) -> None:
+    np.copyto(out.view(array.dtype).reshape(array.shape), array)
+
+
+def _fill(array: NDArray[Any], data: Bytes) -> None:
+    array[...] = data.view(array.dtype).reshape(array.shape)
 
 
 def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
@@ -65,12 +114,8 @@ def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
     part = array if count == array.size else entries(array, first, count)
     if part is None:
         out.view(array.dtype)[...] = array.flat[first : first + count]
-        return
-    way = _gathering_layout(part.shape, part.strides, part.itemsize)
-    if way is None:
-        np.copyto(out.view(array.dtype).reshape(part.shape), part)
     else:
-        way[0](way[1], id(out), 0, id(part), 0)
+        packer(part.shape, part.strides, part.itemsize).gather(out, part)
 
 
 def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
@@ -90,12 +135,8 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
     part = array if count == array.size else entries(array, first, count)
     if part is None:
         array.flat[first : first + count] = data.view(array.dtype)
-        return
-    way = _scattering_layout(part.shape, part.strides, part.itemsize)
-    if way is None:
-        part[...] = data.view(array.dtype).reshape(part.shape)
     else:
-        way[0](way[1], id(part), 0, id(data), 0)
+        packer(part.shape, part.strides, part.itemsize).scatter(part, data)
 
 
 def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> Block | None:
@@ -147,7 +188,7 @@ def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
     """
     way = _gathering(block)
     if way is not None:
-        way[0](way[1], id(out), 0, id(memory), shift + block.start)
+        way(out, memory, 0, shift + block.start)
     return way is not None
 
 
@@ -174,32 +215,22 @@ def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
     """
     way = _scattering(block)
     if way is not None:
-        way[0](way[1], id(memory), shift + block.start, id(data), 0)
+        way(memory, data, shift + block.start, 0)
     return way is not None
 
 
 @lru_cache(maxsize=1024)
-def _gathering(block: Block) -> Way | None:
+def _gathering(block: Block) -> Copier | None:
     """Choose how to pack a block; None if not by compiled loops."""
     return _way(block, [(count, near, far) for count, near, far in _both(block)])
 
 
 @lru_cache(maxsize=1024)
-def _scattering(block: Block) -> Way | None:
+def _scattering(block: Block) -> Copier | None:
     """Choose how to unpack a block; None if not by compiled loops."""
     if not block.disjoint:
         return None
     return _way(block, [(count, far, near) for count, near, far in _both(block)])
-
-
-@lru_cache(maxsize=1024)
-def _gathering_layout(shape: Shape, strides: Shape, itemsize: int) -> Way | None:
-    return _gathering(of_layout(shape, strides, itemsize))
-
-
-@lru_cache(maxsize=1024)
-def _scattering_layout(shape: Shape, strides: Shape, itemsize: int) -> Way | None:
-    return _scattering(of_layout(shape, strides, itemsize))
 
 
 def _both(block: Block) -> list[tuple[int, int, int]]:
@@ -211,8 +242,8 @@ def _both(block: Block) -> list[tuple[int, int, int]]:
     return found[::-1]
 
 
-def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
-    """Choose the function for a block and write its plan."""
+def _way(block: Block, loops: list[tuple[int, int, int]]) -> Copier | None:
+    """Choose the loop for a block and write its plan."""
     if block.nbytes < LEAST or len(loops) > _LOOPS:
         return None
     if not _arrays_are_known() or not code_store.is_possible():
@@ -221,19 +252,16 @@ def _way(block: Block, loops: list[tuple[int, int, int]]) -> Way | None:
     numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]
     plan = np.array(numbers, np.int64)
     stride = block.strides[-1] if loops else 0
-    return _loop(block.run, stride), plan.ctypes.data, plan
+    return copier_at(
+        code_store.address_of("closeranks.comms.loops", _loop(block.run, stride)), plan
+    )
 
 
-def _loop(run: int, stride: int) -> Callable[..., None]:
-    """Load the loops over runs that lie so far apart in the innermost one."""
-    long = run > _LONGEST or (run > _WORD and abs(stride) >= _PAGE)
-    return _loaded("long" if long else f"short{run.bit_length() - 1}")
-
-
-@cache
-def _loaded(name: str) -> Callable[..., None]:
-    address = code_store.address_of("closeranks.comms.loops", name)
-    return function_at(address, 5, "nothing")
+def _loop(run: int, stride: int) -> str:
+    """Name the loops over runs that lie so far apart in the innermost one."""
+    if run > _LONGEST or (run > _WORD and abs(stride) >= _PAGE):
+        return "long"
+    return f"short{(run - (run == _HALVED)).bit_length() - 1}"
 
 
 @cache

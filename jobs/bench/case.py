@@ -109,6 +109,17 @@ class Case:
         keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
         return self._call(self._comm, self._send, self._receive, **keywords)
 
+    def copy(self) -> Callable[[], object]:
+        """Return a copy of as many bytes as this rank receives; local.
+
+        Returns
+        -------
+        callable
+            Takes nothing; overwrites the receive buffer.
+        """
+        receive = np.zeros(0) if self._receive is None else self._receive
+        return partial(np.copyto, receive, receive.copy())
+
     def begins(self, algorithm: str) -> Callable[[], MPI.Request]:
         """Return the call that starts the operation and does not wait.
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
 
 FORMATS: dict[str, Callable[[Session], Format]] = {"table": Table, "osu": Osu, "nccl": Nccl}
-_COMPARISONS = ("native", "best")
+_COMPARISONS = ("native", "best", "copy")
 
 
 @click.command(epilog="NAMEs: " + " ".join((*NAMES, "all")))
@@ -54,7 +54,7 @@ _COMPARISONS = ("native", "best")
     show_default=True,
     help="Seconds a size may take, least counts apart.",
 )
-@click.option("--vs", help="Compare with native, best or native,best.")
+@click.option("--vs", help="Compare with native, best or copy; native,best,copy for all.")
 @click.option("--of", "overlapped", default="allreduce", show_default=True,
               help="Collectives that overlap starts, comma-separated.")  # fmt: skip
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
@@ -85,7 +85,7 @@ def bench(
     """
     if form not in FORMATS:
         raise UsageError("bench --format", f"unknown {form!r}", f"choose {', '.join(FORMATS)}")
-    native, best = _comparisons(vs)
+    compared = _comparisons(vs)
     request = Request(
         names=tuple(expand(names)),
         sizes=parse_sizes(sizes or "8:4M"),
@@ -98,8 +98,9 @@ def bench(
         effort=Effort(iterations, warmup, budget),
         check=check,
         counters=counters,
-        native=native,
-        best=best,
+        native="native" in compared,
+        best="best" in compared,
+        copy="copy" in compared,
         json=json_path,
         draw=draw_path,
     )
@@ -127,7 +128,7 @@ def check_request(request: Request) -> None:
     as_dtype(request.dtype)
     check_op(request.op, request.dtype)
     collectives = collectives_among(request.names)
-    if (request.native or request.best) and not collectives:
+    if (request.native or request.best or request.copy) and not collectives:
         raise UsageError("bench --vs", "point-to-point has nothing to compare", "leave out --vs")
     if request.op == "mean" and {"scan", "exscan"} & set(collectives):
         raise UsageError("bench --op", "a scan has no mean", "name other operations, or --op sum")
@@ -247,7 +248,7 @@ def _collectives(words: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _comparisons(vs: str | None) -> tuple[bool, bool]:
+def _comparisons(vs: str | None) -> list[str]:
     """Read ``--vs``."""
     words = [] if vs is None else vs.split(",")
     unknown = [word for word in words if word not in _COMPARISONS]
@@ -255,7 +256,7 @@ def _comparisons(vs: str | None) -> tuple[bool, bool]:
         raise UsageError(
             "bench --vs", f"unknown {', '.join(unknown)}", f"choose {' or '.join(_COMPARISONS)}"
         )
-    return "native" in words, "best" in words
+    return words
 
 
 def _writer(plain: MPI.Intracomm) -> Write:

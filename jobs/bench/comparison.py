@@ -34,6 +34,23 @@ def against_native(timings: dict[str, Timing]) -> Row:
     }
 
 
+def against_copy(timings: dict[str, Timing]) -> Row:
+    """Compare with what NumPy takes to copy the result, all ranks at once.
+
+    Parameters
+    ----------
+    timings : dict of str to Timing
+        Of the sides "ours" and "copy".
+
+    Returns
+    -------
+    dict
+        ``copy_us_p50``, and ``over_copy``: how many times that we take.
+    """
+    copy = timings["copy"].p50_us
+    return {"copy_us_p50": copy, "over_copy": timings["ours"].p50_us / copy}
+
+
 def against_best(session: Session, row: Row) -> Row:
     """Compare with the fastest setting of the library, this launch's included.
 

@@ -8,7 +8,7 @@ from typing import Any
 from closeranks.collectives.trial import RACES
 from closeranks.jobs.bench.case import Case
 from closeranks.jobs.bench.collective import Collective
-from closeranks.jobs.bench.comparison import against_best, against_native
+from closeranks.jobs.bench.comparison import against_best, against_copy, against_native
 from closeranks.jobs.bench.counters import evenness, node_sent_bytes
 from closeranks.jobs.bench.distribution import Timing, bandwidth
 from closeranks.jobs.bench.planned import call_bytes, planned_bytes
@@ -45,6 +45,8 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     sides: dict[str, Callable[[], object]] = {"ours": ours}
     if request.native:
         sides |= {"native": native, "again": native}
+    if request.copy:
+        sides["copy"] = case.copy()
     timings = time_sides(session, sides, case.size_bytes)
     if wrong is not None:
         wrong = max(wrong, _wrong(session, case, ours))
@@ -52,6 +54,8 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     row |= {"wrong": wrong, "asked_bytes": nbytes}
     if request.native:
         row |= against_native(timings)
+    if request.copy:
+        row |= against_copy(timings)
     if request.best:
         row |= against_best(session, row)
     if collective.name == "allreduce" and session.wire is not None:

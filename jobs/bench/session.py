@@ -39,7 +39,7 @@ class Request:
         Iterations, warm-up, budget.
     check, counters : bool
         Whether results are validated, and NICs read.
-    native, best : bool
+    native, best, copy : bool
         What to compare with.
     json, draw : Path, optional
         Where rows and chart go.
@@ -58,6 +58,7 @@ class Request:
     counters: bool = False
     native: bool = False
     best: bool = False
+    copy: bool = False
     json: Path | None = None
     draw: Path | None = None
 

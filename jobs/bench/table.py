@@ -52,6 +52,8 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("native_vs_native", "A/A", 6, _ratio),
     ("best_us_p50", "best us", 9, short),
     ("speedup_best", "vs best", 8, _ratio),
+    ("copy_us_p50", "copy us", 9, short),
+    ("over_copy", "/copy", 7, _ratio),
     ("nic_tx_bytes_max", "NIC bytes", 10, lambda value: f"{value:.0f}"),
     ("nic_even_percent", "even %", 7, lambda value: f"{value:.1f}"),
     ("planned_bytes", "planned", 10, lambda value: f"{value:.0f}"),
@@ -64,7 +66,7 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
 _THREAD = {"thread_ms_quiet", "thread_ms_busy", "busy_over_quiet"}
 _OPTIONAL = _THREAD | {
     "source", "target", "wire_percent", "nic_tx_bytes_max", "nic_even_percent", "planned_bytes",
-    "chosen",
+    "chosen", "copy_us_p50", "over_copy",
 }  # fmt: skip
 _NATIVE = {"native_us_p50", "speedup", "native_vs_native"}
 _BEST = {"best_us_p50", "speedup_best", "best_settings"}

@@ -102,7 +102,8 @@ def test_packing(world: closeranks.Communicator) -> None:
 def test_a_wrong_pack_is_counted(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "pack", lambda *_: None)
+    nothing = packing.Packer(lambda *_: None, lambda *_: None)
+    monkeypatch.setattr(packing, "packer", lambda *_: nothing)
     faces = packs.shapes()[2:3]
     monkeypatch.setattr(packs, "shapes", lambda: faces)
     _, rows = lines_and_rows(session(world, "pack"))
@@ -125,6 +126,13 @@ def test_against_the_library(world: closeranks.Communicator) -> None:
     assert any(not result.key.batched for result in results)
     assert all(result.p50_us > 0 for result in results)
     assert not measure_setting(where, COLLECTIVES["allgather"], 64, 99)
+
+
+def test_against_a_copy(world: closeranks.Communicator) -> None:
+    where = session(world, "gather", "barrier", copy=True, sizes=(1 << 16,))
+    for row in run(where, Table(where), lambda _: None):
+        assert row["wrong"] == 0, "a copy overwrites the result, which is made again"
+        assert row["over_copy"] == pytest.approx(row["time_us_p50"] / row["copy_us_p50"])
 
 
 def test_between_points(world: closeranks.Communicator) -> None:
