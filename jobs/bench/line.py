@@ -61,6 +61,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     if collective.name == "allreduce" and session.wire is not None:
         seconds = timings["ours"].p50_us * 1e-6
         row["wire_percent"] = session.wire.percent(case.size_bytes, seconds)
+    _settle(session, collective, case, algorithm)  # a plan that won may be looked at again
     row["chosen"] = _chosen(session, collective, case, algorithm)
     if request.counters:
         row |= _nics(session, ours)
