@@ -26,6 +26,9 @@ from closeranks.errors import Unavailable
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+#: Stands in the place of a step: somebody has begun a kernel, and lets it go on where
+#: others ask for it, see `closeranks.collectives.near_persistent`.
+STARTED: Final = -1
 #: Bytes of a rank's chunk of a desk: from here on copies need not read what they
 #: overwrite.  Desks of more than so many chunks would fill the caches.
 CHUNK_BYTES: Final = 128 * 1024
@@ -63,7 +66,8 @@ class NodeMemory:
     state : ndarray, dtype int64
         How far this rank has come; the kernels' own.
     turns : deque
-        ``(execution, step)``, in the order in which all ranks run them.
+        ``(execution, step)``, in the order in which all ranks run them; where the
+        step is `STARTED` the other one has ``advance()``.
     queue_at : int
         Address of an int64: how many these are.
 

@@ -120,14 +120,12 @@ class Persistent:
         PeerError, MPI.Exception
             What made it fail.
         """
-        if self._ready is not None:
-            if timeout_s is not None and not wait(self.Test, deadline=Deadline(timeout_s)):
-                name = self._demand.operation
-                raise TimeoutError(f"{name}: not finished after {timeout_s:g} s; it goes on and"
-                                   " keeps its buffers, wait for it again")  # fmt: skip
+        if timeout_s is None:
             self.Wait()
-        elif self._under_way is not None:
-            self._under_way.wait(timeout_s)
+        elif not wait(self.Test, deadline=Deadline(timeout_s)):
+            name = self._demand.operation
+            raise TimeoutError(f"{name}: not finished after {timeout_s:g} s; it goes on and"
+                               " keeps its buffers, wait for it again")  # fmt: skip
 
     def test(self) -> bool:
         """Tell whether it is over, or not under way; never blocks."""

@@ -24,8 +24,10 @@ from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Nears
+from closeranks.collectives.near_persistent import NearPersistent, is_short
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
+from closeranks.collectives.rehearsal import rehearse
 from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
@@ -148,7 +150,7 @@ class Service:
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         again = partial(self.read, operation, "", algorithm, arguments)
-        serve = partial(self._serve, algorithm, again)
+        serve = partial(self.serve, algorithm, again)
         if self.family.devices:
             wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
             name = self.relay.serve(demand, wanted, serve, timed=timed)
@@ -156,7 +158,7 @@ class Service:
             name = serve(demand)
         self.counters.count(operation, name, time.perf_counter() - started)
 
-    def _serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
+    def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
         deadline = self.deadline()
@@ -213,9 +215,14 @@ class Service:
         """Make a persistent operation."""
         demand = self.read(operation, "_init", algorithm, arguments)
         demand.background = True
+        untimed = self.deadline() is None and not self.family.devices
+        if untimed and not demand.planned and self._wanted(operation, algorithm) == AUTO:
+            rehearse(self, demand, self.chooser.settled(_kind(demand)))
         name, _ = self.decide(demand, algorithm, blocking=False)
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
+        if name == SHARED and is_short(self, demand):
+            return self.world.own(NearPersistent(self, demand))
         return self.world.own(Persistent(self, demand, name))
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
@@ -354,13 +361,7 @@ class Service:
             return forced, None
         if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        call = choose.Call(
-            demand.operation,
-            0 if demand.operation in choose.UNSIZED else choose.size_class(demand.nbytes),
-            demand.commutative,
-            demand.native is None,
-        )
-        choice = self.chooser.choose(call)
+        choice = self.chooser.choose(_kind(demand))
         name, trial = choice.algorithm, choice.trial
         if not blocking:
             name, trial = self.chooser.unattended(choice), None
@@ -387,3 +388,13 @@ class Service:
         trial.record(seconds)
         if trial.is_full:
             trial.settle(native.agreed_max(self.plain, trial.samples))
+
+
+def _kind(demand: Demand) -> choose.Call:
+    """Say what the choice for a call may depend on."""
+    return choose.Call(
+        demand.operation,
+        0 if demand.operation in choose.UNSIZED else choose.size_class(demand.nbytes),
+        demand.commutative,
+        demand.native is None,
+    )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.combiners import Combiner, combiner_of
 from closeranks.collectives.look import Look, Poll
+from closeranks.collectives.node_memory import STARTED
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.script import Leaf
@@ -111,10 +112,13 @@ class Shared:
         given, taken = source.ctypes.data, block.ctypes.data
 
         def poll() -> Look:
-            if turns[0] != (execution, step) or not kernel(frame, state, given, taken, nbytes):
-                return Look.WAITING
-            self.memory.leave()
-            return Look.DONE
+            whose, at = turns[0]
+            if at == STARTED:
+                whose.advance()
+            elif (whose, at) == (execution, step) and kernel(frame, state, given, taken, nbytes):
+                self.memory.leave()
+                return Look.DONE
+            return Look.WAITING
 
         return poll
 

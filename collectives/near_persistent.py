@@ -1,0 +1,183 @@
+"""Persistent operations whose starts are short kernels in node memory.
+
+A start runs the kernel with little patience: it lays out this rank's data and,
+where the others are there already, is over.  Else the wait goes on with it.
+Meanwhile it has its turn in the memory, and who comes next lets it go on, see
+`closeranks.collectives.node_memory`.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives import node_words as words
+from closeranks.collectives.choose import SHARED
+from closeranks.collectives.demand import lay_out
+from closeranks.collectives.engine import engine
+from closeranks.collectives.near import is_near
+from closeranks.collectives.node_memory import STARTED
+from closeranks.collectives.persistent import Persistent
+from closeranks.collectives.shared_run import SHORT_BYTES, combiner_for, kernel_name, load_kernel
+from closeranks.comms.wait import wait
+from closeranks.errors import Revoked
+
+if TYPE_CHECKING:
+    from closeranks.collectives.demand import Demand
+    from closeranks.collectives.service import Service
+
+#: How often a start looks whether the others have come, where every rank has a core:
+#: a microsecond or two, which is less than to come back later.
+_LOOKS = 64
+
+
+class NearPersistent(Persistent):
+    """A persistent operation on few bytes among the ranks of one node.
+
+    As `Persistent`, which also serves its starts while others use the memory.
+
+    Parameters
+    ----------
+    service : Service
+        Who serves it.
+    demand : Demand
+        A call that `is_short` accepts.
+    """
+
+    def __init__(self, service: Service, demand: Demand) -> None:
+        super().__init__(service, demand, SHARED)
+        self._world, self._memory = service.world, service.world.node_memory
+        self._lock = threading.Lock()
+        self._laid = lay_out(demand)
+        self._started = self._over = False
+        combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
+        frame = self._memory.fresh_frame(combiner, demand.dtype.itemsize, demand.root)
+        self._hasty = frame.copy()
+        self._hasty[words.SPINS] = min(_LOOKS, frame[words.SPINS])
+        self._hasty[words.YIELDS] = 0
+        kernel = load_kernel(kernel_name(demand.operation, demand.nbytes))
+        places = [
+            0 if part is None else part.ctypes.data
+            for part in (self._laid.input, self._laid.output)
+        ]
+        self._state = self._memory.state.data  # faster to read than the array
+        rest = self._memory.state.ctypes.data, *places, demand.nbytes
+        self._frame = frame
+        self._look = partial(kernel, self._hasty.ctypes.data, *rest)
+        self._stay = partial(kernel, frame.ctypes.data, *rest)
+
+    @property
+    def under_way(self) -> bool:
+        """Whether it has been started and not been waited for."""
+        return self._started or super().under_way
+
+    def start(self) -> None:
+        """Start it once more, see `Persistent.start`."""
+        if self._started or self._memory.turns or self._closed:
+            super().start()
+            return
+        laid = self._state[words.STAGED]
+        over = self._look()
+        if not over and self._state[words.STAGED] == laid:
+            super().start()  # nothing has been done, and others may wait for it meanwhile
+            return
+        self._tally[0] += 1
+        self._world.sequence()
+        self._started, self._over = True, over
+        if not over:
+            self._memory.enter(self, STARTED)
+
+    Start = start
+
+    def advance(self) -> bool:
+        """Let a start that is not over go on for a moment; True once it is.
+
+        Local; any thread.
+        """
+        return self._go_on(self._look)
+
+    def _go_on(self, kernel: partial[bool]) -> bool:
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread is at it
+        try:
+            if not self._over and kernel():
+                self._over = True
+                self._memory.leave()
+            return self._over
+        finally:
+            self._lock.release()
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:
+        """Wait until it is over, see `Persistent.wait`.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in.
+
+        Returns
+        -------
+        bool
+            True.
+        """
+        if not self._started:
+            return super().Wait(status)
+        if not self._over:
+            wait(partial(self._go_on, self._stay), progress=engine().progress, abort=self._check)
+        return self._end_with(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Tell whether it is over, see `Persistent.test`.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in if it is.
+
+        Returns
+        -------
+        bool
+            Whether the buffers may be used again.
+        """
+        if not self._started:
+            return super().Test(status)
+        self._check()
+        return self.advance() and self._end_with(status)
+
+    def _check(self) -> None:
+        try:
+            self._world.check(self._demand.operation)
+        except Revoked:
+            self._started = False
+            raise
+
+    def _end_with(self, status: MPI.Status | None) -> bool:
+        self._started = False
+        if status is not None:
+            MPI.Request().Wait(status)  # as of a request that is over
+        return True
+
+
+def is_short(service: Service, demand: Demand) -> bool:
+    """Tell whether starts of a persistent operation can be short kernels.  Local.
+
+    Ranks need not agree: either way runs the same kernel.
+
+    Parameters
+    ----------
+    service : Service
+        Who serves it.
+    demand : Demand
+        A call that goes to ``shared``.
+
+    Returns
+    -------
+    bool
+        Only for few bytes that lie side by side, without a timeout.
+    """
+    if demand.nbytes > SHORT_BYTES or demand.foreign or service.deadline() is not None:
+        return False
+    return is_near(service.world, demand) and lay_out(demand).finish is None
