@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from closeranks.collectives import node_words as words
 from closeranks.collectives.choose import SHARED
-from closeranks.collectives.demand import lay_out
+from closeranks.collectives.demand import Memory, lay_out
 from closeranks.collectives.engine import engine
 from closeranks.collectives.near import is_near
 from closeranks.collectives.node_memory import STARTED
@@ -51,7 +51,8 @@ class NearPersistent(Persistent):
         super().__init__(service, demand, SHARED)
         self._world, self._memory = service.world, service.world.node_memory
         self._lock = threading.Lock()
-        self._laid = lay_out(demand)
+        laid = lay_out(demand)
+        self._laid: Memory | None = laid  # whose addresses the kernel has
         self._started = self._over = False
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = self._memory.fresh_frame(combiner, demand.dtype.itemsize, demand.root)
@@ -59,10 +60,7 @@ class NearPersistent(Persistent):
         self._hasty[words.SPINS] = min(_LOOKS, frame[words.SPINS])
         self._hasty[words.YIELDS] = 0
         kernel = load_kernel(kernel_name(demand.operation, demand.nbytes))
-        places = [
-            0 if part is None else part.ctypes.data
-            for part in (self._laid.input, self._laid.output)
-        ]
+        places = [0 if part is None else part.ctypes.data for part in (laid.input, laid.output)]
         self._state = self._memory.state.data  # faster to read than the array
         rest = self._memory.state.ctypes.data, *places, demand.nbytes
         self._frame = frame
@@ -146,6 +144,11 @@ class NearPersistent(Persistent):
             return super().Test(status)
         self._check()
         return self.advance() and self._end_with(status)
+
+    def close(self) -> None:
+        """Let go of the buffers, see `Persistent.close`."""
+        super().close()
+        self._laid = None
 
     def _check(self) -> None:
         try:

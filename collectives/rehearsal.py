@@ -1,4 +1,4 @@
-"""Trials before the first call, for operations that are made once and started often.
+"""Trials before the first call of operations that are made once.
 
 A persistent operation keeps the algorithm that it is made with.  Where nothing
 is known yet, calls of its kind on memory of our own decide.
