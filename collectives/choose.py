@@ -187,7 +187,7 @@ class Chooser:
         trial = choice.trial
         name = choice.algorithm
         if trial is not None:
-            known = choice.predictions
+            known = trial.agreed_s or choice.predictions
             name = trial.winner or min(known, key=lambda one: known[one])
         times = trial.agreed_s if trial is not None and trial.agreed_s else choice.predictions
         plans = {one: seconds for one, seconds in times.items() if one != NATIVE}

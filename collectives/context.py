@@ -22,8 +22,9 @@ from closeranks.errors import Unavailable, UsageError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-AUTO, NATIVE, NCCL = "auto", "native", "nccl"
-#: What devices do among themselves, see `closeranks.collectives.device_calls`.
+AUTO, NATIVE, NCCL, IPC = "auto", "native", "nccl", "ipc"
+#: How devices do it among themselves, and what; see `closeranks.collectives.device_calls`.
+AMONG_DEVICES = (NCCL, IPC)
 BY_DEVICES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter_block")
 
 
@@ -106,8 +107,8 @@ def chosen_names(algorithm: str | Mapping[str, str], where: str) -> dict[str, st
     if isinstance(algorithm, str):
         if algorithm == AUTO:
             return {}
-        names = dict.fromkeys(BY_DEVICES if algorithm == NCCL else OPERATIONS, algorithm)
-        if algorithm not in (NATIVE, NCCL):
+        names = dict.fromkeys(BY_DEVICES if algorithm in AMONG_DEVICES else OPERATIONS, algorithm)
+        if algorithm not in (NATIVE, *AMONG_DEVICES):
             names = {op: algorithm for op in ALGORITHMS if algorithm in algorithms(op)}
         if not names:
             every = sorted({name for op in ALGORITHMS for name in algorithms(op)})
@@ -177,7 +178,7 @@ def known_name(operation: str, name: str, where: str) -> str:
     if operation not in OPERATIONS:
         raise UsageError(where, f"no operation {operation!r}", f"one of {', '.join(OPERATIONS)}")
     choices = (NATIVE, *(algorithms(operation) if operation in ALGORITHMS else ()))
-    choices += (NCCL,) if operation in BY_DEVICES else ()
+    choices += AMONG_DEVICES if operation in BY_DEVICES else ()
     if name not in choices:
         raise UsageError(where, f"no algorithm {name!r} of {operation}",
                          f"one of auto, {', '.join(choices)}")  # fmt: skip

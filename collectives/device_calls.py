@@ -1,4 +1,4 @@
-"""Algorithm "nccl": collectives that devices do among themselves.
+"""Algorithms "nccl" and "ipc": collectives that devices do among themselves.
 
 Asked for by name, on every rank.  The group of devices is made at the first
 such call, by all ranks, and belongs to the world of the communicator.
@@ -8,26 +8,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
-from closeranks.collectives.context import BY_DEVICES, NCCL
+from closeranks.collectives.context import BY_DEVICES, IPC, NCCL
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.operations import MEAN
 from closeranks.collectives.problem import REDUCING
+from closeranks.comms.device_node import HALF_BYTES, MARKS, DeviceNode
 from closeranks.comms.message import Message
+from closeranks.comms.wait import wait
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from closeranks.collectives.world import World
-    from closeranks.comms.device import DeviceArray, DeviceGroup
+    from closeranks.comms.device import Desk, DeviceArray, DeviceGroup
+
+_T = TypeVar("_T")
 
 _OPS = frozenset({"SUM", "PROD", "MIN", "MAX"})
 _TYPES = frozenset({
     "int8", "uint8", "int32", "uint32", "int64", "uint64",
     "float16", "float32", "float64", "bfloat16",
 })  # fmt: skip
+_ON_NODE = _TYPES - {"bfloat16"}
+_REMEDY = "pass algorithm='auto'"
 #: Why it cannot serve other calls.
-ELSEWHERE = "it is for blocking calls of arrays on devices, a device for every rank"
+ELSEWHERE = "it is for blocking calls of arrays on devices"
 
 
 class DeviceCalls:
@@ -43,10 +52,9 @@ class DeviceCalls:
 
     def __init__(self, open_world: Callable[[], World], *, deterministic: bool) -> None:
         self._open_world, self._deterministic = open_world, deterministic
-        self._group: DeviceGroup | None = None
-        self._device = -1
+        self._groups: dict[str, tuple[DeviceGroup, int]] = {}
 
-    def serve(self, demand: Demand) -> None:
+    def serve(self, demand: Demand, name: str) -> None:
         """Put a call on the caller's stream; the host waits for nothing.
 
         Collective at the first call.
@@ -55,33 +63,38 @@ class DeviceCalls:
         ----------
         demand : Demand
             The call.
+        name : str
+            "nccl" or "ipc".
 
         Raises
         ------
         UsageError
             If the call is not for it (local).
         Unavailable
-            On every rank, if one has no NCCL, or two share a device.
+            On every rank: for "nccl" if one has no NCCL, or two share a device,
+            for "ipc" if they are on several nodes, or one cannot reach another's
+            memory.
         """
         problem = "this communicator is deterministic" if self._deterministic else None
-        problem = problem or _objection(demand)
+        problem = problem or _objection(demand, name)
         if problem:
-            raise UsageError(demand.operation, f"algorithm {NCCL!r} cannot: {problem}",
-                             "pass algorithm='auto'")  # fmt: skip
+            raise UsageError(demand.operation, f"algorithm {name!r} cannot: {problem}", _REMEDY)
         arrays = _arrays(demand)
         world = self._open_world()
         world.check(demand.operation)
-        if self._group is None:
-            self._group, self._device = _joined(world, arrays[0]), arrays[0].device
-        if arrays[0].device != self._device:
+        if name not in self._groups:
+            join = _joined if name == NCCL else _opened
+            self._groups[name] = join(world, arrays[0]), arrays[0].device
+        group, device = self._groups[name]
+        if arrays[0].device != device:
             raise UsageError(demand.operation, f"arrays of device {arrays[0].device}, the first "
-                             f"were of device {self._device}", "keep to one")  # fmt: skip
+                             f"were of device {device}", "keep to one")  # fmt: skip
         stream = _entered(arrays)
-        _put(self._group, demand, stream)
+        _put(group, demand, stream)
         _left(arrays, stream)
 
 
-def _objection(demand: Demand) -> str | None:
+def _objection(demand: Demand, algorithm: str) -> str | None:
     """Say why devices cannot do a call."""
     if demand.operation not in BY_DEVICES:
         return f"it has no {demand.operation}"
@@ -94,7 +107,10 @@ def _objection(demand: Demand) -> str | None:
     if demand.operation not in REDUCING:
         return None
     name = demand.reducer.name if demand.reducer else None
-    if name not in _OPS or demand.dtype.name not in _TYPES:
+    fits = demand.dtype.name in (_TYPES if algorithm == NCCL else _ON_NODE)
+    if algorithm == IPC and demand.op is MEAN and demand.dtype.kind != "f":
+        fits = False
+    if name not in _OPS or not fits:
         return f"it does not reduce {demand.dtype} by this op"
     if demand.operation == "reduce_scatter_block" and demand.in_place:
         return "it has no reduce_scatter_block in place"
@@ -114,8 +130,7 @@ def _joined(world: World, array: DeviceArray) -> DeviceGroup:
     said = comm.allgather(("" if wrong else _name(array), wrong))
     for rank, (_, problem) in enumerate(said):
         if problem:
-            raise Unavailable(f"algorithm {NCCL!r} (rank {rank}: {problem})",
-                              "pass algorithm='auto'")  # fmt: skip
+            raise Unavailable(f"algorithm {NCCL!r} (rank {rank}: {problem})", _REMEDY)
     names = [name for name, _ in said]
     shared = next((name for name in names if names.count(name) > 1), None)
     if shared is not None:
@@ -124,6 +139,49 @@ def _joined(world: World, array: DeviceArray) -> DeviceGroup:
                           "give every rank its own, or pass algorithm='auto'")  # fmt: skip
     identity = comm.bcast(runtime.group_id() if comm.rank == 0 else None)
     return world.own(runtime.group(identity, comm.rank, comm.size, device))
+
+
+def _opened(world: World, array: DeviceArray) -> DeviceGroup:
+    """Share memory among all ranks' devices; collective."""
+    comm, runtime, device = world.comm, array.runtime, array.device
+    if world.node.size < world.size:  # on all ranks alike, but where one is alone on its node
+        raise Unavailable(f"algorithm {IPC!r} (ranks on several nodes)", _REMEDY)
+    own, problem = _tried(lambda: runtime.desk(2 * HALF_BYTES, MARKS, device))
+    handles = _agreed(world, problem, () if own is None else own.handles)
+    found = []
+    for rank, given in enumerate(handles):
+        desk, wrong = own, ""
+        if rank != comm.rank:
+            desk, wrong = _tried(partial(runtime.opened, given, device))
+        problem = problem or wrong
+        found += [] if desk is None else [desk]
+    _agreed(world, problem, None)
+    meeting = world.own(comm.Dup())
+    group = DeviceNode(
+        runtime, found, comm.rank, device, lambda: _meet(meeting), half_bytes=HALF_BYTES
+    )
+    return world.own(group)
+
+
+def _meet(comm: MPI.Intracomm) -> None:
+    wait(comm.Ibarrier().Test)
+
+
+def _tried(make: Callable[[], Desk]) -> tuple[Desk | None, str]:
+    """Make a desk, or say why there is none."""
+    try:
+        return make(), ""
+    except Unavailable as error:
+        return None, str(error)
+
+
+def _agreed(world: World, problem: str, given: _T) -> list[_T]:
+    """Exchange something among all ranks, unless one of them has a problem."""
+    said = world.comm.allgather((problem, given))
+    for rank, (wrong, _) in enumerate(said):
+        if wrong:
+            raise Unavailable(f"algorithm {IPC!r} (rank {rank}: {wrong})", _REMEDY)
+    return [one for _, one in said]
 
 
 def _name(array: DeviceArray) -> str:

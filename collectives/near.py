@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+from mpi4py import MPI
 
 from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.demand import lay_out
@@ -144,10 +145,30 @@ class Near:
         frame, state, nbytes = self._fixed
         step = partial(self._kernel, frame, state, given, taken, nbytes)
         if not step():
-            wait(step, progress=engine().progress, abort=self._abort)
+            wait(step, progress=make_way, abort=self._abort)
 
     def _abort(self) -> None:
         self._world.check(self._operation)
+
+
+def make_way() -> bool:
+    """Advance what is in flight, and let the library make way: kernels do not call it.
+
+    Local.
+
+    Returns
+    -------
+    bool
+        Whether anything of ours has moved.
+    """
+    driver = engine()
+    moved = driver.progress()
+    if not driver.in_flight and driver.lock.acquire(blocking=False):
+        try:
+            MPI.COMM_SELF.Iprobe()
+        finally:
+            driver.lock.release()
+    return moved
 
 
 class Nears:

@@ -17,8 +17,7 @@ from mpi4py import MPI
 from closeranks.collectives import node_words as words
 from closeranks.collectives.choose import SHARED
 from closeranks.collectives.demand import Memory, lay_out
-from closeranks.collectives.engine import engine
-from closeranks.collectives.near import is_near
+from closeranks.collectives.near import is_near, make_way
 from closeranks.collectives.node_memory import STARTED
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.shared_run import SHORT_BYTES, combiner_for, kernel_name, load_kernel
@@ -50,7 +49,7 @@ class NearPersistent(Persistent):
     def __init__(self, service: Service, demand: Demand) -> None:
         super().__init__(service, demand, SHARED)
         self._world, self._memory = service.world, service.world.node_memory
-        self._lock = threading.Lock()
+        self._family, self._lock = service.family, threading.Lock()
         laid = lay_out(demand)
         self._laid: Memory | None = laid  # whose addresses the kernel has
         self._started = self._over = False
@@ -74,7 +73,10 @@ class NearPersistent(Persistent):
 
     def start(self) -> None:
         """Start it once more, see `Persistent.start`."""
-        if self._started or self._memory.turns or self._closed:
+        if self._started or self._under_way is not None or self._memory.turns or self._closed:
+            super().start()
+            return
+        if self._family.overrides:  # perhaps a timeout, which is the engine's to keep
             super().start()
             return
         laid = self._state[words.STAGED]
@@ -98,8 +100,8 @@ class NearPersistent(Persistent):
         return self._go_on(self._look)
 
     def _go_on(self, kernel: partial[bool]) -> bool:
-        if not self._lock.acquire(blocking=False):
-            return False  # another thread is at it
+        if self._closed or not self._lock.acquire(blocking=False):
+            return False  # its memory is gone, or another thread is at it
         try:
             if not self._over and kernel():
                 self._over = True
@@ -122,9 +124,12 @@ class NearPersistent(Persistent):
             True.
         """
         if not self._started:
-            return super().Wait(status)
+            super().Wait(status)
+            self._under_way = None
+            return True
         if not self._over:
-            wait(partial(self._go_on, self._stay), progress=engine().progress, abort=self._check)
+            self._check()
+            wait(partial(self._go_on, self._stay), progress=make_way, abort=self._check)
         return self._end_with(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -141,9 +146,14 @@ class NearPersistent(Persistent):
             Whether the buffers may be used again.
         """
         if not self._started:
-            return super().Test(status)
+            over = super().Test(status)
+            self._under_way = None if over else self._under_way
+            return over
         self._check()
-        return self.advance() and self._end_with(status)
+        if not self.advance():
+            make_way()
+            return False
+        return self._end_with(status)
 
     def close(self) -> None:
         """Let go of the buffers, see `Persistent.close`."""
@@ -181,6 +191,13 @@ def is_short(service: Service, demand: Demand) -> bool:
     bool
         Only for few bytes that lie side by side, without a timeout.
     """
-    if demand.nbytes > SHORT_BYTES or demand.foreign or service.deadline() is not None:
+    if not is_near(service.world, demand):  # on all ranks: this makes the memory
         return False
-    return is_near(service.world, demand) and lay_out(demand).finish is None
+    blocks = demand.size if demand.operation in ("alltoall", "reduce_scatter_block") else 1
+    if demand.nbytes > SHORT_BYTES or SHORT_BYTES * blocks > service.world.node_memory.desk_bytes:
+        return False
+    if service.deadline() is not None:
+        return False
+    copied = demand.in_place and demand.operation == "reduce_scatter_block"
+    parts = [part for part in (demand.source, demand.target) if part is not None]
+    return not copied and all(part.direct for part in parts) and lay_out(demand).finish is None

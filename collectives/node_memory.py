@@ -8,6 +8,7 @@ first kernel needs it.  Where node memory is short the desks are smaller.
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections import deque
 from functools import cache
 from pathlib import Path
@@ -80,7 +81,7 @@ class NodeMemory:
     def __init__(self, node: MPI.Intracomm, abort: int, *, root: Any = None) -> None:
         self.state = np.zeros(kernels.STATE, np.int64)
         self.turns: deque[tuple[Any, int]] = deque()
-        self._queue = np.zeros(1, np.int64)
+        self._queue, self._lock = np.zeros(1, np.int64), threading.Lock()
         self.queue_at = self._queue.ctypes.data
         self._frames: dict[tuple[Combiner | None, int, int], NDArray[np.int64]] = {}
         self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS)
@@ -150,13 +151,15 @@ class NodeMemory:
 
     def enter(self, execution: object, step: int) -> None:
         """Queue a step; called in the order of sequence numbers.  Local."""
-        self.turns.append((execution, step))
-        self._queue[0] = len(self.turns)
+        with self._lock:
+            self.turns.append((execution, step))
+            self._queue[0] = len(self.turns)
 
     def leave(self) -> None:
         """Let the next step have its turn.  Local."""
-        self.turns.popleft()
-        self._queue[0] = len(self.turns)
+        with self._lock:
+            self.turns.popleft()
+            self._queue[0] = len(self.turns)
 
     def close(self) -> None:
         """Let go of the memory.  Local; called by the world that owns it."""

@@ -57,10 +57,15 @@ def rehearse(service: Service, demand: Demand, choice: Choice) -> None:
     operation, trial = demand.operation, choice.trial
     if trial is None or trial.winner is not None or operation not in _ARGUMENTS:
         return
-    if choice.predicted_s > _LONGEST_S:
+    if choice.predicted_s > _LONGEST_S or not demand.commutative:
         return
+    if not service.family.threaded or service.family.tuning.name(operation, demand.nbytes):
+        return  # trials do not decide
     arguments = _ARGUMENTS[operation](demand.nbytes, demand.size)
     read = partial(service.read, operation, "", "auto", arguments)
+    sent = service.counters.sent.copy()
     for _ in range(RACES):
         for _ in range(trial.calls_left if trial.winner is None else 0):
             service.serve("auto", read, read())
+    service.counters.sent.clear()
+    service.counters.sent.update(sent)

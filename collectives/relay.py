@@ -17,7 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.choose import NATIVE
-from closeranks.collectives.context import AUTO, NCCL
+from closeranks.collectives.context import AMONG_DEVICES, AUTO, NCCL
 from closeranks.collectives.native import agreed_max, is_straight
 from closeranks.collectives.statistics import LIBRARY, PIECES, WHOLE
 from closeranks.comms.arrays import Bytes, Memory
@@ -89,10 +89,10 @@ class Relay:
         str
             The algorithm.
         """
-        if wanted == NCCL:
-            self._calls.serve(demand)
-            self._ways[NCCL] += 1
-            return NCCL
+        if wanted in AMONG_DEVICES:
+            self._calls.serve(demand, wanted)
+            self._ways[wanted] += 1
+            return wanted
         is_cut = not timed and self._may_cut(demand.operation, demand.nbytes, wanted)
         if is_cut and not demand.planned and self._agrees(demand):
             way, name = PIECES, self._run(demand, serve)
@@ -122,8 +122,8 @@ class Relay:
         str
             For `Explanation.device`.
         """
-        if name == NCCL:
-            return "among the devices, by NCCL"
+        if name in AMONG_DEVICES:
+            return f"among the devices, by {'NCCL' if name == NCCL else 'CUDA IPC'}"
         if self._reaches and name == NATIVE:
             return "the library takes them as they are"
         if self._may_cut(operation, nbytes, wanted):

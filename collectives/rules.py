@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from closeranks.collectives.context import AUTO, NCCL, known_name
+from closeranks.collectives.context import AMONG_DEVICES, AUTO, known_name
 from closeranks.errors import UsageError
 
 UNLIMITED: Final = float("inf")
@@ -108,7 +108,7 @@ def _ladder(operation: str, said: object) -> Ladder:
 def _name(operation: str, name: object) -> str:
     if not isinstance(name, str):
         raise UsageError("tuning", f"{operation}: algorithm {name!r:.40}", "a name")
-    if name == NCCL:
-        problem = f"{NCCL!r} for {operation}, wherever its arrays lie"
+    if name in AMONG_DEVICES:
+        problem = f"{name!r} for {operation}, wherever its arrays lie"
         raise UsageError("tuning", problem, "ask for it in the calls of arrays on devices")
     return name if name == AUTO else known_name(operation, name, "tuning")

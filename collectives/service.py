@@ -340,7 +340,7 @@ class Service:
         if name == NATIVE:
             exact = self.family.deterministic
             return "this communicator is deterministic" if exact else demand.native
-        if name == context.NCCL:
+        if name in context.AMONG_DEVICES:
             return ELSEWHERE
         if demand.planned:
             return demand.planned
@@ -361,7 +361,7 @@ class Service:
             return forced, None
         if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = self.chooser.choose(_kind(demand))
+        choice = (self.chooser.choose if blocking else self.chooser.settled)(_kind(demand))
         name, trial = choice.algorithm, choice.trial
         if not blocking:
             name, trial = self.chooser.unattended(choice), None

@@ -9,15 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms.cupy_desk import CupyDesk, OpenedDesk
 from closeranks.comms.device import DEFAULT_STREAM, DeviceArray, Room
 from closeranks.comms.nccl import Nccl, lacks
 from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.comms.device import DeviceGroup, Event
+    from closeranks.comms.device import Desk, DeviceGroup, Event
 
 #: What CuPy copies elements of so many bytes as; other sizes go byte by byte.
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+
+#: CuPy's functions of two arrays that do what an op does.
+_FUNCTIONS = {
+    "SUM": "add", "PROD": "multiply", "MIN": "minimum", "MAX": "maximum", "MEAN": "add",
+}  # fmt: skip
 
 
 @cache
@@ -138,6 +144,38 @@ class CupyRuntime:
         """Join an NCCL communicator."""
         with self._cuda.Device(device):
             return Nccl(self._cuda, identity, rank, size, device)
+
+    def desk(self, nbytes: int, marks: int, device: int) -> Desk:
+        """Make device memory that other processes open."""
+        return CupyDesk(self._cuda, nbytes, marks, device)
+
+    def opened(self, handles: tuple[bytes, ...], device: int) -> Desk:
+        """Open another process's desk."""
+        return OpenedDesk(self._cuda, handles, device)
+
+    def combine(
+        self, op: str, dtype: str, sources: list[int], target: int, count: int, stream: int,
+        device: int,
+    ) -> None:  # fmt: skip
+        """Combine vectors in the order given, on a stream."""
+        function = getattr(self._cupy, _FUNCTIONS[op])
+        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+            out, first, *others = (
+                self._vector(place, count, dtype, device) for place in (target, *sources)
+            )
+            if not others:
+                out[...] = first
+            for other in others:
+                function(first, other, out=out)
+                first = out
+            if op == "MEAN":
+                self._cupy.true_divide(out, len(sources), out=out)
+
+    def _vector(self, pointer: int, count: int, dtype: str, device: int) -> Any:
+        """See device memory of any process as an array."""
+        nbytes = count * np.dtype(dtype).itemsize
+        memory = self._cuda.UnownedMemory(pointer, nbytes, self, device)
+        return self._cupy.ndarray((count,), dtype, self._cuda.MemoryPointer(memory, 0))
 
     def _view(self, array: DeviceArray) -> Any:
         """See an array as CuPy's, of words that have as many bytes as its elements."""

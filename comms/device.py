@@ -45,8 +45,36 @@ class Room(NamedTuple):
     owner: object
 
 
+class Desk(Protocol):
+    """Device memory that other processes of the node open, with marks in streams.
+
+    A mark that was never set is passed at once; one that is set again leaves
+    those who follow it already where they are.
+    """
+
+    @property
+    def pointer(self) -> int:
+        """Where it starts, for this process."""
+
+    @property
+    def handles(self) -> tuple[bytes, ...]:
+        """What another process opens it by."""
+
+    def mark(self, number: int, stream: int) -> None:
+        """Set a mark at the present end of a stream; the owner's alone."""
+
+    def follow(self, number: int, stream: int) -> None:
+        """Let a stream wait for a mark; the host does not wait."""
+
+    def settle(self) -> None:
+        """Let the host wait for all that its device has been given."""
+
+    def close(self) -> None:
+        """Free the memory, or close what was opened."""
+
+
 class DeviceGroup(Protocol):
-    """Ranks whose devices exchange data by themselves, on streams: NCCL.
+    """Ranks whose devices exchange data by themselves, on streams: NCCL, CUDA IPC.
 
     Counts are elements; types and ops are named, "float32" and "SUM"; the op
     "MEAN" divides by the number of ranks.  Every rank calls in the same order.
@@ -128,6 +156,21 @@ class Runtime(Protocol):
 
     def group(self, identity: object, rank: int, size: int, device: int) -> DeviceGroup:
         """Join a group; all its ranks call, and wait for each other."""
+
+    def desk(self, nbytes: int, marks: int, device: int) -> Desk:
+        """Make a desk; Unavailable where memory cannot be shared."""
+
+    def opened(self, handles: tuple[bytes, ...], device: int) -> Desk:
+        """Open another process's desk; Unavailable where this device cannot reach it."""
+
+    def combine(
+        self, op: str, dtype: str, sources: list[int], target: int, count: int, stream: int,
+        device: int,
+    ) -> None:  # fmt: skip
+        """Combine vectors in their order, on a stream; "MEAN" divides by their number.
+
+        The target may be the first of them, and shares no memory with the others.
+        """
 
 
 def array_interface(buffer: Any) -> dict[str, Any] | None:

@@ -10,6 +10,8 @@ is overwritten at once.
 from __future__ import annotations
 
 import ctypes
+import mmap
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -21,6 +23,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.comms.device import DEFAULT_STREAM, DeviceArray, Event, Room
+from closeranks.comms.device_node import MARKS
+from closeranks.errors import Unavailable
 
 Bytes = NDArray[np.uint8]
 _NOT_MAPPED = 0x7F80_0000_0000_0000
@@ -95,6 +99,8 @@ class FakeDevice:
         self.comm: MPI.Intracomm | None = None
         self.refusal, self.is_shared = "", False
         self.groups: list[FakeGroup] = []
+        #: Whether other ranks' desks cannot be opened; and how many are open.
+        self.unreachable, self.desks, self.combined = False, 0, 0
         self.copies = 0
         self.on_device_copies = 0
 
@@ -196,6 +202,39 @@ class FakeDevice:
         self.groups.append(FakeGroup(self, self.comm.Dup()))
         return self.groups[-1]
 
+    def desk(self, nbytes: int, marks: int, device: int) -> FakeDesk:
+        if self.refusal:
+            raise Unavailable(self.refusal, "try elsewhere")
+        fd = os.memfd_create("desk")
+        os.ftruncate(fd, nbytes)
+        return FakeDesk(self, fd, nbytes)
+
+    def opened(self, handles: tuple[bytes, ...], device: int) -> FakeDesk:
+        path = handles[0].decode()
+        if self.unreachable:
+            raise Unavailable("no peer access", "try elsewhere")
+        fd = os.open(path, os.O_RDWR)
+        return FakeDesk(self, fd, os.fstat(fd).st_size)
+
+    def combine(
+        self, op: str, dtype: str, sources: list[int], target: int, count: int, stream: int,
+        device: int,
+    ) -> None:  # fmt: skip
+        combined = {"SUM": np.add, "MEAN": np.add, "PROD": np.multiply, "MAX": np.maximum,
+                    "MIN": np.minimum}[op]  # fmt: skip
+        out, *given = [
+            self._see(place, (count,), None, np.dtype(dtype)) for place in (target, *sources)
+        ]
+
+        def work() -> None:
+            total = given[0].copy()
+            for other in given[1:]:
+                combined(total, other, out=total)
+            out[:] = total / len(given) if op == "MEAN" else total
+
+        self.combined += 1
+        self._streams[stream].put(work)
+
     # How it works.
 
     def put(self, work: Callable[[], object], stream: int | None = None) -> None:
@@ -241,6 +280,37 @@ class FakeDevice:
     def _take_back(self, address: int, nbytes: int) -> None:
         ctypes.memset(address, STALE, nbytes)
         self._given_back[nbytes].append(address)
+
+
+class FakeDesk:
+    """A `closeranks.comms.device.Desk`: a file in memory that other ranks map.
+
+    A mark lets the stream run up to it, so whoever meets the others without one
+    shows them what was there before.
+    """
+
+    def __init__(self, fake: FakeDevice, fd: int, nbytes: int) -> None:
+        self._fake, self._fd = fake, fd
+        self.pointer, fake._next = fake._next, fake._next + _APART
+        self._map = mmap.mmap(fd, nbytes)
+        fake._blocks[self.pointer] = np.frombuffer(self._map, np.uint8)
+        self.handles = (f"/proc/{os.getpid()}/fd/{fd}".encode(),)
+        fake.desks += 1
+
+    def mark(self, number: int, stream: int) -> None:
+        self._fake.synchronize(stream)
+
+    def follow(self, number: int, stream: int) -> None:
+        assert 0 <= number < MARKS
+
+    def settle(self) -> None:
+        for stream in self._fake._streams:
+            self._fake.synchronize(stream)
+
+    def close(self) -> None:
+        del self._fake._blocks[self.pointer]
+        os.close(self._fd)
+        self._fake.desks -= 1
 
 
 class FakeGroup:

@@ -14,6 +14,7 @@ import pytest
 
 from closeranks.comms.cupy_runtime import CupyRuntime
 from closeranks.comms.device import DEFAULT_STREAM, DeviceArray
+from closeranks.errors import Unavailable
 
 
 class StandIn:
@@ -137,6 +138,94 @@ def test_the_current_stream_of_an_array(cupy: StandIn, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "torch", torch)
     assert runtime.stream_of(Tensor(), 0) == DEFAULT_STREAM
     assert runtime.stream_of(Tensor(), 1) == 66
+
+
+class _Sharing(StandIn):
+    """CuPy whose memory and events other processes can open."""
+
+    class ndarray(StandIn.ndarray):
+        """Numbers at an address."""
+
+        def __init__(self, shape: Any, dtype: str, memptr: int) -> None:
+            reach: Any = (ctypes.c_uint8 * 64).from_address(memptr)
+            self.words = np.ndarray(shape, dtype, reach)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses = False
+        self.cuda.memory = SimpleNamespace(Memory=self._memory)
+        made = iter(range(700, 800))
+        self.cuda.Event = lambda disable_timing, interprocess: SimpleNamespace(
+            ptr=next(made) + 1000 * (disable_timing and interprocess)
+        )
+        calls = self.cuda.runtime
+        calls.CUDARuntimeError = RuntimeError
+        calls.ipcGetMemHandle = lambda pointer: b"memory %d" % pointer
+        calls.ipcGetEventHandle = lambda event: b"event %d" % event
+        calls.ipcOpenMemHandle = self._open
+        calls.ipcOpenEventHandle = lambda handle: int(handle.split()[1]) + 1
+        calls.ipcCloseMemHandle = lambda pointer: self._note("close", pointer)
+        calls.eventDestroy = lambda event: self._note("destroy", event)
+        for name, function in {
+            "add": np.add,
+            "maximum": np.maximum,
+            "true_divide": np.divide,
+        }.items():
+            setattr(self, name, self._on_words(function))
+
+    def _memory(self, nbytes: int) -> Any:
+        if self.refuses:
+            raise MemoryError("no room")
+        return SimpleNamespace(ptr=nbytes)
+
+    def _open(self, handle: bytes, flags: int) -> int:
+        if self.refuses:
+            raise RuntimeError("peer access is not supported")
+        assert flags == 1
+        return int(handle.split()[1]) + 5
+
+    @staticmethod
+    def _on_words(function: Any) -> Any:
+        def run(a: Any, b: Any, out: Any) -> None:
+            function(*(getattr(one, "words", one) for one in (a, b)), out=out.words)
+
+        return run
+
+
+def test_desks_are_opened_by_their_handles() -> None:
+    cupy = _Sharing()
+    runtime = CupyRuntime(cupy)
+    own = runtime.desk(4096, 2, 3)
+    assert own.pointer == 4096
+    assert own.handles == (b"memory 4096", b"event 1700", b"event 1701")
+    opened = runtime.opened(own.handles, 1)
+    assert opened.pointer == 4101
+    own.mark(1, 31)
+    own.follow(0, 32)
+    opened.follow(1, 33)
+    opened.close()
+    own.close()
+    assert cupy.log == [
+        ("record", 1701, 31, 3), ("wait", 32, 1700, 3), ("wait", 33, 1702, 1),
+        ("close", 4101, 1), ("destroy", 1701, 1), ("destroy", 1702, 1),
+    ]  # fmt: skip
+    cupy.refuses = True
+    with pytest.raises(Unavailable, match="memory of device 3 for all ranks of the node: no room"):
+        runtime.desk(4096, 2, 3)
+    with pytest.raises(Unavailable, match="another rank's memory on device 1: peer access"):
+        runtime.opened(own.handles, 1)
+
+
+def test_vectors_are_combined_in_order() -> None:
+    runtime = CupyRuntime(_Sharing())
+    vectors = [np.arange(4.0) + 10 * k for k in range(3)]
+    places, out = [one.ctypes.data for one in vectors], np.zeros(4)
+    total = np.sum(vectors, axis=0)
+    for op, wanted in {"SUM": total, "MAX": vectors[2], "MEAN": total / 3}.items():
+        runtime.combine(op, "float64", places, out.ctypes.data, 4, 9, 0)
+        assert out.tolist() == wanted.tolist()
+    runtime.combine("SUM", "float64", places[:1], out.ctypes.data, 4, 9, 0)
+    assert out.tolist() == vectors[0].tolist()
 
 
 class _Communicator:

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import cupy
 import numpy as np
+from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import relay
@@ -47,6 +48,10 @@ def main() -> None:
             y = cupy.empty_like(x)
             comm.Allreduce(x, y)
             np.testing.assert_array_equal(y.get(), summed(comm.size, 1 << 20))
+            for dtype in ("f4", "f8", "i8"):
+                x = cupy.asarray(given(comm.rank, 1 << 23).astype(dtype))
+                comm.Allreduce(MPI.IN_PLACE, x, algorithm="ipc")
+                np.testing.assert_array_equal(x.get(), summed(comm.size, 1 << 23).astype(dtype))
         sys.stdout.write(f"right, by {comm.statistics().device}\n")
 
 

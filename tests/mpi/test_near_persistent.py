@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from mpi4py import MPI
 
 import closeranks
 from closeranks.collectives.near_persistent import NearPersistent
-from closeranks.errors import Revoked, UsageError
+from closeranks.errors import PeerLate, Revoked, UsageError
 
 N = 100
 
@@ -112,6 +113,72 @@ def test_other_operations(world: closeranks.Communicator, name: str) -> None:
         operation.Wait()
         if wanted is not None and (name != "Reduce" or r == 0):
             assert (y == wanted).all(), (turn, y)
+    operation.close()
+
+
+def test_what_is_copied_at_a_start_is_copied_anew(world: closeranks.Communicator) -> None:
+    if world.size == 1:
+        pytest.skip("needs two ranks")
+    p, r = world.size, world.rank
+    whole = np.zeros(2 * p, int)
+    scatter = world.Reduce_scatter_block_init(MPI.IN_PLACE, whole, algorithm="shared")
+    gaps, every = np.zeros((3, 2), int), np.zeros(3 * p, int)
+    column = MPI.INT64_T.Create_vector(3, 1, 2).Commit()
+    gather = world.Allgather_init([gaps, 1, column], every, algorithm="shared")
+    for turn in range(5):
+        whole[:] = turn + r
+        gaps[:, 0] = 10 * turn + r
+        for operation in (scatter, gather):
+            operation.start()
+            operation.wait()
+        assert (whole[:2] == p * turn + p * (p - 1) // 2).all()
+        assert every.tolist() == np.repeat(10 * turn + np.arange(p), 3).tolist()
+    for operation in (scatter, gather):
+        operation.close()
+    column.Free()
+
+
+def test_what_it_is_made_for_keeps_its_timeouts(world: closeranks.Communicator) -> None:
+    operation, _, _ = made(world)
+    with world.using(timeout_s=0.2):
+        if world.rank == 0:
+            operation.start()
+            with pytest.raises(PeerLate):
+                operation.wait()
+        else:
+            time.sleep(0.5)
+
+
+def test_after_a_world_is_given_up_a_wait_says_so(comm: MPI.Intracomm) -> None:
+    if comm is None or comm.size == 1:
+        pytest.skip("needs two ranks")
+    operation = None
+    with suppress(ZeroDivisionError), closeranks.init(comm) as world:
+        operation, _, _ = made(world)
+        if world.rank == 0:
+            operation.start()
+        raise ZeroDivisionError
+    assert operation is not None
+    if comm.rank == 0 and operation.under_way:
+        with pytest.raises(Revoked):
+            operation.wait()
+
+
+def test_an_engines_start_goes_on_while_others_look(world: closeranks.Communicator) -> None:
+    operation, y, wanted = made(world)
+    x, z = np.ones(1 << 16), np.zeros(1 << 16)
+    request = world.Iallreduce(x, z, algorithm="ring")
+    if world.rank == 0:
+        operation.start()
+        while not operation.test():
+            pass
+        request.Wait()
+    else:
+        request.Wait()
+        operation.start()
+        operation.wait()
+    assert (y == wanted).all()
+    assert (z == world.size).all()
     operation.close()
 
 
