@@ -108,8 +108,6 @@ def _objection(demand: Demand, algorithm: str) -> str | None:
         return None
     name = demand.reducer.name if demand.reducer else None
     fits = demand.dtype.name in (_TYPES if algorithm == NCCL else _ON_NODE)
-    if algorithm == IPC and demand.op is MEAN and demand.dtype.kind != "f":
-        fits = False
     if name not in _OPS or not fits:
         return f"it does not reduce {demand.dtype} by this op"
     if demand.operation == "reduce_scatter_block" and demand.in_place:

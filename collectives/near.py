@@ -152,7 +152,7 @@ class Near:
 
 
 def make_way() -> bool:
-    """Advance what is in flight, and let the library make way: kernels do not call it.
+    """Advance what is in flight, and let the library work, which kernels do not call.
 
     Local.
 
