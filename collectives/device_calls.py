@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from closeranks.collectives.context import BY_DEVICES, IPC, NCCL
 from closeranks.collectives.demand import Demand
+from closeranks.collectives.near import make_way
 from closeranks.collectives.operations import MEAN
 from closeranks.collectives.problem import REDUCING
 from closeranks.comms.device_node import HALF_BYTES, MARKS, DeviceNode
@@ -21,12 +22,8 @@ from closeranks.comms.wait import wait
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from closeranks.collectives.world import World
-    from closeranks.comms.device import Desk, DeviceArray, DeviceGroup
-
-_T = TypeVar("_T")
+    from closeranks.comms.device import Desk, DeviceArray, DeviceGroup, Runtime
 
 _OPS = frozenset({"SUM", "PROD", "MIN", "MAX"})
 _TYPES = frozenset({
@@ -75,7 +72,10 @@ class DeviceCalls:
             for "ipc" if they are on several nodes, or one cannot reach another's
             memory.
         """
-        problem = "this communicator is deterministic" if self._deterministic else None
+        if not demand.nbytes:
+            return
+        unordered = self._deterministic and name == NCCL
+        problem = "this communicator is deterministic" if unordered else None
         problem = problem or _objection(demand, name)
         if problem:
             raise UsageError(demand.operation, f"algorithm {name!r} cannot: {problem}", _REMEDY)
@@ -90,7 +90,11 @@ class DeviceCalls:
             raise UsageError(demand.operation, f"arrays of device {arrays[0].device}, the first "
                              f"were of device {device}", "keep to one")  # fmt: skip
         stream = _entered(arrays)
-        _put(group, demand, stream)
+        try:
+            _put(group, demand, stream)
+        except BaseException:  # the ranks are out of step now
+            world.revoke()
+            raise
         _left(arrays, stream)
 
 
@@ -142,44 +146,48 @@ def _joined(world: World, array: DeviceArray) -> DeviceGroup:
 def _opened(world: World, array: DeviceArray) -> DeviceGroup:
     """Share memory among all ranks' devices; collective."""
     comm, runtime, device = world.comm, array.runtime, array.device
-    if world.node.size < world.size:  # on all ranks alike, but where one is alone on its node
+    if world.node.size < world.size:  # on every rank
         raise Unavailable(f"algorithm {IPC!r} (ranks on several nodes)", _REMEDY)
     own, problem = _tried(lambda: runtime.desk(2 * HALF_BYTES, MARKS, device))
-    handles = _agreed(world, problem, () if own is None else own.handles)
-    found = []
-    for rank, given in enumerate(handles):
-        desk, wrong = own, ""
-        if rank != comm.rank:
-            desk, wrong = _tried(partial(runtime.opened, given, device))
-        problem = problem or wrong
-        found += [] if desk is None else [desk]
-    _agreed(world, problem, None)
-    meeting = world.own(comm.Dup())
-    group = DeviceNode(
-        runtime, found, comm.rank, device, lambda: _meet(meeting), half_bytes=HALF_BYTES
+    said = comm.allgather((problem, () if own is None else own.handles))
+    if not any(wrong for wrong, _ in said):
+        tried = [
+            (own, "") if rank == comm.rank else _tried(partial(runtime.opened, handles, device))
+            for rank, (_, handles) in enumerate(said)
+        ]
+        problem = next((wrong for _, wrong in tried if wrong), "")
+        desks = [desk for desk, _ in tried if desk is not None]
+        if not any(problems := comm.allgather(problem)):
+            return world.own(_group(world, runtime, desks, device))
+        for desk in desks:
+            if desk is not own:
+                desk.close()
+        comm.Barrier()  # now nobody has it open
+        said = [(wrong, ()) for wrong in problems]
+    if own is not None:
+        own.close()
+    rank, wrong = next((rank, wrong) for rank, (wrong, _) in enumerate(said) if wrong)
+    raise Unavailable(f"algorithm {IPC!r} (rank {rank}: {wrong})", _REMEDY)
+
+
+def _group(world: World, runtime: Runtime, desks: list[Desk], device: int) -> DeviceNode:
+    """Make the group of ranks that have opened each other's memory; collective."""
+    meeting = world.own(world.comm.Dup())
+
+    def meet() -> None:
+        wait(meeting.Ibarrier().Test, progress=make_way, abort=lambda: world.check(IPC))
+
+    return DeviceNode(
+        runtime, desks, world.rank, device, meet, lambda: world.revoked, half_bytes=HALF_BYTES
     )
-    return world.own(group)
-
-
-def _meet(comm: MPI.Intracomm) -> None:
-    wait(comm.Ibarrier().Test)
 
 
 def _tried(make: Callable[[], Desk]) -> tuple[Desk | None, str]:
     """Make a desk, or say why there is none."""
     try:
         return make(), ""
-    except Unavailable as error:
-        return None, str(error)
-
-
-def _agreed(world: World, problem: str, given: _T) -> list[_T]:
-    """Exchange something among all ranks, unless one of them has a problem."""
-    said = world.comm.allgather((problem, given))
-    for rank, (wrong, _) in enumerate(said):
-        if wrong:
-            raise Unavailable(f"algorithm {IPC!r} (rank {rank}: {wrong})", _REMEDY)
-    return [one for _, one in said]
+    except Exception as error:  # whatever it is: the others wait to be told
+        return None, f"{type(error).__name__}: {error}"
 
 
 def _name(array: DeviceArray) -> str:

@@ -89,11 +89,14 @@ class OpenedDesk:
         self._cuda, self._calls, self._device = cuda, cuda.runtime, device
         self.handles = handles
         memory, *events = handles
+        self.pointer, self._events = 0, []
         with cuda.Device(device):
             try:
                 self.pointer = int(self._calls.ipcOpenMemHandle(memory, _LAZILY))
-                self._events = [self._calls.ipcOpenEventHandle(event) for event in events]
+                for event in events:
+                    self._events.append(self._calls.ipcOpenEventHandle(event))
             except self._calls.CUDARuntimeError as error:
+                self.close()
                 raise Unavailable(f"another rank's memory on device {device}: {error}",
                                   _REMEDY) from error  # fmt: skip
 
@@ -113,7 +116,8 @@ class OpenedDesk:
     def close(self) -> None:
         """Close what was opened."""
         with self._cuda.Device(self._device):
-            self._calls.ipcCloseMemHandle(self.pointer)
+            if self.pointer:
+                self._calls.ipcCloseMemHandle(self.pointer)
             for event in self._events:
                 self._calls.eventDestroy(event)
-        self._events = []
+        self.pointer, self._events = 0, []

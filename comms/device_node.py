@@ -10,6 +10,7 @@ before somebody follows it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
@@ -25,6 +26,8 @@ SHORT_BYTES: Final = 256 << 10
 _LAID, _READ, MARKS = 0, 2, 4
 
 _T = TypeVar("_T")
+#: Desks that nobody may free any more.
+_given_up: list[Sequence[Desk]] = []
 #: Where to copy from, where in the half to, and how many bytes.
 _Span = tuple[int, int, int]
 
@@ -43,7 +46,9 @@ class DeviceNode:
     rank, device : int
         Of this member.
     meet : callable
-        Returns when all ranks have called it.
+        Returns when all ranks have called it; raises if they will not.
+    is_lost : callable
+        Whether the ranks have been given up, so that nobody is to be waited for.
     half_bytes : int
         Bytes of half a desk.
     """
@@ -55,11 +60,13 @@ class DeviceNode:
         rank: int,
         device: int,
         meet: Callable[[], None],
+        is_lost: Callable[[], bool],
         half_bytes: int,
     ) -> None:
         self._runtime, self._desks, self._rank, self._device = runtime, desks, rank, device
         self._size, self._meet, self._half = len(desks), meet, half_bytes
-        self._turn = 0
+        self._is_lost = is_lost
+        self._turns = 0
 
     def allreduce(
         self, source: int, target: int, count: int, dtype: str, op: str, stream: int
@@ -133,16 +140,21 @@ class DeviceNode:
 
     def close(self) -> None:
         """Leave the group, after what is under way; collective."""
+        if self._is_lost():
+            self.revoke()
+            return
         own = self._desks[self._rank]
-        own.settle()
-        self._meet()  # now nobody reads any more
-        for _, desk in self._others(self._desks):
-            desk.close()
-        self._meet()  # now nobody has it open
-        own.close()
+        with ExitStack() as steps:  # all of them, whatever goes wrong; the last one first
+            steps.callback(own.close)
+            steps.callback(self._meet)  # now nobody has it open
+            for _, desk in self._others(self._desks):
+                steps.callback(desk.close)
+            steps.callback(self._meet)  # now nobody reads any more
+            own.settle()
 
     def revoke(self) -> None:
-        """Give the group up; the memory goes with the process, since others may read it."""
+        """Give the group up; its memory goes with the process: others may still read it."""
+        _given_up.append(self._desks)
 
     def _pieces(self, count: int, size: int, blocks: int = 1) -> Iterator[tuple[int, int]]:
         """Cut elements into pieces: bytes before each, and elements."""
@@ -155,7 +167,8 @@ class DeviceNode:
 
         What is put on the stream until `_read` finds there what they laid out.
         """
-        half = self._turn % 2
+        half = self._turns % 2
+        self._turns += 1
         start, own = half * self._half, self._desks[self._rank]
         for desk in self._desks:
             desk.follow(_READ + half, stream)
@@ -169,8 +182,7 @@ class DeviceNode:
 
     def _read(self, stream: int) -> None:
         """Note on the stream that this rank has done with the halves of this turn."""
-        self._desks[self._rank].mark(_READ + self._turn % 2, stream)
-        self._turn += 1
+        self._desks[self._rank].mark(_READ + (self._turns - 1) % 2, stream)
 
     def _others(self, all_: Sequence[_T]) -> Iterator[tuple[int, _T]]:
         return ((rank, one) for rank, one in enumerate(all_) if rank != self._rank)

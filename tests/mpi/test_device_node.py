@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -67,6 +68,20 @@ def test_the_memory_goes_with_the_world(comm: MPI.Intracomm) -> None:
     assert fake.desks == 0
 
 
+def test_the_memory_stays_when_the_world_is_given_up(comm: MPI.Intracomm) -> None:
+    if comm is None:
+        pytest.skip("left out")
+    fake = FakeDevice()
+    with suppress(ZeroDivisionError):
+        for lent in lend(comm, fake):
+            assert lent is not None
+            with lent.comm as left:
+                left.Allreduce(MPI.IN_PLACE, x := fake.full(3, 1, "i8"), algorithm="ipc")
+                x.get()
+                raise ZeroDivisionError
+    assert fake.desks == comm.size
+
+
 def test_who_cannot_do_it_says_so_on_all_ranks(known: Lent) -> None:
     comm, fake = known.comm, known.fake
     x = fake.full(4, 1.0, "f8")
@@ -78,6 +93,8 @@ def test_who_cannot_do_it_says_so_on_all_ranks(known: Lent) -> None:
     if comm.size > 1:
         with pytest.raises(Unavailable, match=f"rank {last}: .*no peer access"):
             comm.Allreduce(MPI.IN_PLACE, x, algorithm="ipc")
+    assert fake.desks == 0
+    comm.Allreduce(MPI.IN_PLACE, fake.full(0, 1.0, "f8"), algorithm="ipc")
     with pytest.raises(UsageError, match="does not reduce int64 by this op"):
         comm.Allreduce(MPI.IN_PLACE, fake.full(4, 1, "i8"), MPI.BAND, algorithm="ipc")
     with pytest.raises(UsageError, match="must all lie on one device"):
