@@ -168,7 +168,7 @@ class Service:
             MPI.Intracomm.Barrier(self.plain)  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
-            again()  # as later calls will, on cores that ranks share
+            self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
         serve()
         ended = time.perf_counter()
         if alone:
