@@ -119,7 +119,10 @@ class Slurm:
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command where SLURM is; its status is not checked."""
-        settings = {"SLURM_CONF": str(self.folder / "slurm.conf"), **(environment or {})}
+        # a folder of its own: the daemons of the launch before may still clear theirs
+        own = tempfile.mkdtemp(prefix="run", dir=self.folder)
+        settings = {"SLURM_CONF": str(self.folder / "slurm.conf"), "TMPDIR": own}
+        settings |= environment or {}
         enter = ["nsenter", "--target", str(self._inside), "--mount", "--pid", "--net", "--uts"]
         return subprocess.run(
             [*enter, f"--wd={cwd or self.folder}", *words],
