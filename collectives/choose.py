@@ -185,11 +185,10 @@ class Chooser:
             for long.
         """
         trial = choice.trial
+        times = (trial and trial.agreed_s) or choice.predictions
         name = choice.algorithm
         if trial is not None:
-            known = trial.agreed_s or choice.predictions
-            name = trial.winner or min(known, key=lambda one: known[one])
-        times = trial.agreed_s if trial is not None and trial.agreed_s else choice.predictions
+            name = trial.winner or min(times, key=lambda one: times[one])
         plans = {one: seconds for one, seconds in times.items() if one != NATIVE}
         if name != NATIVE or not plans:
             return name

@@ -73,10 +73,8 @@ class NearPersistent(Persistent):
 
     def start(self) -> None:
         """Start it once more, see `Persistent.start`."""
-        if self._started or self._under_way is not None or self._memory.turns or self._closed:
-            super().start()
-            return
-        if self._family.overrides:  # perhaps a timeout, which is the engine's to keep
+        busy = self._started or self._under_way is not None or self._memory.turns
+        if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
             super().start()
             return
         laid = self._state[words.STAGED]

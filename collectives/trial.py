@@ -74,8 +74,7 @@ class Trial:
         assert self.winner is not None
         self.served += 1
         if self.served == self.again:
-            self._meet((self.winner, self._library), self._first_rounds)
-            self.final = False
+            self._meet((self.winner, self._library), self._first_rounds, final=False)
             self.served, self.again, self.winner = 0, 10 * self.again, None
 
     @property
@@ -110,7 +109,8 @@ class Trial:
         if not self.final:
             rivals = self._rivals(plans, first, share)
             if len(rivals) > 1:
-                self._meet(rivals, FINAL * self.rounds if self.rounds > 1 else REPLAY)
+                rounds = FINAL * self.rounds if self.rounds > 1 else REPLAY
+                self._meet(rivals, rounds, final=True)
                 return None
         self.winner = first if share < (CLEAR if self.again == AGAIN else STAYS) else self._library
         return self.winner
@@ -121,9 +121,9 @@ class Trial:
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
         return (*near, self._library) if share > CLOSE else tuple(near)
 
-    def _meet(self, candidates: tuple[str, ...], rounds: int) -> None:
-        """Start the final."""
-        self.candidates, self.rounds, self.final = candidates, rounds, True
+    def _meet(self, candidates: tuple[str, ...], rounds: int, *, final: bool) -> None:
+        """Start a race."""
+        self.candidates, self.rounds, self.final = candidates, rounds, final
         self.samples.clear()
 
     def _typical_s(self, agreed_s: Sequence[float]) -> list[float]:
