@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives import context
+from closeranks.collectives import context, node_arrays
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.blocking import Blocking
 from closeranks.collectives.bucketed import Buckets
@@ -23,7 +23,6 @@ from closeranks.collectives.prepared import Prepared
 from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.world import World
-from closeranks.comms.shared_file import share
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Unavailable
 
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
 
 #: Seconds that closing waits for the other ranks.
 CLOSING_S = 30.0
-#: Where arrays of different ranks start in node memory: on pages of their own.
-_PAGE = 4096
 
 
 class Communicator(Blocking, Nonblocking, Prepared, Deriving):
@@ -246,6 +243,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         """Make an array in memory that the node's ranks share.
 
         Collective; each rank gets one of its own, whose shape may differ.
+        Kernels of the node read and write it where it lies, and copy nothing
+        (docs/node.md).  After a recovery ask for a new one.
 
         Parameters
         ----------
@@ -262,19 +261,13 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
 
         Raises
         ------
-        Unavailable
-            On all ranks of a node, if it has no memory left to share.
+        UsageError, Unavailable
+            On all ranks, if any asks for what no array can be, or its node has no
+            memory left to share.
         """
-        kind = np.dtype(dtype)
-        nbytes = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
-        node = self._service.world.node
-        pages = -(-nbytes // _PAGE) * _PAGE
-        ends = np.cumsum(node.allgather(pages))
-        file = share(node, max(int(ends[-1]), _PAGE))
-        start = int(ends[node.rank]) - pages
-        array = file.array[start : start + nbytes].view(kind).reshape(shape)
-        file.close()
-        return array
+        if not engine().in_flight:
+            node_arrays.let_go()
+        return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
 
     def bucketed(
         self,

@@ -35,17 +35,26 @@ from closeranks.collectives.node_copies import (
     stream,
     stream_twice,
 )
+from closeranks.collectives.node_places import (
+    desk_of,
+    name_of,
+    place_of,
+    publish,
+    published,
+    shift_of,
+    tray_of,
+)
 from closeranks.collectives.node_words import (
     ABORT,
     AHEAD,
     BLOCK,
     CACHE,
     DESK,
-    DESKS,
     DESKS_EACH,
     DONE,
     FLAGS,
     FRAME,
+    GIVEN,
     ITEM,
     LAID,
     LINE,
@@ -61,9 +70,8 @@ from closeranks.collectives.node_words import (
     STAGED,
     START,
     STATE,
+    TAKEN,
     THREE,
-    TRAY,
-    TRAYS,
     WIDE,
     WIDE_PAIR,
     WIDE_THREE,
@@ -81,6 +89,12 @@ from closeranks.comms.atomics import (
     store_release,
 )
 from closeranks.comms.calls import set_word, word
+
+#: Where a rank stands in a segment: it has yet to reduce, or has reduced its chunk of the
+#: segment, or that of the whole vector.
+OPEN, CHUNK, VECTOR = 0, 1, 2
+#: What becomes of a vector that might be one segment.
+NOT_YET, OVER, IN_SEGMENTS = 0, 1, 2
 
 
 @numba.njit(error_model="numpy")
@@ -109,27 +123,9 @@ def all_reached(frame: Any, which: int, goal: int) -> bool:
 
 
 @numba.njit(error_model="numpy")
-def desk_of(frame: Any, rank: int, q: int) -> int:
-    """Give the address of a rank's desk for segment q."""
-    return frame[DESKS] + (DESKS_EACH * rank + q % DESKS_EACH) * frame[DESK]
-
-
-@numba.njit(error_model="numpy")
-def tray_of(frame: Any, rank: int, q: int) -> int:
-    """Give the address of a rank's tray for segment q."""
-    return frame[TRAYS] + (2 * rank + q % 2) * frame[TRAY]
-
-
-@numba.njit(error_model="numpy")
 def may_fill(frame: Any, q: int) -> bool:
     """Wait a little until nobody reads what lies on the desk for segment q."""
     return all_reached(frame, LAID, q - DESKS_EACH + AHEAD)
-
-
-@numba.njit(error_model="numpy")
-def shift_of(frame: Any, rank: int, q: int) -> int:
-    """Give the address of the bytes by which what lies on a tray is shifted."""
-    return frame[FLAGS] + (2 * rank + REDUCED) * LINE + 8 * (1 + q % 2)
 
 
 @numba.njit(error_model="numpy")
@@ -148,8 +144,8 @@ def over(state: Any, last: int) -> bool:
 
 
 @numba.njit(error_model="numpy")
-def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> None:
-    """Combine what lies ``at`` bytes into all desks; ``own`` is this rank's.
+def combine(frame: Any, q: int, own: int, at: int, inside: int, out: int, nbytes: int) -> None:
+    """Combine the data of all ranks, see `place_of`; ``own`` are this rank's.
 
     In the order of ranks, whoever does it.  Sums and products of half-precision
     numbers are taken in float32 and rounded once.
@@ -164,12 +160,14 @@ def combine(frame: Any, q: int, own: int, at: int, out: int, nbytes: int) -> Non
     low = 0
     while low < nbytes:
         count = min(step, nbytes - low) // item
-        first = own + low if rank == 0 else desk_of(frame, 0, q) + at + low
-        second = own + low if rank == 1 else desk_of(frame, 1, q) + at + low
+        first = own + low if rank == 0 else place_of(frame, 0, q, at + low, inside + low)
+        second = own + low if rank == 1 else place_of(frame, 1, q, at + low, inside + low)
         into = out + low if narrow == 0 else wide
         call_three(three, first, second, into, count)
         for other in range(2, size):
-            place = own + low if rank == other else desk_of(frame, other, q) + at + low
+            place = own + low
+            if other != rank:
+                place = place_of(frame, other, q, at + low, inside + low)
             call_pair(pair, place, into, count)
         if narrow != 0:
             call_pair(narrow, into, out + low, count)
@@ -188,6 +186,7 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
                 return False
             at = (q - state[START] - 1) * desk
             copy(desk_of(frame, frame[RANK], q), source + at, min(desk, nbytes - at))
+            publish(frame, q, 0, 0)
             tell(frame, LAID, q)
             state[STAGED] = q
         q = state[DONE] + 1
@@ -195,7 +194,7 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
             return False
         at = (q - state[START] - 1) * desk
         own = desk_of(frame, frame[RANK], q)
-        combine(frame, q, own, 0, target + at, min(desk, nbytes - at))
+        combine(frame, q, own, 0, 0, target + at, min(desk, nbytes - at))
         state[DONE] = q
     return over(state, last)
 
@@ -207,20 +206,33 @@ def _edge(nbytes: int, size: int, rank: int) -> int:
 
 
 @numba.njit(error_model="numpy")
-def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int) -> None:
-    """Lay out a segment for the others, without this rank's own chunk."""
+def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
+    """Let the others read a segment: by the name of its array, or on the desk.
+
+    On the desk without this rank's own chunk.
+    """
     size, rank = frame[SIZE], frame[RANK]
-    low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
-    desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, nbytes)
-    lay(state, desk, source, low, past)
-    lay(state, desk + high, source + high, nbytes - high, past)
+    if given == 0:
+        low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
+        desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, nbytes)
+        lay(state, desk, source, low, past)
+        lay(state, desk + high, source + high, nbytes - high, past)
+    publish(frame, q, given, 0)
     tell(frame, LAID, q)
     state[STAGED] = q
 
 
 @numba.njit(error_model="numpy")
 def _combine_past(
-    frame: Any, q: int, own: int, at: int, tray: int, target: int, nbytes: int, cold: bool
+    frame: Any,
+    q: int,
+    own: int,
+    at: int,
+    inside: int,
+    tray: int,
+    target: int,
+    nbytes: int,
+    cold: bool,
 ) -> None:
     """Combine a chunk in pieces, into the target and, past the caches, onto the tray.
 
@@ -232,7 +244,7 @@ def _combine_past(
     low, length = 0, head if head % frame[ITEM] == 0 and head > 0 else piece
     while low < nbytes:
         length = min(length, nbytes - low)
-        combine(frame, q, own + low, at + low, scratch, length)
+        combine(frame, q, own + low, at + low, inside + low, scratch, length)
         if cold:
             stream_twice(target + low, tray + low, scratch, length)
         else:
@@ -242,10 +254,103 @@ def _combine_past(
         length = piece
 
 
+@numba.njit(error_model="numpy")
+def _reduce_chunk(
+    frame: Any, state: Any, q: int, source: int, target: int, at: int, length: int, cold: bool
+) -> None:
+    """Reduce this rank's chunk of a segment, for all ranks."""
+    size, rank = frame[SIZE], frame[RANK]
+    low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
+    tray, own, into = tray_of(frame, rank, q), source + at + low, target + at + low
+    if goes_past(frame, state, q, high - low):
+        shift = into % 64 if cold else 0
+        set_word(shift_of(frame, rank, q), shift)
+        _combine_past(frame, q, own, low, at + low, tray + shift, into, high - low, cold)
+        tell(frame, REDUCED, q)
+    else:
+        set_word(shift_of(frame, rank, q), 0)
+        combine(frame, q, own, low, at + low, tray, high - low)
+        tell(frame, REDUCED, q)
+        put(into, tray, high - low, cold)
+
+
+@numba.njit(error_model="numpy")
+def _are_named(frame: Any, q: int) -> bool:
+    """Tell whether all ranks have named what they read and what they write."""
+    for rank in range(frame[SIZE]):
+        if published(frame, rank, q, GIVEN) == 0 or published(frame, rank, q, TAKEN) == 0:
+            return False
+    return True
+
+
+@numba.njit(error_model="numpy")
+def _reduce_in_place(frame: Any, q: int, source: int, nbytes: int, cold: bool) -> None:
+    """Reduce this rank's chunk of a vector, straight into the results of all ranks.
+
+    In pieces shorter than a page: loads wait for stores that lie alike in theirs.
+    """
+    size, rank, scratch = frame[SIZE], frame[RANK], frame[SCRATCH]
+    low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
+    while low < high:
+        length = min(PIECE, high - low)
+        combine(frame, q, source + low, 0, low, scratch, length)
+        for step in range(0, size - 1, 2):
+            one = published(frame, (rank + step) % size, q, TAKEN) + low
+            other = published(frame, (rank + step + 1) % size, q, TAKEN) + low
+            if cold:
+                stream_twice(one, other, scratch, length)
+            else:
+                copy(one, scratch, length)
+                copy(other, scratch, length)
+        if size % 2 != 0:
+            one = published(frame, (rank + size - 1) % size, q, TAKEN) + low
+            put(one, scratch, length, cold)
+        low += length
+    tell(frame, REDUCED, q)
+
+
+@numba.njit(error_model="numpy")
+def _whole(frame: Any, state: Any, source: int, target: int, nbytes: int) -> int:
+    """Reduce a vector as one segment, if all ranks can reach all arrays.
+
+    Gives whether it is to be called again, is over, or goes in segments.
+    """
+    given, taken = name_of(frame, source, nbytes), name_of(frame, target, nbytes)
+    q = state[START] + 1
+    if given == 0 or taken == 0 or state[DONE] >= q or state[PHASE] == CHUNK:
+        return IN_SEGMENTS
+    if state[STAGED] < q:
+        if not may_fill(frame, q):
+            return NOT_YET
+        publish(frame, q, given, taken)
+        tell(frame, LAID, q)
+        state[STAGED] = q
+    if state[PHASE] == OPEN:
+        if not all_reached(frame, LAID, q):
+            return NOT_YET
+        if not _are_named(frame, q):
+            return IN_SEGMENTS
+        _reduce_in_place(frame, q, source, nbytes, source != target and 4 * nbytes >= frame[CACHE])
+        state[PHASE] = VECTOR
+    if not all_reached(frame, REDUCED, q):
+        return NOT_YET
+    state[DONE], state[PHASE] = q, OPEN
+    return OVER
+
+
 def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
-    """Reduce a vector segment by segment, each rank one chunk of each."""
+    """Reduce a vector segment by segment, each rank one chunk of each.
+
+    Or as one segment, if all ranks can reach all arrays: then all write into the
+    results of all.  Everybody waits for all chunks, so what others have read or
+    written is free when it is over.
+    """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    way = _whole(frame, state, source, target, nbytes)
+    if way != IN_SEGMENTS:
+        return way == OVER and over(state, state[DONE])
     size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    given = name_of(frame, source, nbytes)
     cold = source != target and 2 * nbytes > frame[CACHE]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
@@ -255,28 +360,17 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
         if state[STAGED] < q:
             if not may_fill(frame, q):
                 return False
-            _lay_chunks(frame, state, q, source + at, length)
-        tray = tray_of(frame, rank, q)
-        if state[PHASE] == 0:
+            _lay_chunks(frame, state, q, source + at, length, given)
+        if state[PHASE] == OPEN:
             if not all_reached(frame, LAID, q):
                 return False
-            low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
-            own, into = source + at + low, target + at + low
-            if goes_past(frame, state, q, high - low):
-                shift = into % 64 if cold else 0
-                set_word(shift_of(frame, rank, q), shift)
-                _combine_past(frame, q, own, low, tray + shift, into, high - low, cold)
-                tell(frame, REDUCED, q)
-            else:
-                set_word(shift_of(frame, rank, q), 0)
-                combine(frame, q, own, low, tray, high - low)
-                tell(frame, REDUCED, q)
-                put(into, tray, high - low, cold)
-            state[PHASE] = 1
+            _reduce_chunk(frame, state, q, source, target, at, length, cold)
+            state[PHASE] = CHUNK
         if state[STAGED] == q and q < last:
             if not may_fill(frame, q + 1):
                 return False
-            _lay_chunks(frame, state, q + 1, source + at + desk, min(desk, nbytes - at - desk))
+            ahead = at + desk
+            _lay_chunks(frame, state, q + 1, source + ahead, min(desk, nbytes - ahead), given)
         if not all_reached(frame, REDUCED, q):
             return False
         for step in range(1, size):
@@ -285,7 +379,7 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
             count = _edge(length, size, other + 1) - first
             place = tray_of(frame, other, q) + word(shift_of(frame, other, q))
             put(target + at + first, place, count, cold)
-        state[DONE], state[PHASE] = q, 0
+        state[DONE], state[PHASE] = q, OPEN
     return over(state, last)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives import node_words as kernels
 from closeranks.collectives.combiners import Combiner
+from closeranks.collectives.node_arrays import reach_of
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.sysfs import l3_share
 from closeranks.comms.wait import is_crowded
@@ -100,6 +101,8 @@ class NodeMemory:
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
         self._base[kernels.WIDE] = self._wide.ctypes.data
         self._base[kernels.STREAM] = STREAMING
+        self._reach = reach_of(node)
+        self._base[kernels.ARRAYS] = self._reach.address
         self._base[kernels.CACHE] = l3_share(Path("/"), size) or NEVER
         patience = _CROWDED if is_crowded() else _PATIENCE
         self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
@@ -164,6 +167,7 @@ class NodeMemory:
     def close(self) -> None:
         """Let go of the memory.  Local; called by the world that owns it."""
         self._file.close()
+        self._reach.close()
 
 
 def _counter_bytes(size: int) -> int:

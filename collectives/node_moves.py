@@ -16,12 +16,12 @@ from closeranks.collectives.node_copies import goes_past, lay, put
 from closeranks.collectives.node_kernels import (
     all_reached,
     combine,
-    desk_of,
     has_reached,
     may_fill,
     over,
     tell,
 )
+from closeranks.collectives.node_places import desk_of, name_of, place_of, publish
 from closeranks.collectives.node_words import (
     AHEAD,
     CACHE,
@@ -31,7 +31,9 @@ from closeranks.collectives.node_words import (
     ITEM,
     LAID,
     PAGE,
+    PHASE,
     RANK,
+    REDUCED,
     ROOT,
     SIZE,
     STAGED,
@@ -52,10 +54,29 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
     return True
 
 
+@numba.njit(error_model="numpy")
+def _finish(frame: Any, state: Any, last: int) -> None:
+    """Note that this rank has read what it was to read; once a call."""
+    if state[PHASE] == 0:
+        tell(frame, REDUCED, last)
+        state[PHASE] = 1
+
+
+@numba.njit(error_model="numpy")
+def _end(state: Any, last: int) -> bool:
+    """End a call whose readers have all done."""
+    state[PHASE] = 0
+    return over(state, last)
+
+
 def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
-    """Copy the root's bytes to everybody; the root does not wait for the last reader."""
+    """Copy the root's bytes to everybody.
+
+    The root waits for the last reader only if its array is read in place.
+    """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    given = name_of(frame, source, nbytes) if rank == root else 0
     cold = nbytes > frame[CACHE]
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
@@ -65,8 +86,10 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
         if rank == root:
             if not may_fill(frame, q):
                 return False
-            past = goes_past(frame, state, q, length)
-            lay(state, desk_of(frame, rank, q), source + at, length, past)
+            if given == 0:
+                past = goes_past(frame, state, q, length)
+                lay(state, desk_of(frame, rank, q), source + at, length, past)
+            publish(frame, q, given, 0)
             tell(frame, LAID, q)
             if source != target:
                 put(target + at, source + at, length, cold)
@@ -74,9 +97,12 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
             tell(frame, LAID, q)
             if not has_reached(frame, root, LAID, q):
                 return False
-            put(target + at, desk_of(frame, root, q), length, cold)
+            put(target + at, place_of(frame, root, q, 0, at), length, cold)
         state[DONE] = state[STAGED] = q
-    return over(state, last)
+    _finish(frame, state, last)
+    if given != 0 and not all_reached(frame, REDUCED, last):
+        return False
+    return _end(state, last)
 
 
 def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -86,33 +112,40 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
     """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    given = 0 if rank == root else name_of(frame, source, nbytes)
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
         q = state[DONE] + 1
         at = (q - state[START] - 1) * desk
         length = min(desk, nbytes - at)
         own = source + at
-        if rank != root or source == target:
+        lays = source == target if rank == root else given == 0
+        if lays:
             own = desk_of(frame, rank, q)
-            if state[STAGED] < q:
-                if not may_fill(frame, q):
-                    return False
-                past = goes_past(frame, state, q, length)
-                lay(state, own, source + at, length, past)
-                state[STAGED] = q
-        tell(frame, LAID, q)
+        if state[STAGED] < q:
+            if (lays or given != 0) and not may_fill(frame, q):
+                return False
+            if lays:
+                lay(state, own, source + at, length, goes_past(frame, state, q, length))
+            publish(frame, q, given, 0)
+            tell(frame, LAID, q)
+            state[STAGED] = q
         if rank == root:
             if not all_reached(frame, LAID, q):
                 return False
-            combine(frame, q, own, 0, target + at, length)
-        state[DONE] = state[STAGED] = q
-    return over(state, last)
+            combine(frame, q, own, 0, at, target + at, length)
+        state[DONE] = q
+    _finish(frame, state, last)
+    if given != 0 and not has_reached(frame, root, REDUCED, last):
+        return False
+    return _end(state, last)
 
 
 def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Collect the blocks of all ranks, ``nbytes`` each."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    given = name_of(frame, source, nbytes)
     cold = (size + 1) * nbytes > frame[CACHE]
     mine = target + rank * nbytes
     last = state[START] + (nbytes + desk - 1) // desk
@@ -123,8 +156,10 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
                 return False
             at = (q - state[START] - 1) * desk
             length = min(desk, nbytes - at)
-            past = goes_past(frame, state, q, length)
-            lay(state, desk_of(frame, rank, q), source + at, length, past)
+            if given == 0:
+                past = goes_past(frame, state, q, length)
+                lay(state, desk_of(frame, rank, q), source + at, length, past)
+            publish(frame, q, given, 0)
             tell(frame, LAID, q)
             state[STAGED] = q
             if mine != source:  # while the others lay theirs
@@ -136,9 +171,12 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
         length = min(desk, nbytes - at)
         for step in range(1, size):
             other = (rank + step) % size
-            put(target + other * nbytes + at, desk_of(frame, other, q), length, cold)
+            put(target + other * nbytes + at, place_of(frame, other, q, 0, at), length, cold)
         state[DONE] = q
-    return over(state, last)
+    _finish(frame, state, last)
+    if given != 0 and not all_reached(frame, REDUCED, last):
+        return False
+    return _end(state, last)
 
 
 @numba.njit(error_model="numpy")
@@ -151,21 +189,25 @@ def _share(frame: Any) -> int:
 
 @numba.njit(error_model="numpy")
 def _lay_for_others(
-    frame: Any, state: Any, q: int, source: int, nbytes: int, at: int, length: int
+    frame: Any, state: Any, q: int, source: int, nbytes: int, at: int, length: int, given: int
 ) -> None:
-    """Lay out what lies ``at`` bytes into the block for each other rank."""
+    """Let each other rank read what lies ``at`` bytes into the block for it."""
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
-    desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, length)
-    for step in range(1, size):
-        other = (rank + step) % size
-        lay(state, desk + other * part, source + other * nbytes + at, length, past)
+    if given == 0:
+        desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, length)
+        for step in range(1, size):
+            other = (rank + step) % size
+            lay(state, desk + other * part, source + other * nbytes + at, length, past)
+    publish(frame, q, given, 0)
     tell(frame, LAID, q)
+    state[STAGED] = q
 
 
 def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Send a block of ``nbytes`` to every rank and receive one from each."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    given = 0 if source == target else name_of(frame, source, size * nbytes)
     cold = source != target and 2 * size * nbytes > frame[CACHE]
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:
@@ -175,8 +217,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
                 return False
             at = (q - state[START] - 1) * part
             length = min(part, nbytes - at)
-            _lay_for_others(frame, state, q, source, nbytes, at, length)
-            state[STAGED] = q
+            _lay_for_others(frame, state, q, source, nbytes, at, length, given)
             if source != target:
                 own = rank * nbytes + at
                 put(target + own, source + own, length, cold)
@@ -187,10 +228,13 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
         length = min(part, nbytes - at)
         for step in range(1, size):
             other = (rank + step) % size
-            place = desk_of(frame, other, q) + rank * part
+            place = place_of(frame, other, q, rank * part, rank * nbytes + at)
             put(target + other * nbytes + at, place, length, cold)
         state[DONE] = q
-    return over(state, last)
+    _finish(frame, state, last)
+    if given != 0 and not all_reached(frame, REDUCED, last):
+        return False
+    return _end(state, last)
 
 
 def reduce_scatter_block(
@@ -198,7 +242,8 @@ def reduce_scatter_block(
 ) -> bool:
     """Combine blocks of ``nbytes``; each rank gets the combination of its own."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
-    rank, part = frame[RANK], _share(frame)
+    size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    given = name_of(frame, source, size * nbytes)
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
@@ -206,16 +251,18 @@ def reduce_scatter_block(
             if not may_fill(frame, q):
                 return False
             at = (q - state[START] - 1) * part
-            _lay_for_others(frame, state, q, source, nbytes, at, min(part, nbytes - at))
-            state[STAGED] = q
+            _lay_for_others(frame, state, q, source, nbytes, at, min(part, nbytes - at), given)
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):
             return False
         at = (q - state[START] - 1) * part
-        own = source + rank * nbytes + at
-        combine(frame, q, own, rank * part, target + at, min(part, nbytes - at))
+        inside = rank * nbytes + at
+        combine(frame, q, source + inside, rank * part, inside, target + at, min(part, nbytes - at))
         state[DONE] = q
-    return over(state, last)
+    _finish(frame, state, last)
+    if given != 0 and not all_reached(frame, REDUCED, last):
+        return False
+    return _end(state, last)
 
 
 def exported(name: str) -> tuple[Callable[..., bool], Any]:

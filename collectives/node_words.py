@@ -31,7 +31,8 @@ SCRATCH: Final = 18  # address of a block of this rank alone
 STREAM: Final = 19  # from how many bytes on copies may go past the caches
 WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
 CACHE: Final = 21  # bytes of the last cache that are this rank's share
-FRAME: Final = 22
+ARRAYS: Final = 22  # address of the table of arrays that all ranks can reach
+FRAME: Final = 23
 
 #: Places in the state (int64).
 START: Final = 0  # last segment of the call before
@@ -53,6 +54,14 @@ LAID: Final = 0
 REDUCED: Final = 1
 #: Bytes between two counters: no two share a line, nor a pair of lines.
 LINE: Final = 128
+#: Beside the counter ``laid``: names of the arrays that a call reads and writes, one for
+#: each desk, see `closeranks.collectives.node_places`.
+GIVEN: Final = 1
+TAKEN: Final = 5
+#: A name is the row of an array in that table, counted from 1, and so many bits of bytes into it.
+INSIDE: Final = 44
+#: Up to so many bytes are laid out all the same: that takes less than to wait for the readers.
+SHORT: Final = 4096
 #: Laying out is timed from so many bytes on, and told for so many lines.
 TIMED: Final = 4096
 LINES: Final = 256

@@ -38,6 +38,7 @@ SOURCES: Final = (
     "closeranks.collectives.node_copies",
     "closeranks.collectives.node_kernels",
     "closeranks.collectives.node_moves",
+    "closeranks.collectives.node_places",
     "closeranks.collectives.node_words",
     "closeranks.collectives.shortcut_code",
     "closeranks.collectives.shortcut_specs",

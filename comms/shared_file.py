@@ -148,6 +148,19 @@ class SharedFile:
             self._maker = None
             self.path.unlink(missing_ok=True)
 
+    def discard(self, start: int) -> None:
+        """Give the bytes from ``start`` on back to the system, for all who mapped them.
+
+        Local; they read as zeros from now on.
+
+        Parameters
+        ----------
+        start : int
+            The first byte, at a whole page.
+        """
+        if self._memory is not None and start < self.nbytes:
+            self._memory.madvise(mmap.MADV_REMOVE, start, self.nbytes - start)
+
     def close(self) -> None:
         """Let go of the name and, once no array looks at it, of the memory.
 

@@ -54,6 +54,8 @@ class Case:
         Inputs and results.
     comm : MPI.Intracomm
         The communicator that is measured; `Case` calls it only when asked.
+    empty : callable, optional
+        Length, type -> an array for a buffer; collective.
 
     Attributes
     ----------
@@ -64,7 +66,12 @@ class Case:
     """
 
     def __init__(
-        self, collective: Collective, nbytes: int, pattern: Pattern, comm: MPI.Intracomm
+        self,
+        collective: Collective,
+        nbytes: int,
+        pattern: Pattern,
+        comm: MPI.Intracomm,
+        empty: Callable[[int, npt.DTypeLike], Array] | None = None,
     ) -> None:
         self._collective = collective
         self._comm = comm
@@ -73,6 +80,8 @@ class Case:
         length = collective.length(p)
         self._send = collective.send(p)
         self._receive = None if length is None else np.zeros(length, pattern.dtype)
+        if empty is not None:
+            self._send, self._receive = _copied(self._send, empty), _copied(self._receive, empty)
         self.size_bytes = p.total * pattern.dtype.itemsize
         self.refill()
 
@@ -182,6 +191,15 @@ def _known(array: Array | None) -> Array | None:
     if array is None or array.dtype.name not in {"bfloat16", "float16"}:
         return array
     return array.view(np.uint16)
+
+
+def _copied(array: Array | None, empty: Callable[[int, npt.DTypeLike], Array]) -> Array | None:
+    """Copy a buffer to an array that all ranks make, if only for a moment."""
+    made = empty(0 if array is None else array.size, np.uint8 if array is None else array.dtype)
+    if array is None:
+        return None
+    made[:] = array
+    return made
 
 
 def differing(found: Array, expected: Array, *, rounded: bool) -> int:

@@ -57,6 +57,7 @@ _COMPARISONS = ("native", "best", "copy")
 @click.option("--vs", help="Compare with native, best or copy; native,best,copy for all.")
 @click.option("--of", "overlapped", default="allreduce", show_default=True,
               help="Collectives that overlap starts, comma-separated.")  # fmt: skip
+@click.option("--empty", is_flag=True, help="Buffers of comm.empty, which a node's ranks share.")
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
 @click.option("--format", "form", default="table", show_default=True, help="table, osu or nccl.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write rows here.")
@@ -73,6 +74,7 @@ def bench(
     budget: float,
     vs: str | None,
     overlapped: str,
+    empty: bool,
     counters: bool,
     form: str,
     json_path: Path | None,
@@ -101,6 +103,7 @@ def bench(
         native="native" in compared,
         best="best" in compared,
         copy="copy" in compared,
+        empty=empty,
         json=json_path,
         draw=draw_path,
     )
@@ -130,6 +133,8 @@ def check_request(request: Request) -> None:
     collectives = collectives_among(request.names)
     if (request.native or request.best or request.copy) and not collectives:
         raise UsageError("bench --vs", "point-to-point has nothing to compare", "leave out --vs")
+    if request.empty and not collectives:
+        raise UsageError("bench --empty", "only collectives have such buffers", "leave it out")
     if request.op == "mean" and {"scan", "exscan"} & set(collectives):
         raise UsageError("bench --op", "a scan has no mean", "name other operations, or --op sum")
     if request.best and launches.folder() is None:

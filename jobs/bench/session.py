@@ -41,6 +41,8 @@ class Request:
         Whether results are validated, and NICs read.
     native, best, copy : bool
         What to compare with.
+    empty : bool
+        Whether buffers are arrays of ``comm.empty``.
     json, draw : Path, optional
         Where rows and chart go.
     """
@@ -59,6 +61,7 @@ class Request:
     native: bool = False
     best: bool = False
     copy: bool = False
+    empty: bool = False
     json: Path | None = None
     draw: Path | None = None
 
@@ -115,10 +118,11 @@ class Session:
         sizes = sorted(set(self.per_node), reverse=True)
         each = f"x {sizes[0]}" if len(sizes) == 1 else f"of {_listed(self.per_node)}"
         elements = f"{self.request.dtype}, {self.request.op}"
+        made = "comm.empty" if self.request.empty else "NumPy"
         return [
             f"closeranks bench {closeranks.__version__}",
             str(library.parse(self.library)),
-            f"{self.ranks} ranks, {self.nodes} nodes {each}, NumPy buffers, {elements}",
+            f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}",
         ]
 
 

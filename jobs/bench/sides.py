@@ -13,7 +13,7 @@ from closeranks.jobs.bench.session import Session
 
 
 def make_case(session: Session, collective: Collective, nbytes: int) -> Case:
-    """Make buffers and inputs; local.
+    """Make buffers and inputs; collective where they are shared ones.
 
     Parameters
     ----------
@@ -32,7 +32,9 @@ def make_case(session: Session, collective: Collective, nbytes: int) -> Case:
     request = session.request
     op = request.op if collective.reduces else "sum"
     inputs = pattern(session.ranks, request.dtype, op)
-    return Case(collective, nbytes, inputs, session.comm)
+    return Case(
+        collective, nbytes, inputs, session.comm, session.comm.empty if request.empty else None
+    )
 
 
 def time_sides(

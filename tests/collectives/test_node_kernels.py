@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,58 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.collectives import node_words as kernels
-from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.node_memory import NEVER
 from closeranks.collectives.shared_run import load_kernel
-
-DESK = 1024
-ITEM = 8
-LIMIT = 100_000
-
-
-class Node:
-    """Node memory for threads that play its ranks."""
-
-    def __init__(self, size: int, stream: int) -> None:
-        self.size = size
-        tray = DESK // 2 + 4096
-        counters = 2 * size * kernels.LINE
-        desks = kernels.DESKS_EACH * size * DESK
-        raw = np.zeros(counters + desks + 2 * size * tray + 4096 + 64, np.uint8)
-        self.memory = raw[-raw.ctypes.data % 64 :]
-        self.abort = np.zeros(1, np.int64)
-        self.frames, self.states, self.scratch = [], [], []
-        combiner = combiner_of("SUM", np.dtype(np.int64))
-        assert combiner is not None
-        for rank in range(size):
-            frame, base = np.zeros(kernels.FRAME, np.int64), self.memory.ctypes.data
-            frame[kernels.SIZE], frame[kernels.RANK], frame[kernels.FLAGS] = size, rank, base
-            frame[kernels.DESKS], frame[kernels.DESK] = base + counters, DESK
-            frame[kernels.TRAYS], frame[kernels.TRAY] = base + counters + desks, tray
-            frame[kernels.ABORT] = self.abort.ctypes.data
-            frame[kernels.ITEM], frame[kernels.SPINS] = ITEM, 2000
-            frame[kernels.PAIR : kernels.ROOT] = combiner
-            self.scratch.append(np.zeros(kernels.BLOCK, np.uint8))
-            frame[kernels.SCRATCH] = self.scratch[-1].ctypes.data
-            frame[kernels.STREAM] = frame[kernels.CACHE] = stream
-            self.frames.append(frame)
-            self.states.append(np.zeros(kernels.STATE, np.int64))
-            self.states[-1][kernels.PAST] = stream == 0
-
-    def run(self, rank: int, kernel: Any, source: Any, target: Any, nbytes: int, root: int) -> None:
-        """Run a kernel to its end on one thread."""
-        frame = self.frames[rank].copy()
-        frame[kernels.ROOT] = root
-        places = (x.ctypes.data for x in (frame, self.states[rank], source, target))
-        given = (*places, nbytes)
-        for _ in range(LIMIT):
-            if kernel(*given):
-                return
-        raise TimeoutError(f"{kernel} of rank {rank} is not over")
-
-
-def numbers(rank: int, n: int) -> Any:
-    return np.arange(n, dtype=np.int64) * 3 + 1000 * rank
+from tests.collectives.node import ITEM, NAMES, Node, expected, numbers
 
 
 def play(node: Node, name: str, n: int, root: int) -> None:
@@ -83,33 +32,6 @@ def play(node: Node, name: str, n: int, root: int) -> None:
     for rank in range(size):
         wanted = expected(name, given_, rank, root)
         assert np.array_equal(taken[rank][: len(wanted)], wanted), (name, n, rank)
-
-
-def expected(name: str, given_: list[Any], rank: int, root: int) -> Any:
-    """What an operation leaves on a rank."""
-    total = np.sum(given_, axis=0)
-    n = len(total) // len(given_)
-    own = slice(rank * n, (rank + 1) * n)
-    match name:
-        case "bcast":
-            return given_[root]
-        case "allgather":
-            return np.concatenate(given_)
-        case "alltoall":
-            return np.concatenate([x[own] for x in given_])
-        case "reduce_scatter_block":
-            return total[own]
-        case "reduce" if rank != root:
-            return total[:0]
-        case "barrier":
-            return total[:0]
-    return total
-
-
-NAMES = [
-    "allreduce_one_shot", "allreduce_two_shot", "barrier", "bcast", "reduce", "allgather",
-    "alltoall", "reduce_scatter_block",
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("stream", [NEVER, 0])
@@ -137,10 +59,9 @@ def test_any_series_of_operations(size: int, series: list[tuple[str, int, int]])
 
 @pytest.mark.parametrize("offset", [0, 1, 8, 56])
 def test_results_past_the_caches_lie_anywhere_in_a_line(
-    offset: int, monkeypatch: pytest.MonkeyPatch
+    offset: int,
 ) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "DESK", 16 * kernels.PIECE)
-    node, n = Node(3, 0), 10 * kernels.PIECE // ITEM + 3
+    node, n = Node(3, 0, desk=16 * kernels.PIECE), 10 * kernels.PIECE // ITEM + 3
     given_ = [numbers(rank, n) for rank in range(3)]
     kernel, nbytes = load_kernel("allreduce_two_shot"), n * ITEM
     taken = []
@@ -183,9 +104,8 @@ def test_a_kernel_comes_back_when_others_do_not_come() -> None:
     assert not load_kernel("allreduce_two_shot")(*arguments)
 
 
-def test_a_rank_learns_which_way_of_laying_out_costs_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "DESK", 2 * kernels.TIMED)
-    node = Node(2, 0)
+def test_a_rank_learns_which_way_of_laying_out_costs_less() -> None:
+    node = Node(2, 0, desk=2 * kernels.TIMED)
     for state in node.states:
         state[kernels.PAST] = 0
     for _ in range(kernels.FIRST):

@@ -135,6 +135,12 @@ def test_against_a_copy(world: closeranks.Communicator) -> None:
         assert row["over_copy"] == pytest.approx(row["time_us_p50"] / row["copy_us_p50"])
 
 
+def test_buffers_that_the_node_shares(world: closeranks.Communicator) -> None:
+    where = session(world, "gather", "allreduce", "barrier", empty=True, sizes=(1 << 16,))
+    assert "comm.empty buffers" in where.describe()[2]
+    assert [row["wrong"] for row in run(where, Table(where), lambda _: None)] == [0, 0, 0]
+
+
 def test_between_points(world: closeranks.Communicator) -> None:
     names = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
     where = session(world, *names, matrix_sizes=(1000,))

@@ -39,6 +39,7 @@ def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.Com
         ("allreduce --vs best", "start it with: closeranks run -n N -- closeranks bench"),
         ("allreduce --format xml", "unknown 'xml'; choose table, osu, nccl"),
         ("allreduce --json nowhere/x.json", "no folder nowhere; create it first"),
+        ("pingpong --empty", "only collectives have such buffers"),
         ("allreduce --vs copies", "unknown copies; choose native or best or copy"),
         ("pingpong --vs native", "point-to-point has nothing to compare"),
         ("scan --op mean", "a scan has no mean"),
