@@ -32,8 +32,9 @@ TALKERS = {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
         "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
         "native", "near", "near_persistent", "node_arrays", "nonblocking", "numbers",
-        "operations", "origin", "persistent", "pointers", "prepared", "quiet", "reducing", "reductions",
-        "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record", "symbolic", "world",
+        "operations", "origin", "persistent", "pointers", "prepared", "quiet", "reducing",
+        "reductions", "rehearsal", "relay", "request", "service", "shortcut",
+        "shortcut_record", "symbolic", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",
