@@ -40,3 +40,13 @@ def test_the_mean_of_arrays_where_they_lie(
     done = mpirun(2, str(EXAMPLES / "device_mean.py"), timeout_s=60)
     assert done.returncode == 0, done.stdout
     assert "largest error 0.0e+00" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_average_in_arrays_that_the_node_shares(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "average_in_place.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    assert re.search(r"of NumPy [\d.]+ ms, of comm.empty [\d.]+ ms", done.stdout), done.stdout
