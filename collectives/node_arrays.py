@@ -151,7 +151,8 @@ def make(
     wanted, used = zip(*node.allgather((_whole(nbytes), _used())), strict=True)
     starts = [_whole(node.size), *wanted]
     row, rank = _lowest_free(used), node.rank
-    file, failed = _mapped(node, row, sum(starts))
+    own = (0, starts[0] * (rank == 0)), (sum(starts[: rank + 1]), wanted[rank])
+    file, failed = _mapped(node, row, sum(starts), own)
     try:
         _raise_first(plain, failed)  # when all have entered it
     except Unavailable:
@@ -194,7 +195,7 @@ def _raise_first(plain: MPI.Intracomm, problem: UsageError | Unavailable | None)
 
 
 def _mapped(
-    node: MPI.Intracomm, row: int, nbytes: int
+    node: MPI.Intracomm, row: int, nbytes: int, own: tuple[tuple[int, int], ...]
 ) -> tuple[SharedFile | None, Unavailable | None]:
     """Map a file and enter it, or say why not, alike on all ranks of a node."""
     if row >= MOST:
@@ -203,7 +204,7 @@ def _mapped(
     if nbytes >= _LIMIT:
         return None, Unavailable(f"arrays of {nbytes} bytes on a node", "use less than 16 TiB")
     try:
-        file = share(node, nbytes)
+        file = share(node, nbytes, own=own)
     except Unavailable as error:
         return None, error
     first = file.array.ctypes.data

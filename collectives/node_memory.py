@@ -110,9 +110,16 @@ class NodeMemory:
     def _share(self, node: MPI.Intracomm, root: Any) -> SharedFile:
         """Map the file, smaller where node memory is short."""
         while True:
-            each = kernels.DESKS_EACH * self.desk_bytes + 2 * _tray_bytes(self.desk_bytes)
+            desks, trays = kernels.DESKS_EACH * self.desk_bytes, 2 * _tray_bytes(self.desk_bytes)
+            counters, all_desks = _counter_bytes(node.size), node.size * desks
+            own = [
+                (0, counters * (node.rank == 0)),
+                (counters + node.rank * desks, desks),
+                (counters + all_desks + node.rank * trays, trays),
+            ]
             try:
-                return share(node, _counter_bytes(node.size) + node.size * each, root=root)
+                nbytes = counters + all_desks + node.size * trays
+                return share(node, nbytes, own=own, root=root)
             except Unavailable:
                 if self.desk_bytes < 2 * LEAST_BYTES:
                     raise

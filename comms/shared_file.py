@@ -13,8 +13,11 @@ import mmap
 import os
 import secrets
 import stat
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +27,7 @@ from closeranks.errors import Unavailable, UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+_T = TypeVar("_T")
 #: Where node memory is a file system.
 ROOT = Path("/dev/shm")
 # All pages at once: who first touches one must not wait for it in a kernel.
@@ -77,18 +81,15 @@ class SharedFile:
         Unavailable
             If node memory is full, or the folder cannot be trusted.
         """
-        if nbytes < 1:
-            raise UsageError("shared memory", f"{nbytes} bytes", "ask for at least 1")
-        path = folder(root or ROOT) / f"{os.getpid()}-{secrets.token_hex(8)}"
-        handle = os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            _reserve(handle, nbytes, path)
-            made = cls(path, mmap.mmap(handle, nbytes, flags=_MAPPED))
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
-            os.close(handle)
+        _check_size(nbytes)
+        with _new(nbytes, root or ROOT) as handle:
+            path = Path(handle.name)
+            try:
+                _reserve(handle, 0, nbytes)
+                made = cls(path, _mapping(handle))
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
         made._maker = os.getpid()
         return made
 
@@ -110,23 +111,8 @@ class SharedFile:
         Unavailable
             If it is not there, not ours, no plain file or of another size.
         """
-        try:
-            handle = os.open(path, _FLAGS)
-        except OSError as error:
-            raise Unavailable(
-                f"node memory {path}: {error.strerror}", "let the ranks of a node share /dev/shm"
-            ) from error
-        try:
-            found = os.fstat(handle)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
-                raise Unavailable(f"node memory {path}: not a file of this user", "remove it")
-            if found.st_size != nbytes:
-                raise Unavailable(
-                    f"node memory {path}: {found.st_size} bytes, not {nbytes}", "remove it"
-                )
-            return cls(path, mmap.mmap(handle, nbytes, flags=_MAPPED))
-        finally:
-            os.close(handle)
+        with _old(path, nbytes) as handle:
+            return cls(path, _mapping(handle))
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -179,7 +165,13 @@ class SharedFile:
             self.unlink()
 
 
-def share(node: MPI.Intracomm, nbytes: int, *, root: Path | None = None) -> SharedFile:
+def share(
+    node: MPI.Intracomm,
+    nbytes: int,
+    *,
+    own: Iterable[tuple[int, int]] | None = None,
+    root: Path | None = None,
+) -> SharedFile:
     """Map one new file on all ranks of a node; it has no name any more.
 
     Collective over ``node``.
@@ -190,6 +182,10 @@ def share(node: MPI.Intracomm, nbytes: int, *, root: Path | None = None) -> Shar
         Ranks that share memory.
     nbytes : int
         Its size, equal on all ranks.
+    own : iterable of (int, int), optional
+        Parts, as first byte and length, whose pages this rank asks for: they come
+        from the memory next to it.  What nobody names is left to chance, so
+        together the ranks name all.  Default: the first rank asks for all.
     root : Path, optional
         The file system in memory; /dev/shm.
 
@@ -203,28 +199,56 @@ def share(node: MPI.Intracomm, nbytes: int, *, root: Path | None = None) -> Shar
     Unavailable
         On all ranks, if any could not make or map it.
     """
-    made: SharedFile | None = None
+    _check_size(nbytes)
+    parts = tuple(own) if own is not None else ((0, nbytes),) * (node.rank == 0)
+    try:
+        with ExitStack() as stack:
+            return _shared(node, nbytes, parts, root or ROOT, stack)
+    except Unavailable:
+        node.Barrier()  # all have let go of it: who tries a smaller one finds its room
+        raise
+
+
+def _shared(
+    node: MPI.Intracomm,
+    nbytes: int,
+    parts: tuple[tuple[int, int], ...],
+    root: Path,
+    stack: ExitStack,
+) -> SharedFile:
+    """Make a file, ask for its pages, and then map it, which would take them."""
+
+    def make() -> str:
+        if node.rank:
+            return ""
+        made = stack.enter_context(_new(nbytes, root))
+        stack.callback(os.unlink, made.name)
+        return str(made.name)
+
+    path = Path(node.bcast(_together(node, make)))
+
+    def ask() -> FileIO:
+        handle = stack.enter_context(_old(path, nbytes))
+        for start, length in parts:
+            _reserve(handle, start, length)
+        return handle
+
+    handle = _together(node, ask)
+    return SharedFile(path, _together(node, lambda: _mapping(handle)))
+
+
+def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
+    """Take a step on all ranks; raise on all of them what the first one met."""
+    taken: list[_T] = []
     problem: Unavailable | None = None
-    if node.rank == 0:
-        try:
-            made = SharedFile.create(nbytes, root=root)
-        except Unavailable as error:
-            problem = error
-    path, problem = node.bcast((made.path if made else None, problem))
-    if problem is None and made is None:
-        try:
-            made = SharedFile.attach(path, nbytes)
-        except Unavailable as error:
-            problem = error
-    problems = [found for found in node.allgather(problem) if found is not None]
-    if made is not None:
-        made.unlink()
-    if problems:
-        if made is not None:
-            made.close()
-        raise problems[0]
-    assert made is not None
-    return made
+    try:
+        taken.append(step())
+    except Unavailable as error:
+        problem = error
+    for found in node.allgather(problem):
+        if found is not None:
+            raise found
+    return taken[0]
 
 
 def folder(root: Path = ROOT) -> Path:
@@ -259,16 +283,68 @@ def folder(root: Path = ROOT) -> Path:
     return path
 
 
-def _reserve(handle: int, nbytes: int, path: Path) -> None:
-    """Give the file its pages, so that touching them cannot fail later."""
+def _new(nbytes: int, root: Path) -> FileIO:
+    """Make a file that has no pages yet."""
+    path = folder(root) / f"{os.getpid()}-{secrets.token_hex(8)}"
+    handle = FileIO(str(path), "r+", opener=_creating)
+    os.truncate(handle.fileno(), nbytes)
+    return handle
+
+
+def _check_size(nbytes: int) -> None:
+    if nbytes < 1:
+        raise UsageError("shared memory", f"{nbytes} bytes", "ask for at least 1")
+
+
+def _creating(path: str, _: int) -> int:
+    return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
+
+
+def _old(path: Path, nbytes: int) -> FileIO:
+    """Open a file that another rank has made."""
     try:
-        os.posix_fallocate(handle, 0, nbytes)
+        handle = FileIO(str(path), "r+", opener=lambda name, _: os.open(name, _FLAGS))
+    except OSError as error:
+        raise Unavailable(
+            f"node memory {path}: {error.strerror}", "let the ranks of a node share /dev/shm"
+        ) from error
+    found = os.fstat(handle.fileno())
+    problem = ""
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
+        problem = "not a file of this user"
+    elif found.st_size != nbytes:
+        problem = f"{found.st_size} bytes, not {nbytes}"
+    if problem:
+        handle.close()
+        raise Unavailable(f"node memory {path}: {problem}", "remove it")
+    return handle
+
+
+def _mapping(handle: FileIO) -> mmap.mmap:
+    """Map all of a file."""
+    nbytes = os.fstat(handle.fileno()).st_size
+    try:
+        return mmap.mmap(handle.fileno(), nbytes, flags=_MAPPED)
+    except OSError as error:
+        raise Unavailable(
+            f"node memory {handle.name}: {nbytes} bytes not mapped, {error.strerror}",
+            "give the job more memory or address space (ulimit -v)",
+        ) from error
+
+
+def _reserve(handle: FileIO, start: int, nbytes: int) -> None:
+    """Give part of a file its pages, so that touching them cannot fail later."""
+    if not nbytes:
+        return
+    try:
+        os.posix_fallocate(handle.fileno(), start, nbytes)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENOMEM):
             raise
-        room = os.statvfs(path.parent)
+        place = Path(str(handle.name)).parent
+        room = os.statvfs(place)
         free = room.f_bavail * room.f_frsize
         raise Unavailable(
-            f"node memory {path.parent}: {nbytes} bytes wanted, {free} free",
+            f"node memory {place}: {nbytes} bytes wanted, {free} free",
             "free /dev/shm or give it more (mount -o remount,size=...; docker --shm-size)",
         ) from error

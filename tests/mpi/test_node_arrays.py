@@ -156,8 +156,8 @@ def test_a_node_without_room_fails_everywhere(
 ) -> None:
     """One rank stands for a node of its own, the others for one that has room."""
 
-    def cramped(node: MPI.Intracomm, nbytes: int) -> SharedFile:
-        file = share(node, nbytes)
+    def cramped(node: MPI.Intracomm, nbytes: int, **options: Any) -> SharedFile:
+        file = share(node, nbytes, **options)
         if world.rank == 0:
             raise Unavailable("node memory", "make room")
         return file

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from mpi4py import MPI
 
 from closeranks.comms import shared_file
 from closeranks.comms.shared_file import share
-from closeranks.errors import Unavailable
+from closeranks.errors import Unavailable, UsageError
 
 
 def test_all_ranks_see_the_same_bytes(comm: MPI.Intracomm) -> None:
@@ -34,7 +36,7 @@ def test_what_one_rank_cannot_map_nobody_gets(
         def refuse(*_: object) -> None:
             raise Unavailable("node memory here", "mend it")
 
-        monkeypatch.setattr(shared_file.SharedFile, "attach", refuse)
+        monkeypatch.setattr(shared_file, "_mapping", refuse)
     if comm.size == 1:
         return
     with pytest.raises(Unavailable, match="node memory here"):
@@ -44,3 +46,40 @@ def test_what_one_rank_cannot_map_nobody_gets(
 def test_what_cannot_be_made_fails_everywhere(comm: MPI.Intracomm) -> None:
     with pytest.raises(Unavailable, match="node memory"):
         share(comm, 64, root=Path(__file__))  # no folder
+
+
+def test_each_rank_asks_for_its_own_pages(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int]] = []
+    ask = os.posix_fallocate
+
+    def noted(handle: int, start: int, length: int) -> None:
+        assert os.fstat(handle).st_blocks * 512 <= start, "nobody has mapped it yet"
+        asked.append((start, length))
+        for turn in range(comm.size):
+            if turn == comm.rank:
+                ask(handle, start, length)
+            comm.Barrier()
+
+    monkeypatch.setattr(os, "posix_fallocate", noted)
+    made = share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096), (0, 0)])
+    assert asked == [(4096 * comm.rank, 4096)]
+    made.close()
+
+
+def test_what_one_rank_has_no_room_for_nobody_gets(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if comm.rank == comm.size - 1:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(Unavailable, match="4096 bytes wanted"):
+        share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096)])
+
+
+def test_no_bytes_are_refused_on_all_ranks(comm: MPI.Intracomm) -> None:
+    with pytest.raises(UsageError, match="at least 1"):
+        share(comm, 0)
