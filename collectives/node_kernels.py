@@ -35,6 +35,13 @@ from closeranks.collectives.node_copies import (
     stream,
     stream_twice,
 )
+from closeranks.collectives.node_counters import (
+    all_reached,
+    may_fill,
+    over,
+    tell_laid,
+    tell_reduced,
+)
 from closeranks.collectives.node_places import (
     desk_of,
     name_of,
@@ -45,19 +52,15 @@ from closeranks.collectives.node_places import (
     tray_of,
 )
 from closeranks.collectives.node_words import (
-    ABORT,
     AHEAD,
     BLOCK,
     CACHE,
     DESK,
-    DESKS_EACH,
     DONE,
-    FLAGS,
     FRAME,
     GIVEN,
     ITEM,
     LAID,
-    LINE,
     NARROW,
     PAIR,
     PHASE,
@@ -66,7 +69,6 @@ from closeranks.collectives.node_words import (
     REDUCED,
     SCRATCH,
     SIZE,
-    SPINS,
     STAGED,
     START,
     STATE,
@@ -75,18 +77,11 @@ from closeranks.collectives.node_words import (
     WIDE,
     WIDE_PAIR,
     WIDE_THREE,
-    YIELD,
-    YIELDS,
 )
 from closeranks.comms.atomics import (
     array_at,
     call_pair,
     call_three,
-    call_yield,
-    drain,
-    load_acquire,
-    pause,
-    store_release,
 )
 from closeranks.comms.calls import set_word, word
 
@@ -95,52 +90,6 @@ from closeranks.comms.calls import set_word, word
 OPEN, CHUNK, VECTOR = 0, 1, 2
 #: What becomes of a vector that might be one segment.
 NOT_YET, OVER, IN_SEGMENTS = 0, 1, 2
-
-
-@numba.njit(error_model="numpy")
-def has_reached(frame: Any, rank: int, which: int, goal: int) -> bool:
-    """Wait a little until a counter of ``rank`` has reached ``goal``."""
-    counter = frame[FLAGS] + (2 * rank + which) * LINE
-    looks = 0
-    while load_acquire(counter) < goal:
-        looks += 1
-        if looks <= frame[SPINS]:
-            pause()
-            continue
-        if load_acquire(frame[ABORT]) != 0 or looks > frame[SPINS] + frame[YIELDS]:
-            return False
-        call_yield(frame[YIELD])
-    return True
-
-
-@numba.njit(error_model="numpy")
-def all_reached(frame: Any, which: int, goal: int) -> bool:
-    """Wait a little until a counter of every rank has reached ``goal``."""
-    for rank in range(frame[SIZE]):  # noqa: SIM110 - Numba has no all()
-        if not has_reached(frame, rank, which, goal):
-            return False
-    return True
-
-
-@numba.njit(error_model="numpy")
-def may_fill(frame: Any, q: int) -> bool:
-    """Wait a little until nobody reads what lies on the desk for segment q."""
-    return all_reached(frame, LAID, q - DESKS_EACH + AHEAD)
-
-
-@numba.njit(error_model="numpy")
-def tell(frame: Any, which: int, q: int) -> None:
-    """Set a counter of this rank."""
-    drain()
-    store_release(frame[FLAGS] + (2 * frame[RANK] + which) * LINE, q)
-
-
-@numba.njit(error_model="numpy")
-def over(state: Any, last: int) -> bool:
-    """Note that a call has come to its last segment."""
-    drain()
-    state[START] = last
-    return True
 
 
 @numba.njit(error_model="numpy")
@@ -187,7 +136,7 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
             at = (q - state[START] - 1) * desk
             copy(desk_of(frame, frame[RANK], q), source + at, min(desk, nbytes - at))
             publish(frame, q, 0, 0)
-            tell(frame, LAID, q)
+            tell_laid(frame, q)
             state[STAGED] = q
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):
@@ -218,7 +167,7 @@ def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int, given:
         lay(state, desk, source, low, past)
         lay(state, desk + high, source + high, nbytes - high, past)
     publish(frame, q, given, 0)
-    tell(frame, LAID, q)
+    tell_laid(frame, q)
     state[STAGED] = q
 
 
@@ -266,11 +215,11 @@ def _reduce_chunk(
         shift = into % 64 if cold else 0
         set_word(shift_of(frame, rank, q), shift)
         _combine_past(frame, q, own, low, at + low, tray + shift, into, high - low, cold)
-        tell(frame, REDUCED, q)
+        tell_reduced(frame, q)
     else:
         set_word(shift_of(frame, rank, q), 0)
         combine(frame, q, own, low, at + low, tray, high - low)
-        tell(frame, REDUCED, q)
+        tell_reduced(frame, q)
         put(into, tray, high - low, cold)
 
 
@@ -306,7 +255,7 @@ def _reduce_in_place(frame: Any, q: int, source: int, nbytes: int, cold: bool) -
             one = published(frame, (rank + size - 1) % size, q, TAKEN) + low
             put(one, scratch, length, cold)
         low += length
-    tell(frame, REDUCED, q)
+    tell_reduced(frame, q)
 
 
 @numba.njit(error_model="numpy")
@@ -323,7 +272,7 @@ def _whole(frame: Any, state: Any, source: int, target: int, nbytes: int) -> int
         if not may_fill(frame, q):
             return NOT_YET
         publish(frame, q, given, taken)
-        tell(frame, LAID, q)
+        tell_laid(frame, q)
         state[STAGED] = q
     if state[PHASE] == OPEN:
         if not all_reached(frame, LAID, q):

@@ -13,14 +13,15 @@ import numba
 from numba import types
 
 from closeranks.collectives.node_copies import goes_past, lay, put
-from closeranks.collectives.node_kernels import (
+from closeranks.collectives.node_counters import (
     all_reached,
-    combine,
     has_reached,
     may_fill,
     over,
-    tell,
+    tell_laid,
+    tell_reduced,
 )
+from closeranks.collectives.node_kernels import combine
 from closeranks.collectives.node_places import desk_of, name_of, place_of, publish
 from closeranks.collectives.node_words import (
     AHEAD,
@@ -47,7 +48,7 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
     """Wait until every rank has come."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     q = state[START] + 1
-    tell(frame, LAID, q)
+    tell_laid(frame, q)
     if not all_reached(frame, LAID, q):
         return False
     state[START] = state[STAGED] = state[DONE] = q
@@ -55,11 +56,11 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
 
 
 @numba.njit(error_model="numpy")
-def _finish(frame: Any, state: Any, last: int) -> None:
-    """Note that this rank has read what it was to read; once a call."""
-    if state[PHASE] == 0:
-        tell(frame, REDUCED, last)
+def _finish(frame: Any, state: Any, last: int) -> bool:
+    """Tell once a call that this rank has read what it was to, see `tell_reduced`."""
+    if state[PHASE] == 0 and tell_reduced(frame, last):
         state[PHASE] = 1
+    return bool(state[PHASE] == 1)
 
 
 @numba.njit(error_model="numpy")
@@ -90,16 +91,17 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
                 past = goes_past(frame, state, q, length)
                 lay(state, desk_of(frame, rank, q), source + at, length, past)
             publish(frame, q, given, 0)
-            tell(frame, LAID, q)
+            tell_laid(frame, q)
             if source != target:
                 put(target + at, source + at, length, cold)
         else:
-            tell(frame, LAID, q)
+            tell_laid(frame, q)
             if not has_reached(frame, root, LAID, q):
                 return False
             put(target + at, place_of(frame, root, q, 0, at), length, cold)
         state[DONE] = state[STAGED] = q
-    _finish(frame, state, last)
+    if not _finish(frame, state, last):
+        return False
     if given != 0 and not all_reached(frame, REDUCED, last):
         return False
     return _end(state, last)
@@ -128,14 +130,15 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
             if lays:
                 lay(state, own, source + at, length, goes_past(frame, state, q, length))
             publish(frame, q, given, 0)
-            tell(frame, LAID, q)
+            tell_laid(frame, q)
             state[STAGED] = q
         if rank == root:
             if not all_reached(frame, LAID, q):
                 return False
             combine(frame, q, own, 0, at, target + at, length)
         state[DONE] = q
-    _finish(frame, state, last)
+    if not _finish(frame, state, last):
+        return False
     if given != 0 and not has_reached(frame, root, REDUCED, last):
         return False
     return _end(state, last)
@@ -160,7 +163,7 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
                 past = goes_past(frame, state, q, length)
                 lay(state, desk_of(frame, rank, q), source + at, length, past)
             publish(frame, q, given, 0)
-            tell(frame, LAID, q)
+            tell_laid(frame, q)
             state[STAGED] = q
             if mine != source:  # while the others lay theirs
                 put(mine + at, source + at, length, cold)
@@ -173,7 +176,8 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
             other = (rank + step) % size
             put(target + other * nbytes + at, place_of(frame, other, q, 0, at), length, cold)
         state[DONE] = q
-    _finish(frame, state, last)
+    if not _finish(frame, state, last):
+        return False
     if given != 0 and not all_reached(frame, REDUCED, last):
         return False
     return _end(state, last)
@@ -199,7 +203,7 @@ def _lay_for_others(
             other = (rank + step) % size
             lay(state, desk + other * part, source + other * nbytes + at, length, past)
     publish(frame, q, given, 0)
-    tell(frame, LAID, q)
+    tell_laid(frame, q)
     state[STAGED] = q
 
 
@@ -231,7 +235,8 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
             place = place_of(frame, other, q, rank * part, rank * nbytes + at)
             put(target + other * nbytes + at, place, length, cold)
         state[DONE] = q
-    _finish(frame, state, last)
+    if not _finish(frame, state, last):
+        return False
     if given != 0 and not all_reached(frame, REDUCED, last):
         return False
     return _end(state, last)
@@ -259,7 +264,8 @@ def reduce_scatter_block(
         inside = rank * nbytes + at
         combine(frame, q, source + inside, rank * part, inside, target + at, min(part, nbytes - at))
         state[DONE] = q
-    _finish(frame, state, last)
+    if not _finish(frame, state, last):
+        return False
     if given != 0 and not all_reached(frame, REDUCED, last):
         return False
     return _end(state, last)

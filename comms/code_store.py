@@ -36,6 +36,7 @@ SOURCES: Final = (
     "closeranks.collectives.half_types",
     "closeranks.collectives.machine_code",
     "closeranks.collectives.node_copies",
+    "closeranks.collectives.node_counters",
     "closeranks.collectives.node_kernels",
     "closeranks.collectives.node_moves",
     "closeranks.collectives.node_places",

@@ -99,6 +99,28 @@ def test_any_series_of_calls(size: int, series: list[tuple[str, int, int, int]])
         Call(node, name, n, root % size, seed).check()
 
 
+@pytest.mark.parametrize("name", ["allreduce_two_shot", "allgather", "alltoall", "bcast", "reduce"])
+def test_what_was_read_of_who_has_left_is_no_result(name: str) -> None:
+    """Rank 0 gives up while rank 1 has yet to read its array, and may change it."""
+    node = Node(2, NEVER, desk=16384)
+    kernel: Any = load_kernel(name)
+    buffers = [(np.ones(2000, np.int64), np.ones(2000, np.int64)) for _ in range(2)]
+    node.show(buffers[0][0])
+
+    def look(rank: int) -> bool:
+        frame = node.frames[rank].copy()
+        frame[words.ROOT] = name == "reduce"
+        places = [x.ctypes.data for x in (frame, node.states[rank], *buffers[rank])]
+        return bool(kernel(*places, 1000 * ITEM))
+
+    assert not look(0), "somebody has yet to read its array"
+    node.abort[0] = 1
+    assert not look(1)
+    assert not look(1)
+    told = node.memory[(2 + words.REDUCED) * words.LINE :][:8].view(np.int64)
+    assert not told.any()
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_vector_within_reach_is_reduced_in_one_segment(size: int) -> None:
     node = Node(size, NEVER)
