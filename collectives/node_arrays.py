@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 import operator
 import os
+import threading
 import weakref
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -69,7 +71,8 @@ class Reach:
 
     def close(self) -> None:
         """Let go of the group of ranks.  Local."""
-        _REACHES.discard(self)
+        with _LOCK:
+            _REACHES.discard(self)
         self._group.Free()
 
 
@@ -96,9 +99,12 @@ class Mapped(NamedTuple):
         return bool(self.file.array[: self.group.size].all())
 
 
-#: All that this process has mapped, by row, and who wants to know.
+#: All that this process has mapped, by row; rows that are about to be; who wants to know;
+#: and for all three, since any thread may make arrays.  Nobody waits for other ranks with it.
 _MAPPED: Final[dict[int, Mapped]] = {}
+_PROMISED: Final[set[int]] = set()
 _REACHES: Final[weakref.WeakSet[Reach]] = weakref.WeakSet()
+_LOCK: Final = threading.RLock()
 
 
 def reach_of(node: MPI.Intracomm) -> Reach:
@@ -117,9 +123,10 @@ def reach_of(node: MPI.Intracomm) -> Reach:
         Up to date until it is closed.
     """
     made = Reach(node)
-    for row, mapped in _MAPPED.items():
-        made.note(row, mapped)
-    _REACHES.add(made)
+    with _LOCK:
+        for row, mapped in _MAPPED.items():
+            made.note(row, mapped)
+        _REACHES.add(made)
     return made
 
 
@@ -148,11 +155,11 @@ def make(
     """
     sizes, kind = _checked(plain, shape, dtype)
     nbytes = math.prod(sizes) * kind.itemsize
-    wanted, used = zip(*node.allgather((_whole(nbytes), _used())), strict=True)
-    starts = [_whole(node.size), *wanted]
-    row, rank = _lowest_free(used), node.rank
+    wanted = node.allgather(_whole(nbytes))
+    starts, row, rank = [_whole(node.size), *wanted], _agreed_row(node), node.rank
     own = (0, starts[0] * (rank == 0)), (sum(starts[: rank + 1]), wanted[rank])
     file, failed = _mapped(node, row, sum(starts), own)
+    _PROMISED.discard(row)
     try:
         _raise_first(plain, failed)  # when all have entered it
     except Unavailable:
@@ -176,9 +183,9 @@ def _checked(
     try:
         kind = np.dtype(dtype)
         sizes = tuple(map(operator.index, shape if isinstance(shape, tuple | list) else (shape,)))
-        wrong = kind.hasobject or not kind.itemsize or min(sizes, default=0) < 0
-        wrong = wrong or math.prod(sizes) * kind.itemsize >= _LIMIT
-    except (TypeError, ValueError):
+        wrong = kind.hasobject or kind.subdtype is not None or not kind.itemsize
+        wrong = wrong or min(sizes, default=0) < 0 or math.prod(sizes) * kind.itemsize >= _LIMIT
+    except Exception:  # what NumPy takes for a type may run anybody's code
         wrong = True
     if wrong:
         said = f"shape {shape!r}, dtype {dtype!r} on rank {plain.rank}"
@@ -208,9 +215,10 @@ def _mapped(
     except Unavailable as error:
         return None, error
     first = file.array.ctypes.data
-    _MAPPED[row] = Mapped(file, node.Get_group(), first, first + nbytes)
-    for reach in _REACHES:
-        reach.note(row, _MAPPED[row])
+    with _LOCK:
+        _MAPPED[row] = Mapped(file, node.Get_group(), first, first + nbytes)
+        for reach in _REACHES:
+            reach.note(row, _MAPPED[row])
     return file, None
 
 
@@ -219,12 +227,13 @@ def let_go() -> None:
 
     Local; to be called while nothing is in flight that might still read it.
     """
-    for row in [row for row, mapped in _MAPPED.items() if mapped.is_dropped()]:
-        gone = _MAPPED.pop(row)
-        for reach in _REACHES:
-            reach.strike(row)
-        gone.group.Free()
-        gone.file.close()
+    with _LOCK:
+        for row in [row for row, mapped in _MAPPED.items() if mapped.is_dropped()]:
+            gone = _MAPPED.pop(row)
+            for reach in _REACHES:
+                reach.strike(row)
+            gone.group.Free()
+            gone.file.close()
 
 
 def _drop(file: SharedFile, rank: int, size: int, process: int) -> None:
@@ -237,13 +246,22 @@ def _drop(file: SharedFile, rank: int, size: int, process: int) -> None:
         file.discard(_whole(size))
 
 
-def _used() -> int:
-    """Give the rows in use as bits."""
-    return sum(1 << row for row in _MAPPED)
+def _agreed_row(node: MPI.Intracomm) -> int:
+    """Find the first row that no rank uses, and keep other threads from it."""
+    while True:
+        with _LOCK:
+            used = sum(1 << row for row in _MAPPED.keys() | _PROMISED)
+        row = _lowest_free(node.allgather(used))
+        with _LOCK:
+            mine = row not in _MAPPED.keys() | _PROMISED
+            _PROMISED.update({row} if mine else ())
+        if all(node.allgather(mine)):
+            return row
+        _PROMISED.difference_update({row} if mine else ())
 
 
-def _lowest_free(used: tuple[int, ...]) -> int:
-    """Find the first row that no rank uses."""
+def _lowest_free(used: Iterable[int]) -> int:
+    """Find the first row that nobody uses; rows as bits."""
     taken = 0
     for rows in used:
         taken |= rows

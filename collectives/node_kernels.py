@@ -52,6 +52,7 @@ from closeranks.collectives.node_places import (
     tray_of,
 )
 from closeranks.collectives.node_words import (
+    ABORT,
     AHEAD,
     BLOCK,
     CACHE,
@@ -82,6 +83,7 @@ from closeranks.comms.atomics import (
     array_at,
     call_pair,
     call_three,
+    load_acquire,
 )
 from closeranks.comms.calls import set_word, word
 
@@ -234,13 +236,14 @@ def _are_named(frame: Any, q: int) -> bool:
 
 @numba.njit(error_model="numpy")
 def _reduce_in_place(frame: Any, q: int, source: int, nbytes: int, cold: bool) -> None:
-    """Reduce this rank's chunk of a vector, straight into the results of all ranks.
+    """Reduce this rank's chunk of a vector, straight into the results of all.
 
-    In pieces shorter than a page: loads wait for stores that lie alike in theirs.
+    Not once the world is given up: who has left may use his array for something
+    else.  In pieces shorter than a page: loads wait for stores that lie alike in theirs.
     """
     size, rank, scratch = frame[SIZE], frame[RANK], frame[SCRATCH]
     low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
-    while low < high:
+    while low < high and load_acquire(frame[ABORT]) == 0:
         length = min(PIECE, high - low)
         combine(frame, q, source + low, 0, low, scratch, length)
         for step in range(0, size - 1, 2):

@@ -13,6 +13,7 @@ import mmap
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from io import FileIO
@@ -32,6 +33,8 @@ _T = TypeVar("_T")
 ROOT = Path("/dev/shm")
 # All pages at once: who first touches one must not wait for it in a kernel.
 _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+# Python keeps a descriptor for each mapping where it cannot be told otherwise.
+_LEAN: dict[str, bool] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -245,6 +248,9 @@ def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
         taken.append(step())
     except Unavailable as error:
         problem = error
+    except OSError as error:
+        remedy = "look at the limits of /dev/shm and of the process (ulimit -n)"
+        problem = Unavailable(f"node memory: {error}", remedy)
     for found in node.allgather(problem):
         if found is not None:
             raise found
@@ -287,7 +293,12 @@ def _new(nbytes: int, root: Path) -> FileIO:
     """Make a file that has no pages yet."""
     path = folder(root) / f"{os.getpid()}-{secrets.token_hex(8)}"
     handle = FileIO(str(path), "r+", opener=_creating)
-    os.truncate(handle.fileno(), nbytes)
+    try:
+        os.truncate(handle.fileno(), nbytes)
+    except OSError:
+        path.unlink()
+        handle.close()
+        raise
     return handle
 
 
@@ -324,7 +335,7 @@ def _mapping(handle: FileIO) -> mmap.mmap:
     """Map all of a file."""
     nbytes = os.fstat(handle.fileno()).st_size
     try:
-        return mmap.mmap(handle.fileno(), nbytes, flags=_MAPPED)
+        return mmap.mmap(handle.fileno(), nbytes, flags=_MAPPED, **_LEAN)
     except OSError as error:
         raise Unavailable(
             f"node memory {handle.name}: {nbytes} bytes not mapped, {error.strerror}",

@@ -121,6 +121,24 @@ def test_what_was_read_of_who_has_left_is_no_result(name: str) -> None:
     assert not told.any()
 
 
+def test_a_late_rank_writes_into_no_array_of_who_has_left() -> None:
+    node = Node(2, NEVER)
+    kernel: Any = load_kernel("allreduce_two_shot")
+    data = [numbers(rank, 3000) for rank in range(2)]
+    for x in data:
+        node.show(x)
+
+    def look(rank: int) -> bool:
+        places = [x.ctypes.data for x in (node.frames[rank], node.states[rank])]
+        return bool(kernel(*places, *[data[rank].ctypes.data] * 2, data[rank].nbytes))
+
+    assert not look(0)
+    node.abort[0] = 1
+    data[0][:] = 5
+    assert not look(1)
+    assert (data[0] == 5).all()
+
+
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_vector_within_reach_is_reduced_in_one_segment(size: int) -> None:
     node = Node(size, NEVER)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,15 @@ World = cr.Communicator
 #: Elements of 8 bytes: enough for several segments.
 COUNT = 70_000
 METHODS = ("Allreduce", "Allgather", "Alltoall", "Bcast", "Reduce", "Reduce_scatter_block")
+
+
+class Rude:
+    """No type of elements, and not the usual words for it."""
+
+    @property
+    def dtype(self) -> object:
+        raise RuntimeError("no")
+
 
 needs_kernels = pytest.mark.skipif(
     not code_store.is_possible(), reason="nothing can be compiled here"
@@ -141,7 +152,16 @@ def test_an_array_outlives_its_communicator(comm: MPI.Intracomm) -> None:
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((2, -1), "f4"), (2.5, "f4"), (2, object), (2, "no type"), (2, "S0"), (1 << 50, "f8")],
+    [
+        ((2, -1), "f4"),
+        (2.5, "f4"),
+        (2, object),
+        (2, "no type"),
+        (2, "S0"),
+        (1 << 50, "f8"),
+        (2, "(2,)f4"),
+        (2, Rude()),
+    ],
 )
 def test_what_cannot_be_an_array_is_refused_on_all_ranks(
     world: World, shape: Any, dtype: Any
@@ -169,6 +189,31 @@ def test_a_node_without_room_fails_everywhere(
     monkeypatch.setattr(node_arrays, "MOST", 0)
     with pytest.raises(Unavailable, match="more than 0 arrays"):
         world.empty(10)
+
+
+def test_threads_make_arrays_of_their_own(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        return
+    comms = [world.Dup(), world.Dup()]
+
+    def slow(node: MPI.Intracomm, nbytes: int, **options: Any) -> SharedFile:
+        file = share(node, nbytes, **options)
+        time.sleep(0.01 * ((world.rank + nbytes // 4096) % 2))
+        return file
+
+    def work(which: int) -> list[Any]:
+        return [comms[which].empty(COUNT + which * 512) for _ in range(4)]
+
+    monkeypatch.setattr("closeranks.collectives.node_arrays.share", slow)
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(work, range(2)))
+    for comm, arrays in zip(comms, made, strict=True):
+        for number, x in enumerate(arrays):
+            x[:] = number
+            comm.Allreduce(MPI.IN_PLACE, x, algorithm="shared" if world.size > 1 else "auto")
+            assert (x == number * world.size).all()
+    for comm in comms:
+        comm.Free()
 
 
 def test_a_forked_child_drops_nothing(world: World) -> None:

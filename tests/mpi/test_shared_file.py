@@ -80,6 +80,18 @@ def test_what_one_rank_has_no_room_for_nobody_gets(
         share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096)])
 
 
+def test_whatever_the_system_says_is_said_on_all_ranks(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    if comm.rank == 0:
+        monkeypatch.setattr(shared_file, "_new", refuse)
+    with pytest.raises(Unavailable, match=r"Too many open files.*ulimit -n"):
+        share(comm, 4096)
+
+
 def test_no_bytes_are_refused_on_all_ranks(comm: MPI.Intracomm) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         share(comm, 0)
