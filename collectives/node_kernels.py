@@ -239,7 +239,8 @@ def _reduce_in_place(frame: Any, q: int, source: int, nbytes: int, cold: bool) -
     """Reduce this rank's chunk of a vector, straight into the results of all.
 
     Not once the world is given up: who has left may use his array for something
-    else.  In pieces shorter than a page: loads wait for stores that lie alike in theirs.
+    else.  In pieces shorter than a page: loads wait for stores that lie alike in
+    theirs.
     """
     size, rank, scratch = frame[SIZE], frame[RANK], frame[SCRATCH]
     low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)

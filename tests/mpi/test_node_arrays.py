@@ -198,7 +198,8 @@ def test_threads_make_arrays_of_their_own(world: World, monkeypatch: pytest.Monk
 
     def slow(node: MPI.Intracomm, nbytes: int, **options: Any) -> SharedFile:
         file = share(node, nbytes, **options)
-        time.sleep(0.01 * ((world.rank + nbytes // 4096) % 2))
+        which = nbytes // 4096 // world.size
+        time.sleep(0.02 * ((world.rank + which) % 2))
         return file
 
     def work(which: int) -> list[Any]:
