@@ -56,7 +56,6 @@ class Reach:
         self._group = node.Get_group()
         self._table = np.zeros(1 + 2 * MOST, np.int64)
         self.address: int = self._table.ctypes.data
-        self._size = node.size
 
     def note(self, row: int, mapped: Mapped) -> None:
         """Enter an array, if all ranks have mapped it.  Local."""
@@ -254,10 +253,12 @@ def _agreed_row(node: MPI.Intracomm) -> int:
         row = _lowest_free(node.allgather(used))
         with _LOCK:
             mine = row not in _MAPPED.keys() | _PROMISED
-            _PROMISED.update({row} if mine else ())
+            if mine:
+                _PROMISED.add(row)
         if all(node.allgather(mine)):
             return row
-        _PROMISED.difference_update({row} if mine else ())
+        if mine:
+            _PROMISED.discard(row)
 
 
 def _lowest_free(used: Iterable[int]) -> int:

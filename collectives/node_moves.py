@@ -56,16 +56,14 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
 
 
 @numba.njit(error_model="numpy")
-def _finish(frame: Any, state: Any, last: int) -> bool:
-    """Tell once a call that this rank has read what it was to, see `tell_reduced`."""
-    if state[PHASE] == 0 and tell_reduced(frame, last):
+def _finish(frame: Any, state: Any, last: int, given: int) -> bool:
+    """Tell that this rank has read what it was to, and wait for who reads its array."""
+    if state[PHASE] == 0:
+        if not tell_reduced(frame, last):
+            return False
         state[PHASE] = 1
-    return bool(state[PHASE] == 1)
-
-
-@numba.njit(error_model="numpy")
-def _end(state: Any, last: int) -> bool:
-    """End a call whose readers have all done."""
+    if given != 0 and not all_reached(frame, REDUCED, last):
+        return False
     state[PHASE] = 0
     return over(state, last)
 
@@ -100,11 +98,7 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
                 return False
             put(target + at, place_of(frame, root, q, 0, at), length, cold)
         state[DONE] = state[STAGED] = q
-    if not _finish(frame, state, last):
-        return False
-    if given != 0 and not all_reached(frame, REDUCED, last):
-        return False
-    return _end(state, last)
+    return _finish(frame, state, last, given)
 
 
 def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -137,11 +131,7 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
                 return False
             combine(frame, q, own, 0, at, target + at, length)
         state[DONE] = q
-    if not _finish(frame, state, last):
-        return False
-    if given != 0 and not has_reached(frame, root, REDUCED, last):
-        return False
-    return _end(state, last)
+    return _finish(frame, state, last, given)
 
 
 def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -176,11 +166,7 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
             other = (rank + step) % size
             put(target + other * nbytes + at, place_of(frame, other, q, 0, at), length, cold)
         state[DONE] = q
-    if not _finish(frame, state, last):
-        return False
-    if given != 0 and not all_reached(frame, REDUCED, last):
-        return False
-    return _end(state, last)
+    return _finish(frame, state, last, given)
 
 
 @numba.njit(error_model="numpy")
@@ -235,11 +221,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
             place = place_of(frame, other, q, rank * part, rank * nbytes + at)
             put(target + other * nbytes + at, place, length, cold)
         state[DONE] = q
-    if not _finish(frame, state, last):
-        return False
-    if given != 0 and not all_reached(frame, REDUCED, last):
-        return False
-    return _end(state, last)
+    return _finish(frame, state, last, given)
 
 
 def reduce_scatter_block(
@@ -264,11 +246,7 @@ def reduce_scatter_block(
         inside = rank * nbytes + at
         combine(frame, q, source + inside, rank * part, inside, target + at, min(part, nbytes - at))
         state[DONE] = q
-    if not _finish(frame, state, last):
-        return False
-    if given != 0 and not all_reached(frame, REDUCED, last):
-        return False
-    return _end(state, last)
+    return _finish(frame, state, last, given)
 
 
 def exported(name: str) -> tuple[Callable[..., bool], Any]:
