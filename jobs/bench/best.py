@@ -22,8 +22,8 @@ class Key:
 
     Parameters
     ----------
-    name, dtype, op : str
-        The operation.
+    name, algorithm, dtype, op : str
+        The operation, and which of our algorithms meets the library's.
     size_bytes : int
         Its size.
     batched : bool
@@ -31,6 +31,7 @@ class Key:
     """
 
     name: str
+    algorithm: str
     dtype: str
     op: str
     size_bytes: int
@@ -39,7 +40,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Result:
-    """The library's own time with one setting.
+    """The library's own time with one setting, and ours beside it.
 
     Parameters
     ----------
@@ -49,15 +50,34 @@ class Result:
         Median, microseconds.
     setting : str
         Label of the setting.
+    ours_us : float, optional
+        Our median in the same launch, in turn with the library's; None where
+        calls take so long that launches need not be told apart.
     """
 
     key: Key
     p50_us: float
     setting: str
+    ours_us: float | None = None
+
+    def speedup(self, ours_us: float) -> float:
+        """Return the library's time over ours, of its own launch if known.
+
+        Parameters
+        ----------
+        ours_us : float
+            Our median in the launch that prints.
+
+        Returns
+        -------
+        float
+            Above 1 where we are faster.
+        """
+        return self.p50_us / (ours_us if self.ours_us is None else self.ours_us)
 
 
 class Best:
-    """The fastest result for each operation, size and way of timing.
+    """The results for each operation, size and way of timing.
 
     Parameters
     ----------
@@ -66,17 +86,20 @@ class Best:
     """
 
     def __init__(self, results: Iterable[Result]) -> None:
-        self._fastest: dict[Key, Result] = {}
+        self._results: dict[Key, list[Result]] = {}
         self.settings: dict[str, dict[str, None]] = {}
         for result in results:
             self.settings.setdefault(result.key.name, {})[result.setting] = None
-            known = self._fastest.get(result.key)
-            if known is None or result.p50_us < known.p50_us:
-                self._fastest[result.key] = result
+            self._results.setdefault(result.key, []).append(result)
 
-    def get(self, key: Key) -> Result | None:
-        """Return the fastest result, or None if no launch measured this."""
-        return self._fastest.get(key)
+    def fastest(self, key: Key) -> Result | None:
+        """Return the result of the least time, or None if no launch measured this."""
+        return min(self._results.get(key, []), key=lambda one: one.p50_us, default=None)
+
+    def hardest(self, key: Key, ours_us: float) -> Result | None:
+        """Return the result with the least speed-up; `ours_us` as in `Result.speedup`."""
+        known = self._results.get(key, [])
+        return min(known, key=lambda one: one.speedup(ours_us), default=None)
 
 
 def folder(environ: Mapping[str, str] | None = None) -> Path | None:
@@ -144,4 +167,4 @@ def read(path: Path) -> list[Result]:
     """
     files = sorted(path.glob("launch-*.json"))
     found = [one for file in files for one in json.loads(file.read_text())]
-    return [Result(Key(**one["key"]), one["p50_us"], one["setting"]) for one in found]
+    return [Result(**{**one, "key": Key(**one["key"])}) for one in found]

@@ -230,7 +230,7 @@ def write_files(session: Session, rows: Sequence[Row]) -> None:
 
 
 def _execute_setting(session: Session, launch: int, folder: Path) -> int:
-    """Measure the library with one of its settings and leave the result."""
+    """Measure with one of the library's settings and leave the result."""
     effort = replace(session.request.effort, budget_s=session.request.effort.budget_s / 6)
     alone = replace(session, request=replace(session.request, effort=effort))
     results = run_setting(alone, launch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from closeranks.collectives.trial import RACES
 from closeranks.jobs.bench.case import Case
 from closeranks.jobs.bench.collective import Collective
 from closeranks.jobs.bench.comparison import against_best, against_copy, against_native
@@ -13,7 +12,7 @@ from closeranks.jobs.bench.counters import evenness, node_sent_bytes
 from closeranks.jobs.bench.distribution import Timing, bandwidth
 from closeranks.jobs.bench.planned import call_bytes, planned_bytes
 from closeranks.jobs.bench.session import Session
-from closeranks.jobs.bench.sides import make_case, time_sides
+from closeranks.jobs.bench.sides import make_case, settle, time_sides
 
 Row = dict[str, Any]
 
@@ -41,7 +40,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     case = make_case(session, collective, nbytes)
     ours, native = case.ours(algorithm), case.native(session.plain)
     wrong = _wrong(session, case, ours) if request.check else None
-    _settle(session, collective, case, algorithm)
+    settle(session, collective, case, algorithm)
     sides: dict[str, Callable[[], object]] = {"ours": ours}
     if request.native:
         sides |= {"native": native, "again": native}
@@ -61,7 +60,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     if collective.name == "allreduce" and session.wire is not None:
         seconds = timings["ours"].p50_us * 1e-6
         row["wire_percent"] = session.wire.percent(case.size_bytes, seconds)
-    _settle(session, collective, case, algorithm)  # a plan that won may be looked at again
+    settle(session, collective, case, algorithm)  # a plan that won may be looked at again
     row["chosen"] = _chosen(session, collective, case, algorithm)
     if request.counters:
         row |= _nics(session, ours)
@@ -95,18 +94,6 @@ def _wrong(session: Session, case: Case, call: Callable[[], object]) -> int:
     case.refill()
     call()
     return int(session.plain.allreduce(case.wrong()))
-
-
-def _settle(session: Session, collective: Collective, case: Case, algorithm: str) -> None:
-    """Make the calls that are trials, so that none of them is timed."""
-    if algorithm != "auto":
-        return
-    nbytes = call_bytes(collective, case.problem)
-    call = case.ours(algorithm)
-    for _ in range(RACES):
-        explained = session.comm.explain(collective.name, nbytes, session.request.dtype)
-        for _ in range(explained.calls_to_settle):
-            call()
 
 
 def _chosen(session: Session, collective: Collective, case: Case, algorithm: str) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from closeranks.collectives.trial import RACES
 from closeranks.jobs.bench.case import Case
 from closeranks.jobs.bench.collective import Collective
 from closeranks.jobs.bench.distribution import Timing
 from closeranks.jobs.bench.measure import clock, estimate
 from closeranks.jobs.bench.pattern import pattern
+from closeranks.jobs.bench.planned import call_bytes
 from closeranks.jobs.bench.session import Session
 
 
@@ -35,6 +37,30 @@ def make_case(session: Session, collective: Collective, nbytes: int) -> Case:
     return Case(
         collective, nbytes, inputs, session.comm, session.comm.empty if request.empty else None
     )
+
+
+def settle(session: Session, collective: Collective, case: Case, algorithm: str) -> None:
+    """Make the calls that are trials, so that none of them is timed; collective.
+
+    Parameters
+    ----------
+    session : Session
+        Where.
+    collective : Collective
+        The operation.
+    case : Case
+        Its buffers.
+    algorithm : str
+        What is passed as ``algorithm=``; only ``"auto"`` tries anything.
+    """
+    if algorithm != "auto":
+        return
+    nbytes = call_bytes(collective, case.problem)
+    call = case.ours(algorithm)
+    for _ in range(RACES):
+        explained = session.comm.explain(collective.name, nbytes, session.request.dtype)
+        for _ in range(explained.calls_to_settle):
+            call()
 
 
 def time_sides(

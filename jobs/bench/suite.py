@@ -178,7 +178,7 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
 
 
 def run_setting(session: Session, launch: int) -> list[Result]:
-    """Measure the library alone, in one of the launches of ``--vs best``.
+    """Measure the library and ours in turn, in one of the launches of ``--vs best``.
 
     Parameters
     ----------
@@ -193,11 +193,10 @@ def run_setting(session: Session, launch: int) -> list[Result]:
         The same on every rank.
     """
     results: list[Result] = []
-    done: set[tuple[str, int]] = set()
     for item in items(session):
-        if item.name in COLLECTIVES and (item.name, item.nbytes) not in done:
-            done.add((item.name, item.nbytes))
-            results += measure_setting(session, COLLECTIVES[item.name], item.nbytes, launch)
+        if item.name in COLLECTIVES:
+            collective = COLLECTIVES[item.name]
+            results += measure_setting(session, collective, item.algorithm, item.nbytes, launch)
     return results
 
 

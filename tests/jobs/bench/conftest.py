@@ -15,7 +15,7 @@ from closeranks.jobs.bench.session import Request, Session
 def _session(**changes: Any) -> Session:
     request = replace(Request(("allreduce",), (65536, 1 << 20)), **changes)
     results = [
-        Result(Key("allreduce", "float32", "sum", size, batched), us, label)
+        Result(Key("allreduce", "auto", "float32", "sum", size, batched), us, label)
         for size, batched, us, label in [
             (65536, False, 4000.0, "coll=^han"),
             (65536, False, 3500.0, "ring"),

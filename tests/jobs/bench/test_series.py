@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +121,13 @@ def test_operations_share_launches_without_contradiction() -> None:
 
 
 def test_results_survive_the_folder(tmp_path: Path) -> None:
-    key = Key("bcast", "int8", "none", 64, True)
+    key = Key("bcast", "auto", "int8", "none", 64, True)
     best.write(tmp_path, 0, [Result(key, 2.5, "defaults")])
-    best.write(tmp_path, 1, [Result(key, 1.5, "binomial")])
+    best.write(tmp_path, 1, [Result(key, 1.5, "binomial", 0.5)])
     found = Best(best.read(tmp_path))
-    assert found.get(key) == Result(key, 1.5, "binomial")
-    assert found.get(Key("bcast", "int8", "none", 64, False)) is None
+    assert found.fastest(key) == Result(key, 1.5, "binomial", 0.5)
+    assert found.fastest(Key("bcast", "ring", "int8", "none", 64, True)) is None
+    assert found.hardest(Key("bcast", "auto", "int8", "none", 64, False), 1.0) is None
     assert list(found.settings["bcast"]) == ["defaults", "binomial"]
 
 
@@ -143,10 +145,22 @@ def test_against_best_takes_the_fastest(session: MakeSession, row: MakeRow) -> N
         "best_settings": "ring",
         "speedup_best": 1.0,
     }
-    here = against_best(where, row(native_us_p50=1750.0))
-    assert (here["best_settings"], here["speedup_best"]) == ("defaults", 0.5)
+    here = against_best(where, row(native_us_p50=1750.0, speedup=0.5))
+    assert here == {"best_us_p50": 1750.0, "best_settings": "defaults", "speedup_best": 0.5}
     unknown = against_best(where, row(size_bytes=1))
     assert unknown == {"best_us_p50": None, "best_settings": None, "speedup_best": None}
+
+
+def test_a_setting_meets_us_in_its_own_launch(session: MakeSession, row: MakeRow) -> None:
+    """The machine was twice as fast while "ring" ran: its time says nothing about ours here."""
+    key = Key("allreduce", "auto", "float32", "sum", 65536, False)
+    met = [Result(key, 1500.0, "ring", 1000.0), Result(key, 2600.0, "coll=^han", 2000.0)]
+    where = replace(session(best=True), best=Best(met))
+    assert against_best(where, row(time_us_p50=2000.0, native_us_p50=3000.0, speedup=1.5)) == {
+        "best_us_p50": 2600.0,
+        "best_settings": "coll=^han",
+        "speedup_best": 1.3,
+    }
 
 
 def test_against_native() -> None:
