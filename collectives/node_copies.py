@@ -11,9 +11,11 @@ from typing import Any
 import numba
 
 from closeranks.collectives.node_words import (
+    BEFORE,
     BEYOND,
     FETCHED,
     FIRST,
+    LEAST,
     LINES,
     LONG,
     OFTEN,
@@ -22,6 +24,8 @@ from closeranks.collectives.node_words import (
     STREAM,
     THROUGH,
     TIMED,
+    TIMES,
+    WINDOW,
 )
 from closeranks.comms.atomics import (
     copy_bytes,
@@ -114,19 +118,28 @@ def _learn(state: Any, way: int, cost: int) -> None:
 
     Where cores share a cache, lines that the other one has read are cheap to
     write again; where they do not, they are fetched back from it first, and
-    stores past the caches win.  They have to win clearly, for who reads them next
-    finds them farther away: a few lines past the caches always look cheap to whom
-    lays them.  Which it is may change while a job runs.
+    stores past the caches win.  They have to win clearly, and only where lines are
+    fetched back, for who reads them next finds them farther away: a few lines past
+    the caches always look cheap to whom lays them.  Which it is may change while a
+    job runs.  The least time counts: what disturbs only adds to it, and lines that
+    something else has driven out of the caches are no others' lines.
     """
-    known = state[way]
-    if known == 0:
-        state[way] = cost
-    elif cost < known:  # the way that is not taken is tried seldom
-        state[way] = (known + cost) // 2
-    else:  # perhaps only a disturbance
-        state[way] = known + min(cost - known, 3 * known) // 4
-    through, beyond = state[THROUGH], state[BEYOND]
-    if through > FETCHED * LINES and 2 * beyond < through:
-        state[PAST] = beyond
-    elif 3 * beyond > 2 * through:
+    times = state[way + TIMES]
+    if times % WINDOW == 0:
+        state[way + BEFORE] = cost if times == 0 else state[way + LEAST]
+        state[way + LEAST] = cost
+    state[way + LEAST] = min(state[way + LEAST], cost)
+    state[way + TIMES] = times + 1
+    through, beyond = _least(state, THROUGH), _least(state, BEYOND)
+    fetched = through > FETCHED * LINES
+    if fetched and 0 < 2 * beyond < through:
+        state[PAST] = 1
+    elif not fetched or 3 * beyond > 2 * through:
         state[PAST] = 0
+
+
+@numba.njit(error_model="numpy")
+def _least(state: Any, way: int) -> int:
+    """Give what laying out costs at least, lately; 0 as long as nobody knows."""
+    least: int = min(state[way + LEAST], state[way + BEFORE])
+    return least

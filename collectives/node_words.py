@@ -39,12 +39,16 @@ START: Final = 0  # last segment of the call before
 STAGED: Final = 1  # last segment this rank has laid
 DONE: Final = 2  # last segment this rank has done with
 PHASE: Final = 3  # where in a segment it stands
-#: What laying out has cost lately, in ticks for `LINES` lines: through the caches, and
-#: past them; and whether to go past them.
-THROUGH: Final = 4
-BEYOND: Final = 5
-PAST: Final = 6
-STATE: Final = 8
+#: Whether to go past the caches.
+PAST: Final = 4
+#: What laying out has cost, in ticks for `LINES` lines, through the caches and past
+#: them: the least of these so many times and of the last so many, and how many.
+THROUGH: Final = 5
+BEYOND: Final = 8
+LEAST: Final = 0
+BEFORE: Final = 1
+TIMES: Final = 2
+STATE: Final = 11
 
 #: Desks of a rank, and how far it may lay out before it has done.
 DESKS_EACH: Final = 4
@@ -65,8 +69,9 @@ SHORT: Final = 4096
 #: Laying out is timed from so many bytes on, and told for so many lines.
 TIMED: Final = 4096
 LINES: Final = 256
+WINDOW: Final = 8
 #: Ticks that a line takes at least where it is fetched back from another core.
-FETCHED: Final = 12
+FETCHED: Final = 8
 #: Now and then a segment is laid out the other way, for comparison: one in so many, of the
 #: first ones and later.
 FIRST: Final = 64
