@@ -143,10 +143,10 @@ class Service:
 
     def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
         """Serve a blocking call."""
-        if algorithm == AUTO:
-            probe = self.shortcuts.probes.get(operation)
-            if probe and probe(*arguments) is None:
-                return
+        known = self.shortcuts.asked_for(algorithm)
+        probe = known and known.probes.get(operation)
+        if probe and probe(*arguments) is None:
+            return
         started = time.perf_counter()
         demand = self.read(operation, "", algorithm, arguments)
         again = partial(self.read, operation, "", algorithm, arguments)
@@ -175,8 +175,8 @@ class Service:
             MPI.Intracomm.Barrier(self.plain)  # and for what ranks do that need not wait
         if trial is not None:
             self._learn(trial, ended - began)
-        elif algorithm == AUTO and deadline is None:
-            self._remember(demand, name)
+        elif deadline is None:
+            self._remember(demand, name, algorithm)
         return name
 
     def _prepared(
@@ -373,16 +373,16 @@ class Service:
                 name = self.chooser.cheapest(problem)
         return name, trial
 
-    def _remember(self, demand: Demand, name: str) -> None:
+    def _remember(self, demand: Demand, name: str, algorithm: str = AUTO) -> None:
         """Let the next call of this kind take a short way."""
-        if not self.family.straight or demand.divisor() != 1:
+        known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
+        if known is None or size is None or not self.family.straight or demand.divisor() != 1:
             return
-        size = size_of(demand)
-        if name == NATIVE and size is not None:
-            self.shortcuts.learn(demand.operation, size)
+        if name == NATIVE:
+            known.learn(demand.operation, size)
         way = self._nears.of(demand) if name == SHARED else None
-        if way is not None and size is not None:
-            self.shortcuts.learn_near(demand.operation, size, way)
+        if way is not None:
+            known.learn_near(demand.operation, size, way)
 
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mpi4py import MPI
 
 from closeranks.collectives import interpreter
+from closeranks.collectives.choose import NATIVE, SHARED
+from closeranks.collectives.context import AUTO
 from closeranks.collectives.known_sizes import KnownSizes, empty_table, row_of
 from closeranks.collectives.shortcut_record import Record, is_readable, record_of
 from closeranks.collectives.shortcut_words import CODE
@@ -101,6 +103,8 @@ class Shortcuts:
     ----------
     member : MPI.Intracomm
         The communicator, whose methods are replaced; not kept alive.
+    replaces : bool
+        Whether they are.
 
     Attributes
     ----------
@@ -110,13 +114,37 @@ class Shortcuts:
         method that has been replaced since, or calls it from one of his own.
     """
 
-    def __init__(self, member: MPI.Intracomm) -> None:
-        self._member = weakref.ref(member)
+    def __init__(self, member: MPI.Intracomm, *, replaces: bool = True) -> None:
+        self._member, self._replaces = weakref.ref(member), replaces
+        self._asked: dict[str, Shortcuts] = {}
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._allowed = False
         self.probes: dict[str, Callable[..., object]] = {}
+
+    def asked_for(self, algorithm: str) -> Shortcuts | None:
+        """Give what serves calls that ask for an algorithm.  Local.
+
+        Parameters
+        ----------
+        algorithm : str
+            What was passed as ``algorithm=``.
+
+        Returns
+        -------
+        Shortcuts or None
+            These where the call leaves the choice to us; some that replace no
+            method where it names the library or a kernel; None elsewhere.
+        """
+        if algorithm == AUTO:
+            return self
+        if algorithm not in self._asked and algorithm in (NATIVE, SHARED):
+            member = self._member()
+            assert member is not None, "who calls holds the communicator"
+            asked = self._asked[algorithm] = Shortcuts(member, replaces=False)
+            asked.allow(self._allowed)
+        return self._asked.get(algorithm)
 
     def is_known(self, operation: str, nbytes: int | None) -> bool:
         """Tell whether calls of a size are the library's.  Local."""
@@ -182,7 +210,7 @@ class Shortcuts:
 
     def calls(self) -> Counter[tuple[str, str]]:
         """Count the calls that took a shortcut, by operation and algorithm.  Local."""
-        return Counter(
+        found = Counter(
             {
                 (operation, algorithm): calls
                 for operation, known in self._known.items()
@@ -190,6 +218,7 @@ class Shortcuts:
                 if calls
             }
         )
+        return sum((asked.calls() for asked in self._asked.values()), found)
 
     def allow(self, allowed: bool) -> None:
         """Let known calls go straight, or none.  Local.
@@ -198,6 +227,8 @@ class Shortcuts:
         may be gone.
         """
         self._allowed = allowed
+        for asked in self._asked.values():
+            asked.allow(allowed)
         if allowed:
             for operation, known in self._known.items():
                 if known:
@@ -219,7 +250,7 @@ class Shortcuts:
         record = record_of(member, RULES[operation], self._known[operation].open())
         self.probes[operation] = _builtin(member, method, _not_known, record)
         ours = getattr(type(member), method)
-        if ours.__module__.startswith("closeranks.collectives."):
+        if self._replaces and ours.__module__.startswith("closeranks.collectives."):
             member.__dict__[method] = _builtin(member, method, ours.__get__(member), record)
             self._methods[operation] = method
 

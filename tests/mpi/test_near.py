@@ -65,6 +65,24 @@ def test_it_does_what_the_library_does(known: World, method: str) -> None:
         assert near_calls(known) == 5
 
 
+@pytest.mark.parametrize("algorithm", ["shared", "native"])
+@pytest.mark.parametrize("method", METHODS)
+def test_who_asks_for_it_gets_it_quickly(world: World, method: str, algorithm: str) -> None:
+    if world.size == 1:
+        return
+    with world.Dup() as comm:
+        interpreter.prepare(comm._service.world, together=True)
+        for _ in range(3):
+            ours, theirs = arguments(comm, method), arguments(comm, method)
+            getattr(comm, method)(*ours, algorithm=algorithm)
+            getattr(MPI.Intracomm, method)(comm, *theirs)
+            assert result(ours) == result(theirs)
+        name = method.lower()
+        assert comm.statistics().algorithms == {name: {algorithm: 3}}
+        assert comm._service.shortcuts.calls() == {(name, algorithm): 2}, "all but the first"
+        assert not comm._service.shortcuts.probes, "others are chosen for as before"
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_gaps_on_one_rank_meet_the_others(known: World, method: str) -> None:
     if known.size == 1:
