@@ -9,6 +9,7 @@ plans and to the library, and the ranks agree on the fastest one (`Trial`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -109,6 +110,11 @@ class Choice(NamedTuple):
     objections: dict[str, str]
     trial: Trial | None
 
+    def seconds(self, name: str) -> float:
+        """Give the agreed time of an algorithm, else the predicted one, or infinity."""
+        agreed_s = self.trial.agreed_s if self.trial is not None else {}
+        return agreed_s.get(name, self.predictions.get(name, math.inf))
+
 
 class Chooser:
     """Chooses for one communicator; every rank's gives the same answers.
@@ -170,19 +176,21 @@ class Chooser:
         return known._replace(algorithm=trial.winner, predicted_s=trial.agreed_s[trial.winner])
 
     @staticmethod
-    def unattended(choice: Choice) -> str:
+    def unattended(choice: Choice, *, persistent: bool = False) -> str:
         """Name the algorithm of a call that nobody waits for, see `UNATTENDED_S`.
 
         Parameters
         ----------
         choice : Choice
             For a blocking call of that kind.
+        persistent : bool
+            Whether a start may begin a kernel, which takes no thread.
 
         Returns
         -------
         str
-            The fastest, or the fastest plan if the library's would stand still
-            for long.
+            The fastest plan if the library's would stand still for long, else the
+            library's if it can.
         """
         trial = choice.trial
         times = (trial and trial.agreed_s) or choice.predictions
@@ -190,7 +198,7 @@ class Chooser:
         if trial is not None:
             name = trial.winner or min(times, key=lambda one: times[one])
         plans = {one: seconds for one, seconds in times.items() if one != NATIVE}
-        if name != NATIVE or not plans:
+        if not plans or NATIVE not in times or (persistent and name == SHARED):
             return name
         best = min(plans, key=lambda one: plans[one])
         return best if plans[best] >= UNATTENDED_S else NATIVE

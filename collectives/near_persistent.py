@@ -1,9 +1,11 @@
-"""Persistent operations whose starts are short kernels in node memory.
+"""Persistent operations whose starts are kernels in node memory.
 
 A start runs the kernel with little patience: it lays out this rank's data and,
-where the others are there already, is over.  Else the wait goes on with it.
+where the others are there already, may be over.  Else the wait goes on with
+it.
 Meanwhile it has its turn in the memory, and who comes next lets it go on, see
-`closeranks.collectives.node_memory`.
+`closeranks.collectives.node_memory`; if nobody comes,
+`closeranks.collectives.watch` does.
 """
 
 from __future__ import annotations
@@ -15,16 +17,18 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives import node_words as words
-from closeranks.collectives.choose import SHARED
+from closeranks.collectives.choose import SHARED, UNATTENDED_S
 from closeranks.collectives.demand import Memory, lay_out
 from closeranks.collectives.near import is_near, make_way
 from closeranks.collectives.node_memory import STARTED
 from closeranks.collectives.persistent import Persistent
-from closeranks.collectives.shared_run import SHORT_BYTES, combiner_for, kernel_name, load_kernel
+from closeranks.collectives.shared_run import combiner_for, kernel_name, load_kernel
+from closeranks.collectives.watch import watch
 from closeranks.comms.wait import wait
 from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
+    from closeranks.collectives.choose import Choice
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.service import Service
 
@@ -34,7 +38,7 @@ _LOOKS = 64
 
 
 class NearPersistent(Persistent):
-    """A persistent operation on few bytes among the ranks of one node.
+    """A persistent operation that takes little time among the ranks of one node.
 
     As `Persistent`, which also serves its starts while others use the memory.
 
@@ -43,7 +47,7 @@ class NearPersistent(Persistent):
     service : Service
         Who serves it.
     demand : Demand
-        A call that `is_short` accepts.
+        A call that `is_brief` accepts.
     """
 
     def __init__(self, service: Service, demand: Demand) -> None:
@@ -51,6 +55,8 @@ class NearPersistent(Persistent):
         self._world, self._memory = service.world, service.world.node_memory
         self._family, self._lock = service.family, threading.Lock()
         laid = lay_out(demand)
+        self._watch = watch()
+        self._watch.keep(self._memory)
         self._laid: Memory | None = laid  # whose addresses the kernel has
         self._started = self._over = False
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
@@ -60,7 +66,6 @@ class NearPersistent(Persistent):
         self._hasty[words.YIELDS] = 0
         kernel = load_kernel(kernel_name(demand.operation, demand.nbytes))
         places = [0 if part is None else part.ctypes.data for part in (laid.input, laid.output)]
-        self._state = self._memory.state.data  # faster to read than the array
         rest = self._memory.state.ctypes.data, *places, demand.nbytes
         self._frame = frame
         self._look = partial(kernel, self._hasty.ctypes.data, *rest)
@@ -77,16 +82,14 @@ class NearPersistent(Persistent):
         if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
             super().start()
             return
-        laid = self._state[words.STAGED]
-        over = self._look()
-        if not over and self._state[words.STAGED] == laid:
-            super().start()  # nothing has been done, and others may wait for it meanwhile
-            return
         self._tally[0] += 1
         self._world.sequence()
+        over = self._look()
         self._started, self._over = True, over
         if not over:
             self._memory.enter(self, STARTED)
+            if self._watch.asleep:
+                self._watch.wake()
 
     Start = start
 
@@ -158,6 +161,11 @@ class NearPersistent(Persistent):
         super().close()
         self._laid = None
 
+    def revoke(self) -> None:
+        """Serve no more starts, see `Persistent.revoke`; no kernel runs any more."""
+        with self._lock:
+            super().revoke()
+
     def _check(self) -> None:
         try:
             self._world.check(self._demand.operation)
@@ -172,8 +180,8 @@ class NearPersistent(Persistent):
         return True
 
 
-def is_short(service: Service, demand: Demand) -> bool:
-    """Tell whether starts of a persistent operation can be short kernels.  Local.
+def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:
+    """Tell whether starts of a persistent operation can be kernels.  Local.
 
     Ranks need not agree: either way runs the same kernel.
 
@@ -183,18 +191,18 @@ def is_short(service: Service, demand: Demand) -> bool:
         Who serves it.
     demand : Demand
         A call that goes to ``shared``.
+    choice : Choice
+        What is known of its kind.
 
     Returns
     -------
     bool
-        Only for few bytes that lie side by side, without a timeout.
+        Only where bytes lie side by side, without a timeout, and where a call
+        takes so little time that a thread for it costs more than it hides.
     """
     if not is_near(service.world, demand):  # on all ranks: this makes the memory
         return False
-    blocks = demand.size if demand.operation in ("alltoall", "reduce_scatter_block") else 1
-    if demand.nbytes > SHORT_BYTES or SHORT_BYTES * blocks > service.world.node_memory.desk_bytes:
-        return False
-    if service.deadline() is not None:
+    if service.deadline() is not None or choice.seconds(SHARED) >= UNATTENDED_S:
         return False
     copied = demand.in_place and demand.operation == "reduce_scatter_block"
     parts = [part for part in (demand.source, demand.target) if part is not None]

@@ -24,7 +24,7 @@ from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Nears
-from closeranks.collectives.near_persistent import NearPersistent, is_short
+from closeranks.collectives.near_persistent import NearPersistent, is_brief
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.problem import OPERATIONS, REDUCING
 from closeranks.collectives.rehearsal import rehearse
@@ -205,7 +205,7 @@ class Service:
         """Start an ``I`` call."""
         demand = self.read(operation, "I", algorithm, arguments)
         demand.background = True
-        name, _ = self.decide(demand, algorithm, blocking=False)
+        name, _ = self.decide(demand, algorithm, "I")
         self.counters.count(operation, name)
         if demand.on_device:
             self.counters.device[WHOLE] += 1
@@ -218,10 +218,10 @@ class Service:
         untimed = self.deadline() is None and not self.family.devices
         if untimed and not demand.planned and self._wanted(operation, algorithm) == AUTO:
             rehearse(self, demand, self.chooser.settled(_kind(demand)))
-        name, _ = self.decide(demand, algorithm, blocking=False)
+        name, _ = self.decide(demand, algorithm, "_init")
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
-        if name == SHARED and is_short(self, demand):
+        if name == SHARED and is_brief(self, demand, self.chooser.settled(_kind(demand))):
             return self.world.own(NearPersistent(self, demand))
         return self.world.own(Persistent(self, demand, name))
 
@@ -303,9 +303,7 @@ class Service:
         limit_s = self.family.timeout_s if asked_s is None else asked_s
         return None if limit_s is None else Deadline(limit_s)
 
-    def decide(
-        self, demand: Demand, algorithm: str, *, blocking: bool = True
-    ) -> tuple[str, Trial | None]:
+    def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
         """Choose; the same on every rank.
 
         Returns
@@ -318,7 +316,7 @@ class Service:
         wanted = self._wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None
-        return self._choose(demand, blocking=blocking)
+        return self._choose(demand, form)
 
     def _wanted(self, operation: str, algorithm: str) -> str:
         """Give the algorithm that the call or a ``using`` block asks for."""
@@ -346,8 +344,8 @@ class Service:
             return demand.planned
         return find(demand.operation, name).objection(self.bindings.problem(demand))
 
-    def _choose(self, demand: Demand, *, blocking: bool) -> tuple[str, Trial | None]:
-        family = self.family
+    def _choose(self, demand: Demand, form: str) -> tuple[str, Trial | None]:
+        family, blocking = self.family, not form
         if demand.planned:
             if family.deterministic:
                 raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
@@ -364,7 +362,7 @@ class Service:
         choice = (self.chooser.choose if blocking else self.chooser.settled)(_kind(demand))
         name, trial = choice.algorithm, choice.trial
         if not blocking:
-            name, trial = self.chooser.unattended(choice), None
+            name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
         elif trial is not None and trial.winner is not None:
             trial = None
         if name != NATIVE:

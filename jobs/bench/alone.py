@@ -72,4 +72,5 @@ def measure_setting(
             p50_us = timings["native"].p50_us
             ours_us = timings["ours"].p50_us if "ours" in timings else None
         results.append(Result(key, p50_us, known[launch].label, ours_us))
+    case.free()
     return results

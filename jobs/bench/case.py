@@ -56,6 +56,8 @@ class Case:
         The communicator that is measured; `Case` calls it only when asked.
     empty : callable, optional
         Length, type -> an array for a buffer; collective.
+    persistent : bool
+        Whether calls start a persistent operation and wait for it.
 
     Attributes
     ----------
@@ -72,8 +74,11 @@ class Case:
         pattern: Pattern,
         comm: MPI.Intracomm,
         empty: Callable[[int, npt.DTypeLike], Array] | None = None,
+        *,
+        persistent: bool = False,
     ) -> None:
         self._collective = collective
+        self._persistent, self._made = persistent, {}
         self._comm = comm
         p = collective.problem(comm.Get_rank(), nbytes, pattern, comm.Get_size())
         self.problem: Problem = p
@@ -84,6 +89,14 @@ class Case:
             self._send, self._receive = _copied(self._send, empty), _copied(self._receive, empty)
         self.size_bytes = p.total * pattern.dtype.itemsize
         self.refill()
+
+    _made: dict[tuple[object, ...], MPI.Prequest]
+
+    def free(self) -> None:
+        """Free the persistent operations; local."""
+        for request in self._made.values():
+            request.Free()
+        self._made.clear()
 
     def refill(self) -> None:
         """Spoil the receive buffer, so that nothing right stands there."""
@@ -103,7 +116,7 @@ class Case:
         return differing(self._receive, expected, rounded=rounded)
 
     def ours(self, algorithm: str) -> Callable[[], object]:
-        """Return the call through closeranks with an algorithm.
+        """Return what does the operation through closeranks with an algorithm.
 
         Parameters
         ----------
@@ -116,6 +129,8 @@ class Case:
             Takes nothing; collective.
         """
         keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+        if self._persistent:
+            return self._again(self._comm, self._send, self._receive, **keywords)
         return self._call(self._comm, self._send, self._receive, **keywords)
 
     def copy(self) -> Callable[[], object]:
@@ -146,10 +161,7 @@ class Case:
         return self._call(self._comm, self._send, self._receive, prefix="I", **keywords)
 
     def native(self, plain: MPI.Intracomm) -> Callable[[], object]:
-        """Return the call of mpi4py itself on the same buffers.
-
-        Where nothing is reduced, types that MPI may not know travel as
-        integers of their size.
+        """Return what does the operation through mpi4py itself on the same buffers.
 
         Parameters
         ----------
@@ -161,9 +173,45 @@ class Case:
         callable
             Takes nothing; collective.
         """
+        if self._persistent:
+            return self._again(plain, *self._known_to_mpi())
+        return self.blocking(plain)
+
+    def blocking(self, plain: MPI.Intracomm) -> Callable[[], object]:
+        """Return mpi4py's blocking call, whether ours is persistent or not.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            As for `native`.
+
+        Returns
+        -------
+        callable
+            Takes nothing; collective.
+        """
+        return self._call(plain, *self._known_to_mpi())
+
+    def _known_to_mpi(self) -> tuple[Array | None, Array | None]:
+        """View what is not reduced as integers, where MPI may not know its type."""
         if self._collective.reduces:
-            return self._call(plain, self._send, self._receive)
-        return self._call(plain, _known(self._send), _known(self._receive))
+            return self._send, self._receive
+        return _known(self._send), _known(self._receive)
+
+    def _again(
+        self, comm: MPI.Intracomm, send: Array | None, receive: Array | None, **keywords: Any
+    ) -> Callable[[], object]:
+        """Make a persistent operation, once, and what starts it and waits."""
+        key = type(comm), *keywords.values()
+        if key not in self._made:
+            self._made[key] = self._call(comm, send, receive, suffix="_init", **keywords)()
+        start, wait = self._made[key].Start, self._made[key].Wait
+
+        def again() -> None:
+            start()
+            wait()
+
+        return again
 
     def _call(
         self,
@@ -172,6 +220,7 @@ class Case:
         receive: Array | None,
         *,
         prefix: str = "",
+        suffix: str = "",
         **keywords: Any,
     ) -> Callable[[], Any]:
         """Bind the arguments, so that a call costs nothing of ours.
@@ -183,7 +232,7 @@ class Case:
             keywords["op"] = reduction(self.problem.pattern.op)
         arguments = collective.arguments(self.problem, send, receive)
         method = prefix + (collective.method.lower() if prefix else collective.method)
-        return partial(methodcaller(method, *arguments, **keywords), comm)
+        return partial(methodcaller(method + suffix, *arguments, **keywords), comm)
 
 
 def _known(array: Array | None) -> Array | None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
 
 FORMATS: dict[str, Callable[[Session], Format]] = {"table": Table, "osu": Osu, "nccl": Nccl}
-_COMPARISONS = ("native", "best", "copy")
+_COMPARISONS = ("native", "best", "copy", "plain")
 
 
 @click.command(epilog="NAMEs: " + " ".join((*NAMES, "all")))
@@ -54,10 +54,11 @@ _COMPARISONS = ("native", "best", "copy")
     show_default=True,
     help="Seconds a size may take, least counts apart.",
 )
-@click.option("--vs", help="Compare with native, best or copy; native,best,copy for all.")
+@click.option("--vs", help="Compare with native, best, copy or plain; native,best for both.")
 @click.option("--of", "overlapped", default="allreduce", show_default=True,
               help="Collectives that overlap starts, comma-separated.")  # fmt: skip
 @click.option("--empty", is_flag=True, help="Buffers of comm.empty, which a node's ranks share.")
+@click.option("--persistent", is_flag=True, help="Start persistent operations, and wait.")
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
 @click.option("--format", "form", default="table", show_default=True, help="table, osu or nccl.")
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write rows here.")
@@ -75,6 +76,7 @@ def bench(
     vs: str | None,
     overlapped: str,
     empty: bool,
+    persistent: bool,
     counters: bool,
     form: str,
     json_path: Path | None,
@@ -104,6 +106,8 @@ def bench(
         best="best" in compared,
         copy="copy" in compared,
         empty=empty,
+        persistent=persistent,
+        plain="plain" in compared,
         json=json_path,
         draw=draw_path,
     )
@@ -135,6 +139,11 @@ def check_request(request: Request) -> None:
         raise UsageError("bench --vs", "point-to-point has nothing to compare", "leave out --vs")
     if request.empty and not collectives:
         raise UsageError("bench --empty", "only collectives have such buffers", "leave it out")
+    if request.persistent and not collectives:
+        raise UsageError("bench --persistent", "only collectives are persistent", "leave it out")
+    if request.plain and not request.persistent:
+        raise UsageError("bench --vs plain", "the library's blocking call is what native is",
+                         "use --vs native, or add --persistent")  # fmt: skip
     if request.op == "mean" and {"scan", "exscan"} & set(collectives):
         raise UsageError("bench --op", "a scan has no mean", "name other operations, or --op sum")
     if request.best and launches.folder() is None:

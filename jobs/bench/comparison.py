@@ -52,6 +52,23 @@ def against_copy(timings: dict[str, Timing]) -> Row:
     return {"copy_us_p50": copy, "over_copy": timings["ours"].p50_us / copy}
 
 
+def against_plain(timings: dict[str, Timing]) -> Row:
+    """Compare a persistent operation with the library's blocking call.
+
+    Parameters
+    ----------
+    timings : dict of str to Timing
+        Of the sides "ours" and "plain".
+
+    Returns
+    -------
+    dict
+        ``plain_us_p50``, and ``speedup_plain`` over it.
+    """
+    plain = timings["plain"].p50_us
+    return {"plain_us_p50": plain, "speedup_plain": plain / timings["ours"].p50_us}
+
+
 def against_best(session: Session, row: Row) -> Row:
     """Compare with the setting of the library that we beat least.
 

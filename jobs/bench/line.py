@@ -7,7 +7,12 @@ from typing import Any
 
 from closeranks.jobs.bench.case import Case
 from closeranks.jobs.bench.collective import Collective
-from closeranks.jobs.bench.comparison import against_best, against_copy, against_native
+from closeranks.jobs.bench.comparison import (
+    against_best,
+    against_copy,
+    against_native,
+    against_plain,
+)
 from closeranks.jobs.bench.counters import evenness, node_sent_bytes
 from closeranks.jobs.bench.distribution import Timing, bandwidth
 from closeranks.jobs.bench.planned import call_bytes, planned_bytes
@@ -46,6 +51,8 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
         sides |= {"native": native, "again": native}
     if request.copy:
         sides["copy"] = case.copy()
+    if request.plain:
+        sides["plain"] = case.blocking(session.plain)
     timings = time_sides(session, sides, case.size_bytes)
     if wrong is not None:
         wrong = max(wrong, _wrong(session, case, ours))
@@ -55,6 +62,8 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
         row |= against_native(timings)
     if request.copy:
         row |= against_copy(timings)
+    if request.plain:
+        row |= against_plain(timings)
     if request.best:
         row |= against_best(session, row)
     if collective.name == "allreduce" and session.wire is not None:
@@ -67,6 +76,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
         row["planned_bytes"] = planned_bytes(
             collective, case.problem, session.comm.hierarchy, row["chosen"]
         )
+    case.free()
     return row
 
 

@@ -43,6 +43,10 @@ class Request:
         What to compare with.
     empty : bool
         Whether buffers are arrays of ``comm.empty``.
+    persistent : bool
+        Whether operations are persistent ones, ours and the library's.
+    plain : bool
+        Whether these meet the library's blocking call too.
     json, draw : Path, optional
         Where rows and chart go.
     """
@@ -62,6 +66,8 @@ class Request:
     best: bool = False
     copy: bool = False
     empty: bool = False
+    persistent: bool = False
+    plain: bool = False
     json: Path | None = None
     draw: Path | None = None
 
@@ -119,10 +125,11 @@ class Session:
         each = f"x {sizes[0]}" if len(sizes) == 1 else f"of {_listed(self.per_node)}"
         elements = f"{self.request.dtype}, {self.request.op}"
         made = "comm.empty" if self.request.empty else "NumPy"
+        calls = ", persistent" if self.request.persistent else ""
         return [
             f"closeranks bench {closeranks.__version__}",
             str(library.parse(self.library)),
-            f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}",
+            f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}{calls}",
         ]
 
 

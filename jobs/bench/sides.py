@@ -34,9 +34,8 @@ def make_case(session: Session, collective: Collective, nbytes: int) -> Case:
     request = session.request
     op = request.op if collective.reduces else "sum"
     inputs = pattern(session.ranks, request.dtype, op)
-    return Case(
-        collective, nbytes, inputs, session.comm, session.comm.empty if request.empty else None
-    )
+    empty = session.comm.empty if request.empty else None
+    return Case(collective, nbytes, inputs, session.comm, empty, persistent=request.persistent)
 
 
 def settle(session: Session, collective: Collective, case: Case, algorithm: str) -> None:

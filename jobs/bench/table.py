@@ -50,6 +50,8 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
     ("native_us_p50", "native us", 10, short),
     ("speedup", "speedup", 8, _ratio),
     ("native_vs_native", "A/A", 6, _ratio),
+    ("plain_us_p50", "plain us", 9, short),
+    ("speedup_plain", "vs plain", 8, _ratio),
     ("best_us_p50", "best us", 9, short),
     ("speedup_best", "vs best", 8, _ratio),
     ("copy_us_p50", "copy us", 9, short),
@@ -66,7 +68,7 @@ _COLUMNS: tuple[tuple[str, str, int, Callable[[Any], str]], ...] = (
 _THREAD = {"thread_ms_quiet", "thread_ms_busy", "busy_over_quiet"}
 _OPTIONAL = _THREAD | {
     "source", "target", "wire_percent", "nic_tx_bytes_max", "nic_even_percent", "planned_bytes",
-    "chosen", "copy_us_p50", "over_copy",
+    "chosen", "copy_us_p50", "over_copy", "plain_us_p50", "speedup_plain",
 }  # fmt: skip
 _NATIVE = {"native_us_p50", "speedup", "native_vs_native"}
 _BEST = {"best_us_p50", "speedup_best", "best_settings"}

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from closeranks.collectives.catalogue import algorithms
-from closeranks.collectives.choose import NATIVE, Call, Chooser, NativeModel, size_class
+from closeranks.collectives.choose import (
+    NATIVE,
+    SHARED,
+    Call,
+    Choice,
+    Chooser,
+    NativeModel,
+    size_class,
+)
 from closeranks.collectives.explain import explain
 from closeranks.collectives.planning import plan
 from closeranks.collectives.trial import AGAIN, Trial
@@ -65,8 +75,20 @@ def test_long_calls_that_nobody_waits_for_are_plans() -> None:
     trial.winner, other = NATIVE, trial.candidates[1]
     trial.agreed_s = dict.fromkeys(trial.candidates, 9.0) | {other: 2.0, NATIVE: 1.0}
     assert quick.unattended(quick.settled(long)) == other, "measured, not predicted"
-    trial.winner = unattended
+    trial.winner, trial.agreed_s[unattended] = unattended, 0.5
     assert quick.unattended(quick.settled(long)) == unattended
+
+
+def test_a_short_call_that_nobody_waits_for_is_no_plan_unless_a_kernel_begins_it() -> None:
+    trial = Trial((SHARED, NATIVE), winner=SHARED, agreed_s={SHARED: 1e-5, NATIVE: 2e-5})
+    short = Choice(SHARED, 1e-5, {SHARED: 3e-5}, {}, trial)
+    assert short.seconds(SHARED) == 1e-5
+    assert short.seconds("ring") == math.inf
+    assert Chooser.unattended(short) == NATIVE, "not worth a thread"
+    assert Chooser.unattended(short, persistent=True) == SHARED
+    alone = Choice(SHARED, 1e-5, {SHARED: 1e-5}, {}, None)
+    assert alone.seconds(SHARED) == 1e-5
+    assert Chooser.unattended(alone) == SHARED, "the library cannot"
 
 
 def test_a_close_race_is_run_again_between_the_best() -> None:

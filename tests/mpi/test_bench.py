@@ -131,6 +131,16 @@ def test_against_the_library(world: closeranks.Communicator) -> None:
     assert not measure_setting(where, COLLECTIVES["allgather"], "auto", 64, 99)
 
 
+def test_persistent_operations_meet_both_of_the_library(world: closeranks.Communicator) -> None:
+    names = [name for name in COLLECTIVES if name != "barrier"]
+    where = session(world, *names, persistent=True, native=True, plain=True, sizes=(1 << 12,))
+    assert where.describe()[2].endswith(", persistent")
+    for row in run(where, Table(where), lambda _: None):
+        assert row["wrong"] == 0
+        assert row["speedup_plain"] == pytest.approx(row["plain_us_p50"] / row["time_us_p50"])
+        assert row["speedup"] > 0
+
+
 def test_against_a_copy(world: closeranks.Communicator) -> None:
     where = session(world, "gather", "barrier", copy=True, sizes=(1 << 16,))
     for row in run(where, Table(where), lambda _: None):

@@ -1,4 +1,4 @@
-"""Persistent operations that are short kernels in node memory."""
+"""Persistent operations whose starts are kernels in node memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from closeranks.errors import PeerLate, Revoked, UsageError
 N = 100
 
 
-def made(world: closeranks.Communicator, factor: int = 1) -> tuple[NearPersistent, np.ndarray, int]:
+def made(
+    world: closeranks.Communicator, factor: int = 1, n: int = N
+) -> tuple[NearPersistent, np.ndarray, int]:
     """Prepare an all-reduce; gives its result and what it should be."""
-    x, y = np.full(N, factor * (world.rank + 1)), np.zeros(N, int)
+    x, y = np.full(n, factor * (world.rank + 1)), np.zeros(n, int)
     if world.size == 1:
         pytest.skip("needs two ranks")
     operation = world.Allreduce_init(x, y, algorithm="shared")
@@ -27,8 +29,9 @@ def made(world: closeranks.Communicator, factor: int = 1) -> tuple[NearPersisten
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_every_start_sums_once(world: closeranks.Communicator, late: bool) -> None:
-    operation, y, wanted = made(world)
+@pytest.mark.parametrize("n", [N, 100 * N])
+def test_every_start_sums_once(world: closeranks.Communicator, n: int, late: bool) -> None:
+    operation, y, wanted = made(world, n=n)
     with operation:
         for turn in range(50):
             if late and turn % world.size == world.rank:
@@ -68,6 +71,23 @@ def test_other_calls_may_come_before_the_wait(world: closeranks.Communicator) ->
     first.close()  # which waits
     assert (y == wanted).all()
     second.close()
+
+
+@pytest.mark.parametrize("n", [N, 100 * N])
+def test_who_has_started_may_do_something_else(world: closeranks.Communicator, n: int) -> None:
+    """The others wait for ranks that wait for them in the library, which runs no kernels."""
+    operation, y, wanted = made(world, n=n)
+    for turn in range(6):
+        operation.start()
+        if turn % world.size == world.rank:
+            operation.wait()
+            assert (y == wanted).all()
+        MPI.Intracomm.Barrier(world)
+        operation.wait()
+        assert (y == wanted).all()
+        y[:] = -1
+        time.sleep(1.1 * (turn == 3))  # the watch falls asleep, and is woken
+    operation.close()
 
 
 def test_a_start_does_not_wait_for_others(world: closeranks.Communicator) -> None:
