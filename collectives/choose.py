@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from closeranks.collectives.rules import Rules
 from closeranks.collectives.trial import Trial
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.demand import Demand
 
 #: The library's own collective.
 NATIVE = "native"
@@ -305,6 +308,16 @@ class Chooser:
             itemsize=1,
             commutative=call.commutative,
         )
+
+
+def kind_of(demand: Demand) -> Call:
+    """Say what the choice for a call may depend on."""
+    return Call(
+        demand.operation,
+        0 if demand.operation in UNSIZED else size_class(demand.nbytes),
+        demand.commutative,
+        demand.native is None,
+    )
 
 
 def size_class(nbytes: int) -> int:

@@ -356,7 +356,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         """Open what carries plans; collective."""
         if self._world is None:
             first = self._family.world
-            self._world = first.own(World(first.epoch, self._service.plain, self._topology))
+            self._world = first.own(
+                World(first.epoch, self._service.plain, self._topology, seats=self._seats)
+            )
         return self._world
 
     def _alias(self) -> MPI.Intracomm:

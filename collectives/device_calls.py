@@ -175,7 +175,11 @@ def _group(world: World, runtime: Runtime, desks: list[Desk], device: int) -> De
     meeting = world.own(world.comm.Dup())
 
     def meet() -> None:
-        wait(meeting.Ibarrier().Test, progress=make_way, abort=lambda: world.check(IPC))
+        wait(
+            meeting.Ibarrier().Test,
+            progress=partial(make_way, world),
+            abort=lambda: world.check(IPC),
+        )
 
     return DeviceNode(
         runtime, desks, world.rank, device, meet, lambda: world.revoked, half_bytes=HALF_BYTES

@@ -20,7 +20,7 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import late
 from closeranks.collectives.look import Patience
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
-from closeranks.errors import Revoked, Unavailable
+from closeranks.errors import PeerError, Unavailable
 
 #: Rounds between two looks at abort words and deadlines.
 _LOOK_EVERY = 16
@@ -84,7 +84,7 @@ class Engine:
 
         Raises
         ------
-        Revoked
+        PeerLost, Revoked
             If its world is revoked; local.
         Unavailable
             If ``background`` asks for threads that MPI was not initialised for.
@@ -96,7 +96,7 @@ class Engine:
                 execution.bound.world.check(execution.operation)
                 if background:
                     _check_threads()
-            except (Revoked, Unavailable):
+            except (PeerError, Unavailable):
                 execution.bound.busy = False
                 raise
             execution.bound.world.entered(execution.identity.sequence)
@@ -251,8 +251,9 @@ class Engine:
         """Look at deadlines and abort words, and at requests of the dead."""
         for execution in tuple(self._flying):
             deadline, world = execution.deadline, execution.bound.world
+            world.look()
             if world.revoked:
-                self.fail(execution, Revoked(execution.operation))
+                self.fail(execution, world.verdict(execution.operation))
             elif deadline is not None and deadline.expired:
                 self.fail(execution, late(execution, deadline))
         if self._graves:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from closeranks.comms.wait import Deadline
-from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked
+from mpi4py import MPI
+
+from closeranks.comms import ulfm
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import PeerLate, PeerLost, Revoked
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from closeranks.collectives.execute import Execution
+    from closeranks.collectives.world import World
+
+#: How long the news of a death may come after a revocation, seconds.
+NEWS_S: Final = 0.2
 
 
 def late(execution: Execution, deadline: Deadline) -> PeerLate:
@@ -29,29 +35,77 @@ def translated(error: BaseException, execution: Execution) -> BaseException:
     Local.  Errors of the MPI library that speak of dead ranks or a revoked
     communicator become `PeerLost` and `Revoked`; others stay what they are.
     """
-    from mpi4py import MPI
-
-    if not isinstance(error, MPI.Exception):
+    if not ulfm.speaks_of_failure(error):
         return error
-    kind = error.Get_error_class()
-    if kind in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING):
-        lost: PeerError = PeerLost(execution.operation, _dead(execution.bound.world.traffic))
-    elif kind == MPI.ERR_REVOKED:
-        lost = Revoked(execution.operation)
-    else:
+    told = execution.bound.world.verdict(execution.operation)
+    told.__cause__ = error
+    return told
+
+
+def explained(
+    operation: str, comm: MPI.Intracomm, world: World, error: MPI.Exception
+) -> PeerLost | Revoked | MPI.Exception:
+    """Return what the user is told of an error of the library's own call.
+
+    Local.  If it speaks of dead ranks or of a revoked communicator, all that was
+    derived with this one is given up, and so are calls that wait for this rank.
+
+    Parameters
+    ----------
+    operation : str
+        The call.
+    comm : MPI.Intracomm
+        Where it was made.
+    world : World
+        Of the first communicator of the family.
+    error : MPI.Exception
+        What the library raised.
+
+    Returns
+    -------
+    PeerLost, Revoked or MPI.Exception
+        The same error if it speaks of something else.
+    """
+    if not ulfm.speaks_of_failure(error):
         return error
-    lost.__cause__ = error
-    return lost
+    ulfm.revoke(comm)
+    world.revoke()
+    dead = dead_of(comm)
+    group, whole = comm.Get_group(), world.comm.Get_group()
+    ranks = MPI.Group.Translate_ranks(group, dead, whole)
+    group.Free()
+    whole.Free()
+    told = lost(operation, dead, [world.seats[rank] for rank in ranks])
+    told.__cause__ = error
+    return told
 
 
-def _dead(comm: MPI.Intracomm) -> tuple[int, ...]:
-    """Ask the library which ranks of ``comm`` have died, as far as it knows here."""
-    from mpi4py import MPI
+def lost(operation: str, dead: Sequence[int], seats: Sequence[int]) -> PeerLost | Revoked:
+    """Say that ranks died, or, where none did, that others have given up.  Local."""
+    return PeerLost(operation, dead, seats=seats) if dead else Revoked(operation)
 
-    try:
-        dead = comm.Get_failed()
-    except (MPI.Exception, NotImplementedError):
-        return ()
-    ranks = MPI.Group.Translate_ranks(dead, list(range(dead.size)), comm.Get_group())
-    dead.Free()
-    return tuple(ranks)
+
+def dead_of(comm: MPI.Intracomm) -> tuple[int, ...]:
+    """Ask which ranks of a communicator have died, now that it is of no use.
+
+    Local.  Waits for the news: a revocation is faster.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The communicator, or a duplicate.
+
+    Returns
+    -------
+    tuple of int
+        Ascending; empty where nobody has died: another rank has given up.
+    """
+    dead: tuple[int, ...] = ()
+
+    def learnt() -> bool:
+        nonlocal dead
+        dead = ulfm.failed(comm)
+        return bool(dead)
+
+    wait(learnt, progress=ulfm.listen, deadline=Deadline(NEWS_S), polite=True)
+    return dead

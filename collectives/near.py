@@ -145,16 +145,21 @@ class Near:
         frame, state, nbytes = self._fixed
         step = partial(self._kernel, frame, state, given, taken, nbytes)
         if not step():
-            wait(step, progress=make_way, abort=self._abort)
+            wait(step, progress=partial(make_way, self._world), abort=self._abort)
 
     def _abort(self) -> None:
         self._world.check(self._operation)
 
 
-def make_way() -> bool:
+def make_way(world: World) -> bool:
     """Advance what is in flight, and let the library work, which kernels do not call.
 
     Local.
+
+    Parameters
+    ----------
+    world : World
+        Whose memory is used: nobody else hears there of ranks that die.
 
     Returns
     -------
@@ -166,6 +171,7 @@ def make_way() -> bool:
     if not driver.in_flight and driver.lock.acquire(blocking=False):
         try:
             MPI.COMM_SELF.Iprobe()
+            world.look()
         finally:
             driver.lock.release()
     return moved

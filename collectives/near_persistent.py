@@ -25,7 +25,7 @@ from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.shared_run import combiner_for, kernel_name, load_kernel
 from closeranks.collectives.watch import watch
 from closeranks.comms.wait import wait
-from closeranks.errors import Revoked
+from closeranks.errors import PeerError
 
 if TYPE_CHECKING:
     from closeranks.collectives.choose import Choice
@@ -55,6 +55,7 @@ class NearPersistent(Persistent):
         self._world, self._memory = service.world, service.world.node_memory
         self._family, self._lock = service.family, threading.Lock()
         laid = lay_out(demand)
+        self._make_way = partial(make_way, self._world)
         self._watch = watch()
         self._watch.keep(self._memory)
         self._laid: Memory | None = laid  # whose addresses the kernel has
@@ -130,7 +131,7 @@ class NearPersistent(Persistent):
             return True
         if not self._over:
             self._check()
-            wait(partial(self._go_on, self._stay), progress=make_way, abort=self._check)
+            wait(partial(self._go_on, self._stay), progress=self._make_way, abort=self._check)
         return self._end_with(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -152,7 +153,7 @@ class NearPersistent(Persistent):
             return over
         self._check()
         if not self.advance():
-            make_way()
+            self._make_way()
             return False
         return self._end_with(status)
 
@@ -169,7 +170,7 @@ class NearPersistent(Persistent):
     def _check(self) -> None:
         try:
             self._world.check(self._demand.operation)
-        except Revoked:
+        except PeerError:
             self._started = False
             raise
 

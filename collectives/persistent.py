@@ -93,7 +93,10 @@ class Persistent:
             self._tally[0] += 1
             if self._demand.foreign:
                 pack_again(self._demand, self._given)
-            self._ready.Start()
+            try:
+                self._ready.Start()
+            except MPI.Exception as error:
+                raise self._explained(error)  # noqa: B904 - which knows its cause
             self._running = True
             return
         operation = self._demand.operation
@@ -168,7 +171,10 @@ class Persistent:
             True.
         """
         if self._ready is not None:
-            self._ready.Wait(status)
+            try:
+                self._ready.Wait(status)
+            except MPI.Exception as error:
+                raise self._explained(error)  # noqa: B904 - which knows its cause
             self._end()
             return True
         return self._under_way is None or self._under_way.Wait(status)
@@ -187,11 +193,19 @@ class Persistent:
             Whether the buffers may be used again.
         """
         if self._ready is not None:
-            over = bool(self._ready.Test(status))
+            try:
+                over = bool(self._ready.Test(status))
+            except MPI.Exception as error:
+                raise self._explained(error)  # noqa: B904 - which knows its cause
             if over:
                 self._end()
             return over
         return self._under_way is None or self._under_way.Test(status)
+
+    def _explained(self, error: MPI.Exception) -> Exception:
+        """Return what the user is told of an error of the library."""
+        self._running = False
+        return self._service.explained(self._demand.operation, error)
 
     def _end(self) -> None:
         """Do what is left when the library is through, once a start."""

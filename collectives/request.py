@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
@@ -28,6 +29,8 @@ class Request(MPI.Request):
     _inner: MPI.Request | None
     #: What must outlive the operation.
     _keeps: object
+    #: What turns an error of the library into what the user is told.
+    _explain: Callable[[MPI.Exception], Exception] | None
     #: Whether whoever waits hears of an error from us, not from MPI.
     _told: bool
 
@@ -35,11 +38,17 @@ class Request(MPI.Request):
         """Make the object around a handle; see `of_library` and `of_plan`."""
         made = MPI.Request.__new__(cls, request)
         made._execution, made._inner, made._operation = None, request, ""
-        made._told, made._keeps = False, None
+        made._told, made._keeps, made._explain = False, None, None
         return made
 
     @classmethod
-    def of_library(cls, request: MPI.Request, operation: str, *, keeps: object) -> Request:
+    def of_library(
+        cls,
+        request: MPI.Request,
+        operation: str,
+        explain: Callable[[MPI.Exception], Exception],
+        keeps: object,
+    ) -> Request:
         """Wrap a request of the MPI library.  Local.
 
         Parameters
@@ -48,6 +57,8 @@ class Request(MPI.Request):
             Not to be used otherwise from now on.
         operation : str
             What it does.
+        explain : callable
+            Turns an error of the library into what is raised.
         keeps : object
             Stays alive until it is over: packed copies of the caller's arrays.
 
@@ -57,7 +68,7 @@ class Request(MPI.Request):
             The same request.
         """
         made = cls(request)
-        made._operation, made._keeps = operation, keeps
+        made._operation, made._explain, made._keeps = operation, explain, keeps
         return made
 
     @classmethod
@@ -131,7 +142,10 @@ class Request(MPI.Request):
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()
             return running.finished and self._end(status)
-        over = bool(MPI.Request.Test(self, status))
+        try:
+            over = bool(MPI.Request.Test(self, status))
+        except MPI.Exception as error:
+            raise self._explained(error)  # noqa: B904 - which knows its cause
         if over:
             self._inner = self._keeps = None
         return over
@@ -161,10 +175,17 @@ class Request(MPI.Request):
         """Tell whether the operation is over; never blocks."""
         return self.Test()
 
+    def _explained(self, error: MPI.Exception) -> Exception:
+        """Return what the user is told of an error of the library."""
+        return error if self._explain is None else self._explain(error)
+
     def _end(self, status: MPI.Status | None) -> bool:
         """Give the handle back; raise what went wrong."""
         self._told = True
-        MPI.Request.Wait(self, status)
+        try:
+            MPI.Request.Wait(self, status)
+        except MPI.Exception as error:
+            raise self._explained(error)  # noqa: B904 - which knows its cause
         self._inner = self._keeps = None
         running, self._execution = self._execution, None
         if running is not None and running.error is not None:

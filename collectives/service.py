@@ -22,6 +22,7 @@ from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution, Identity
 from closeranks.collectives.explain import Explanation, explain
+from closeranks.collectives.failure import explained
 from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
@@ -148,15 +149,25 @@ class Service:
         if probe and probe(*arguments) is None:
             return
         started = time.perf_counter()
+        try:
+            name = self._block(operation, algorithm, arguments)
+        except MPI.Exception as error:
+            raise self.explained(operation, error)  # noqa: B904 - which knows its cause
+        self.counters.count(operation, name, time.perf_counter() - started)
+
+    def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
+        """Serve a blocking call that takes no shortcut; returns the algorithm."""
         demand = self.read(operation, "", algorithm, arguments)
         again = partial(self.read, operation, "", algorithm, arguments)
         serve = partial(self.serve, algorithm, again)
-        if self.family.devices:
-            wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
-            name = self.relay.serve(demand, wanted, serve, timed=timed)
-        else:
-            name = serve(demand)
-        self.counters.count(operation, name, time.perf_counter() - started)
+        if not self.family.devices:
+            return serve(demand)
+        wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
+        return self.relay.serve(demand, wanted, serve, timed=timed)
+
+    def explained(self, operation: str, error: MPI.Exception) -> Exception:
+        """Return what the user is told of an error of the library's own call.  Local."""
+        return explained(operation, self.plain, self.family.world, error)
 
     def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
@@ -170,11 +181,11 @@ class Service:
         if trial is not None and name not in (NATIVE, SHARED):
             self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
         serve()
-        ended = time.perf_counter()
+        ended_s = time.perf_counter()
         if alone:
             MPI.Intracomm.Barrier(self.plain)  # and for what ranks do that need not wait
         if trial is not None:
-            self._learn(trial, ended - began)
+            self._learn(trial, ended_s - began)
         elif deadline is None:
             self._remember(demand, name, algorithm)
         return name
@@ -217,11 +228,11 @@ class Service:
         demand.background = True
         untimed = self.deadline() is None and not self.family.devices
         if untimed and not demand.planned and self._wanted(operation, algorithm) == AUTO:
-            rehearse(self, demand, self.chooser.settled(_kind(demand)))
+            rehearse(self, demand, self.chooser.settled(choose.kind_of(demand)))
         name, _ = self.decide(demand, algorithm, "_init")
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
-        if name == SHARED and is_brief(self, demand, self.chooser.settled(_kind(demand))):
+        if name == SHARED and is_brief(self, demand, self.chooser.settled(choose.kind_of(demand))):
             return self.world.own(NearPersistent(self, demand))
         return self.world.own(Persistent(self, demand, name))
 
@@ -232,7 +243,8 @@ class Service:
             given = native.hand_over(demand)
             if given.finish is None:
                 request = native.begin(self.plain, given)
-                return Request.of_library(request, demand.operation, keeps=given.arguments)
+                explain = partial(self.explained, demand.operation)
+                return Request.of_library(request, demand.operation, explain, given.arguments)
         return Request.of_plan(self.launch(demand, name, deadline, background=True, bound=bound))
 
     def launch(
@@ -359,7 +371,7 @@ class Service:
             return forced, None
         if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = (self.chooser.choose if blocking else self.chooser.settled)(_kind(demand))
+        choice = (self.chooser.choose if blocking else self.chooser.settled)(choose.kind_of(demand))
         name, trial = choice.algorithm, choice.trial
         if not blocking:
             name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
@@ -386,13 +398,3 @@ class Service:
         trial.record(seconds)
         if trial.is_full:
             trial.settle(native.agreed_max(self.plain, trial.samples))
-
-
-def _kind(demand: Demand) -> choose.Call:
-    """Say what the choice for a call may depend on."""
-    return choose.Call(
-        demand.operation,
-        0 if demand.operation in choose.UNSIZED else choose.size_class(demand.nbytes),
-        demand.commutative,
-        demand.native is None,
-    )

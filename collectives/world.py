@@ -8,6 +8,7 @@ and revoking walk that one registry.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import cached_property
@@ -16,21 +17,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from closeranks.collectives.execute import SLOT_BITS
-from closeranks.comms import code_store
+from closeranks.collectives.failure import dead_of, lost
+from closeranks.comms import code_store, ulfm
 from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.topology import Topology
 from closeranks.comms.wait import settle
-from closeranks.errors import Revoked, Unavailable
+from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from closeranks.collectives.node_memory import NodeMemory
+    from closeranks.errors import PeerLost, Revoked
 
 #: Place of the word that says that compiled code is on disk; the abort word is the first.
 _COMPILED: Final = 8
+#: Seconds between two looks for ranks that have died.
+_LOOK_S: Final = 1e-3
 #: Least number of executions that may be in flight in a world.
 _LEAST_WINDOW: Final = 2
 
@@ -76,10 +81,12 @@ class World:
         The communicator of this epoch; stays the caller's.
     topology : Topology
         Where its ranks sit; ``topology.size == comm.size``.
+    seats : tuple of int, optional
+        Rank -> rank in the first world; the ranks themselves if not given.
 
     Attributes
     ----------
-    epoch, comm, topology
+    epoch, comm, topology, seats
         As given.
     rank, size : int
         Of ``comm``.
@@ -107,10 +114,20 @@ class World:
         if the library's tags are too few.
     """
 
-    def __init__(self, epoch: int, comm: MPI.Intracomm, topology: Topology) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        comm: MPI.Intracomm,
+        topology: Topology,
+        *,
+        seats: tuple[int, ...] | None = None,
+    ) -> None:
         from mpi4py import MPI
 
         self.epoch, self.comm, self.topology = epoch, comm, topology
+        self.seats = tuple(range(comm.size)) if seats is None else seats
+        self._hears, self._look_at_s = ulfm.is_on(), 0.0
+        self._dead: tuple[int, ...] | None = None
         self.rank, self.size = comm.rank, comm.size
         self.window = _window()
         self.compiled: bool | None = None
@@ -235,9 +252,31 @@ class World:
         return self._marked or self._word[0] != 0
 
     def check(self, operation: str) -> None:
-        """Raise `Revoked` if this world is of no use any more.  Local."""
+        """Raise `PeerLost` or `Revoked` if this world is of no use any more.  Local."""
         if self._marked or self._word[0]:
-            raise Revoked(operation)
+            raise self.verdict(operation)
+
+    def verdict(self, operation: str) -> PeerLost | Revoked:
+        """Say what has ended this world: who has died, or that others gave it up.
+
+        Local.  The library is asked once: news may take a moment, see
+        `closeranks.collectives.failure.dead_of`.
+        """
+        if self._dead is None:
+            self._dead = dead_of(self.traffic) if self._hears else ()
+        return lost(operation, self._dead, [self.seats[rank] for rank in self._dead])
+
+    def look(self) -> None:
+        """Ask the library now and then who has died; if anybody has, give this world up.
+
+        Local; where nothing but this rank's patience would end a wait.  Calls MPI.
+        """
+        if not self._hears or self._marked or time.monotonic() < self._look_at_s:
+            return
+        self._look_at_s = time.monotonic() + _LOOK_S
+        ulfm.listen()
+        if ulfm.failed(self.traffic) or ulfm.is_revoked(self.traffic):
+            self.revoke()
 
     def revoke(self) -> None:
         """Give this world up: every wait in it ends with `Revoked`.
@@ -255,7 +294,9 @@ class World:
             if revoke is not None:
                 revoke()
             elif hasattr(resource, "Revoke"):
-                _revoke(resource)
+                ulfm.revoke(resource)
+        if self._hears:
+            ulfm.revoke(self.comm)
 
     @property
     def has_compiled(self) -> bool:
@@ -313,13 +354,3 @@ def _window() -> int:
             f"MPI with tags up to {upper}", f"needs {(_LEAST_WINDOW << SLOT_BITS) - 1} at least"
         )
     return window
-
-
-def _revoke(comm: MPI.Comm) -> None:
-    """Revoke a communicator where the library can; elsewhere the mark must do."""
-    from mpi4py import MPI
-
-    try:
-        comm.Revoke()
-    except (MPI.Exception, NotImplementedError):
-        return

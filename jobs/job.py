@@ -74,6 +74,8 @@ class Job:
         How to reach the hosts if not through ssh.
     exported : sequence of str, optional
         Variables of this process that ranks on other nodes need.
+    faults : bool, optional
+        Whether the job goes on when ranks die.
     """
 
     ranks: int
@@ -86,6 +88,7 @@ class Job:
     fabric: bool = False
     reach: Reach | None = None
     exported: Sequence[str] = field(default=())
+    faults: bool = False
 
     def seats(self) -> list[str]:
         """List the host of every rank.

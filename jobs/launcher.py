@@ -153,6 +153,25 @@ def choose(library: Library, asked: str | None = None, *, srun_first: bool = Tru
     raise _mismatch(library, found[0])
 
 
+def check_survives(launcher: Launcher) -> None:
+    """Refuse a launcher whose jobs end with the first rank that dies.
+
+    Parameters
+    ----------
+    launcher : Launcher
+        What would start the job.
+
+    Raises
+    ------
+    Unavailable
+        Unless it is Open MPI's.
+    """
+    if launcher.kind != "openmpi":
+        raise Unavailable(
+            f"--faults with {launcher}", "use Open MPI 5 and its mpirun, in SLURM inside salloc"
+        )
+
+
 def _asked(library: Library, asked: str) -> Launcher:
     """Take the launcher the user named, if it fits."""
     beside = Path(sys.executable).parent / asked

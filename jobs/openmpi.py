@@ -14,7 +14,8 @@ def parameters(job: Job) -> dict[str, str]:
     """List the library parameters that a job needs beyond the defaults.
 
     Collective settings are never among them: what a user measures as
-    ``native`` stays the library's own choice.
+    ``native`` stays the library's own choice; unless ranks may die, for two of
+    its components crash then (open-mpi/ompi#13915).
 
     Parameters
     ----------
@@ -26,7 +27,7 @@ def parameters(job: Job) -> dict[str, str]:
     dict of str to str
         Names and values for ``--mca``.
     """
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str] = {"coll": "^han,cuda"} if job.faults else {}
     if job.crowded:
         chosen[_YIELD] = "1"
     if not job.fabric:
@@ -60,6 +61,8 @@ def command(path: str, job: Job, program: Sequence[str], environment: Mapping[st
     words = [path]
     if job.root:
         words.append("--allow-run-as-root")
+    if job.faults:
+        words += ["--with-ft", "ulfm"]
     words += ["-n", str(job.ranks), *_placement(job), *_reach(job)]
     for name, value in parameters(job).items():
         words += ["--mca", name, value]

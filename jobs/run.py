@@ -14,27 +14,34 @@ from closeranks.errors import UsageError
 from closeranks.jobs import allocation, library, program
 from closeranks.jobs.job import Host, Job
 from closeranks.jobs.launch import Launch, launch_all
-from closeranks.jobs.launcher import choose
+from closeranks.jobs.launcher import check_survives, choose
 
 
 @click.command(context_settings={"ignore_unknown_options": False})
 @click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
 @click.option("--nodes", help="How many nodes of the allocation, or which: 2, n[1-3], a,b.")
+@click.option("--faults", is_flag=True, help="Go on when ranks die (Open MPI's mpirun).")
 @click.option("--launcher", help="mpirun, mpiexec or srun; found by itself if not given.")
 @click.argument("words", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS]...")
-def run(ranks: int, nodes: str | None, launcher: str | None, words: tuple[str, ...]) -> None:
+def run(
+    ranks: int, nodes: str | None, faults: bool, launcher: str | None, words: tuple[str, ...]
+) -> None:
     """Start PROGRAM on N ranks with the flags its MPI library needs.
 
     The full command is written on standard error; the exit status is the
     program's.  A PROGRAM that ends in .py is run with this Python.
     """
-    raise SystemExit(
-        launch_all(prepare(ranks, words, nodes=nodes, launcher=launcher), program.resolve(words))
-    )
+    launch = prepare(ranks, words, nodes=nodes, launcher=launcher, faults=faults)
+    raise SystemExit(launch_all(launch, program.resolve(words)))
 
 
 def prepare(
-    ranks: int, words: tuple[str, ...], *, nodes: str | None = None, launcher: str | None = None
+    ranks: int,
+    words: tuple[str, ...],
+    *,
+    nodes: str | None = None,
+    launcher: str | None = None,
+    faults: bool = False,
 ) -> Launch:
     """Find library and launcher for a program and fit them together.
 
@@ -48,6 +55,8 @@ def prepare(
         Number of nodes or a node set.
     launcher : str, optional
         Name or path of the launcher.
+    faults : bool, optional
+        Whether the job goes on when ranks die; srun cannot, so it is not chosen.
 
     Returns
     -------
@@ -59,12 +68,16 @@ def prepare(
     UsageError
         If launcher and library do not belong together, or the nodes cannot
         be had.
+    Unavailable
+        If ``faults`` asks for what library or launcher cannot do.
     """
     if program.inside_a_job():
         raise UsageError("run", "called inside an MPI job", "start the program itself there")
     linked = library.of_python(program.python_of(program.resolve(words)))
-    chosen = choose(linked, launcher)
-    job = describe(ranks, nodes, cores=usable_cores())
+    chosen = choose(linked, launcher, srun_first=not faults)
+    if faults:
+        check_survives(chosen)
+    job = replace(describe(ranks, nodes, cores=usable_cores()), faults=faults)
     if job.nodes and chosen.kind != "srun":  # only srun chooses nodes by number
         job = replace(job, nodes=None, hosts=_hosts(ranks, _first_nodes(job.nodes)))
     return Launch(job, linked, chosen)

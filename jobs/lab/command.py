@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from closeranks.comms.cores import usable_cores
@@ -10,7 +12,7 @@ from closeranks.jobs import library, program
 from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots
 from closeranks.jobs.launch import Launch, launch_all
-from closeranks.jobs.launcher import choose
+from closeranks.jobs.launcher import check_survives, choose
 
 
 class LabVerbs(click.Group):
@@ -54,6 +56,7 @@ def lab() -> None:
 @click.option("--nics", type=click.IntRange(1), default=1, help="NICs of each node.")
 @click.option("--sites", type=click.IntRange(1), default=1, help="Number of sites.")
 @click.option("--site-rate", help="Speed of the wire between sites: 50mbit.")
+@click.option("--faults", is_flag=True, help="Go on when ranks die (Open MPI).")
 @click.option("--check/--no-check", default=True, help="Measure the rates first.")
 @click.argument("words", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS]...")
 def start(
@@ -64,6 +67,7 @@ def start(
     nics: int,
     sites: int,
     site_rate: str | None,
+    faults: bool,
     check: bool,
     words: tuple[str, ...],
 ) -> None:
@@ -87,7 +91,10 @@ def start(
     resolved = program.resolve(words)
     linked = library.of_python(program.python_of(resolved))
     launcher = choose(linked, srun_first=False)
-    launch = Launch(supervisor.describe(plan, cores=usable_cores()), linked, launcher)
+    if faults:
+        check_survives(launcher)
+    job = replace(supervisor.describe(plan, cores=usable_cores()), faults=faults)
+    launch = Launch(job, linked, launcher)
     raise SystemExit(
         supervisor.inhabit(plan, resolved, lambda: launch_all(launch, resolved), check=check)
     )

@@ -1,0 +1,48 @@
+"""A rank dies in the middle of a collective: all survivors are told who, soon."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = Path(__file__).parent / "lose_one.py"
+SAID = re.compile(r"survivor (\d+): lost \((\d+),\) \((\d+),\) after ([0-9.]+) s")
+SOON_S = 5.0
+
+
+def lose(seat: int, *words: str, ranks: int = 4) -> list[tuple[str, ...]]:
+    """Run the program; gives what each survivor said."""
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(ranks), "--"]
+    command += [sys.executable, str(PROGRAM), str(seat), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    said = SAID.findall(done.stdout)
+    assert len(said) == ranks - 1, f"{done.stdout}\n{done.stderr}"
+    return said
+
+
+@pytest.mark.parametrize("form", ["blocking", "request", "persistent"])
+@pytest.mark.parametrize(
+    ("nbytes", "algorithm"),
+    [("8", "shared"), ("262144", "shared"), ("65536", "ring"), ("4096", "native")],
+)
+def test_every_survivor_is_told_who_died(
+    mpi_library: str, nbytes: str, algorithm: str, form: str
+) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+    for who, ranks, seats, waited in lose(2, nbytes, algorithm, form):
+        assert (ranks, seats) == ("2", "2"), who
+        assert float(waited) < SOON_S
+
+
+def test_what_cannot_survive_says_so(mpi_library: str) -> None:
+    if mpi_library == "Open MPI":
+        pytest.skip("Open MPI can")
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "2", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "use Open MPI 5 and its mpirun" in done.stderr
