@@ -26,7 +26,8 @@ GATES = {
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "comms": {
-        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "message", "typemap", "ulfm",
+        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "message", "typemap",
+        "ulfm",
     },
     "collectives": {
         "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
