@@ -102,9 +102,11 @@ class NearPersistent(Persistent):
         return self._go_on(self._look)
 
     def _go_on(self, kernel: partial[bool]) -> bool:
-        if self._closed or not self._lock.acquire(blocking=False):
-            return False  # its memory is gone, or another thread is at it
+        if not self._lock.acquire(blocking=False):
+            return False  # another thread is at it
         try:
+            if self._closed:
+                return False  # its memory is gone, or soon will be
             if not self._over and kernel():
                 self._over = True
                 self._memory.leave()
