@@ -29,6 +29,7 @@ settings.register_profile(
 settings.load_profile("house")
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+Launch = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 def _launcher() -> tuple[str, str] | None:
@@ -89,20 +90,14 @@ def mpi_library() -> str:
 
 
 @pytest.fixture(scope="session")
-def mpirun(mpi_library: str) -> Run:
-    """Launch ranks: ``mpirun(4, "program.py", timeout_s=60)``.
+def launch() -> Launch:
+    """Run a command that starts ranks: ``launch(["mpirun", ..], timeout_s=60)``.
 
-    The ranks run this Python in a process group of their own.  When
-    `timeout_s` has passed, everything the launch started is ended and the
-    test fails with what was printed so far.
+    It has a process group of its own.  When `timeout_s` has passed, everything
+    that it started is ended and the test fails with what was printed so far.
     """
-    path = (_launcher() or ("", ""))[0]
 
-    def run(
-        ranks: int, *arguments: str, timeout_s: float = 60, flags: Sequence[str] = ()
-    ) -> subprocess.CompletedProcess[str]:
-        command = [path, "-n", str(ranks), *_flags(mpi_library, ranks), *flags]
-        command += [sys.executable, *arguments]
+    def run(command: Sequence[str], *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
         process = subprocess.Popen(
             command,
             cwd=ROOT,
@@ -122,6 +117,23 @@ def mpirun(mpi_library: str) -> Run:
                 raise
             pytest.fail(f"no end after {timeout_s:g} s: {' '.join(command)}\n{output}")
         return subprocess.CompletedProcess(command, process.returncode, output, "")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def mpirun(mpi_library: str, launch: Launch) -> Run:
+    """Launch ranks: ``mpirun(4, "program.py", timeout_s=60)``.
+
+    The ranks run this Python; as `launch` otherwise.
+    """
+    path = (_launcher() or ("", ""))[0]
+
+    def run(
+        ranks: int, *arguments: str, timeout_s: float = 60, flags: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
+        command = [path, "-n", str(ranks), *_flags(mpi_library, ranks), *flags]
+        return launch([*command, sys.executable, *arguments], timeout_s=timeout_s)
 
     return run
 

@@ -7,6 +7,7 @@ The others make collectives until one fails; which one is a matter of chance.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -17,9 +18,11 @@ import numpy as np
 import closeranks as cr
 
 CALLS = 200
+WATCHDOG_S = 40
 
 
 def main() -> None:
+    faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     seat, nbytes, algorithm, form = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     comm = cr.init()
     x, y = np.full(nbytes // 8, comm.seat + 1.0), np.zeros(nbytes // 8)

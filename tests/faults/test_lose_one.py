@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import Launch
 
 PROGRAM = Path(__file__).parent / "lose_one.py"
 SAID = re.compile(r"survivor (\d+): lost \((\d+),\) \((\d+),\) after ([0-9.]+) s")
 SOON_S = 5.0
 
 
-def lose(seat: int, *words: str, ranks: int = 4) -> list[tuple[str, ...]]:
+def lose(launch: Launch, seat: int, *words: str, ranks: int = 4) -> list[tuple[str, ...]]:
     """Run the program; gives what each survivor said."""
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(ranks), "--"]
-    command += [sys.executable, str(PROGRAM), str(seat), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = launch([*command, sys.executable, str(PROGRAM), str(seat), *words])
     said = SAID.findall(done.stdout)
-    assert len(said) == ranks - 1, f"{done.stdout}\n{done.stderr}"
+    assert len(said) == ranks - 1, done.stdout
     return said
 
 
@@ -30,19 +30,19 @@ def lose(seat: int, *words: str, ranks: int = 4) -> list[tuple[str, ...]]:
     [("8", "shared"), ("262144", "shared"), ("65536", "ring"), ("4096", "native")],
 )
 def test_every_survivor_is_told_who_died(
-    mpi_library: str, nbytes: str, algorithm: str, form: str
+    launch: Launch, mpi_library: str, nbytes: str, algorithm: str, form: str
 ) -> None:
     if mpi_library != "Open MPI":
         pytest.skip("MPICH's jobs end with the first rank that dies")
-    for who, ranks, seats, waited in lose(2, nbytes, algorithm, form):
+    for who, ranks, seats, waited in lose(launch, 2, nbytes, algorithm, form):
         assert (ranks, seats) == ("2", "2"), who
         assert float(waited) < SOON_S
 
 
-def test_what_cannot_survive_says_so(mpi_library: str) -> None:
+def test_what_cannot_survive_says_so(launch: Launch, mpi_library: str) -> None:
     if mpi_library == "Open MPI":
         pytest.skip("Open MPI can")
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "2", "--", "true"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = launch(command)
     assert done.returncode != 0
-    assert "use Open MPI 5 and its mpirun" in done.stderr
+    assert "use Open MPI 5 and its mpirun" in done.stdout
