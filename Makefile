@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo test test-mpich mpi4py-suite bench lint docs system
+.PHONY: help demo test test-mpich faults churn mpi4py-suite bench lint docs system
 
 PYTHON ?= python3
 SYSTEM ?= yes
@@ -23,6 +23,13 @@ test: $(OPENMPI)/.ready system ## all that this machine can test, with Open MPI
 
 test-mpich: $(MPICH)/.ready system ## the same with MPICH
 	@timeout --signal=INT --kill-after=30 $(LIMIT_S) $(MPICH)/bin/python -m pytest --durations=15 $(TESTS)
+
+faults: $(OPENMPI)/.ready system ## every way to lose ranks; writes docs/fault-matrix.md
+	@cp tests/faults/matrix.head.md docs/fault-matrix.md
+	@FAULTS_SEED=all FAULTS_SUMMARY=docs/fault-matrix.md $(OPENMPI)/bin/python -m pytest tests/faults
+
+churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
+	@$(OPENMPI)/bin/closeranks bench churn --minutes 30
 
 mpi4py-suite: $(OPENMPI)/.ready $(MPICH)/.ready ## mpi4py's own tests, every type and mode, with both libraries
 	@$(OPENMPI)/bin/python -m pytest -m 'slow or exhaustive' tests/test_mpi4py_suite.py

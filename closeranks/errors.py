@@ -23,7 +23,7 @@ def _ranks(ranks: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted({int(rank) for rank in ranks}))
 
 
-def _named(ranks: tuple[int, ...]) -> str:
+def named(ranks: tuple[int, ...]) -> str:
     """Name ranks for a reader: ``rank 3`` or ``ranks 3, 7, ... (12)``."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
@@ -101,7 +101,7 @@ class Disagreement(Error):
         ranks: dict[str, list[int]] = {}
         for rank, value in self.values.items():
             ranks.setdefault(str(value), []).append(rank)
-        parts = [f"{value} on {_named(tuple(who))}" for value, who in ranks.items()]
+        parts = [f"{value} on {named(tuple(who))}" for value, who in ranks.items()]
         return "ranks disagree: " + "; ".join(parts)
 
 
@@ -129,7 +129,7 @@ class PeerError(Error):
         remedy: str = "",
     ) -> None:
         self.ranks = _ranks(ranks)
-        text = f"{_named(self.ranks)} {problem}" if self.ranks else problem
+        text = f"{named(self.ranks)} {problem}" if self.ranks else problem
         super().__init__(operation, text, remedy)
 
 
@@ -141,7 +141,7 @@ class PeerLost(PeerError):
     operation : str
         The operation during which the loss was noticed.
     ranks : iterable of int
-        The lost ranks.
+        The lost ranks; those of its members where others were lost too.
     seats : iterable of int, optional
         Their seats in the first world; ``ranks`` if not given.
     cause : object, optional
@@ -163,6 +163,8 @@ class PeerLost(PeerError):
         self.seats = ranks if seats is None else _ranks(seats)
         self.cause = cause
         problem = "lost" if cause is None else f"lost ({cause})"
+        if self.seats and not ranks:
+            problem = f"{named(self.seats)} of the first world {problem}, outside this one"
         super().__init__(operation, ranks, problem, remedy)
 
 
@@ -174,9 +176,12 @@ class PeerLate(PeerError):
     operation : str
         The operation that waited.
     ranks : iterable of int
-        The ranks it waited for.
+        Those that had not arrived or were silent, the same on all survivors; none
+        if all are there, and slow.
     waited_s, limit_s : float
-        Time waited and the deadline, in seconds.
+        Time waited and the deadline, in seconds, of whoever lost patience first.
+    phase : str
+        How far it had come here, and which ranks it waited for itself.
     remedy : str
         What to do about it.
     """
@@ -188,12 +193,15 @@ class PeerLate(PeerError):
         *,
         waited_s: float,
         limit_s: float,
+        phase: str = "",
         remedy: str = "raise timeout_s, or look for what holds the ranks up",
     ) -> None:
-        self.waited_s = float(waited_s)
-        self.limit_s = float(limit_s)
-        problem = f"not arrived after {waited_s:.3g} s, limit {limit_s:.3g} s"
-        super().__init__(operation, ranks, problem, remedy)
+        self.waited_s, self.limit_s = float(waited_s), float(limit_s)
+        self.phase = phase
+        ranks = _ranks(ranks)
+        problem = "not arrived" if ranks else "not ended"
+        problem += f" after {waited_s:.3g} s, limit {limit_s:.3g} s"
+        super().__init__(operation, ranks, f"{problem} ({phase})" if phase else problem, remedy)
 
 
 class Revoked(PeerError):
@@ -246,7 +254,7 @@ class TooManyErasures(CodeError):
     ) -> None:
         self.lost = _ranks(lost)
         self.tolerated = int(tolerated)
-        problem = f"lost {_named(self.lost)}, code tolerates {self.tolerated}"
+        problem = f"lost {named(self.lost)}, code tolerates {self.tolerated}"
         super().__init__(operation, problem, remedy)
 
 

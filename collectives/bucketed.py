@@ -77,6 +77,7 @@ class Buckets:
         ]
         self._bucket_of = {name: b for b in self._buckets for name in b.names}
         self._next = 0
+        self._comm, self._epoch = comm, comm.epoch
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -102,6 +103,7 @@ class Buckets:
         UsageError
             If there is no such array, or it was ready before (local).
         """
+        self._notice_recovery()
         bucket = self._bucket_of.get(name)
         if bucket is None:
             raise UsageError("ready", f"no array {name!r}", f"one of {', '.join(self._arrays)}")
@@ -137,6 +139,7 @@ class Buckets:
             raise UsageError("wait", f"not ready: {', '.join(missing)}", "call ready() for them")
         for bucket in self._buckets:
             bucket.operation.wait(timeout_s)
+        self._comm.keep(*self._arrays.values())
         for bucket in self._buckets:
             start = 0
             for name in bucket.names:
@@ -145,6 +148,13 @@ class Buckets:
                 start += array.size
             bucket.missing = set(bucket.names)
         self._next = 0
+
+    def _notice_recovery(self) -> None:
+        """Begin the round anew where a recovery has ended it."""
+        if self._epoch != self._comm.epoch:
+            self._epoch, self._next = self._comm.epoch, 0
+            for bucket in self._buckets:
+                bucket.missing = set(bucket.names)
 
     def close(self) -> None:
         """Let go of the buckets.  Local; harmless twice."""

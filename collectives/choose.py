@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,9 @@ class Chooser:
         Operation -> algorithm, whatever the price.
     winners : Rules, optional
         What was fastest in trials made before; these are not tried again.
+    heritage : mapping of Call to str, optional
+        What serves the first blocking call of a kind, before anything is priced or
+        tried; the same on all ranks.
     """
 
     def __init__(
@@ -150,6 +153,7 @@ class Chooser:
         allow_native: bool = True,
         forced: Mapping[str, str] | None = None,
         winners: Rules | None = None,
+        heritage: Mapping[Call, str] | None = None,
     ) -> None:
         self.topology, self.native = topology, native
         self.speed = speed or Speed()
@@ -157,9 +161,28 @@ class Chooser:
         self.forced = dict(forced or {})
         self.winners = winners or Rules()
         self._choices: dict[Call, Choice] = {}
+        self._heritage = dict(heritage or {})
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """What a chooser of other ranks needs to choose alike; nothing that was tried."""
+        return {
+            "native": self.native,
+            "speed": self.speed,
+            "trials": self.trials,
+            "allow_native": self.allow_native,
+        }
+
+    @property
+    def best_known(self) -> dict[Call, str]:
+        """The winner of each trial that is over, else what was predicted to be fastest."""
+        found = {call: self.settled(call).algorithm for call in self._choices}
+        return {**self._heritage, **found}
 
     def choose(self, call: Call) -> Choice:
         """Return the algorithm for the next call of a kind, which may be a trial."""
+        if call in self._heritage:
+            return Choice(self._heritage.pop(call), 0.0, {}, {}, None)
         found = self.settled(call)
         if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
             found.trial.serve()  # those two go ways that nobody counts alike on all ranks

@@ -17,12 +17,18 @@ from closeranks.collectives.bucketed import Buckets
 from closeranks.collectives.derived import Deriving
 from closeranks.collectives.engine import engine
 from closeranks.collectives.family import alike, check_timeout
+from closeranks.collectives.faulty import Faulty
+from closeranks.collectives.foretell import foretell
+from closeranks.collectives.lineage import Lineage
 from closeranks.collectives.nonblocking import Nonblocking
 from closeranks.collectives.operations import MEAN
 from closeranks.collectives.prepared import Prepared
+from closeranks.collectives.recovering import Recovering
 from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.world import World
+from closeranks.comms import ulfm
+from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Unavailable
 
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
 CLOSING_S = 30.0
 
 
-class Communicator(Blocking, Nonblocking, Prepared, Deriving):
+class Communicator(Blocking, Nonblocking, Prepared, Deriving, Recovering):
     """A communicator made by `closeranks.init`, or derived from one.
 
     It takes the place of ``MPI.COMM_WORLD`` anywhere: windows, files, h5py,
@@ -52,11 +58,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         The handle to take over; `adopt` makes the object work.
     """
 
-    _seats: tuple[int, ...]
-    _topology: Topology
-    _world: World | None
     _is_first: bool
-    _family: Family
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Make the object around a handle; `adopt` makes it work."""
@@ -99,8 +101,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         """
         made = cls(plain)
         made._family, made._seats, made._topology = family, seats, topology
-        made._world = world
-        made._service = Service(plain, family, made._open_world, chooser, Shortcuts(made))
+        made._world, made._lineage, made._parent = world, Lineage(), None
+        serve = Service if family.faults is None else Faulty
+        made._service = serve(plain, family, made._open_world, chooser, Shortcuts(made))
         made._is_first = world is not None
         return made
 
@@ -117,31 +120,6 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
             self.close()
         else:
             self.abandon()
-
-    @property
-    def hierarchy(self) -> Topology:
-        """Where the ranks sit."""
-        return self._topology
-
-    @property
-    def epoch(self) -> int:
-        """Number of recoveries so far."""
-        return self._family.world.epoch
-
-    @property
-    def alive(self) -> tuple[int, ...]:
-        """Seats of the members, ascending."""
-        return tuple(sorted(self._seats))
-
-    @property
-    def seat(self) -> int:
-        """Seat of this process: its rank in the first world."""
-        return self._seats[self._service.rank]
-
-    @property
-    def joined(self) -> bool:
-        """Whether this process entered later than the others."""
-        return self._family.joined
 
     def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
         """Say which algorithm a call would use, and why.
@@ -168,7 +146,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         UsageError
             If there is no such operation (local).
         """
-        return self._service.explain(operation, nbytes, np.dtype(dtype))
+        return foretell(self._service, operation, nbytes, np.dtype(dtype))
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.
@@ -230,6 +208,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
         words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
         agree_equal(self._service.plain, "using", words)
+        if timeout_s is not None:
+            self._service.world.arm()
         inner = wanted.within(context.active(self._family))
         token = context.ACTIVE.set((*context.ACTIVE.get(), inner))
         self._family.override(+1)
@@ -320,12 +300,15 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
         if self._is_first:
             self._family.shut()
+            if self._family.crew is not None:
+                self._family.crew.end()
         if self._world is not None:
             if not self._is_first:
                 self._family.world.disown(self._world)
             self._world.close()
-        if not self._is_first:
+        if self._parent is not None:
             self._family.world.disown(self)
+            self._parent._lineage.forget(self)
         self._release()
 
     def Free(self) -> None:
@@ -343,6 +326,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         self._family.world.revoke()
         self._family.world.close()
         self._release()
+        ulfm.leave()
 
     def _release(self) -> None:
         """Drop the handle; later calls find none."""
@@ -357,7 +341,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         if self._world is None:
             first = self._family.world
             self._world = first.own(
-                World(first.epoch, self._service.plain, self._topology, seats=self._seats)
+                World(
+                    first.epoch, self._service.plain, self._topology, seats=self._seats, whole=first
+                )
             )
         return self._world
 
@@ -365,16 +351,20 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving):
         self._family.world.check("derive")
         return self._service.plain
 
-    def _derive(self, made: MPI.Comm) -> Communicator:
+    def _derive(
+        self, made: MPI.Comm, color: int | None = MPI.UNDEFINED, key: int = 0
+    ) -> Communicator:
         if made == MPI.COMM_NULL:
+            self._lineage.note(None, MPI.UNDEFINED, 0)
             return MPI.COMM_NULL  # type: ignore[return-value]
         plain = MPI.Intracomm(made)
-        group, ours = plain.Get_group(), self._service.plain.Get_group()
-        ranks = MPI.Group.Translate_ranks(group, list(range(plain.size)), ours)
-        group.Free()
-        ours.Free()
+        ranks = ranks_in(plain, self._service.plain)
         topology = self._topology.restrict(ranks)
         chooser = alike(self._service.chooser, topology)
         seats = tuple(self._seats[rank] for rank in ranks)
         child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
+        child._parent = self
+        self._lineage.note(child, min(ranks) if color is None else color, key)
+        if self._family.timeout_s is not None:
+            child._service.world.arm()
         return self._family.world.own(child)

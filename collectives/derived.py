@@ -16,11 +16,20 @@ class Deriving(MPI.Intracomm):
     """The constructors of `MPI.Intracomm`, returning closeranks communicators.
 
     All are collective, as in MPI.  What they make belongs to the family: it is
-    revoked and closed with the communicator that `closeranks.init` made.
+    revoked and closed with the communicator that `closeranks.init` made.  After a
+    recovery `Split`, `Split_type` and `Dup` are made again of those who are left,
+    under the same objects; what came of a group is of no use any more.
     """
 
-    def _derive(self, made: MPI.Comm) -> Communicator:
-        """Take a communicator of some of our ranks into the family."""
+    def _derive(
+        self, made: MPI.Comm, color: int | None = MPI.UNDEFINED, key: int = 0
+    ) -> Communicator:
+        """Take a communicator of some of our ranks into the family.
+
+        With a color, or None for one of its ranks' own, it is made again after a
+        recovery.
+        """
+        del color, key
         raise UsageError("derive", f"{made} belongs to no family", "use closeranks.init")
 
     def _alias(self) -> MPI.Intracomm:
@@ -29,7 +38,7 @@ class Deriving(MPI.Intracomm):
 
     def Clone(self) -> Communicator:
         """Duplicate this communicator, attributes and hints included."""
-        return self._derive(self._alias().Clone())
+        return self._derive(self._alias().Clone(), 0, self.rank)
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate this communicator.
@@ -44,7 +53,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks; messages of the two never meet.
         """
-        return self._derive(self._alias().Dup(info))
+        return self._derive(self._alias().Dup(info), 0, self.rank)
 
     def Dup_with_info(self, info: MPI.Info) -> Communicator:
         """Duplicate this communicator with hints.
@@ -59,7 +68,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks.
         """
-        return self._derive(self._alias().Dup_with_info(info))
+        return self._derive(self._alias().Dup_with_info(info), 0, self.rank)
 
     def Create(self, group: MPI.Group) -> Communicator:
         """Make a communicator of a subgroup.
@@ -108,7 +117,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._derive(self._alias().Split(color, key))
+        return self._derive(self._alias().Split(color, key), color, key)
 
     def Split_type(
         self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -129,4 +138,4 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._derive(self._alias().Split_type(split_type, key, info))
+        return self._derive(self._alias().Split_type(split_type, key, info), None, key)

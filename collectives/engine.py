@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 
 from closeranks.collectives.execute import Execution
-from closeranks.collectives.failure import late
+from closeranks.collectives.failure import grounds, is_written
 from closeranks.collectives.look import Patience
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
-from closeranks.errors import PeerError, Unavailable
+from closeranks.errors import PeerError, Revoked, Unavailable
 
 #: Rounds between two looks at abort words and deadlines.
 _LOOK_EVERY = 16
@@ -100,6 +100,8 @@ class Engine:
                 execution.bound.busy = False
                 raise
             execution.bound.world.entered(execution.identity.sequence)
+            if execution.deadline is not None:
+                execution.turn = execution.bound.world.attendance.enter()
             for step, native in execution.bound.native.items():
                 native.enter(execution, step)
             place = len(self._flying)
@@ -250,14 +252,27 @@ class Engine:
     def _look(self) -> None:
         """Look at deadlines and abort words, and at requests of the dead."""
         for execution in tuple(self._flying):
-            deadline, world = execution.deadline, execution.bound.world
-            world.look()
-            if world.revoked:
-                self.fail(execution, world.verdict(execution.operation))
-            elif deadline is not None and deadline.expired:
-                self.fail(execution, late(execution, deadline))
+            found = grounds(execution)
+            if found is not None:
+                self.fail(execution, found)
         if self._graves:
             self._graves = [execution for execution in self._graves if not execution.settled()]
+
+    def end_revoked(self) -> None:
+        """End what is in flight in revoked worlds; waits until nothing is written.
+
+        Local.  A message that nobody takes may stay for ever; its buffer is kept.
+        """
+
+        def is_settled() -> bool:
+            with self.lock:
+                for execution in tuple(self._flying):
+                    if execution.bound.world.revoked:
+                        self.fail(execution, Revoked(execution.operation))
+                self._look()
+                return not any(map(is_written, self._graves))
+
+        wait(is_settled, polite=True)
 
     def stop(self) -> None:
         """End the progress thread, if there is one.

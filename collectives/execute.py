@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from typing import Any, Final, NamedTuple
+from itertools import compress
+from typing import Any, Final
 
 import numpy as np
 from mpi4py import MPI
@@ -34,39 +35,23 @@ from closeranks.collectives.bound import (
     Bound,
 )
 from closeranks.collectives.failure import translated
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.look import Look, Patience, Poll
-from closeranks.collectives.quiet import QUIET, is_gone, quietly, test_some
+from closeranks.collectives.quiet import QUIET, is_gone, is_over, quietly, test_some
 from closeranks.collectives.script import Kind
 from closeranks.collectives.symbolic import Symbolic
 from closeranks.comms.wait import Deadline
 
 Array = NDArray[Any]
 
-#: Bits of a tag that hold the slot.
-SLOT_BITS: Final = 20
 #: Requests up to this number are tested one by one, more of them by Testsome.
 _FEW: Final = 4
 
 
-class Identity(NamedTuple):
-    """What an execution is called, equally on all its ranks.
-
-    Attributes
-    ----------
-    epoch : int
-        Epoch of the world.
-    sequence : int
-        Its number among the world's collectives, see `World.sequence`.
-    """
-
-    epoch: int
-    sequence: int
-
-
 class Execution:
-    """One run of a bound plan on this rank.
+    """One run of a bound plan on this rank; local to make.
 
-    Local to make.  Driven by `closeranks.collectives.engine.Engine`, whose lock
+    Driven by `closeranks.collectives.engine.Engine`, whose lock
     every call of a method needs; attributes may be read without.
 
     Parameters
@@ -92,6 +77,8 @@ class Execution:
         Why it failed.
     completed : int
         Steps done so far.
+    turn : int
+        How many collectives with a deadline its world had begun before it.
     """
 
     __slots__ = (
@@ -117,6 +104,7 @@ class Execution:
         "finished",
         "identity",
         "priority",
+        "turn",
     )
 
     def __init__(
@@ -133,7 +121,7 @@ class Execution:
         self.priority, self.deadline = priority, deadline
         self.finished = self.drained = False
         self.error: BaseException | None = None
-        self.completed = 0
+        self.completed = self.turn = 0
         self._base = bound.world.first_tag(identity.sequence)
         self._requests: list[MPI.Request] = []
         self._owners: list[int] = []
@@ -305,7 +293,7 @@ class Execution:
         requests, owners = self._requests, self._owners
         if len(requests) <= _FEW:
             for place in range(len(requests) - 1, -1, -1):
-                if requests[place].Test():
+                if is_over(requests[place]):
                     arrived.append(owners.pop(place))
                     del requests[place]
         else:
@@ -367,19 +355,21 @@ class Execution:
 
     def awaited(self) -> tuple[int, ...]:
         """Return the ranks whose messages are awaited, else those that take none of ours."""
+        others = self._symbolic.members(self._waiting()) if self._symbolic else ()
+        return self.peers(Kind.RECEIVE) or self.peers(Kind.SEND) or others
+
+    def peers(self, kind: Kind) -> tuple[int, ...]:
+        """Return whose messages of a kind are under way, ascending."""
         kinds, peers = self.bound.kinds, self.bound.peers
-        waiting = [*self._owners, *(step for step, _ in self._polls)]
-        for kind in (Kind.RECEIVE, Kind.SEND):
-            ranks = {peers[step] for step in waiting if kinds[step] == kind}
-            if ranks:
-                return tuple(sorted(ranks))
-        return self._symbolic.members(waiting) if self._symbolic else ()
+        return tuple(sorted({peers[step] for step in self._waiting() if kinds[step] == kind}))
+
+    def _waiting(self) -> list[int]:
+        return [*self._owners, *(step for step, _ in self._polls)]
 
     def fail(self, error: BaseException) -> None:
-        """End it with an error; what is under way is cancelled where MPI can.
+        """End it with an error; what is under way is cancelled where MPI can.  Local.
 
-        Local.  Buffers stay bound until `settled` says that MPI has let go of
-        them.  The caller revokes the world.
+        Buffers stay bound until `settled`.  The caller revokes the world.
         """
         if self.error is not None or self.drained:
             return
@@ -394,7 +384,9 @@ class Execution:
 
     def settled(self) -> bool:
         """Whether MPI holds none of this execution's buffers any more; never blocks."""
-        self._requests[:] = [request for request in self._requests if not is_gone(request)]
+        stays = [not is_gone(request) for request in self._requests]
+        self._requests = list(compress(self._requests, stays))
+        self._owners = list(compress(self._owners, stays))
         if not self._requests and not self.drained:
             self._drain()
         return self.drained

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from mpi4py import MPI
-
+from closeranks.collectives.script import Kind
 from closeranks.comms import ulfm
+from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerLate, PeerLost, Revoked
+from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked, named
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.collectives.attendance import Lateness
     from closeranks.collectives.execute import Execution
     from closeranks.collectives.world import World
 
@@ -19,14 +22,46 @@ if TYPE_CHECKING:
 NEWS_S: Final = 0.2
 
 
-def late(execution: Execution, deadline: Deadline) -> PeerLate:
-    """Name who is awaited by an execution whose deadline has passed.  Local."""
+def grounds(execution: Execution) -> PeerError | None:
+    """Tell why an execution is in vain, if it is; calls MPI.
+
+    Local.  Its world is to be given up then.
+    """
+    world, deadline = execution.bound.world, execution.deadline
+    world.look()
+    if world.revoked:
+        return world.verdict(execution.operation, _phase(execution))
+    if deadline is None:
+        return None
+    missed = world.attendance.missed(execution.turn, deadline)
+    return None if missed is None else late(execution.operation, missed, _phase(execution))
+
+
+def _phase(execution: Execution) -> str:
+    """Say how far it has come, and for whom it waits itself."""
+    done = f"{execution.completed} of {len(execution.bound.need)} steps done"
+    awaited = execution.awaited()
+    return f"{done}, waiting for {named(awaited)}" if awaited else done
+
+
+def late(operation: str, missed: Lateness, phase: str = "") -> PeerLate:
+    """Say who was late, as a roll call has found.  Local."""
     return PeerLate(
-        execution.operation,
-        execution.awaited(),
-        waited_s=deadline.waited_s,
-        limit_s=deadline.limit_s,
+        operation,
+        missed.ranks,
+        waited_s=missed.waited_s,
+        limit_s=missed.limit_s,
+        phase=phase,
     )
+
+
+def is_written(execution: Execution) -> bool:
+    """Tell whether a rank that lives may still write into a dead execution's buffers.
+
+    Local.
+    """
+    senders = execution.peers(Kind.RECEIVE)
+    return bool(senders) and not set(senders) <= set(ulfm.failed(execution.bound.world.traffic))
 
 
 def translated(error: BaseException, execution: Execution) -> BaseException:
@@ -35,7 +70,7 @@ def translated(error: BaseException, execution: Execution) -> BaseException:
     Local.  Errors of the MPI library that speak of dead ranks or a revoked
     communicator become `PeerLost` and `Revoked`; others stay what they are.
     """
-    if not ulfm.speaks_of_failure(error):
+    if not ulfm.speaks_of_failure(error, execution.bound.world.traffic):
         return error
     told = execution.bound.world.verdict(execution.operation)
     told.__cause__ = error
@@ -66,23 +101,60 @@ def explained(
     PeerLost, Revoked or MPI.Exception
         The same error if it speaks of something else.
     """
-    if not ulfm.speaks_of_failure(error):
+    if not ulfm.speaks_of_failure(error, comm):
         return error
     ulfm.revoke(comm)
     world.revoke()
-    dead = dead_of(comm)
-    group, whole = comm.Get_group(), world.comm.Get_group()
-    ranks = MPI.Group.Translate_ranks(group, dead, whole)
-    group.Free()
-    whole.Free()
-    told = lost(operation, dead, [world.seats[rank] for rank in ranks])
+    seats = [world.seats[rank] for rank in ranks_in(comm, world.comm)]
+    told = lost(operation, world.seats_lost(), seats)
     told.__cause__ = error
     return told
 
 
-def lost(operation: str, dead: Sequence[int], seats: Sequence[int]) -> PeerLost | Revoked:
-    """Say that ranks died, or, where none did, that others have given up.  Local."""
-    return PeerLost(operation, dead, seats=seats) if dead else Revoked(operation)
+def may_blame(error: Exception, comm: MPI.Intracomm) -> bool:
+    """Tell whether peers may be to blame for an error, whatever it says.
+
+    Local.  Where a rank has died, collectives of Open MPI 5 may end without an
+    error and without its data, which others pass on: what is made of them may
+    fail anyhow, before the news of the death is here.
+
+    Parameters
+    ----------
+    error : Exception
+        Any.
+    comm : MPI.Intracomm
+        Whose ranks were spoken to.
+
+    Returns
+    -------
+    bool
+        True for errors that say so, and for all once a rank of it has died.
+    """
+    if isinstance(error, PeerError) or ulfm.speaks_of_failure(error, comm):
+        return True
+    return ulfm.is_on() and bool(dead_of(comm))
+
+
+def lost(operation: str, gone: Sequence[int], seats: Sequence[int]) -> PeerLost | Revoked:
+    """Say that ranks died, or, where none did, that others have given up.  Local.
+
+    Parameters
+    ----------
+    operation : str
+        The call.
+    gone : sequence of int
+        Seats of who has died, members of the communicator of the call or not.
+    seats : sequence of int
+        Of its ranks.
+
+    Returns
+    -------
+    PeerLost or Revoked
+        To be raised.
+    """
+    if not gone:
+        return Revoked(operation)
+    return PeerLost(operation, [seats.index(seat) for seat in gone if seat in seats], seats=gone)
 
 
 def dead_of(comm: MPI.Intracomm) -> tuple[int, ...]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
 
-from closeranks.collectives.choose import Chooser
+from closeranks.collectives.choose import Call, Chooser
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
+    from closeranks.collectives.attempts import Attempt
+    from closeranks.collectives.injection import Injection
+    from closeranks.collectives.recovery import Recovery
     from closeranks.collectives.rules import Rules
     from closeranks.collectives.shortcut import Shortcuts
+    from closeranks.collectives.spares import Crew
     from closeranks.collectives.world import World
     from closeranks.comms.topology import Topology
 
@@ -37,15 +42,31 @@ class Family:
         Whether arrays on devices may be met on any rank.
     reaches_devices : bool
         Whether the library takes device memory by itself, on all ranks.
+    faults : Injection, optional
+        What goes wrong on purpose on this rank.
 
     Attributes
     ----------
     timeout_s, deterministic, check, tuning, threaded, devices, reaches_devices
         As given.
+    faults : Injection or None
+        As given.
     joined : bool
         Whether this process entered later than the others.
     overrides : int
         Number of ``using`` blocks that are open.
+    attempt : Attempt or None
+        What keeps buffers and requests of calls that may have to be repeated.
+    born : int
+        Epoch in which this process became a member.
+    synchronized : bool
+        Whether it has the state of the others; newcomers do not at first.
+    left : bool
+        Whether an attempt has failed and was not repeated.
+    recovery : Recovery
+        How they go on after ranks have died.
+    crew : Crew or None
+        The members and their spares.
     world : World
         The world of the first communicator: owns all that is derived.
     """
@@ -53,18 +74,26 @@ class Family:
     __slots__ = (
         "_plain",
         "_shortcuts",
+        "attempt",
+        "born",
         "check",
+        "crew",
         "deterministic",
         "devices",
+        "faults",
         "joined",
+        "left",
         "overrides",
         "reaches_devices",
+        "recovery",
+        "synchronized",
         "threaded",
         "timeout_s",
         "tuning",
         "world",
     )
 
+    recovery: Recovery
     world: World
 
     def __init__(
@@ -77,19 +106,34 @@ class Family:
         threaded: bool,
         devices: bool,
         reaches_devices: bool,
+        faults: Injection | None = None,
     ) -> None:
         self.timeout_s, self.deterministic = timeout_s, deterministic
         self.check, self.tuning, self.threaded = check, tuning, threaded
         self.devices, self.reaches_devices = devices, reaches_devices
         self.overrides = 0
-        self.joined = False
-        self._plain = timeout_s is None and not deterministic and not check
+        self.attempt: Attempt | None = None
+        self.crew: Crew | None = None
+        self.joined = self.left = False
+        self.born, self.synchronized = 0, True
+        self.faults = faults
+        self._plain = timeout_s is None and not deterministic and not check and faults is None
         self._shortcuts: WeakSet[Shortcuts] = WeakSet()
 
     @property
     def straight(self) -> bool:
         """Whether small calls may go straight to the library."""
         return self._plain and not self.overrides
+
+    @property
+    def abilities(self) -> dict[str, Any]:
+        """What newcomers are told: found out or read by all ranks together."""
+        return {
+            "tuning": self.tuning,
+            "threaded": self.threaded,
+            "devices": self.devices,
+            "reaches_devices": self.reaches_devices,
+        }
 
     def admit(self, shortcuts: Shortcuts) -> None:
         """Allow the shortcuts of a communicator now, forbid them when need be.  Local.
@@ -100,7 +144,33 @@ class Family:
             Not kept alive.
         """
         self._shortcuts.add(shortcuts)
+        shortcuts.keep(self.attempt is not None and self.attempt.restores)
         shortcuts.allow(self.straight)
+
+    def dismiss(self, shortcuts: Shortcuts) -> None:
+        """Forget the shortcuts of a communicator, and forbid them.  Local."""
+        self._shortcuts.discard(shortcuts)
+        shortcuts.allow(False)
+
+    def begin(self, attempt: Attempt) -> None:
+        """Let an attempt keep what calls overwrite.  Local.
+
+        Parameters
+        ----------
+        attempt : Attempt
+            Until `end`.
+        """
+        self.attempt = attempt
+        self._keep(attempt.restores)
+
+    def end(self) -> None:
+        """Keep nothing any more."""
+        self.attempt = None
+        self._keep(False)
+
+    def _keep(self, keeps: bool) -> None:
+        for shortcuts in self._shortcuts:
+            shortcuts.keep(keeps)
 
     def override(self, step: int) -> None:
         """Count ``using`` blocks in and out: +1 or -1."""
@@ -117,7 +187,9 @@ class Family:
             shortcuts.allow(self.straight)
 
 
-def alike(chooser: Chooser, topology: Topology) -> Chooser:
+def alike(
+    chooser: Chooser, topology: Topology, heritage: Mapping[Call, str] | None = None
+) -> Chooser:
     """Make a chooser for some of the ranks that another one is for.  Local.
 
     Parameters
@@ -126,6 +198,8 @@ def alike(chooser: Chooser, topology: Topology) -> Chooser:
         Of the communicator they come from.
     topology : Topology
         Where they sit.
+    heritage : mapping of Call to str, optional
+        As for `Chooser`.
 
     Returns
     -------
@@ -142,6 +216,7 @@ def alike(chooser: Chooser, topology: Topology) -> Chooser:
         trials=chooser.trials,
         allow_native=chooser.allow_native,
         winners=chooser.winners if is_alike else None,
+        heritage=heritage,
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
 
@@ -14,12 +17,15 @@ from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.communicator import Communicator
 from closeranks.collectives.family import Family, check_timeout
+from closeranks.collectives.injection import Fault, Injection, schedule
 from closeranks.collectives.origin import fitting
+from closeranks.collectives.recovery import Recovery
 from closeranks.collectives.rules import Rules
+from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
-from closeranks.comms import cuda_aware, device_interface
+from closeranks.comms import cuda_aware, device_interface, ulfm, warden
 from closeranks.comms.discover import discover
 from closeranks.comms.measure import quick
 from closeranks.comms.settings import refuse_unknown, setting, switch
@@ -28,6 +34,8 @@ from closeranks.errors import Disagreement, Error, TopologyError, Unavailable, U
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
 
+#: How long a rank may be stopped before it is ended, in seconds.
+_SILENCE_S: Final = 0.5
 _ON_FAILURE = ("raise", "shrink", "replace")
 
 
@@ -55,9 +63,13 @@ def init(
     topology : Topology, optional
         Where they sit; discovered and measured if not given.
     on_failure : str
-        "raise"; "shrink" and "replace" are not available yet.
+        "raise": calls raise `PeerLost`; "shrink": `Communicator.attempts` goes on
+        with those who are left; "replace": with spares in the seats of the dead,
+        as long as there are any.
     spares : int
-        0; spare ranks are not available yet.
+        How many of the last ranks wait in here, until they are needed or the job
+        ends: then they leave by SystemExit.  Default: as ``closeranks run
+        --spares`` says.
     timeout_s : float, optional
         Deadline of every collective, seconds; then `PeerLate`.
     recovery_timeout_s : float
@@ -71,7 +83,9 @@ def init(
     check : bool, optional
         Compare arguments at every call; default ``CLOSERANKS_CHECK``.
     faults : bool
-        False; fault injection is not available yet.
+        Let ranks fail on purpose, where ``CLOSERANKS_FAULTS`` or
+        `Injection.fail_at` of ``comm.faults`` says so; also in jobs started by
+        ``closeranks run --faults`` that set it.
 
     Returns
     -------
@@ -85,13 +99,24 @@ def init(
     Disagreement
         On every rank, if tuning files or, with ``check``, options differ.
     """
-    _refuse_later_parts(on_failure, spares, faults)
+    _check_failure(on_failure)
     check_timeout("init", timeout_s)
     check_timeout("init", recovery_timeout_s)
     refuse_unknown()
     is_checked = switch("CHECK") if check is None else bool(check)
-    options = _Options(timeout_s, deterministic, is_checked, tuning)
-    return _open(MPI.COMM_WORLD if comm is None else comm, topology, options)
+    options = _Options(timeout_s, deterministic, is_checked, tuning, _faults(faults))
+    plain, crew = _staffed(MPI.COMM_WORLD if comm is None else comm, _spares(spares, on_failure))
+    if crew is not None and crew.is_spare:
+        opened, family = _joined(crew, options)
+    else:
+        opened, family = _open(plain, topology, options)
+        if ulfm.is_on():  # else who is quick could give up while others still open theirs
+            ulfm.agree(family.world.comm, 1)
+    if crew is not None:
+        family.crew = family.world.own(crew)
+        atexit.register(crew.end)
+    family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s)
+    return opened
 
 
 class _Options(NamedTuple):
@@ -101,12 +126,66 @@ class _Options(NamedTuple):
     deterministic: bool
     check: bool
     tuning: str | Path | Mapping[str, Any] | None
+    faults: tuple[Fault, ...] | None
 
 
-def _open(comm: MPI.Intracomm, topology: Topology | None, options: _Options) -> Communicator:
-    """Make the communicator; collective."""
-    timeout_s, deterministic, check, tuning = options
+def _spares(asked: int, on_failure: str) -> int:
+    """Say how many ranks wait, as asked for here or by ``closeranks run --spares``."""
+    text = setting("SPARES") or "0"
+    if not text.isdigit() or asked < 0:
+        raise UsageError("init", f"spares={asked}, CLOSERANKS_SPARES={text!r}", "a number")
+    spares = asked or int(text)
+    if spares and on_failure != "replace":
+        raise UsageError("init", f"{spares} spares and on_failure={on_failure!r}",
+                         "use on_failure='replace'")  # fmt: skip
+    return spares
+
+
+def _staffed(comm: MPI.Intracomm, spares: int) -> tuple[MPI.Intracomm, Crew | None]:
+    """Set the spares apart; gives the members' communicator.  Collective."""
     plain = MPI.Intracomm(comm).Dup()
+    if not spares:
+        return plain, None
+    if spares >= plain.size:
+        raise UsageError("init", f"{spares} spares of {plain.size} ranks", "leave one to work")
+    crew = Crew(plain, spares)
+    members = plain.Split(int(crew.is_spare), plain.rank)
+    assert isinstance(members, MPI.Intracomm)
+    return members, crew
+
+
+def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
+    """Wait until a seat is free, and take it; leaves when the job is over."""
+    warden.start([os.getpid()], _silence_s(options.timeout_s))
+    seat = crew.wait_for_seat()
+    world, facts = seat.world, seat.facts
+    assert world is not None
+    faults = options.faults
+    family = Family(
+        timeout_s=options.timeout_s,
+        deterministic=options.deterministic,
+        check=options.check,
+        faults=None if faults is None else Injection(world.seats[world.rank], faults),
+        **facts.family,
+    )
+    family.world, family.joined = world, True
+    family.born, family.synchronized = world.epoch, False
+    if options.timeout_s is not None:
+        world.attendance.open()
+    chooser = Chooser(world.topology, **facts.chooser)
+    opened = Communicator.adopt(
+        world.comm, family, world.topology, chooser=chooser, world=world, seats=world.seats
+    )
+    return opened, family
+
+
+def _open(
+    plain: MPI.Intracomm, topology: Topology | None, options: _Options
+) -> tuple[Communicator, Family]:
+    """Make the communicator; collective."""
+    timeout_s, deterministic, check, tuning, faults = options
+    if faults is not None and plain.rank == 0:
+        sys.stderr.write(f"closeranks: faults on purpose: {setting('FAULTS') or 'as they come'}\n")
     if check:
         agree_equal(plain, "init", f"timeout_s={timeout_s}, deterministic={deterministic}")
     table = read_tuning(_shared_tuning(plain, setting("TUNING") if tuning is None else tuning))
@@ -123,13 +202,19 @@ def _open(comm: MPI.Intracomm, topology: Topology | None, options: _Options) -> 
         threaded=can.threaded,
         devices=can.devices,
         reaches_devices=can.reaches_devices,
+        faults=None if faults is None else Injection(plain.rank, faults),
     )
     family.world = World(0, plain, found)
+    if timeout_s is not None:
+        family.world.arm()
+    if ulfm.is_on():
+        _guard(family.world.node, timeout_s)
     chooser = _chooser(plain, found, tuned, deterministic=deterministic)
     seats = tuple(range(plain.size))
-    return Communicator.adopt(
+    opened = Communicator.adopt(
         plain, family, found, chooser=chooser, world=family.world, seats=seats
     )
+    return opened, family
 
 
 class _Abilities(NamedTuple):
@@ -150,16 +235,33 @@ def _abilities(plain: MPI.Intracomm) -> _Abilities:
     return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
 
 
-def _refuse_later_parts(on_failure: str, spares: int, faults: bool) -> None:
-    """Refuse what this version cannot do, by name."""
+def _guard(node: MPI.Intracomm, timeout_s: float | None) -> None:
+    """Let ranks of this node that are stopped be ended.  Collective over them."""
+    pids = node.gather(os.getpid())
+    if pids is not None:
+        warden.start(pids, _silence_s(timeout_s))
+
+
+def _silence_s(timeout_s: float | None) -> float:
+    return _SILENCE_S if timeout_s is None else min(_SILENCE_S, timeout_s / 2)
+
+
+def _faults(allowed: bool) -> tuple[Fault, ...] | None:
+    """Read what is to go wrong on purpose; None: nothing is."""
+    text = setting("FAULTS")
+    if text and not (allowed or ulfm.is_on()):
+        raise UsageError("CLOSERANKS_FAULTS", f"{text!r} where faults are not allowed",
+                         "unset it, or pass faults=True, or closeranks run --faults")  # fmt: skip
+    return schedule(text or "") if allowed or text else None
+
+
+def _check_failure(on_failure: str) -> None:
+    """Refuse what this job cannot do."""
     if on_failure not in _ON_FAILURE:
         raise UsageError("init", f"on_failure={on_failure!r}", f"one of {', '.join(_ON_FAILURE)}")
-    if on_failure != "raise":
-        raise Unavailable(f"recovery (on_failure={on_failure!r})", "use on_failure='raise'")
-    if spares:
-        raise Unavailable(f"spare ranks (spares={spares})", "use spares=0")
-    if faults:
-        raise Unavailable("fault injection (faults=True)", "use faults=False")
+    if on_failure != "raise" and not ulfm.is_on():
+        raise Unavailable(f"recovery (on_failure={on_failure!r}) in a job that ends with its first"
+                          " dead rank", "start it by closeranks run --faults")  # fmt: skip
 
 
 def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:

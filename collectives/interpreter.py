@@ -13,7 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.execute import Execution
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.numbers import load_loop, loop_is_stored
 from closeranks.collectives.shortcut_words import CODE
 from closeranks.comms import code_store

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.demand import BYTE
-from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.execute import Execution
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import Problem
 

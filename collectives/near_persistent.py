@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -48,10 +48,12 @@ class NearPersistent(Persistent):
         Who serves it.
     demand : Demand
         A call that `is_brief` accepts.
+    call : tuple
+        As for `Persistent`.
     """
 
-    def __init__(self, service: Service, demand: Demand) -> None:
-        super().__init__(service, demand, SHARED)
+    def __init__(self, service: Service, demand: Demand, call: tuple[Any, ...]) -> None:
+        super().__init__(service, demand, SHARED, call)
         self._world, self._memory = service.world, service.world.node_memory
         self._family, self._lock = service.family, threading.Lock()
         laid = lay_out(demand)
@@ -83,6 +85,8 @@ class NearPersistent(Persistent):
         if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
             super().start()
             return
+        if self._family.attempt is not None:
+            self._keep()
         self._tally[0] += 1
         self._world.sequence()
         over = self._look()
@@ -99,15 +103,21 @@ class NearPersistent(Persistent):
 
         Local; any thread.
         """
-        return self._go_on(self._look)
+        return self._go_on(stays=False)
 
-    def _go_on(self, kernel: partial[bool]) -> bool:
+    def _go_on(self, *, stays: bool) -> bool:
         if not self._lock.acquire(blocking=False):
             return False  # another thread is at it
         try:
             if self._closed:
                 return False  # its memory is gone, or soon will be
-            if not self._over and kernel():
+            if self._over:
+                return True
+            turns = self._memory.turns
+            if not turns or turns[0][0] is not self:
+                return False  # bound again meanwhile, and not started
+            kernel = self._stay if stays else self._look
+            if kernel():
                 self._over = True
                 self._memory.leave()
             return self._over
@@ -133,7 +143,7 @@ class NearPersistent(Persistent):
             return True
         if not self._over:
             self._check()
-            wait(partial(self._go_on, self._stay), progress=self._make_way, abort=self._check)
+            wait(partial(self._go_on, stays=True), progress=self._make_way, abort=self._check)
         return self._end_with(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:

@@ -173,6 +173,7 @@ class NodeMemory:
 
     def close(self) -> None:
         """Let go of the memory.  Local; called by the world that owns it."""
+        self.turns.clear()
         self._file.close()
         self._reach.close()
 

@@ -21,7 +21,7 @@ from closeranks.collectives.combiners import combiner_of
 from closeranks.collectives.handles import addresses, handle
 from closeranks.collectives.operations import Reducer
 from closeranks.collectives.pointers import error_place, is_wide, pointers
-from closeranks.comms import code_store
+from closeranks.comms import code_store, ulfm
 from closeranks.comms.builtin import function_at
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ class Layout:
             calls.isend, calls.irecv, calls.testsome, calls.memmove, calls.relax, calls.sleep,
             calls.clock,
         )  # fmt: skip
+        if ulfm.is_on():
+            state[sweep.INQUIRE : sweep.RELEASE + 1] = calls.inquire, calls.release
         state[sweep.COMBINE] = _combine(bound)
         state[sweep.REQUESTS] = self.requests[sweep.FIRST :].ctypes.data
         state[sweep.COUNTS] = self.counts.ctypes.data

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
 from closeranks.collectives.native import hand_over, pack_again, prepare
+from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Revoked, UsageError
 
@@ -18,12 +19,18 @@ if TYPE_CHECKING:
     from closeranks.collectives.service import Service
 
 
+#: Operations whose buffers have one size for any number of ranks, and those with a root.
+SIZELESS: Final = frozenset({"allreduce", "barrier", "bcast", "exscan", "reduce", "scan"})
+ROOTED: Final = frozenset({"bcast", "gather", "gatherv", "reduce", "scatter", "scatterv"})
+
+
 class Persistent:
     """A collective with its buffers, ready to be started any number of times.
 
     Made by the ``..._init`` methods of `Communicator`, on every rank; started
     by every rank in the same order.  Between `start` and the end of `wait` the
-    buffers belong to it.
+    buffers belong to it.  After a recovery the next start makes it again, unless
+    its buffers are for another number of ranks.
 
     Parameters
     ----------
@@ -33,10 +40,16 @@ class Persistent:
         The call.
     algorithm : str
         "native" or a name of the catalogue.
+    call : tuple
+        What it was made with: the algorithm that was wanted, then the arguments.
     """
 
-    def __init__(self, service: Service, demand: Demand, algorithm: str) -> None:
+    def __init__(
+        self, service: Service, demand: Demand, algorithm: str, call: tuple[Any, ...]
+    ) -> None:
         self._service, self._demand, self._algorithm = service, demand, algorithm
+        self._call, self._stale = call, False
+        self._root_seat = _seat_of(service, demand.root)
         self._under_way: Request | None = None
         self._closed = False
         self._bound: Bound | None = None
@@ -90,6 +103,7 @@ class Persistent:
             If it was closed, or its communicator was (local).
         """
         if self._ready is not None and not self._running:
+            self._keep()
             self._tally[0] += 1
             if self._demand.foreign:
                 pack_again(self._demand, self._given)
@@ -99,12 +113,14 @@ class Persistent:
                 raise self._explained(error)  # noqa: B904 - which knows its cause
             self._running = True
             return
-        operation = self._demand.operation
         if self._closed:
-            raise Revoked(operation, problem="the persistent operation is closed",
-                          remedy="make a new one")  # fmt: skip
+            self._bind_again()
+            self.start()
+            return
         if self.under_way:
+            operation = self._demand.operation
             raise UsageError(operation, "started twice", "wait() before the next start()")
+        self._keep()
         self._tally[0] += 1
         self._under_way = self._service.request(self._demand, self._algorithm, self._bound)
 
@@ -149,9 +165,44 @@ class Persistent:
         self._service.forget(self)
 
     def revoke(self) -> None:
-        """Serve no more starts: the communicator is given up."""
-        self._closed = True
-        self._bound = self._ready = None
+        """Serve no more starts before the communicator has recovered."""
+        if not self._closed:
+            self._closed = self._stale = True
+            self._bound = self._ready = None
+
+    def _keep(self) -> None:
+        """Let an attempt copy what a start overwrites."""
+        attempt = self._service.family.attempt
+        if attempt is not None:
+            attempt.keep(self._demand)
+
+    def _bind_again(self) -> None:
+        """Be what the communicator makes of the same call after a recovery.  Collective."""
+        service, demand = self._service, self._demand
+        service.family.world.check(demand.operation)
+        problem = self._outlived(service)
+        if problem:
+            raise Revoked(demand.operation, problem=problem, remedy="make a new one")
+        fresh = service.prepare(demand.operation, *self._call)
+        service.world.disown(fresh)
+        lock = self.__dict__.get("_lock")  # for who advances it meanwhile
+        self.__class__, self.__dict__ = type(fresh), fresh.__dict__
+        if lock is not None and "_lock" in self.__dict__:
+            self.__dict__["_lock"] = lock
+        service.world.own(self)
+
+    def _outlived(self, service: Service) -> str:
+        """Say why it cannot be bound again, or nothing."""
+        demand = self._demand
+        if not self._stale:
+            return "the persistent operation is closed"
+        if demand.size != service.size and demand.operation not in SIZELESS:
+            return f"its buffers are for {demand.size} ranks, there are {service.size}"
+        if demand.operation in ROOTED and (
+            demand.root >= service.size or self._root_seat != _seat_of(service, demand.root)
+        ):
+            return f"rank {demand.root} is another process now"
+        return ""
 
     def Start(self) -> None:
         """Start it once more, see `start`."""
@@ -170,6 +221,7 @@ class Persistent:
         bool
             True.
         """
+        self._check_running()
         if self._ready is not None:
             try:
                 self._ready.Wait(status)
@@ -192,6 +244,7 @@ class Persistent:
         bool
             Whether the buffers may be used again.
         """
+        self._check_running()
         if self._ready is not None:
             try:
                 over = bool(self._ready.Test(status))
@@ -201,6 +254,12 @@ class Persistent:
                 self._end()
             return over
         return self._under_way is None or self._under_way.Test(status)
+
+    def _check_running(self) -> None:
+        """Raise what has ended a start whose operation the library has no more."""
+        if self._running and self._ready is None:
+            self._running = False
+            raise self._service.family.world.verdict(self._demand.operation)
 
     def _explained(self, error: MPI.Exception) -> Exception:
         """Return what the user is told of an error of the library."""
@@ -216,3 +275,9 @@ class Persistent:
     def Free(self) -> None:
         """Let go of the buffers, see `close`."""
         self.close()
+
+
+def _seat_of(service: Service, rank: int) -> int:
+    """Give the seat of a rank, whatever the epoch."""
+    world = service.family.world
+    return world.seats[ranks_in(service.plain, world.comm)[rank]]

@@ -16,6 +16,8 @@ class Pointers(NamedTuple):
     ----------
     isend, irecv, testsome, clock : int
         ``MPI_Isend``, ``MPI_Irecv``, ``MPI_Testsome``, ``MPI_Wtime``.
+    inquire, release : int
+        ``MPI_Request_get_status``, ``MPI_Test``.
     memmove, relax, sleep : int
         ``memmove``, ``sched_yield`` and ``usleep``.
     """
@@ -24,6 +26,8 @@ class Pointers(NamedTuple):
     irecv: int
     testsome: int
     clock: int
+    inquire: int
+    release: int
     memmove: int
     relax: int
     sleep: int
@@ -46,7 +50,9 @@ def address(function: object) -> int:
     return found
 
 
-_MPI = ("MPI_Isend", "MPI_Irecv", "MPI_Testsome", "MPI_Wtime")
+_MPI = (
+    "MPI_Isend", "MPI_Irecv", "MPI_Testsome", "MPI_Wtime", "MPI_Request_get_status", "MPI_Test",
+)  # fmt: skip
 
 
 @cache

@@ -117,6 +117,12 @@ class Problem:
         order: NDArray[np.int64] = np.lexsort(self.topology.groups[::-1]).astype(np.int64)
         return order
 
+    @cached_property
+    def members(self) -> list[int]:
+        """The ranks in this order, one list for all ranks' plans; not to be changed."""
+        ranks: list[int] = self.order.tolist()
+        return ranks
+
     def _items(self, rank: int, *, into: bool) -> int:
         size, count = self.size, self.count
         at_root = rank == self.root

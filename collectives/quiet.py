@@ -9,6 +9,11 @@ from typing import Final
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.comms import ulfm
+
+#: Whether ranks may die, so that no message may be given up before it is through.
+_CAREFUL: Final = ulfm.is_on()
+
 
 def _quiet() -> Context:
     context = copy_context()
@@ -38,10 +43,14 @@ def quietly(call: Callable[[], object]) -> None:
 def is_gone(request: MPI.Request) -> bool:
     """Return whether MPI has let go of a request of a dead execution.
 
+    It is freed once the library has really done with it, and not before: Open MPI
+    gives up a message of a revoked communicator when it is tested, and ends the
+    job when that message is through after all ("Send error after request freed").
+
     Parameters
     ----------
     request : MPI.Request
-        Tested; an error of the library means that it is gone.
+        An error of the library means that it is gone.
 
     Returns
     -------
@@ -49,9 +58,25 @@ def is_gone(request: MPI.Request) -> bool:
         True once its buffer is free.
     """
     try:
-        return bool(request.Test())
+        return bool(request.Get_status() and request.Test())
     except MPI.Exception:
         return True
+
+
+def is_over(request: MPI.Request) -> bool:
+    """Test a request of a live execution; where ranks may die, as `is_gone` does.
+
+    Parameters
+    ----------
+    request : MPI.Request
+        Freed once it is over.
+
+    Returns
+    -------
+    bool
+        Whether it is; an error of the library is raised.
+    """
+    return bool((not _CAREFUL or request.Get_status()) and request.Test())
 
 
 def test_some(requests: list[MPI.Request]) -> list[int]:
@@ -67,6 +92,8 @@ def test_some(requests: list[MPI.Request]) -> list[int]:
     list of int
         Places in the list.
     """
+    if _CAREFUL:
+        return [place for place, request in enumerate(requests) if is_over(request)]
     statuses = [MPI.Status() for _ in requests]
     try:
         return MPI.Request.Testsome(requests, statuses) or []

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import choose, context, interpreter, native, readers, reductions
@@ -20,22 +18,19 @@ from closeranks.collectives.context import AUTO
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution, Identity
-from closeranks.collectives.explain import Explanation, explain
+from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import explained
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
 from closeranks.collectives.persistent import Persistent
-from closeranks.collectives.problem import OPERATIONS, REDUCING
 from closeranks.collectives.rehearsal import rehearse
 from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
-from closeranks.comms.element import element
 from closeranks.comms.wait import Deadline
-from closeranks.comms.widened import HALVES
 from closeranks.errors import Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -82,12 +77,24 @@ class Service:
         chooser: Chooser,
         shortcuts: Shortcuts,
     ) -> None:
-        self.plain, self.family, self.chooser = plain, family, chooser
+        self.family, self.counters = family, Counters()
+        self._open_world = open_world
+        self._take(plain, chooser, shortcuts)
+
+    def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
+        self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size = plain.rank, plain.size
-        self.shortcuts, self.counters = shortcuts, Counters()
         self._nears = Nears(lambda: self.world)
-        self._open_world, self._shut = open_world, False
-        family.admit(shortcuts)
+        self._shut = ""
+        self.family.admit(shortcuts)
+
+    def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
+        """Serve what has taken the communicator's place; keep nothing bound.  Local."""
+        self.shut()
+        self.counters.add(self.shortcuts.calls())
+        for bound in ("world", "bindings", "relay"):
+            self.__dict__.pop(bound, None)
+        self._take(plain, chooser, shortcuts)
 
     @cached_property
     def world(self) -> World:
@@ -108,18 +115,23 @@ class Service:
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
         if self._shut:
-            raise Revoked(operation, problem="the communicator is closed",
-                          remedy="call it inside the with block")  # fmt: skip
-        if not self.family.check:
-            return self._read(operation, arguments)
-        return self._compared(operation, form, algorithm, arguments)
+            raise Revoked(operation, problem=self._shut, remedy="make a new one")
+        if self.family.left:
+            raise Revoked(operation, problem="an attempt has failed and was left, not repeated",
+                          remedy="leave the with block by its end")  # fmt: skip
+        compare = self.family.check
+        demand = (self._compared(operation, form, algorithm, arguments) if compare
+                  else self._read(operation, arguments))  # fmt: skip
+        if self.family.attempt is not None:
+            self.family.attempt.keep(demand)
+        return demand
 
     def _read(self, operation: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments; sums of half precision travel as a ``using`` block says."""
-        wide = self._wire() is not None
+        wide = self.wire() is not None
         return readers.read(operation, self.rank, self.size, arguments, wide=wide)
 
-    def _wire(self) -> str | None:
+    def wire(self) -> str | None:
         """Give the type in which half-precision sums travel, None for their own."""
         options = context.active(self.family)
         return None if options is None else options.wire
@@ -132,7 +144,7 @@ class Service:
         problem: UsageError | None = None
         try:
             demand = self._read(operation, arguments)
-            wanted = self._wanted(operation, algorithm)
+            wanted = self.wanted(operation, algorithm)
             said = described(demand, wanted, form)
         except UsageError as error:
             problem, said = error, f"a call that is wrong: {error}"
@@ -162,7 +174,7 @@ class Service:
         serve = partial(self.serve, algorithm, again)
         if not self.family.devices:
             return serve(demand)
-        wanted, timed = self._wanted(operation, algorithm), self.deadline() is not None
+        wanted, timed = self.wanted(operation, algorithm), self.deadline() is not None
         return self.relay.serve(demand, wanted, serve, timed=timed)
 
     def explained(self, operation: str, error: MPI.Exception) -> Exception:
@@ -220,21 +232,25 @@ class Service:
         self.counters.count(operation, name)
         if demand.on_device:
             self.counters.device[WHOLE] += 1
-        return self.request(demand, name)
+        request = self.request(demand, name)
+        if self.family.attempt is not None:
+            self.family.attempt.follow(request)
+        return request
 
     def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
         """Make a persistent operation."""
         demand = self.read(operation, "_init", algorithm, arguments)
         demand.background = True
         untimed = self.deadline() is None and not self.family.devices
-        if untimed and not demand.planned and self._wanted(operation, algorithm) == AUTO:
+        if untimed and not demand.planned and self.wanted(operation, algorithm) == AUTO:
             rehearse(self, demand, self.chooser.settled(choose.kind_of(demand)))
         name, _ = self.decide(demand, algorithm, "_init")
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
+        call = (algorithm, *arguments)
         if name == SHARED and is_brief(self, demand, self.chooser.settled(choose.kind_of(demand))):
-            return self.world.own(NearPersistent(self, demand))
-        return self.world.own(Persistent(self, demand, name))
+            return self.world.own(NearPersistent(self, demand, call))
+        return self.world.own(Persistent(self, demand, name, call))
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
@@ -270,28 +286,12 @@ class Service:
             else:
                 self.bindings.tie(bound, demand)
             identity = Identity(self.world.epoch, self.world.sequence())
-            execution = interpreter.execution(bound, identity, deadline=deadline)
+            execution = self._execution(bound, identity, deadline)
         engine().start(execution, background=background and self.family.threaded)
         return execution
 
-    def explain(self, operation: str, nbytes: int, dtype: np.dtype[Any]) -> Explanation:
-        """Say which algorithm a call would use; see `Communicator.explain`."""
-        if operation not in OPERATIONS:
-            raise UsageError("explain", f"no operation {operation!r}",
-                             f"one of {', '.join(OPERATIONS)}")  # fmt: skip
-        reduces = operation in REDUCING
-        wire = self._wire() if reduces and dtype.name in HALVES else None
-        travels = dtype if wire is None else np.dtype(wire)
-        sent = nbytes * travels.itemsize // dtype.itemsize
-        library_can = not reduces or element(None, travels, operation).datatype is not None
-        size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
-        call = choose.Call(operation, size, True, library_can)
-        asked = self._wanted(operation, AUTO)
-        wanted = self.family.tuning.name(operation, sent) if asked == AUTO else asked
-        found = explain(self.chooser, call, sent, dtype.name if reduces else "", forced=wanted)
-        name = found.algorithm
-        way = self.relay.way(operation, sent, asked, name) if self.family.devices else ""
-        return replace(found, nbytes=nbytes, wire=wire or "", device=way)
+    def _execution(self, bound: Bound, identity: Identity, deadline: Deadline | None) -> Execution:
+        return interpreter.execution(bound, identity, deadline=deadline)
 
     def forget(self, operation: Persistent) -> None:
         """Drop a persistent operation that was closed.  Local."""
@@ -301,10 +301,10 @@ class Service:
         """Give the counters as they stand.  Local."""
         return self.counters.freeze(self.shortcuts.calls())
 
-    def shut(self) -> None:
+    def shut(self, why: str = "the communicator is closed") -> None:
         """Serve no more calls; let go of the callers' memory.  Local."""
-        self._shut = True
-        self.shortcuts.allow(False)
+        self._shut = why
+        self.family.dismiss(self.shortcuts)
         if "bindings" in self.__dict__:
             self.bindings.clear()
 
@@ -325,12 +325,12 @@ class Service:
         trial : Trial or None
             Takes the time of this call, where it is a trial.
         """
-        wanted = self._wanted(demand.operation, algorithm)
+        wanted = self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None
         return self._choose(demand, form)
 
-    def _wanted(self, operation: str, algorithm: str) -> str:
+    def wanted(self, operation: str, algorithm: str) -> str:
         """Give the algorithm that the call or a ``using`` block asks for."""
         if algorithm != AUTO:
             return context.known_name(operation, algorithm, operation)

@@ -24,7 +24,7 @@ from closeranks.collectives.choose import NATIVE, SHARED
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.known_sizes import KnownSizes, empty_table, row_of
 from closeranks.collectives.shortcut_record import Record, is_readable, record_of
-from closeranks.collectives.shortcut_words import CODE
+from closeranks.collectives.shortcut_words import CODE, KEPT
 from closeranks.comms import code_store
 from closeranks.comms.builtin import FAST, KEYWORDS, builtin
 
@@ -90,6 +90,8 @@ RULES: Final[dict[str, Rule]] = {
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
 }
+#: Operations that leave alone what a call in place reads.
+_READING: Final = {"barrier", "bcast", "scatter", "scatterv"}
 #: So many of what `Shortcuts.quick` makes are kept: each has a table of its own.
 _MOST_QUICK: Final = 32
 
@@ -120,7 +122,8 @@ class Shortcuts:
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
-        self._allowed = False
+        self._records: dict[str, Record] = {}
+        self._allowed = self._keeps = False
         self.probes: dict[str, Callable[..., object]] = {}
 
     def asked_for(self, algorithm: str) -> Shortcuts | None:
@@ -144,6 +147,7 @@ class Shortcuts:
             assert member is not None, "who calls holds the communicator"
             asked = self._asked[algorithm] = Shortcuts(member, replaces=False)
             asked.allow(self._allowed)
+            asked.keep(self._keeps)
         return self._asked.get(algorithm)
 
     def is_known(self, operation: str, nbytes: int | None) -> bool:
@@ -242,12 +246,27 @@ class Shortcuts:
         self._methods.clear()
         self.probes.clear()
 
+    def keep(self, keeps: bool) -> None:
+        """Send calls the long way, or not, that overwrite what they were given.  Local."""
+        self._keeps = keeps
+        for asked in self._asked.values():
+            asked.keep(keeps)
+        for operation in self._records:
+            self._mark(operation)
+
+    def _mark(self, operation: str) -> None:
+        """Tell machine code which argument it has to look at."""
+        overwrites = operation not in _READING
+        self._records[operation][0][KEPT] = 0 if self._keeps and overwrites else -1
+
     def _install(self, operation: str) -> None:
         """Replace a method where that may be, unless a derived class has its own."""
         member, method = self._member(), operation.capitalize()
         if not self._allowed or operation in self.probes or member is None or not _is_possible():
             return
         record = record_of(member, RULES[operation], self._known[operation].open())
+        self._records[operation] = record
+        self._mark(operation)
         self.probes[operation] = _builtin(member, method, _not_known, record)
         ours = getattr(type(member), method)
         if self._replaces and ours.__module__.startswith("closeranks.collectives."):

@@ -46,6 +46,7 @@ from closeranks.collectives.shortcut_words import (
     IN_PLACE,
     INCREF,
     ITEMS,
+    KEPT,
     KNOWN,
     MATCHES,
     MEMBERS,
@@ -263,6 +264,16 @@ def run(record: int, entry: int) -> int:
 
 
 @_compiled
+def is_kept(record: int, args: int, nargs: int) -> bool:
+    """Tell whether what a call overwrites has to be kept first."""
+    at = place(record, KEPT)
+    if at < 0 or at >= nargs:
+        return False
+    given = word(args + 8 * at)
+    return given == place(record, IN_PLACE) or given == place(record, NONE)
+
+
+@_compiled
 def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     """Do what a known call does: call the library, or a kernel; else call the method.
 
@@ -270,7 +281,7 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     tuple (library's method, ours, record).
     """
     record = word(word(itself + ITEMS + 16) + DATA)
-    at = looked_up(record, args, nargs, names)
+    at = -1 if is_kept(record, args, nargs) else looked_up(record, args, nargs, names)
     entry = 0 if at < 0 else place(at, ROW_ENTRY)
     if at >= 0 and entry == 0 and on_host(record, args, nargs):
         result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)

@@ -68,6 +68,7 @@ def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int6
     record[code.MEMBERS], record[code.PLACE] = member.size, member.rank
     record[code.SIZED : code.KNOWN] = list(rule)
     record[code.KNOWN] = table.ctypes.data
+    record[code.KEPT] = -1
     return record, table
 
 

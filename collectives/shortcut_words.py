@@ -27,7 +27,10 @@ MEMBERS, PLACE = range(22, 24)
 SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL, BUFFERS = range(24, 34)
 #: Address of the known sizes, `SLOTS` rows of them.
 KNOWN: Final = 34
-RECORD: Final = 35
+#: The argument that goes the long way where it is `IN_PLACE`, because somebody has to keep
+#: what its buffer holds; -1 while nobody has to.
+KEPT: Final = 35
+RECORD: Final = 36
 SLOTS: Final = 256
 
 #: Columns of a row: the size, -1 where there is none; its calls that were the library's;

@@ -109,5 +109,4 @@ def seats(problem: Problem, rank: int) -> tuple[list[int], int]:
     """
     if problem.operation in REDUCING and not problem.commutative:
         return list(range(problem.size)), rank
-    order = problem.order
-    return order.tolist(), int(np.flatnonzero(order == rank)[0])
+    return problem.members, int(np.flatnonzero(problem.order == rank)[0])

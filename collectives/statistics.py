@@ -68,6 +68,11 @@ class Counters:
         self.algorithms.setdefault(operation, Counter())[algorithm] += 1
         self.seconds[operation] += seconds  # type: ignore[assignment]
 
+    def add(self, calls: Mapping[tuple[str, str], int]) -> None:
+        """Count calls, by operation and algorithm."""
+        for (operation, algorithm), number in calls.items():
+            self.algorithms.setdefault(operation, Counter())[algorithm] += number
+
     def tally(self, operation: str, algorithm: str) -> list[int]:
         """Return a list whose one number counts as calls; whoever asks counts it up."""
         return self._tallies.setdefault((operation, algorithm), [0])

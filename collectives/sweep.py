@@ -22,7 +22,16 @@ from numba.core import types
 from numpy.typing import NDArray
 
 from closeranks.collectives import sweep_words as at
-from closeranks.collectives.sweep_calls import call0, call1, call3, call5, call7, seconds, word
+from closeranks.collectives.sweep_calls import (
+    ask3,
+    call0,
+    call1,
+    call3,
+    call5,
+    call7,
+    seconds,
+    word,
+)
 from closeranks.comms.atomics import array_at, ints_at, table_at
 
 Numbers = NDArray[np.int64]
@@ -159,6 +168,28 @@ def start(
 
 
 @_compiled
+def inquire(state: Numbers, flights: Numbers, requests: Any, counts: NDArray[np.int32]) -> bool:
+    """Look at all requests once, and touch none that is not through."""
+    arrived, kept, code = 0, 0, np.int32(0)
+    for place in range(state[at.N_REQUESTS]):
+        request, owner = requests[at.FIRST + place], flights[at.OWNERS, place]
+        counts[0] = 0
+        if code == 0:
+            code = ask3(state[at.INQUIRE], request, state[at.COUNTS], state[at.STATUSES])
+        if code == 0 and counts[0] != 0:
+            here = state[at.REQUESTS] + place * requests.itemsize
+            code = ask3(state[at.RELEASE], here, state[at.COUNTS], state[at.STATUSES])
+            flights[at.ARRIVED, arrived] = owner
+            arrived += 1
+        else:
+            requests[at.FIRST + kept] = request
+            flights[at.OWNERS, kept] = owner
+            kept += 1
+    state[at.N_REQUESTS], state[at.N_ARRIVED], state[at.CODE] = kept, arrived, code
+    return bool(code == 0)
+
+
+@_compiled
 def test(state: Numbers, flights: Numbers, requests: Any, counts: NDArray[np.int32]) -> bool:
     """Look at all requests once; False if MPI says that one failed."""
     n = state[at.N_REQUESTS]
@@ -166,6 +197,8 @@ def test(state: Numbers, flights: Numbers, requests: Any, counts: NDArray[np.int
     state[at.CURSOR] = 0
     if n == 0:
         return True
+    if state[at.INQUIRE] != 0:
+        return inquire(state, flights, requests, counts)
     counts[0] = 0
     code = call5(
         state[at.TESTSOME], np.int32(n), state[at.REQUESTS], state[at.COUNTS], state[at.COUNTS] + 4,

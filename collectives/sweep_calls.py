@@ -50,6 +50,12 @@ def _call3(typing: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
     return types.int64(function, a, b, c), _calling(types.int64)
 
 
+def _ask3(typing: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
+    """``int function(a, b, c)``."""
+    del typing
+    return types.int32(function, a, b, c), _calling(types.int32)
+
+
 def _call5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
     """``int function(a, ..., e)``."""
     del typing
@@ -80,6 +86,7 @@ seconds: Final[Any] = intrinsic(_seconds)
 call0: Final[Any] = intrinsic(_call0)
 call1: Final[Any] = intrinsic(_call1)
 call3: Final[Any] = intrinsic(_call3)
+ask3: Final[Any] = intrinsic(_ask3)
 call5: Final[Any] = intrinsic(_call5)
 call7: Final[Any] = intrinsic(_call7)
 word: Final[Any] = intrinsic(_word)

@@ -16,7 +16,10 @@ PATIENCE_NS, SPIN_NS, PAUSE_US, WANTED = range(13, 17)
 ISEND, IRECV, TESTSOME, MEMMOVE, YIELD, SLEEP, CLOCK, COMBINE = range(17, 25)
 REQUESTS, COUNTS, STATUSES = range(25, 28)
 #: When the wait for messages began, in microseconds of the clock; 0 if nobody has waited.
-SINCE, STATES = range(28, 30)
+SINCE = 28
+#: Addresses of MPI_Request_get_status and MPI_Test where ranks may die, else 0: there no
+#: message may be given up before it is through, see `closeranks.collectives.quiet`.
+INQUIRE, RELEASE, STATES = range(29, 32)
 
 #: Columns of ``rows``, one row a step.  A message: its address, its length, that of a piece.
 WAY, PEER, SLOT, OPTIONAL, NEXT, N_NEXT, ADDRESS, NBYTES, PIECE = range(9)

@@ -16,28 +16,28 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from closeranks.collectives.execute import SLOT_BITS
-from closeranks.collectives.failure import dead_of, lost
+from closeranks.collectives import tags
+from closeranks.collectives.attendance import Attendance
+from closeranks.collectives.failure import dead_of, late, lost
 from closeranks.comms import code_store, ulfm
 from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.topology import Topology
+from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import settle
-from closeranks.errors import Unavailable
+from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from closeranks.collectives.node_memory import NodeMemory
-    from closeranks.errors import PeerLost, Revoked
+    from closeranks.errors import PeerError
 
 #: Place of the word that says that compiled code is on disk; the abort word is the first.
 _COMPILED: Final = 8
 #: Seconds between two looks for ranks that have died.
 _LOOK_S: Final = 1e-3
-#: Least number of executions that may be in flight in a world.
-_LEAST_WINDOW: Final = 2
 
 
 class Lane(NamedTuple):
@@ -83,6 +83,9 @@ class World:
         Where its ranks sit; ``topology.size == comm.size``.
     seats : tuple of int, optional
         Rank -> rank in the first world; the ranks themselves if not given.
+    whole : World, optional
+        That of the communicator this one was derived from, which hears of deaths
+        outside of it; itself if not given.
 
     Attributes
     ----------
@@ -121,40 +124,85 @@ class World:
         topology: Topology,
         *,
         seats: tuple[int, ...] | None = None,
+        whole: World | None = None,
     ) -> None:
-        from mpi4py import MPI
 
+        self._whole = self if whole is None else whole
         self.epoch, self.comm, self.topology = epoch, comm, topology
         self.seats = tuple(range(comm.size)) if seats is None else seats
         self._hears, self._look_at_s = ulfm.is_on(), 0.0
         self._dead: tuple[int, ...] | None = None
         self.rank, self.size = comm.rank, comm.size
-        self.window = _window()
+        self.window = tags.window()
         self.compiled: bool | None = None
         self._marked = False
         self._closed = False
         self._owned: list[Any] = []
+        self._born_s = time.monotonic()
         self._numbers = np.zeros(1, np.int64)
         self._sequence = self._numbers.data
         self.sequence_at = self._numbers.ctypes.data
         self._entered: dict[int, None] = {}
         self._lanes: dict[tuple[int, ...], Lane] = {}
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
-        self.traffic: MPI.Intracomm = self.own(comm.Dup())
-        self.traffic.Set_errhandler(MPI.ERRORS_RETURN)
-        node = comm.Split_type(MPI.COMM_TYPE_SHARED)
-        assert isinstance(node, MPI.Intracomm)
-        self.node = self.own(node)
+        self._word = memoryview(bytearray(128)).cast("q")
+        self._divide()
+        self.attendance = self.own(
+            Attendance(self.traffic, tags.roll_call(self.window), self.revoke)
+        )
+        self.groups = self.own(Groups(comm, topology))
+        try:
+            self._meet()
+        except Exception:
+            self.revoke()  # others may wait for this rank on any of its communicators
+            raise
+
+    def _divide(self) -> None:
+        """Make the communicators that every world has; all ranks have them, or none."""
+        from mpi4py import MPI
+
+        problem: MPI.Exception | None = None
+        try:
+            self.traffic: MPI.Intracomm = self.own(self.comm.Dup())
+            self.traffic.Set_errhandler(MPI.ERRORS_RETURN)
+            node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
+            assert isinstance(node, MPI.Intracomm)
+            self.node: MPI.Intracomm = self.own(node)
+        except MPI.Exception as error:
+            problem = error
+            ulfm.revoke(self.comm)
+        if self._hears and not ulfm.agree(self.comm, int(problem is None))[0]:
+            raise problem or Revoked("init")
+        if problem is not None:
+            raise problem
+
+    def _meet(self) -> None:
+        """Find out what the ranks of this node can do; collective over them."""
+        from mpi4py import MPI
+
         settle(self.node.size, cores_of(self.node))
         self.kernels = bool(self.node.allreduce(code_store.is_possible(), MPI.LAND))
-        self.groups = self.own(Groups(comm, topology))
         file: SharedFile = self.own(share(self.node, 128))
         self._word = file.array.data.cast("q")
         self._word_at = file.array.ctypes.data
 
+    def drop(self) -> None:
+        """Let go of a world that was made in vain; all ranks know.  Local."""
+        self._marked = True
+        self.close()
+
     def __repr__(self) -> str:
         state = "closed" if self._closed else "revoked" if self.revoked else "open"
         return f"<World {self.epoch}: rank {self.rank} of {self.size}, {state}>"
+
+    def arm(self) -> None:
+        """Be ready for deadlines: make now what no deadline ends at first use.
+
+        Collective, harmless twice.
+        """
+        self.attendance.open()
+        if self.kernels and self.node.size > 1:
+            self.memory(self.node_ranks)
 
     def lane(self, members: tuple[int, ...]) -> Lane:
         """Return where native collectives of ``members`` run, in their order.
@@ -172,11 +220,7 @@ class World:
     @cached_property
     def node_ranks(self) -> tuple[int, ...]:
         """Ranks that share memory with this one, itself among them, ascending."""
-        here, all_ranks = self.node.Get_group(), self.comm.Get_group()
-        ranks = here.Translate_ranks(None, all_ranks)
-        here.Free()
-        all_ranks.Free()
-        return tuple(sorted(ranks))
+        return tuple(sorted(ranks_in(self.node, self.comm)))
 
     @property
     def node_memory(self) -> NodeMemory:
@@ -240,6 +284,7 @@ class World:
             As given.
         """
         self._owned.append(resource)
+        self._born_s = time.monotonic()
         return resource
 
     def disown(self, resource: Resource | MPI.Comm) -> None:
@@ -252,19 +297,31 @@ class World:
         return self._marked or self._word[0] != 0
 
     def check(self, operation: str) -> None:
-        """Raise `PeerLost` or `Revoked` if this world is of no use any more.  Local."""
+        """Raise `PeerError` if this world is of no use any more.  Local."""
         if self._marked or self._word[0]:
-            raise self.verdict(operation)
+            raise Revoked(operation) if self.attendance.told else self.verdict(operation)
 
-    def verdict(self, operation: str) -> PeerLost | Revoked:
-        """Say what has ended this world: who has died, or that others gave it up.
+    def verdict(self, operation: str, phase: str = "") -> PeerError:
+        """Say what has ended this world, and an operation in that phase.  Local."""
+        news = self.attendance.news()
+        if news is not None:
+            return late(operation, news, phase)
+        return lost(operation, self._whole.seats_lost(), self.seats)
+
+    def seats_lost(self) -> tuple[int, ...]:
+        """Say who has died, once this world has been given up.
 
         Local.  The library is asked once: news may take a moment, see
         `closeranks.collectives.failure.dead_of`.
+
+        Returns
+        -------
+        tuple of int
+            Seats, ascending; empty where nobody has died, or nobody can tell.
         """
         if self._dead is None:
             self._dead = dead_of(self.traffic) if self._hears else ()
-        return lost(operation, self._dead, [self.seats[rank] for rank in self._dead])
+        return tuple(self.seats[rank] for rank in self._dead)
 
     def look(self) -> None:
         """Ask the library now and then who has died; if anybody has, give this world up.
@@ -294,9 +351,9 @@ class World:
             if revoke is not None:
                 revoke()
             elif hasattr(resource, "Revoke"):
-                ulfm.revoke(resource)
+                ulfm.revoke(resource, self._born_s)
         if self._hears:
-            ulfm.revoke(self.comm)
+            ulfm.revoke(self.comm, self._born_s)
 
     @property
     def has_compiled(self) -> bool:
@@ -326,7 +383,7 @@ class World:
 
     def first_tag(self, sequence: int) -> int:
         """Return the tag of slot 0 of execution ``sequence``."""
-        return (sequence % self.window) << SLOT_BITS
+        return tags.first(sequence, self.window)
 
     def entered(self, sequence: int) -> None:
         """Note that an execution is in flight; in the order of their numbers."""
@@ -340,17 +397,3 @@ class World:
         """Whether no undrained execution could share tags with ``sequence``."""
         oldest = next(iter(self._entered), sequence)
         return sequence - oldest < self.window
-
-
-def _window() -> int:
-    """Count the executions whose tags the library can tell apart."""
-    from mpi4py import MPI
-
-    upper = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI has it on no other communicator
-    assert isinstance(upper, int)
-    window = (upper + 1) >> SLOT_BITS
-    if window < _LEAST_WINDOW:
-        raise Unavailable(
-            f"MPI with tags up to {upper}", f"needs {(_LEAST_WINDOW << SLOT_BITS) - 1} at least"
-        )
-    return window

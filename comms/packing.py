@@ -41,9 +41,15 @@ _LONGEST: Final = 64
 #: A run of so many bytes is copied in halves, which no line splits where arrays start at
 #: multiples of 16 bytes: whole it took up to a third longer.
 _HALVED: Final = 32
-#: From here on all runs meet in few sets of the first cache: memcpy then does better
-#: than loops that have many runs on their way.
+#: Runs a multiple of this apart meet in one set of the first cache: memcpy then does
+#: better than loops that have many runs on their way.
 _PAGE: Final = 4096
+#: So far apart, the slower loops of NumPy and of the library do better still: what is
+#: read meets in few sets of the second cache, what is written waits for its line.
+_READ_APART: Final = 4 * _PAGE
+_WRITTEN_APART: Final = _PAGE // 2
+#: Fewer runs do not fill a set.
+_MANY: Final = 16
 #: Longest word that is gathered in fours, bytes.
 _WORD: Final = 8
 
@@ -222,15 +228,27 @@ def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
 @lru_cache(maxsize=1024)
 def _gathering(block: Block) -> Copier | None:
     """Choose how to pack a block; None if not by compiled loops."""
-    return _way(block, [(count, near, far) for count, near, far in _both(block)])
+    if _collides(block, _READ_APART):
+        return None
+    return _way(block, _both(block), _ahead(block))
 
 
 @lru_cache(maxsize=1024)
 def _scattering(block: Block) -> Copier | None:
     """Choose how to unpack a block; None if not by compiled loops."""
-    if not block.disjoint:
+    if not block.disjoint or _collides(block, _WRITTEN_APART):
         return None
-    return _way(block, [(count, far, near) for count, near, far in _both(block)])
+    # Nobody waits for a word that is written: to fetch its line ahead took up to a
+    # quarter longer.
+    ahead = _ahead(block) if block.run > _WORD else 0
+    return _way(block, [(count, far, near) for count, near, far in _both(block)], ahead)
+
+
+def _collides(block: Block, distance: int) -> bool:
+    """Whether runs longer than most elements, yet short, meet in few sets of a cache."""
+    if not (_WORD <= block.run <= _FAR and block.counts and block.counts[-1] >= _MANY):
+        return False
+    return block.strides[-1] % distance == 0
 
 
 def _both(block: Block) -> list[tuple[int, int, int]]:
@@ -242,14 +260,14 @@ def _both(block: Block) -> list[tuple[int, int, int]]:
     return found[::-1]
 
 
-def _way(block: Block, loops: list[tuple[int, int, int]]) -> Copier | None:
+def _way(block: Block, loops: list[tuple[int, int, int]], ahead: int) -> Copier | None:
     """Choose the loop for a block and write its plan."""
     if block.nbytes < LEAST or len(loops) > _LOOPS:
         return None
     if not _arrays_are_known() or not code_store.is_possible():
         return None
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
-    numbers = [block.run, _ahead(block), *(number for loop in padded for number in loop)]
+    numbers = [block.run, ahead, *(number for loop in padded for number in loop)]
     plan = np.array(numbers, np.int64)
     stride = block.strides[-1] if loops else 0
     return copier_at(
@@ -259,7 +277,7 @@ def _way(block: Block, loops: list[tuple[int, int, int]]) -> Copier | None:
 
 def _loop(run: int, stride: int) -> str:
     """Name the loops over runs that lie so far apart in the innermost one."""
-    if run > _LONGEST or (run > _WORD and abs(stride) >= _PAGE):
+    if run > _LONGEST or (run > _WORD and stride and stride % _PAGE == 0):
         return "long"
     return f"short{(run - (run == _HALVED)).bit_length() - 1}"
 

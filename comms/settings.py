@@ -19,6 +19,8 @@ SETTINGS: Mapping[str, str] = {
     "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
     "TUNING": "path of a table of algorithms, or of one that closeranks tune wrote",
     "CODE": "folder where compiled code is kept; default: closeranks in the user's caches",
+    "FAULTS": "what goes wrong on purpose, see closeranks.collectives.injection",
+    "SPARES": "how many of the last ranks wait to replace others",
     "RUN": "name of this run, where no SLURM job names it",
     "SITE": "name of the site this node stands in",
     "NIC": "network interface of this process",

@@ -6,12 +6,19 @@ Open MPI does where it was started with ``--with-ft ulfm``, as ``closeranks run
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+#: How long a communicator may be in the making on other ranks, seconds.
+_YOUNG_S: Final = 0.05
 
 
 def is_on(environ: Mapping[str, str] | None = None) -> bool:
@@ -92,36 +99,133 @@ def is_revoked(comm: MPI.Intracomm) -> bool:
         return False
 
 
-def revoke(comm: MPI.Comm) -> None:
+def revoke(comm: MPI.Comm, born_s: float = 0.0) -> None:
     """Revoke a communicator where the library can; elsewhere nothing happens.
+
+    A rank of Open MPI 5 that is still making a communicator crashes when it hears
+    that another one, which has made it, revokes it.  So what is young is revoked
+    a moment later.
 
     Parameters
     ----------
     comm : MPI.Comm
         Every call on it ends with an error, on all its ranks.
+    born_s : float
+        When it was made here, by `time.monotonic`.
     """
     from mpi4py import MPI
 
+    young_s = born_s + _YOUNG_S - time.monotonic()
+    if young_s > 0 and is_on():
+        time.sleep(young_s)
     try:
         comm.Revoke()
     except (MPI.Exception, NotImplementedError):
         return
 
 
-def speaks_of_failure(error: BaseException) -> bool:
+def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
+    """Agree on flags among the ranks that live.  Collective, revoked or not.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks.
+    flags : int
+        Bits.
+
+    Returns
+    -------
+    agreed : int
+        The bits that every survivor has set; the same on all of them.
+    died : bool
+        Whether ranks have died that an agreement on this communicator has not
+        spoken of yet; the same on all survivors.
+    """
+    from mpi4py import MPI
+
+    died = False
+    while True:
+        try:
+            return comm.Agree(flags), died
+        except MPI.Exception as error:
+            if error.Get_error_class() != MPI.ERR_PROC_FAILED:
+                raise
+            died = True
+            comm.Ack_failed()
+
+
+def shrink(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Make a communicator of the ranks that live.  Collective, revoked or not.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks.
+
+    Returns
+    -------
+    MPI.Intracomm
+        Its ranks in the same order, without those that had died.
+    """
+    from mpi4py import MPI
+
+    made = comm.Shrink()
+    assert isinstance(made, MPI.Intracomm)
+    made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made
+
+
+class _Exit:
+    """How this process ends."""
+
+    leaves = False
+
+
+def leave() -> None:
+    """Let the end of this process count as a death, however it ends.
+
+    Local.  For a rank that gives up: who ends by MPI_Finalize is awaited for ever
+    by those who agree or shrink.
+    """
+    _Exit.leaves = is_on()
+
+
+def _end() -> None:
+    """End without MPI_Finalize, which comes after this."""
+    if not _Exit.leaves:
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
+
+
+atexit.register(_end)
+
+
+def speaks_of_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     """Tell whether an error says that ranks died or a communicator was revoked.
+
+    Local.  Collectives of Open MPI 5 may say "other" of a rank that has died; then
+    it counts what the library itself knows of the communicator.
 
     Parameters
     ----------
     error : BaseException
         Any.
+    comm : MPI.Intracomm
+        Whose ranks were spoken to.
 
     Returns
     -------
     bool
-        Whether it is one of ULFM's classes.
+        Whether peers are to blame.
     """
     from mpi4py import MPI
 
-    classes = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
-    return isinstance(error, MPI.Exception) and error.Get_error_class() in classes
+    if not isinstance(error, MPI.Exception):
+        return False
+    said = error.Get_error_class()
+    if said in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED):
+        return True
+    return said == MPI.ERR_OTHER and is_on() and (is_revoked(comm) or bool(failed(comm)))

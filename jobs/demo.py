@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -13,6 +17,7 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms import ulfm
 from closeranks.errors import Error
 from closeranks.jobs import digits, program
 from closeranks.jobs.launch import launch_all
@@ -22,8 +27,10 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
 
 Array = NDArray[Any]
-#: Adds an array up over all ranks, in place.
-Sum = Callable[[Array], None]
+#: Makes what one rank of so many has to add.
+Make = Callable[[int, int], Array]
+#: Adds up what all ranks make.
+Sum = Callable[[Make], Array]
 BATCH, RATE, MOMENTUM = 60, 0.2, 0.9
 #: How far the weights of N ranks may be from those of one rank.
 TOLERANCE = 1e-5
@@ -34,52 +41,96 @@ TOLERANCE = 1e-5
 @click.option("--epochs", type=click.IntRange(1), default=12, help="Passes over the data.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="Write the figures here.")
 def demo(ranks: int, epochs: int, report: Path | None) -> None:
-    """Train a small network on handwritten digits, data-parallel over N ranks."""
+    """Train a small network on handwritten digits, data-parallel over N ranks.
+
+    In the second act, with Open MPI, one of the ranks kills itself half-way; the
+    others go on and must come to the same weights.
+    """
     if program.inside_a_job():
         _train_here(epochs, report)
         return
-    words = ["closeranks", "demo", "--epochs", str(epochs)]
+    here = Path.cwd()  # which other nodes see, too, if the first rank is there
+    with tempfile.TemporaryDirectory(dir=here if os.access(here, os.W_OK) else None) as folder:
+        figures = []
+        for act, faults in enumerate((False, True)):
+            path = Path(folder) / f"{act}.json"
+            words = ("closeranks", "demo", "--epochs", str(epochs), "--json", str(path))
+            python = (sys.executable, "-m", *words)
+            launch = prepare(ranks, python)
+            if faults and (launch.launcher.kind != "openmpi" or ranks == 1):
+                click.echo("no second act, in which a rank dies: it takes two, and Open MPI")
+                break
+            if faults:
+                click.echo("\nsecond act: the last rank kills itself half-way")
+                launch = prepare(ranks, python, faults=True)
+            status = launch_all(launch, program.resolve(python))
+            # A launcher's status counts the dead, or not: what the survivors wrote tells.
+            if not path.exists() or (status and not faults):
+                raise SystemExit(status or 1)
+            figures += json.loads(path.read_text())
     if report:
-        words += ["--json", str(report.resolve())]
-    python = (sys.executable, "-m", *words)
-    raise SystemExit(launch_all(prepare(ranks, python), program.resolve(python)))
+        report.write_text(json.dumps(figures, indent=1))
 
 
 def _train_here(epochs: int, report: Path | None) -> None:
-    """Train as one rank of the job."""
+    """Train as one rank of the job; where ranks may die, one does."""
     import closeranks
 
-    with closeranks.init() as comm:
+    survives = ulfm.is_on()
+    with closeranks.init(on_failure="shrink" if survives else "raise") as comm:
         _say(comm, str(comm.hierarchy))
-        figures = _train(comm, epochs)
+        figures = _train(comm, epochs, _over_survivors if survives else _over_ranks)
         if report and comm.rank == 0:
             report.write_text(json.dumps([figures], indent=1))
 
 
-def _train(comm: Communicator, epochs: int) -> dict[str, object]:
+def _over_ranks(comm: Communicator, make: Make) -> Array:
+    """Add up over the ranks."""
+    from mpi4py import MPI
+
+    message = make(comm.rank, comm.size)
+    comm.Allreduce(MPI.IN_PLACE, message)
+    return message
+
+
+def _over_survivors(comm: Communicator, make: Make) -> Array:
+    """Add up over those who are left, again if somebody dies meanwhile."""
+    for attempt in comm.attempts():
+        with attempt:
+            message = _over_ranks(comm, make)
+    return message
+
+
+def _train(
+    comm: Communicator, epochs: int, add_up: Callable[[Communicator, Make], Array]
+) -> dict[str, object]:
     xp = _namespace()
     data, network = digits.load(xp), digits.Network(xp)
-
-    def over_ranks(array: Array) -> None:
-        from mpi4py import MPI
-
-        comm.Allreduce(MPI.IN_PLACE, array)
+    began_with, dies = comm.size, add_up is _over_survivors and comm.rank == comm.size - 1
 
     def progress(epoch: int, loss: float) -> None:
         accuracy = network.accuracy(data.train_x, data.train_y)
-        _say(comm, f"epoch {epoch + 1:2d}/{epochs}  loss {loss:.4f}  training {accuracy:.3f}")
+        ranks = f"  {comm.size} ranks" if comm.size != began_with else ""
+        _say(
+            comm, f"epoch {epoch + 1:2d}/{epochs}  loss {loss:.4f}  training {accuracy:.3f}{ranks}"
+        )
+        if dies and epoch + 1 == max(epochs // 2, 1):
+            os.kill(os.getpid(), signal.SIGKILL)
 
-    fit(network, data, epochs, part=(comm.rank, comm.size), add_up=over_ranks, after=progress)
+    fit(network, data, epochs, add_up=partial(add_up, comm), after=progress)
     apart = _compare(comm, network, data, epochs)
     accuracy = network.accuracy(data.test_x, data.test_y)
     explained = comm.explain("allreduce", network.parameters.nbytes, "float64")
-    _say(comm, f"{comm.size}-rank weights equal the 1-rank weights: largest difference {apart:.1e}")
+    _say(
+        comm, f"{began_with}-rank weights equal the 1-rank weights: largest difference {apart:.1e}"
+    )
     _say(comm, f"gradient all-reduce of {network.parameters.nbytes} B: {explained.algorithm}")
     sent = explained.bytes_per_level or {"inside the library": network.parameters.nbytes}
     _say(comm, "bytes per level: " + ", ".join(f"{name} {n}" for name, n in sent.items()))
     _say(comm, f"test accuracy {accuracy:.3f}")
     return {
-        "ranks": comm.size,
+        "ranks": began_with,
+        "lost": began_with - comm.size,
         "epochs": epochs,
         "test_accuracy": accuracy,
         "largest_difference": apart,
@@ -93,7 +144,6 @@ def fit(
     data: digits.Digits,
     epochs: int,
     *,
-    part: tuple[int, int] = (0, 1),
     add_up: Sum | None = None,
     after: Callable[[int, float], None] | None = None,
 ) -> None:
@@ -107,29 +157,32 @@ def fit(
         The digits.
     epochs : int
         Passes over the training samples.
-    part : (int, int)
-        This rank and the number of ranks.
     add_up : callable, optional
-        Adds a host array up over the ranks in place; called once a batch.
+        Called once a batch with what makes a rank's part, given the rank and the
+        number of ranks; gives the sum of all parts.  Without it there is one rank.
     after : callable, optional
         ``after(epoch, mean_loss)``, once an epoch.
     """
-    rank, size = part
     speed = np.zeros(network.parameters.size)
     for epoch in range(epochs):
         total = 0.0
         for batch in digits.batches(len(data.train_y), BATCH, epoch):
-            mine = batch[len(batch) * rank // size : len(batch) * (rank + 1) // size]
-            gradient, loss = network.gradient(data.train_x[mine], data.train_y[mine])
-            # One message carries gradient and loss.
-            message = np.append(_host(gradient), loss)
-            if add_up:
-                add_up(message)
+            make = partial(_part, network, data, batch)
+            message = add_up(make) if add_up else make(0, 1)
             total += message[-1]
             speed = MOMENTUM * speed - RATE * message[:-1] / len(batch)
             network.parameters += network.xp.asarray(speed)
         if after:
             after(epoch, total / len(data.train_y))
+
+
+def _part(
+    network: digits.Network, data: digits.Digits, batch: Array, rank: int, size: int
+) -> Array:
+    """Make one message of gradient and loss of a rank's part of a batch."""
+    mine = batch[len(batch) * rank // size : len(batch) * (rank + 1) // size]
+    gradient, loss = network.gradient(data.train_x[mine], data.train_y[mine])
+    return np.append(_host(gradient), loss)
 
 
 def _compare(

@@ -9,6 +9,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import FrameType
 
@@ -89,7 +90,12 @@ class Launch:
         if self.announce:
             settings = [f"{name}={shlex.quote(v)}" for name, v in command.environment.items()]
             click.echo(" ".join([*settings, shlex.join(command.words)]), err=True)
-        return execute(command)
+        with self._session() as own:
+            return execute(Command(command.words, {**command.environment, **own}))
+
+    def _session(self) -> AbstractContextManager[Mapping[str, str]]:
+        """Lend the launcher what it must share with no other launch."""
+        return openmpi.session() if self.launcher.kind == "openmpi" else nullcontext({})
 
     def _write_hostfile(self) -> None:
         """Write the host file of a job whose nodes only we can reach."""

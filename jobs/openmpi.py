@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from closeranks.jobs.job import Command, Job
 
 # Settings of the library, not of the launcher; the same under srun.
 _YIELD = "mpi_yield_when_idle"
+_SURVIVING = {"coll": "^han,cuda", "async_mpi_finalize": "1"}
 
 
 def parameters(job: Job) -> dict[str, str]:
@@ -15,7 +18,8 @@ def parameters(job: Job) -> dict[str, str]:
 
     Collective settings are never among them: what a user measures as
     ``native`` stays the library's own choice; unless ranks may die, for two of
-    its components crash then (open-mpi/ompi#13915).
+    its components crash then (open-mpi/ompi#13915).  Its end must not wait for
+    them either, as it sometimes does.
 
     Parameters
     ----------
@@ -27,7 +31,7 @@ def parameters(job: Job) -> dict[str, str]:
     dict of str to str
         Names and values for ``--mca``.
     """
-    chosen: dict[str, str] = {"coll": "^han,cuda"} if job.faults else {}
+    chosen: dict[str, str] = dict(_SURVIVING) if job.faults else {}
     if job.crowded:
         chosen[_YIELD] = "1"
     if not job.fabric:
@@ -71,6 +75,26 @@ def command(path: str, job: Job, program: Sequence[str], environment: Mapping[st
             words += ["-x", name]
     prefix = job.reach.prefix if job.reach else ()
     return Command((*words, *prefix, *program), dict(environment))
+
+
+@contextmanager
+def session() -> Iterator[dict[str, str]]:
+    """Lend ``mpirun`` a folder of its own for as long as it runs.
+
+    It names its files by its process id alone, never removes those of a run
+    that was killed, and starts no job when it finds some under its own id:
+    "The PMIx server's listener thread failed to start".
+
+    Yields
+    ------
+    dict of str to str
+        Variables for `mpirun`; the folder is removed at the end, and what is
+        left in it.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix="closeranks-mpirun-", ignore_cleanup_errors=True
+    ) as own:
+        yield {"PRTE_MCA_prte_local_tmpdir_base": own}
 
 
 def hostfile(job: Job) -> str:

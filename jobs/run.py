@@ -21,17 +21,24 @@ from closeranks.jobs.launcher import check_survives, choose
 @click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
 @click.option("--nodes", help="How many nodes of the allocation, or which: 2, n[1-3], a,b.")
 @click.option("--faults", is_flag=True, help="Go on when ranks die (Open MPI's mpirun).")
+@click.option("--spares", type=click.IntRange(0), default=0, help="More ranks, which wait.")
 @click.option("--launcher", help="mpirun, mpiexec or srun; found by itself if not given.")
 @click.argument("words", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS]...")
 def run(
-    ranks: int, nodes: str | None, faults: bool, launcher: str | None, words: tuple[str, ...]
+    ranks: int,
+    nodes: str | None,
+    faults: bool,
+    spares: int,
+    launcher: str | None,
+    words: tuple[str, ...],
 ) -> None:
     """Start PROGRAM on N ranks with the flags its MPI library needs.
 
     The full command is written on standard error; the exit status is the
     program's.  A PROGRAM that ends in .py is run with this Python.
     """
-    launch = prepare(ranks, words, nodes=nodes, launcher=launcher, faults=faults)
+    check_spares(spares, faults)
+    launch = prepare(ranks + spares, words, nodes=nodes, launcher=launcher, faults=faults)
     raise SystemExit(launch_all(launch, program.resolve(words)))
 
 
@@ -81,6 +88,27 @@ def prepare(
     if job.nodes and chosen.kind != "srun":  # only srun chooses nodes by number
         job = replace(job, nodes=None, hosts=_hosts(ranks, _first_nodes(job.nodes)))
     return Launch(job, linked, chosen)
+
+
+def check_spares(spares: int, faults: bool) -> None:
+    """Tell the ranks how many of them wait; local.
+
+    Parameters
+    ----------
+    spares : int
+        How many.
+    faults : bool
+        Whether the job goes on when ranks die.
+
+    Raises
+    ------
+    UsageError
+        If it does not, so that nobody would ever be replaced.
+    """
+    if spares and not faults:
+        raise UsageError("--spares", f"{spares} ranks would wait for ever", "add --faults")
+    if spares:
+        os.environ["CLOSERANKS_SPARES"] = str(spares)
 
 
 def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:

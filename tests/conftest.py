@@ -14,6 +14,9 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from closeranks.jobs.openmpi import session
+from tests.faults.cells import SEED
+
 ROOT = Path(__file__).resolve().parents[1]
 INSIDE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
@@ -98,27 +101,35 @@ def launch() -> Launch:
     """
 
     def run(command: Sequence[str], *, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-        process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=_environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=timeout_s)
-        except BaseException as error:
-            _end(process)
-            output, _ = process.communicate()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            pytest.fail(f"no end after {timeout_s:g} s: {' '.join(command)}\n{output}")
-        return subprocess.CompletedProcess(command, process.returncode, output, "")
+        with session() as own:
+            return _launch(command, own, timeout_s)
 
     return run
+
+
+def _launch(
+    command: Sequence[str], own: dict[str, str], timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a launcher with what is its own, to its end or to the end of its time."""
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=_environment() | own,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except BaseException as error:
+        _end(process)
+        output, _ = process.communicate()
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        pytest.fail(f"no end after {timeout_s:g} s: {' '.join(command)}\n{output}")
+    return subprocess.CompletedProcess(command, process.returncode, output, "")
 
 
 @pytest.fixture(scope="session")
@@ -136,6 +147,11 @@ def mpirun(mpi_library: str, launch: Launch) -> Run:
         return launch([*command, sys.executable, *arguments], timeout_s=timeout_s)
 
     return run
+
+
+def pytest_report_header() -> str:
+    """Say which cells of the matrix of faults are run, to run the same again."""
+    return f"FAULTS_SEED={SEED}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,26 @@ def test_an_average_in_arrays_that_the_node_shares(
     done = mpirun(ranks, str(EXAMPLES / "average_in_place.py"), timeout_s=60)
     assert done.returncode == 0, done.stdout
     assert re.search(r"of NumPy [\d.]+ ms, of comm.empty [\d.]+ ms", done.stdout), done.stdout
+
+
+@pytest.mark.slow
+def test_a_simulation_carries_on_without_a_rank(
+    launch: Callable[..., subprocess.CompletedProcess[str]], mpi_library: str
+) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    done = launch([*command, str(EXAMPLES / "carry_on.py")])
+    assert "step 10: lost (1,), 3 ranks go on" in done.stdout, done.stdout
+    assert "mean square 0.500000000000 after 20 steps, epoch 1" in done.stdout
+
+
+def test_a_spare_takes_a_seat_and_gets_the_state(
+    launch: Callable[..., subprocess.CompletedProcess[str]], mpi_library: str
+) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "3", "--spares", "1"]
+    done = launch([*command, "--", str(EXAMPLES / "newcomer.py")])
+    assert "rank 1 joined in epoch 1" in done.stdout, done.stdout
+    assert "stretched 300.167297140 times" in done.stdout

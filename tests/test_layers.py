@@ -26,16 +26,17 @@ GATES = {
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "comms": {
-        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "message", "typemap",
-        "ulfm",
+        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "handle", "message",
+        "typemap", "ulfm",
     },
     "collectives": {
-        "agreement", "blocking", "bound", "bucketed", "calibrate", "communicator", "derived",
-        "engine", "execute", "failure", "fast", "handles", "init", "leaf_runs", "library_run",
-        "native", "near", "near_persistent", "node_arrays", "nonblocking", "numbers",
-        "operations", "origin", "persistent", "pointers", "prepared", "quiet", "reducing",
-        "reductions", "rehearsal", "relay", "request", "service", "shortcut",
-        "shortcut_record", "symbolic", "world",
+        "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
+        "communicator", "derived", "engine", "execute", "failure", "fast", "handles", "init",
+        "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent", "node_arrays",
+        "nonblocking", "numbers", "operations", "origin", "persistent", "pointers", "prepared",
+        "quiet", "recovering", "recovery", "reducing", "reductions", "rehearsal", "relay",
+        "request", "service", "shortcut", "shortcut_record", "spares", "symbolic", "synchronize",
+        "tags", "together", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
 from closeranks.jobs.bench import best as launches
+from closeranks.jobs.bench import faults
 from closeranks.jobs.bench.best import Best
 from closeranks.jobs.bench.chart import check_drawable, draw
+from closeranks.jobs.bench.churn import campaign
+from closeranks.jobs.bench.churn.schedule import FEWEST, MOST
 from closeranks.jobs.bench.names import NAMES, collectives_among, expand
 from closeranks.jobs.bench.nccl import Nccl
 from closeranks.jobs.bench.osu import Osu
@@ -27,6 +31,7 @@ from closeranks.jobs.bench.start import become_fresh
 from closeranks.jobs.bench.suite import Format, Row, Write, run, run_setting
 from closeranks.jobs.bench.table import Table
 from closeranks.jobs.bench.wire import wire
+from closeranks.jobs.program import inside_a_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -57,6 +62,15 @@ _COMPARISONS = ("native", "best", "copy", "plain")
 @click.option("--vs", help="Compare with native, best, copy or plain; native,best for both.")
 @click.option("--of", "overlapped", default="allreduce", show_default=True,
               help="Collectives that overlap starts, comma-separated.")  # fmt: skip
+@click.option("--kinds", default=",".join(faults.KINDS), show_default=True,
+              help="What happens to ranks in faults, in turn.")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(0), default=1.0, show_default=True,
+              help="How long churn goes on.")  # fmt: skip
+@click.option("--members", type=click.IntRange(FEWEST, MOST), default=6, show_default=True,
+              help="Ranks that work in churn.")  # fmt: skip
+@click.option("--spares", type=click.IntRange(0), default=6, show_default=True,
+              help="Ranks that wait in churn.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="Of churn's first schedule.")
 @click.option("--empty", is_flag=True, help="Buffers of comm.empty, which a node's ranks share.")
 @click.option("--persistent", is_flag=True, help="Start persistent operations, and wait.")
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
@@ -75,6 +89,11 @@ def bench(
     budget: float,
     vs: str | None,
     overlapped: str,
+    kinds: str,
+    minutes: float,
+    members: int,
+    spares: int,
+    seed: int,
     empty: bool,
     persistent: bool,
     counters: bool,
@@ -112,6 +131,10 @@ def bench(
         draw=draw_path,
     )
     check_request(request)
+    if "faults" in request.names:
+        raise SystemExit(lose_ranks(request, faults.check_kinds(kinds)))
+    if "churn" in request.names:
+        raise SystemExit(lose_and_fill(request, minutes, members, spares, seed))
     if "init" in request.names:
         become_fresh(sys.argv[1:])
     raise SystemExit(execute(request, form))
@@ -139,6 +162,11 @@ def check_request(request: Request) -> None:
         raise UsageError("bench --vs", "point-to-point has nothing to compare", "leave out --vs")
     if request.empty and not collectives:
         raise UsageError("bench --empty", "only collectives have such buffers", "leave it out")
+    for name in {"faults", "churn"} & set(request.names):
+        if len(request.names) > 1 or request.draw is not None:
+            raise UsageError(f"bench {name}", "ranks are lost", "name it alone, without --draw")
+    if "churn" in request.names and inside_a_job():
+        raise UsageError("bench churn", "called inside an MPI job", "it starts jobs itself")
     if request.persistent and not collectives:
         raise UsageError("bench --persistent", "only collectives are persistent", "leave it out")
     if request.plain and not request.persistent:
@@ -190,6 +218,62 @@ def execute(request: Request, form: str) -> int:
         return 1 if any(row["wrong"] for row in rows) else 0
 
 
+def lose_ranks(request: Request, kinds: tuple[str, ...]) -> int:
+    """Run ``faults``; collective over those who are left.
+
+    Parameters
+    ----------
+    request : Request
+        The command line.
+    kinds : tuple of str
+        What happens to ranks.
+
+    Returns
+    -------
+    int
+        Exit status: 1 if a result was wrong, else 0.
+    """
+    import closeranks
+
+    spares = int(setting("SPARES") or 0)
+    with closeranks.init(on_failure="replace" if spares else "shrink") as comm:
+        session = open_session(request, comm)
+        write = _writer(comm)
+        if not comm.joined:
+            for line in (*(f"# {words}" for words in session.describe()), faults.head()):
+                write(line)
+        rows = []
+        for row in faults.measure_faults(session, kinds, spares):
+            rows.append(row)
+            write(faults.as_line(row))
+        if comm.rank == 0:
+            write_files(session, rows)
+        return 1 if any(row["wrong"] for row in rows) else 0
+
+
+def lose_and_fill(request: Request, minutes: float, members: int, spares: int, seed: int) -> int:
+    """Run ``churn``: job after job; local.
+
+    Parameters
+    ----------
+    request : Request
+        The command line.
+    minutes : float
+        How long.
+    members, spares, seed : int
+        As for `closeranks.jobs.bench.churn.campaign.campaign`.
+
+    Returns
+    -------
+    int
+        Exit status: 1 if a sum was wrong or a job hung, else 0.
+    """
+    rows = campaign.report(minutes, members, spares, seed, click.echo)
+    if request.json is not None:
+        request.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(row["wrong"] or row["hangs"] for row in rows) else 0
+
+
 def open_session(request: Request, comm: Communicator) -> Session:
     """Find out where a request runs; collective.
 
@@ -203,7 +287,7 @@ def open_session(request: Request, comm: Communicator) -> Session:
     Returns
     -------
     Session
-        The same on every rank.
+        The same on every rank; one that joins later asks nobody.
     """
     from mpi4py import MPI
 
@@ -216,7 +300,7 @@ def open_session(request: Request, comm: Communicator) -> Session:
         plain=plain,
         library=MPI.Get_library_version().splitlines()[0].strip(" \0"),
         per_node=ranks_per_node(comm),
-        best=Best(plain.bcast(known)),
+        best=Best([] if comm.joined else plain.bcast(known)),
         wire=wire(),
     )
 

@@ -107,7 +107,7 @@ def _chain(out: Script, problem: Problem) -> Generator[None, None, None]:
 def _run(session: Session, bound: Bound, make: Make, driver: str) -> float:
     """Run the plan once; returns the seconds of the slowest rank."""
     from closeranks.collectives.engine import engine
-    from closeranks.collectives.execute import Identity
+    from closeranks.collectives.identity import Identity
     from closeranks.comms.wait import Deadline
 
     session.plain.Barrier()

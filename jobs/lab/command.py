@@ -13,6 +13,7 @@ from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots
 from closeranks.jobs.launch import Launch, launch_all
 from closeranks.jobs.launcher import check_survives, choose
+from closeranks.jobs.run import check_spares
 
 
 class LabVerbs(click.Group):
@@ -57,6 +58,8 @@ def lab() -> None:
 @click.option("--sites", type=click.IntRange(1), default=1, help="Number of sites.")
 @click.option("--site-rate", help="Speed of the wire between sites: 50mbit.")
 @click.option("--faults", is_flag=True, help="Go on when ranks die (Open MPI).")
+@click.option("--spares", type=click.IntRange(0), default=0,
+              help="More ranks, on the last node, which wait.")  # fmt: skip
 @click.option("--check/--no-check", default=True, help="Measure the rates first.")
 @click.argument("words", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS]...")
 def start(
@@ -68,6 +71,7 @@ def start(
     sites: int,
     site_rate: str | None,
     faults: bool,
+    spares: int,
     check: bool,
     words: tuple[str, ...],
 ) -> None:
@@ -78,8 +82,10 @@ def start(
     """
     if nodes is None and "," not in per_node:
         raise UsageError("lab", "no number of nodes", "add --nodes 4, or --per-node 3,2,2")
+    check_spares(spares, faults)
+    *slots, last = parse_slots(nodes or 0, per_node)
     plan = LabPlan(
-        parse_slots(nodes or 0, per_node),
+        (*slots, last + spares),
         order=order,
         rate=parse_rate(rate) if rate else None,
         nics=nics,

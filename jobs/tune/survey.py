@@ -244,7 +244,7 @@ def _runner(bound: Bound) -> Call:
     """Give what runs a stage once."""
     from closeranks.collectives import interpreter
     from closeranks.collectives.engine import engine
-    from closeranks.collectives.execute import Identity
+    from closeranks.collectives.identity import Identity
 
     world = bound.world
 

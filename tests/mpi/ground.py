@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.execute import Execution
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.interpreter import execution as interpreted
 from closeranks.collectives.interpreter import prepare
 from closeranks.collectives.operations import reducer
@@ -68,3 +69,10 @@ def start(
 def run(bound: Bound) -> None:
     """Start an execution and wait for its end."""
     engine().drain(start(bound))
+
+
+def rounds(number: int) -> None:
+    """Drive the engine so often, and no thread in between: it would not wait for one."""
+    with engine().lock:
+        for _ in range(number):
+            engine().progress()

@@ -210,8 +210,8 @@ def test_bad_calls_say_what_is_wrong(world: World, call: Any, text: str) -> None
     [
         ({"on_failure": "shrink"}, cr.Unavailable),
         ({"on_failure": "ignore"}, cr.UsageError),
-        ({"spares": 1}, cr.Unavailable),
-        ({"faults": True}, cr.Unavailable),
+        ({"spares": 1}, cr.UsageError),
+        ({"on_failure": "replace"}, cr.Unavailable),
         ({"timeout_s": 0}, cr.UsageError),
         ({"topology": cr.Topology.regular(rank=9)}, cr.TopologyError),
     ],

@@ -17,7 +17,7 @@ from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Script
 from closeranks.errors import PlanError, UsageError
 from tests.collectives.shape.ring import ring
-from tests.mpi.ground import bind, opened, run, start, toy
+from tests.mpi.ground import bind, opened, rounds, run, start, toy
 
 
 @pytest.fixture
@@ -220,8 +220,7 @@ def test_a_failed_reduction_ends_the_execution_and_its_world(alone: MPI.Intracom
             with pytest.raises(ZeroDivisionError):
                 engine().wait(execution)
         assert world.revoked
-        for _ in range(100):
-            engine().progress()
+        rounds(100)
         assert execution.drained, "the receive was cancelled, the buffers are free"
 
 

@@ -19,8 +19,9 @@ from closeranks.collectives.block import INPUT, OUTPUT, Block
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.catalogue import algorithms
 from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.execute import Execution
 from closeranks.collectives.fast import Fast
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.kernels import KERNELS
 from closeranks.collectives.numbers import Layout
 from closeranks.collectives.plan import Algorithm, Plan
@@ -33,7 +34,7 @@ from closeranks.comms.wait import Deadline
 from closeranks.errors import Revoked, UsageError
 from tests.collectives.shape.ring import ring
 from tests.mpi.expected import cases
-from tests.mpi.ground import bind, opened, start, toy
+from tests.mpi.ground import bind, opened, rounds, start, toy
 from tests.mpi.pretended import pretended
 
 Steps = Generator[None, None, None]
@@ -279,8 +280,7 @@ def test_a_truncated_message_is_the_same_error(alone: MPI.Intracomm, n: int) -> 
                 engine().wait(execution)
             errors.append(caught.value.Get_error_class())
             assert world.revoked
-            for _ in range(100):
-                engine().progress()
+            rounds(100)
             assert execution.drained, "the receive was cancelled, the buffers are free"
     assert errors == [MPI.ERR_TRUNCATE] * 2
 
@@ -300,8 +300,7 @@ def test_late_ranks_are_named(comm: MPI.Intracomm) -> None:
             world.revoke()
             with pytest.raises(Revoked):
                 engine().wait(execution)
-            for _ in range(100):
-                engine().progress()
+            rounds(100)
             assert execution.drained
             comm.Barrier()
 

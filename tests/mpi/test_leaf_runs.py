@@ -16,7 +16,7 @@ from closeranks.collectives.leaf_runs import ISSUES, Native
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Kind, Leaf, Script
-from tests.mpi.ground import bind, opened, run, start, toy
+from tests.mpi.ground import bind, opened, rounds, run, start, toy
 
 Steps = Generator[None, None, None]
 COUNT = 12
@@ -109,8 +109,7 @@ def test_native_steps_are_issued_in_sequence_order(comm: MPI.Intracomm) -> None:
             outputs.append(output)
         for turn in range(4):
             ready[(turn + comm.rank) % 4] = True
-            for _ in range(20):
-                engine().progress()
+            rounds(20)
         for number, flight in enumerate(flights):
             engine().wait(flight)
             assert (outputs[number] == comm.size * 10.0**number).all()

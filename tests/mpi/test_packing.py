@@ -76,6 +76,27 @@ def test_elements_seen_twice_are_read_and_never_scattered() -> None:
     assert (twice == data[8192:]).all()
 
 
+@pytest.mark.parametrize(("run", "distance", "reads", "writes"), [
+    (16, 2048, True, False), (16, 4096, True, False), (64, 16384, False, False),
+    (16, 4112, True, True), (4, 16384, True, True), (256, 16384, True, True),
+])  # fmt: skip
+def test_runs_that_meet_in_few_sets_are_left_to_others(
+    run: int, distance: int, reads: bool, writes: bool
+) -> None:
+    rows = np.zeros((4100, distance), np.uint8)[:, :run]
+    rows[...] = RANDOM.integers(0, 255, rows.shape, np.uint8)
+    expected, out = _bytes(rows), np.empty(rows.nbytes, np.uint8)
+    assert packing.gather(rows, 0, of_array(rows), np.empty(rows.nbytes, np.uint8)) is reads
+    assert packing.scatter(out, rows, 0, of_array(rows)) is writes
+    rows[...] = np.frombuffer(expected, np.uint8).reshape(rows.shape)
+    ways = packing.packer(rows.shape, rows.strides, rows.itemsize)
+    ways.gather(out, rows)
+    assert out.tobytes() == expected
+    rows[...] = 0
+    ways.scatter(rows, out)
+    assert _bytes(rows) == expected
+
+
 def test_few_bytes_and_many_loops_are_left_to_others() -> None:
     few, deep = block(0, [(2, 100)], 4), block(0, [(9, 10**n) for n in (5, 4, 3, 2)], 8)
     for one in (few, deep):

@@ -11,7 +11,8 @@ from mpi4py import MPI
 
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution, Identity
+from closeranks.collectives.execute import Execution
+from closeranks.collectives.identity import Identity
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.world import World
 from closeranks.comms.topology import Topology

@@ -65,7 +65,9 @@ def test_names() -> None:
     assert collectives_among(["matrix", "bcast"]) == ["bcast"]
     assert not set(POINT_TO_POINT) & set(COLLECTIVES)
     for names in (["allredcue"], []):
-        with pytest.raises(UsageError, match=r"choose from: .*allreduce.*pack overlap init all"):
+        with pytest.raises(
+            UsageError, match=r"choose from: .*all.*pack overlap init faults churn all"
+        ):
             expand(names)
 
 

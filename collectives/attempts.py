@@ -1,0 +1,223 @@
+"""Attempts: a body that is repeated until all members agree that it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives.failure import may_blame
+from closeranks.collectives.quiet import is_gone
+from closeranks.comms.wait import wait
+from closeranks.errors import PeerError, PeerLost, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.demand import Demand
+    from closeranks.collectives.recovery import Recovery
+    from closeranks.collectives.request import Request
+    from closeranks.comms.arrays import Bytes
+    from closeranks.comms.message import Message
+    from closeranks.comms.vector import Vector
+
+#: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.
+AGREED, AGAIN, ABORT = 0b11, 0b10, 0b00
+
+
+class Attempt:
+    """One run of the body, see `Communicator.attempts`; a context manager.
+
+    Parameters
+    ----------
+    recovery : Recovery
+        Of the communicator.
+    number : int
+        1 for the first.
+    lost : tuple of int
+        What the attempt before has cost.
+    restores : bool
+        Whether buffers that are overwritten in place are kept.
+
+    Attributes
+    ----------
+    number, lost, restores
+        As given; ``lost`` are seats.
+    world : int
+        Number of members at its start.
+    agreed : bool or None
+        How it has ended: all results are valid on all members, or none is; None
+        before it has.
+    error : Exception or None
+        Why it has failed, as this rank met it.
+    marks : dict of str to float
+        When a failed one was "raised", "revoked", "agreed" and "shrunk" here, by
+        `time.monotonic`.
+    """
+
+    def __init__(
+        self, recovery: Recovery, number: int, lost: tuple[int, ...], *, restores: bool
+    ) -> None:
+        self.number, self.lost, self.restores = number, lost, restores
+        self.world = recovery.size
+        self.agreed: bool | None = None
+        self.error: Exception | None = None
+        self.lost_now: tuple[int, ...] = ()
+        self.marks: dict[str, float] = {}
+        self._recovery = recovery
+        self._kept: dict[tuple[int, int], tuple[Message | Vector, Bytes]] = {}
+        self._requests: list[Request] = []
+
+    def __repr__(self) -> str:
+        state = {None: "under way", True: "agreed", False: "failed"}[self.agreed]
+        return f"<Attempt {self.number}: {self.world} members, {state}>"
+
+    def __enter__(self) -> Attempt:
+        if self.agreed is not None:
+            raise UsageError("attempts", "an attempt entered twice", "one with block an attempt")
+        self._recovery.begin(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._recovery.end()
+        self.mark("raised")
+        if error is None and self._is_unfinished():
+            error = UsageError("attempts", "a request is unfinished at the end of an attempt",
+                               "wait for it inside the with block")  # fmt: skip
+        self.agreed = False
+        vote = vote_of(error, self._recovery.comm)
+        agreed = self._recovery.vote(vote, error, self.mark)
+        if agreed == AGREED:
+            self.agreed = True
+            return False
+        self._restore()
+        if agreed == ABORT and vote == ABORT:
+            if kind is None:
+                assert error is not None
+                raise error
+            return False
+        if agreed == ABORT:
+            raise self._recovery.aborted() from error
+        self.error = error if isinstance(error, Exception) else None
+        self.lost_now = self._recovery.recover(self.error)
+        self.mark("shrunk")
+        return True
+
+    def mark(self, event: str) -> None:
+        """Note when something has happened.  Local."""
+        self.marks[event] = time.monotonic()
+
+    def keep(self, demand: Demand) -> None:
+        """Copy what a call in place overwrites, once for each buffer.
+
+        Local; called before anything is sent.
+
+        Parameters
+        ----------
+        demand : Demand
+            The call.
+        """
+        if demand.in_place and demand.target is not None:
+            self.save(demand.target if demand.source is None else demand.source)
+
+    def save(self, whole: Message | Vector) -> None:
+        """Copy what is about to be overwritten, unless a copy is there.  Local."""
+        memory = whole.memory
+        where = id(memory.device) if memory.device else memory.data.ctypes.data
+        if self.restores and (where, whole.nbytes) not in self._kept:
+            self._kept[where, whole.nbytes] = whole, whole.data().copy()
+
+    def follow(self, request: Request) -> None:
+        """Note a request that has to be over at the end.  Local."""
+        self._requests = [other for other in self._requests if other != MPI.REQUEST_NULL]
+        self._requests.append(request)
+
+    def _is_unfinished(self) -> bool:
+        try:
+            return not all(request.Test() for request in self._requests)
+        except (PeerError, MPI.Exception):
+            return False  # it has failed, and so will the vote
+
+    def _restore(self) -> None:
+        """Put back what was overwritten, once nobody writes there any more."""
+        wait(lambda: all(map(_is_over, self._requests)), polite=True)
+        for whole, saved in reversed(self._kept.values()):
+            whole.store(saved)
+
+
+def _is_over(request: Request) -> bool:
+    try:
+        return is_gone(request)
+    except PeerError:
+        return True
+
+
+def vote_of(error: BaseException | None, comm: MPI.Intracomm) -> int:
+    """Tell how a rank votes that leaves an attempt with an error, or without.
+
+    Parameters
+    ----------
+    error : BaseException or None
+        What ended it.
+    comm : MPI.Intracomm
+        All members.
+
+    Returns
+    -------
+    int
+        `AGAIN` where a peer is to blame, `ABORT` for everything else.
+    """
+    if error is None:
+        return AGREED
+    return AGAIN if isinstance(error, Exception) and may_blame(error, comm) else ABORT
+
+
+def attempts(
+    recovery: Recovery, limit: int | None, min_ranks: int, *, restores: bool
+) -> Iterator[Attempt]:
+    """Give attempts until one is agreed, see `Communicator.attempts`.  Collective.
+
+    Parameters
+    ----------
+    recovery : Recovery
+        Of the communicator.
+    limit : int or None
+        How many at most.
+    min_ranks : int
+        With fewer members nobody goes on.
+    restores : bool
+        Whether buffers that are overwritten in place are kept.
+
+    Yields
+    ------
+    Attempt
+        To be entered at once.
+    """
+    number, lost = 1, recovery.catch_up()
+    while True:
+        if recovery.size < min_ranks:
+            raise PeerLost(
+                "attempts", (), seats=lost, cause=f"{recovery.size} are left",
+                remedy=f"min_ranks={min_ranks} are wanted: relaunch",
+            )  # fmt: skip
+        attempt = Attempt(recovery, number, lost, restores=restores)
+        try:
+            yield attempt
+        except GeneratorExit:
+            if attempt.agreed is False:
+                recovery.leave(attempt)
+            raise
+        if attempt.agreed is None:
+            raise UsageError("attempts", "an attempt that was not entered",
+                             "for attempt in comm.attempts(): with attempt: ...")  # fmt: skip
+        if attempt.agreed:
+            return
+        if limit is not None and number >= limit:
+            raise attempt.error or PeerLost("attempts", (), seats=attempt.lost_now)
+        number, lost = number + 1, attempt.lost_now

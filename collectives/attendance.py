@@ -1,0 +1,250 @@
+"""Roll calls by messages: all survivors of a deadline name the same ranks.
+
+A collective waits for whoever is late, mostly through ranks that wait
+themselves.  So whoever's patience is over first asks all others how many
+collectives they have entered, tells all who is absent, and gives the world up.
+The others raise the same error when they hear of it, the late ones at their
+next call.  A thread answers for a rank that computes.
+
+Two ranks whose patience ends at once both ask, and may differ if somebody
+arrives between their questions; what a rank hears first counts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives.engine import engine
+from closeranks.collectives.quiet import is_over
+from closeranks.collectives.rollcall import RollCall
+from closeranks.comms import ulfm
+from closeranks.comms.wait import Deadline, wait
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: How long a rank that is asked may take to answer, seconds.
+GRACE_S: Final = 0.5
+#: Between two looks of a waiting rank, and of the thread.
+_LOOK_S: Final = 1e-3
+_PAUSE_S: Final = 20e-3
+#: How long a world outlives the news that somebody is late, where a revocation would
+#: overtake it; how long others wait for the news elsewhere.
+_NEWS_S: Final = 0.2
+#: What messages say.
+_ASK, _HERE, _LATE = range(3)
+
+
+class Lateness(NamedTuple):
+    """What a roll call has found.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        Who is absent; none if all are there, only slow.
+    waited_s, limit_s : float
+        By whoever asked.
+    """
+
+    ranks: tuple[int, ...]
+    waited_s: float
+    limit_s: float
+
+
+class Attendance:
+    """Who has arrived at the collectives of a world; local to make.
+
+    `enter`, `missed` and `look` need the engine's lock, others take it.
+
+    Parameters
+    ----------
+    traffic : MPI.Intracomm
+        Carries the messages.
+    tag : int
+        Which nobody else uses there.
+    give_up : callable
+        Revokes the world.
+
+    Attributes
+    ----------
+    told : bool
+        Whether the program has been told who was late.
+    """
+
+    def __init__(self, traffic: MPI.Intracomm, tag: int, give_up: Callable[[], None]) -> None:
+        self._traffic, self._tag, self._give_up = traffic, tag, give_up
+        self.told = self._open = False
+        self._entered = 0
+        self._call: RollCall | None = None
+        self._news: Lateness | None = None
+        self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
+        self._look_at_s = self._tell_at_s = 0.0
+
+    def open(self) -> None:
+        """Answer for this rank from now on, whatever it does.  Local, harmless twice."""
+        self._open = True
+        usher().keep(self)
+
+    def enter(self) -> int:
+        """Count a collective that has a deadline, as all ranks do; gives its turn."""
+        self._entered += 1
+        return self._entered - 1
+
+    def news(self) -> Lateness | None:
+        """Give what has ended the world, if a roll call did.
+
+        Called where the world is revoked: the news may be behind that.
+        """
+        with engine().lock:
+            if (self._open or self._entered) and not self.told and not ulfm.is_on():
+                wait(lambda: self._news is not None, progress=self.look,
+                     deadline=Deadline(_NEWS_S), polite=True)  # fmt: skip
+            self.told = True
+            return self._news
+
+    def missed(self, turn: int, deadline: Deadline) -> Lateness | None:
+        """Tell who is late, once the deadline of a collective has passed.
+
+        Parameters
+        ----------
+        turn : int
+            See `enter`.
+        deadline : Deadline
+            Of the collective.
+
+        Returns
+        -------
+        Lateness or None
+            For all ranks the same; None as long as nobody knows.
+        """
+        now_s = time.monotonic()
+        if now_s >= self._look_at_s:
+            self._look_at_s = now_s + _LOOK_S
+            self.look()
+        if self._news is None and deadline.expired:
+            self._ask(turn, deadline, now_s)
+        if self._news is None or now_s < self._tell_at_s:
+            return None
+        self.told = True
+        return self._news
+
+    def _ask(self, turn: int, deadline: Deadline, now_s: float) -> None:
+        """Ask the others, or see what they have answered; once known, tell all."""
+        rank, size = self._traffic.rank, self._traffic.size
+        if self._call is None:
+            self._call = RollCall(rank, size, turn, now_s + GRACE_S)
+            for other in self._call.silent:
+                self._send(other, _ASK)
+        absent = self._call.absent(now_s)
+        if absent is None:
+            return
+        times = (deadline.waited_s, deadline.limit_s)
+        for other in range(size):
+            if other != rank:
+                self._send(other, _LATE, *(round(s * 1e6) for s in times), *absent)
+        self._know(Lateness(absent, *times))
+
+    def _know(self, news: Lateness) -> None:
+        """Give the world up, but not before all have heard why.
+
+        Where the library revokes, it revokes for all, and takes no more messages.
+        """
+        self._news = news
+        if ulfm.is_on():
+            self._tell_at_s = time.monotonic() + _NEWS_S
+        else:
+            self._give_up()
+
+    def look(self) -> bool:
+        """Answer who asks, and take what is answered; never blocks.
+
+        Returns
+        -------
+        bool
+            Whether anything was heard.
+        """
+        heard = False
+        status = MPI.Status()
+        try:
+            while self._traffic.Iprobe(MPI.ANY_SOURCE, self._tag, status):
+                words = np.empty(status.Get_count(MPI.INT64_T), np.int64)
+                self._traffic.Recv(words, status.source, self._tag)
+                self._take(status.source, *words.tolist())
+                heard = True
+        except MPI.Exception as error:  # ranks have died; others see to that
+            if not ulfm.speaks_of_failure(error, self._traffic):
+                raise
+        return heard
+
+    def _take(self, source: int, what: int, *words: int) -> None:
+        if what == _ASK:
+            self._send(source, _HERE, self._entered)
+        elif what == _HERE and self._call is not None:
+            self._call.hear(source, words[0])
+        elif what == _LATE and self._news is None:
+            waited_us, limit_us, *ranks = words
+            self._know(Lateness(tuple(ranks), waited_us / 1e6, limit_us / 1e6))
+
+    def _send(self, rank: int, *words: int) -> None:
+        """Send a few words; a rank that never takes them keeps nobody waiting."""
+        message = np.array(words, np.int64)
+        self._sent = [(request, data) for request, data in self._sent if not is_over(request)]
+        self._sent.append((self._traffic.Isend(message, rank, self._tag), message))
+
+    def close(self) -> None:
+        """Let go; nobody is late any more.  Local."""
+        with engine().lock:  # the usher may be looking
+            usher().forget(self)
+        self._sent.clear()
+
+
+class Usher:
+    """A thread that answers roll calls while the program computes.
+
+    Made by `usher`; any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._kept: WeakSet[Attendance] = WeakSet()
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+
+    def keep(self, attendance: Attendance) -> None:
+        """Answer for a world as long as it is open.  Local."""
+        self._kept.add(attendance)
+        if self._thread is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
+            self._thread = threading.Thread(target=self._look, name="closeranks usher", daemon=True)
+            self._thread.start()
+
+    def forget(self, attendance: Attendance) -> None:
+        """Answer for it no more.  Local."""
+        self._kept.discard(attendance)
+
+    def stop(self) -> None:
+        """End the thread.  Local; called before MPI is finalized."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _look(self) -> None:
+        while not self._stopping.wait(_PAUSE_S):
+            with engine().lock:
+                for attendance in tuple(self._kept):
+                    attendance.look()
+
+
+@cache
+def usher() -> Usher:
+    """Return this process's usher.  Local; any thread."""
+    made = Usher()
+    atexit.register(made.stop)
+    return made

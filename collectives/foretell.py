@@ -1,0 +1,63 @@
+"""What a communicator would do with a call: `Communicator.explain`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from closeranks.collectives import choose
+from closeranks.collectives.context import AUTO
+from closeranks.collectives.explain import Explanation, explain
+from closeranks.collectives.problem import OPERATIONS, REDUCING
+from closeranks.comms.element import element
+from closeranks.comms.widened import HALVES
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.service import Service
+
+
+def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]) -> Explanation:
+    """Say which algorithm a call would use, and why.
+
+    Local.
+
+    Parameters
+    ----------
+    service : Service
+        Who would serve it.
+    operation : str
+        For instance ``"allreduce"``.
+    nbytes : int
+        Bytes of the vector, or of one rank's block.
+    dtype : numpy.dtype
+        Element, for operations that reduce.
+
+    Returns
+    -------
+    Explanation
+        Printable.
+
+    Raises
+    ------
+    UsageError
+        If there is no such operation (local).
+    """
+    if operation not in OPERATIONS:
+        raise UsageError(
+            "explain", f"no operation {operation!r}", f"one of {', '.join(OPERATIONS)}"
+        )
+    family, reduces = service.family, operation in REDUCING
+    wire = service.wire() if reduces and dtype.name in HALVES else None
+    travels = dtype if wire is None else np.dtype(wire)
+    sent = nbytes * travels.itemsize // dtype.itemsize
+    library_can = not reduces or element(None, travels, operation).datatype is not None
+    size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
+    call = choose.Call(operation, size, True, library_can)
+    asked = service.wanted(operation, AUTO)
+    wanted = family.tuning.name(operation, sent) if asked == AUTO else asked
+    found = explain(service.chooser, call, sent, dtype.name if reduces else "", forced=wanted)
+    way = service.relay.way(operation, sent, asked, found.algorithm) if family.devices else ""
+    return replace(found, nbytes=nbytes, wire=wire or "", device=way)

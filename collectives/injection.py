@@ -1,0 +1,238 @@
+"""Faults on purpose: ranks die, stop, leave or are slow where a schedule says.
+
+For users who want to see their program survive, and for our tests.  Only where
+`closeranks.init` or ``closeranks run --faults`` allows it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from closeranks.collectives.problem import OPERATIONS
+from closeranks.errors import UsageError
+
+ACTIONS: Final = ("kill", "stop", "exit", "raise", "slow")
+#: Points of an attempt and of a recovery, in their order.  Beside them every operation is
+#: one, where it is entered; with ``:rail`` where its first message to another node is
+#: there, with ``:end`` where it is over here.
+POINTS: Final = ("begin", "vote", "voted", "shrink", "rebuild", "move")
+#: Places inside an operation.
+_INSIDE: Final = ("rail", "end")
+_WAYS_OUT: Final = "for instance 'kill seat=3 step=10; stop seat=1 at=allreduce:rail for=5s'"
+_DURATION: Final = re.compile(r"(\d+(?:\.\d*)?)(ms|s)")
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault of a schedule.
+
+    Attributes
+    ----------
+    action : str
+        One of `ACTIONS`.
+    seat : int
+        Who meets it.
+    step : int or None
+        In which loop of attempts, from 0 on; None: in any.
+    at : str
+        At which point.
+    after_s : float
+        How long after the point, in seconds: in the middle of what comes then.
+    for_s : float or None
+        How long it is stopped, in seconds; None: for ever.
+    factor : float
+        How much longer it takes between two calls.
+    status : int
+        With which status it exits.
+    """
+
+    action: str
+    seat: int
+    step: int | None = None
+    at: str = "begin"
+    after_s: float = 0.0
+    for_s: float | None = None
+    factor: float = 1.0
+    status: int = 1
+
+
+class Injected(Exception):
+    """Raised by the action ``raise``: an error of the user's program."""
+
+
+class Injection:
+    """The faults that this rank meets.
+
+    Local.
+
+    Parameters
+    ----------
+    seat : int
+        Of this process.
+    faults : iterable of Fault
+        Of all ranks.
+    """
+
+    def __init__(self, seat: int, faults: tuple[Fault, ...] = ()) -> None:
+        self._seat, self._step = seat, -1
+        self._mine = [fault for fault in faults if fault.seat == seat]
+        self._left_s = time.perf_counter()
+
+    def fail_at(
+        self, seat: int, step: int | None, point: str = "begin", action: str = "kill", **more: float
+    ) -> None:
+        """Add a fault to the schedule.
+
+        Local; ranks may add those of others.
+
+        Parameters
+        ----------
+        seat, step, point, action
+            As `Fault`.
+        **more
+            ``after_s``, ``for_s``, ``factor``, ``status``.
+        """
+        fault = checked(Fault(action, seat, step, point, **more))  # type: ignore[arg-type]
+        if seat == self._seat:
+            self._mine.append(fault)
+
+    def next_step(self) -> None:
+        """Note that a loop of attempts begins."""
+        self._step += 1
+
+    def awaits(self, point: str) -> bool:
+        """Tell whether anything happens at a point of this step."""
+        return any(self._is_due(fault, point) for fault in self._mine)
+
+    def reach(self, point: str) -> None:
+        """Meet the faults of a point, each once."""
+        for fault in [fault for fault in self._mine if self._is_due(fault, point)]:
+            self._mine.remove(fault)
+            if fault.after_s:
+                threading.Timer(fault.after_s, meet, [fault]).start()
+            else:
+                meet(fault)
+
+    def slow_down(self) -> None:
+        """Take as much longer since the last call as the schedule says."""
+        since_s = time.perf_counter() - self._left_s
+        for fault in self._mine:
+            if fault.action == "slow" and fault.step in (None, self._step):
+                time.sleep(since_s * (fault.factor - 1))
+
+    def leave(self) -> None:
+        """Note that a call is over."""
+        self._left_s = time.perf_counter()
+
+    def _is_due(self, fault: Fault, point: str) -> bool:
+        return fault.action != "slow" and fault.at == point and fault.step in (None, self._step)
+
+
+def meet(fault: Fault) -> None:
+    """Let a fault happen to this process.
+
+    Parameters
+    ----------
+    fault : Fault
+        Any but a slow one.
+    """
+    sys.stderr.write(f"closeranks: fault on purpose: {fault}\n")
+    sys.stderr.flush()
+    if fault.action == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault.action == "exit":
+        os._exit(fault.status)
+    if fault.action == "raise":
+        raise Injected(f"{fault}")
+    if fault.for_s is not None:
+        words = ["sh", "-c", f"sleep {fault.for_s}; kill -CONT {os.getpid()}"]
+        subprocess.Popen(words, start_new_session=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def schedule(text: str) -> tuple[Fault, ...]:
+    """Read a schedule: faults between semicolons.
+
+    Parameters
+    ----------
+    text : str
+        ``ACTION seat=N [step=N] [at=POINT] [after=3ms] [for=5s] [factor=X]
+        [status=N]``, as often as wanted.
+
+    Returns
+    -------
+    tuple of Fault
+        In the order of the text.
+
+    Raises
+    ------
+    UsageError
+        If a word has no meaning (local).
+    """
+    return tuple(checked(_fault(clause)) for clause in text.split(";") if clause.strip())
+
+
+def checked(fault: Fault) -> Fault:
+    """Return a fault that can happen; raises `UsageError` for another one."""
+    operation, _, inside = fault.at.partition(":")
+    is_point = fault.at in POINTS or (operation in OPERATIONS and inside in ("", *_INSIDE))
+    if fault.action not in ACTIONS:
+        raise _wrong(f"no action {fault.action!r}", f"one of {', '.join(ACTIONS)}")
+    if not is_point:
+        known = ", ".join((*POINTS, "an operation", "OPERATION:rail", "OPERATION:end"))
+        raise _wrong(f"no point {fault.at!r}", f"one of {known}")
+    if fault.action == "raise" and (fault.at in POINTS or fault.after_s):
+        raise _wrong("raise outside of an operation", "at=allreduce, or another one, without after")
+    if fault.seat < 0 or fault.factor < 1 or (fault.for_s or 0) < 0:
+        raise _wrong(f"{fault}", "a seat from 0 on, a factor from 1 on")
+    return fault
+
+
+def _fault(clause: str) -> Fault:
+    """Read one fault."""
+    action, *words = clause.split()
+    found: dict[str, float | int | str] = {}
+    for word in words:
+        name, _, value = word.partition("=")
+        if name not in _READERS:
+            raise _wrong(f"no {name!r} in {clause.strip()!r}", f"one of {', '.join(_READERS)}")
+        key, read = _READERS[name]
+        try:
+            found[key] = read(value)
+        except ValueError:
+            raise _wrong(f"{word!r} in {clause.strip()!r}", _WAYS_OUT) from None
+    if "seat" not in found:
+        raise _wrong(f"no seat in {clause.strip()!r}", _WAYS_OUT)
+    return Fault(action, **found)  # type: ignore[arg-type]
+
+
+def _seconds(text: str) -> float:
+    """Read a duration such as 5s or 20ms."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    return float(match[1]) * (1e-3 if match[2] == "ms" else 1.0)
+
+
+def _wrong(problem: str, remedy: str) -> UsageError:
+    return UsageError("CLOSERANKS_FAULTS", problem, remedy)
+
+
+_READERS: Final[dict[str, tuple[str, Callable[[str], float | int | str]]]] = {
+    "seat": ("seat", int),
+    "step": ("step", int),
+    "at": ("at", str),
+    "after": ("after_s", _seconds),
+    "for": ("for_s", _seconds),
+    "factor": ("factor", float),
+    "status": ("status", int),
+}

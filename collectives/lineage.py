@@ -1,0 +1,85 @@
+"""What was derived from a communicator, so that it can be derived again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from closeranks.collectives.recovering import Recovering
+
+
+class Birth(NamedTuple):
+    """One communicator that was derived.
+
+    Attributes
+    ----------
+    child : Recovering
+        What came of it.
+    color, key : int
+        As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if nothing that a split
+        would give again.
+    """
+
+    child: Recovering
+    color: int
+    key: int
+
+
+class Lineage:
+    """The communicators derived from one, in the order in which its ranks made them.
+
+    Attributes
+    ----------
+    living : dict of int to Birth
+        Number -> those that have not been freed, as far as this rank is a member.
+    """
+
+    def __init__(self) -> None:
+        self._births = 0
+        self.living: dict[int, Birth] = {}
+
+    def note(self, child: Recovering | None, color: int, key: int) -> None:
+        """Note that one more was made; None where this rank is no member.  Local."""
+        if child is not None:
+            self.living[self._births] = Birth(child, color, key)
+        self._births += 1
+
+    def forget(self, child: Any) -> None:
+        """Note that a communicator was freed.  Local."""
+        self.living = {n: birth for n, birth in self.living.items() if birth.child is not child}
+
+    def again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
+        """Derive them again from those who are left.
+
+        Collective over ``plain``.  What only some ranks have is not made again: it
+        was under way when the others were told.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            The ranks of the communicator they came from, as it is now.
+
+        Returns
+        -------
+        list of (Recovering, MPI.Intracomm or None)
+            Of this rank, with what each is from now on; None: nothing any more.
+        """
+        here = [n for n, birth in self.living.items() if birth.color != MPI.UNDEFINED]
+        said = plain.allgather((self._births, here))
+        complete = min(births for births, _ in said)
+        wanted = sorted({n for _, numbers in said for n in numbers if n < complete})
+        made: list[tuple[Recovering, MPI.Intracomm | None]] = []
+        for number in wanted:
+            birth = self.living.get(number)
+            color, key = (MPI.UNDEFINED, 0) if birth is None else (birth.color, birth.key)
+            comm = plain.Split(color, key)
+            if birth is not None:
+                assert isinstance(comm, MPI.Intracomm)
+                made += [(birth.child, comm), *birth.child.derived_again(comm)]
+        self._births = complete
+        for number, birth in self.living.items():
+            if number not in wanted:
+                made += [(gone, None) for gone in birth.child.descent()]
+        return made

@@ -1,0 +1,268 @@
+"""Communicators that go on after ranks have died, under the same objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from closeranks.collectives import synchronize
+from closeranks.collectives.attempts import Attempt, attempts
+from closeranks.collectives.family import alike
+from closeranks.collectives.shortcut import Shortcuts
+from closeranks.comms import handle
+from closeranks.comms.message import message
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from closeranks.collectives.choose import Call, Chooser
+    from closeranks.collectives.family import Family
+    from closeranks.collectives.injection import Injection
+    from closeranks.collectives.lineage import Lineage
+    from closeranks.collectives.service import Service
+    from closeranks.collectives.state import State
+    from closeranks.collectives.synchronize import Digest
+    from closeranks.collectives.world import World
+    from closeranks.comms.topology import Topology
+
+
+class Recovering(MPI.Intracomm):
+    """Who the members are, and how that changes.
+
+    A recovery moves the object to another MPI communicator: whoever holds it
+    finds the members that are left.
+    """
+
+    _service: Service
+    _seats: tuple[int, ...]
+    _topology: Topology
+    _world: World | None
+    _family: Family
+    _lineage: Lineage
+    _parent: Recovering | None
+
+    @property
+    def hierarchy(self) -> Topology:
+        """Where the ranks sit."""
+        return self._topology
+
+    @property
+    def epoch(self) -> int:
+        """Number of recoveries so far."""
+        return self._family.world.epoch
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Seats of the members, ascending."""
+        return tuple(sorted(self._seats))
+
+    @property
+    def seat(self) -> int:
+        """Seat of this process: its rank in the first world."""
+        return self._seats[self._service.rank]
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process entered later than the others."""
+        return self._family.joined
+
+    def attempts(
+        self, limit: int | None = None, min_ranks: int = 1, *, restore: bool = True
+    ) -> Iterator[Attempt]:
+        """Repeat a body until it has ended well on all members.
+
+        Collective over the members of the first communicator, whichever of the
+        family is asked; one agreement an attempt, some microseconds.  Use as::
+
+            for attempt in comm.attempts():
+                with attempt:
+                    comm.Allreduce(gradient, total)
+
+        Leaving the ``with`` block votes.  `PeerError`, and MPI errors that speak of
+        dead ranks or revoked communicators, vote for another attempt: the members
+        that are left go on in a new world.  Any other exception is raised here, and
+        `PeerLost` with its ``cause`` on the others.
+
+        After an attempt that has failed, send buffers are as they were, receive
+        buffers undefined; those of calls in place are as they were when the attempt
+        first used them.  Leaving such an attempt by ``break`` or ``return`` does not
+        repeat it: the next call raises `Revoked`, for its results were never agreed.
+
+        Parameters
+        ----------
+        limit : int, optional
+            How many attempts at most.
+        min_ranks : int
+            With fewer members left, every one of them raises `PeerLost`.
+        restore : bool
+            Whether buffers of calls in place are copied before their first use.
+
+        Yields
+        ------
+        Attempt
+            To be entered once; ``.number``, ``.world``, ``.lost``.
+
+        Raises
+        ------
+        UsageError
+            Inside of another attempt; if a request is unfinished at the end.
+        PeerLost
+            If another member left by an exception; if ``min_ranks`` are not left;
+            what ended the last attempt, if ``limit`` were not enough or the
+            communicator was opened with ``on_failure="raise"``.
+        """
+        if limit is not None and limit < 1:
+            raise UsageError("attempts", f"limit={limit}", "at least 1, or None")
+        recovery = self._family.recovery
+        return attempts(recovery, limit, min_ranks, restores=restore)
+
+    @property
+    def faults(self) -> Injection:
+        """What goes wrong on purpose on this rank, see `Injection.fail_at`.
+
+        Raises
+        ------
+        UsageError
+            If the communicator was not opened with ``faults=True`` (local).
+        """
+        faults = self._family.faults
+        if faults is None:
+            raise UsageError("faults", "faults on purpose are not allowed", "init(faults=True)")
+        return faults
+
+    def keep(self, *arrays: NDArray[Any]) -> None:
+        """Let the attempt that is under way, if there is one, restore arrays if it fails.
+
+        Local; for what is about to be overwritten by other means than a call in place.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            Copied, once an attempt.
+        """
+        attempt = self._family.attempt
+        if attempt is not None:
+            for array in arrays:
+                attempt.save(message(array, "keep", writable=True))
+
+    def digest(self, state: State) -> Digest:
+        """Compare what all ranks hold alike.
+
+        Collective; one gathering of digests where all is well.  Every byte is read.
+
+        Parameters
+        ----------
+        state : dict, list or tuple
+            A nest of them, of arrays, numbers, strings and bytes.
+
+        Returns
+        -------
+        Digest
+            ``.value`` of what most ranks have, ``.differing``, ``.unhealthy`` (NaN,
+            Inf); readable as text.
+
+        Raises
+        ------
+        UsageError
+            If something else is in ``state`` (local).
+        """
+        return synchronize.digest(self, state)
+
+    def synchronize(self, state: State) -> State:
+        """Bring every rank to the state that most of them have, bit for bit.
+
+        Collective; the first statement of an attempt.  A newcomer has no say and gets
+        the state of the others; of groups as large the one with the longest-lived
+        process is right.  Who differs gets what differs from the nearest rank that is
+        right.  Members that are no newcomers and differ, and numbers that are not
+        finite, are warned of by rank and path.
+
+        Parameters
+        ----------
+        state : dict, list or tuple
+            A nest of them, of arrays, numbers, strings and bytes, alike on all ranks.
+            Dicts and lists at its top, and arrays of the same kind, are changed in
+            place.
+
+        Returns
+        -------
+        dict, list or tuple
+            The state: ``state`` itself unless it is a tuple.
+
+        Raises
+        ------
+        UsageError
+            If something else is in ``state`` (local).
+        Corrupted
+            If what came is not what was sent.
+        """
+        return synchronize.synchronize(self, state)
+
+    @property
+    def voice(self) -> tuple[int, bool]:
+        """Since which epoch this process is a member, and whether its state counts."""
+        return self._family.born, self._family.synchronized
+
+    def note_synchronized(self) -> None:
+        """Let the state of this process count from now on.  Local."""
+        self._family.synchronized = True
+
+    @property
+    def world(self) -> World:
+        """What carries messages that are not the program's."""
+        return self._service.world
+
+    def give_up(self) -> None:
+        """Be of no use after a recovery: nobody can tell who the members are.  Local."""
+        self._service.shut("what came of a group is not made again after a recovery")
+        if self._parent is not None:
+            self._parent._lineage.forget(self)
+
+    def move(
+        self,
+        plain: MPI.Intracomm,
+        topology: Topology,
+        seats: tuple[int, ...],
+        *,
+        world: World | None = None,
+        heritage: Mapping[Call, str] | None = None,
+    ) -> None:
+        """Go on as another MPI communicator, after a recovery.
+
+        Local.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            Takes the place of the one that was revoked.
+        topology : Topology
+            Where its ranks sit.
+        seats : tuple of int
+            Rank -> rank in the first world.
+        world : World, optional
+            What carries plans, if it is there already.
+        heritage : mapping of Call to str, optional
+            As for `Chooser`.
+        """
+        handle.point(self, plain)
+        self._seats, self._topology, self._world = seats, topology, world
+        chooser = alike(self._service.chooser, topology, heritage)
+        self._service.move(plain, chooser, Shortcuts(self))
+
+    def derived_again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
+        """Derive again what was derived from this one, see `Lineage.again`.  Collective."""
+        return self._lineage.again(plain)
+
+    @property
+    def chooser(self) -> Chooser:
+        """Who chooses the algorithms of its calls."""
+        return self._service.chooser
+
+    def descent(self) -> Iterator[Recovering]:
+        """Give this communicator and all that came of it.  Local."""
+        yield self
+        for birth in self._lineage.living.values():
+            yield from birth.child.descent()

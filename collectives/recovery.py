@@ -1,0 +1,314 @@
+"""Going on without the ranks that have died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
+from closeranks.collectives.engine import engine
+from closeranks.collectives.roster import Report, Roster, roster
+from closeranks.collectives.spares import placed, split
+from closeranks.collectives.together import together
+from closeranks.collectives.world import World
+from closeranks.comms import ulfm
+from closeranks.comms.last_resort import LastResort
+from closeranks.comms.translate import ranks_in
+from closeranks.errors import PeerLost, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.choose import Call
+    from closeranks.collectives.family import Family
+    from closeranks.collectives.recovering import Recovering
+    from closeranks.comms.topology import Link
+
+
+class Facts(NamedTuple):
+    """What a member tells the others, newcomers above all.
+
+    Attributes
+    ----------
+    epoch : int
+        That has ended.
+    links : mapping of str to Link
+        Of each level.
+    known : dict of Call to str
+        What was fastest as far as it knows.
+    chooser : Chooser
+        How it chooses, without what it has tried.
+    family : mapping of str to object
+        Options that newcomers cannot find out alone.
+    """
+
+    epoch: int
+    links: Mapping[str, Link]
+    known: dict[Call, str]
+    chooser: Mapping[str, Any]
+    family: Mapping[str, Any]
+
+
+class _Next(NamedTuple):
+    """What takes the place of a world that was revoked."""
+
+    whole: MPI.Intracomm
+    seated: Roster
+    world: World
+    derived: list[tuple[Recovering, MPI.Intracomm | None]]
+    heritage: dict[Call, str]
+
+    def drop(self) -> None:
+        """Let go of a world that was made in vain.  Local."""
+        self.world.drop()
+
+
+class _Told(NamedTuple):
+    """Why members leave."""
+
+    reports: list[Report]
+
+    def drop(self) -> None:
+        """Do nothing."""
+
+
+class Recovery:
+    """How the communicators of one `init` go on after ranks have died.
+
+    Parameters
+    ----------
+    root : Recovering
+        The first communicator of the family.
+    family : Family
+        What all of them share.
+    on_failure : str
+        "raise": they do not; "shrink": with those who are left; "replace": with
+        spares in the seats that are free.
+    limit_s : float
+        How long a recovery may take; then the process ends with status 75.
+    """
+
+    def __init__(self, root: Recovering, family: Family, on_failure: str, limit_s: float) -> None:
+        self._root, self._family = root, family
+        self._on_failure, self._limit_s = on_failure, limit_s
+        self._cause: tuple[int, str] | None = None
+        self._last: Attempt | None = None
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """All members."""
+        return self._family.world.comm
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return self._family.world.size
+
+    def begin(self, attempt: Attempt) -> None:
+        """Let an attempt begin.  Local."""
+        self._check_alone()
+        self._last = attempt
+        self._family.begin(attempt)
+        self._reach("begin")
+
+    def _reach(self, point: str) -> None:
+        """Meet the faults that a schedule wants here."""
+        if self._family.faults is not None:
+            self._family.faults.reach(point)
+
+    def _check_alone(self) -> None:
+        if self._family.attempt is not None:
+            raise UsageError("attempts", "an attempt inside of another one",
+                             "repeat the outer one as a whole")  # fmt: skip
+
+    def end(self) -> None:
+        """Let the attempt be over.  Local."""
+        self._family.end()
+
+    def vote(
+        self, vote: int, error: BaseException | None, mark: Callable[[str], object] = len
+    ) -> int:
+        """Agree on how an attempt has ended.
+
+        Collective over all members; one agreement where it has ended well.
+
+        Parameters
+        ----------
+        vote : int
+            This rank's.
+        error : BaseException or None
+            What has ended it here.
+        mark : callable
+            Is told when the world is "revoked" and the members have "agreed".
+
+        Returns
+        -------
+        int
+            `AGREED`, `AGAIN` or `ABORT`, the same on all members; where the library
+            cannot tell them, the own vote.
+        """
+        world = self._family.world
+        if vote != AGREED and not ulfm.is_on():
+            world.revoke()
+            engine().end_revoked()
+            return vote
+        if vote != AGREED:
+            world.revoke()
+        mark("revoked")
+        self._reach("vote")
+        agreed = self._agreed(vote)
+        mark("agreed")
+        self._reach("voted")
+        if agreed == AGREED:
+            return agreed
+        world.revoke()
+        with self._last_resort():
+            engine().end_revoked()
+            if agreed == ABORT:
+                self._cause = self._told(error if vote == ABORT else None)
+        return agreed
+
+    def _agreed(self, vote: int) -> int:
+        plain = self._family.world.comm
+        if not ulfm.is_on():
+            return int(plain.allreduce(vote, MPI.BAND))
+        agreed, died = ulfm.agree(plain, vote)
+        return agreed & AGAIN if died else agreed
+
+    def _told(self, error: BaseException | None) -> tuple[int, str]:
+        """Tell the others what makes this rank leave; give the first that was told."""
+        world = self._family.world
+        cause = None if error is None else repr(error)
+        report = Report(world.seats[world.rank], cause)
+        said = together(self._base, lambda whole: _Told(whole.allgather(report))).reports
+        return next((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
+
+    @property
+    def _base(self) -> MPI.Intracomm:
+        """All processes that may be left."""
+        crew = self._family.crew
+        return self._family.world.comm if crew is None else crew.everybody
+
+    def aborted(self) -> PeerLost:
+        """Give what the others are told when a rank leaves by an exception.  Local."""
+        assert self._cause is not None
+        seat, text = self._cause
+        rank = self._family.world.seats.index(seat)
+        return PeerLost("attempts", [rank], seats=[seat], cause=text, remedy="see what it met")
+
+    def recover(self, error: Exception | None) -> tuple[int, ...]:
+        """Go on with the members that are left.
+
+        Collective over them, after a vote for `AGAIN`.
+
+        Parameters
+        ----------
+        error : Exception or None
+            What has ended the attempt here, for ``on_failure="raise"``.
+
+        Returns
+        -------
+        tuple of int
+            Seats that were lost.
+
+        Raises
+        ------
+        PeerError, MPI.Exception
+            If nobody is to go on.
+        """
+        if self._on_failure == "raise":
+            raise error or self._family.world.verdict("attempts")
+        before = self._family.world.seats
+        with self._last_resort():
+            self._reach("shrink")
+            made = together(self._base, self._made)
+            self._take(made)
+        stayed = set(made.world.seats) - set(made.seated.joined)
+        return tuple(sorted(set(before) - stayed))
+
+    def catch_up(self) -> tuple[int, ...]:
+        """Recover from what was met before the loop; gives the seats that it cost.
+
+        Collective where anybody has met something.
+        """
+        self._check_alone()
+        self._family.left = False
+        if self._family.faults is not None:
+            self._family.faults.next_step()
+        world = self._family.world
+        if not world.revoked:
+            return ()
+        if self.vote(AGAIN, None) == ABORT:
+            raise self.aborted()
+        return self.recover(None)
+
+    def leave(self, attempt: Attempt) -> None:
+        """Refuse calls after an attempt that has failed and is not repeated.  Local."""
+        if attempt is self._last:
+            self._family.left = True
+
+    def _made(self, whole: MPI.Intracomm) -> _Next:
+        """Make what is needed to go on; collective over all who are left."""
+        self._reach("rebuild")
+        old, family = self._family.world, self._family
+        reports = whole.allgather(Report(old.seats[old.rank], facts=self._facts()))
+        seats = family.crew.seats if family.crew and self._on_failure == "replace" else 0
+        seated = roster(reports, seats)
+        plain = split(whole, seated)
+        assert plain is not None, "a member keeps its seat"
+        if seated.joined:
+            topology = placed(plain, old.topology.links)
+        else:
+            topology = old.topology.restrict(ranks_in(plain, old.comm))
+        world = World(old.epoch + 1, plain, topology, seats=seated.seats)
+        derived = self._root.derived_again(plain)
+        return _Next(whole, seated, world, derived, _heritage(reports, seated))
+
+    def _facts(self) -> Facts:
+        world = self._family.world
+        chooser = self._root.chooser
+        return Facts(
+            world.epoch,
+            dict(world.topology.links),
+            chooser.best_known,
+            chooser.numbers,
+            self._family.abilities,
+        )
+
+    def _take(self, made: _Next) -> None:
+        """Let every communicator of the family go on.  Local."""
+        self._reach("move")
+        old, family = self._family.world, self._family
+        family.world = world = made.world
+        if family.timeout_s is not None:
+            world.attendance.open()
+        if family.crew is not None:
+            family.crew.take(made.whole, made.seated)
+            world.own(family.crew)
+        topology = world.topology
+        self._root.move(world.comm, topology, world.seats, world=world, heritage=made.heritage)
+        for child, plain in made.derived:
+            if plain is None:
+                child.give_up()
+                continue
+            ranks = ranks_in(plain, world.comm)
+            seats = tuple(world.seats[rank] for rank in ranks)
+            child.move(plain, topology.restrict(ranks), seats)
+            world.own(child)
+        old.close()
+
+    def _last_resort(self) -> LastResort:
+        world = self._family.world
+        return LastResort(
+            self._limit_s,
+            f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of epoch"
+            f" {world.epoch} has not ended after {self._limit_s:g} s; exit status 75, relaunch",
+        )
+
+
+def _heritage(reports: list[Report], seated: Roster) -> dict[Call, str]:
+    """Find what was fastest as far as all members know; newcomers know nothing."""
+    if seated.joined:
+        return {}
+    known = [set(said.facts.known.items()) for said in reports if said.seat is not None]
+    return dict(set.intersection(*known))

@@ -1,0 +1,73 @@
+"""Who sits where after a recovery: all decide alike, from what all say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Report(NamedTuple):
+    """What a process says of itself when the world is made anew.
+
+    Attributes
+    ----------
+    seat : int or None
+        Its seat; None for a spare.
+    cause : str or None
+        Why it leaves, if it does.
+    facts : object
+        What it knows that newcomers and others need.
+    """
+
+    seat: int | None
+    cause: str | None = None
+    facts: Any = None
+
+
+class Roster(NamedTuple):
+    """The members of the next world.
+
+    Attributes
+    ----------
+    seats : tuple of int
+        Theirs, ascending: rank -> seat.
+    seat_of : dict of int to int
+        Rank among all who are left -> seat; spares that go on waiting have none.
+    joined : tuple of int
+        Seats of newcomers.
+    elder : int
+        Rank, among all who are left, of the first who was a member before.
+    """
+
+    seats: tuple[int, ...]
+    seat_of: dict[int, int]
+    joined: tuple[int, ...]
+    elder: int
+
+
+def roster(reports: Sequence[Report], seats: int) -> Roster:
+    """Give vacant seats to spares, in the order of their ranks.
+
+    Pure.
+
+    Parameters
+    ----------
+    reports : sequence of Report
+        By rank; at least one of a member.
+    seats : int
+        How many there were in the first world.
+
+    Returns
+    -------
+    Roster
+        With all members, and as many spares as there are vacant seats.
+    """
+    seat_of = {rank: said.seat for rank, said in enumerate(reports) if said.seat is not None}
+    elder = min(seat_of)
+    vacant = sorted(set(range(seats)) - set(seat_of.values()))
+    spares = [rank for rank, said in enumerate(reports) if said.seat is None]
+    newcomers = dict(zip(spares, vacant, strict=False))
+    seat_of |= newcomers
+    return Roster(
+        tuple(sorted(seat_of.values())), seat_of, tuple(sorted(newcomers.values())), elder
+    )

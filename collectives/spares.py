@@ -1,0 +1,210 @@
+"""Processes that wait until a seat is free."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from mpi4py import MPI
+
+from closeranks.collectives.lineage import Lineage
+from closeranks.collectives.roster import Report, Roster, roster
+from closeranks.collectives.together import together
+from closeranks.collectives.world import World
+from closeranks.comms import ulfm
+from closeranks.comms.discover import discover
+from closeranks.comms.wait import wait
+
+if TYPE_CHECKING:
+    from closeranks.comms.topology import Link, Topology
+
+#: Tag of the message that sends spares home.
+_HOME: Final = 1
+
+
+class Crew:
+    """All processes of a job: the members, and spares that wait.
+
+    Collective over ``everybody`` to make.
+
+    Parameters
+    ----------
+    everybody : MPI.Intracomm
+        All of them, the members first.
+    spares : int
+        How many wait.
+
+    Attributes
+    ----------
+    everybody : MPI.Intracomm
+        Those who were left last.
+    seats : int
+        How many members there were in the first world.
+    """
+
+    def __init__(self, everybody: MPI.Intracomm, spares: int) -> None:
+        self.everybody, self.seats = everybody, everybody.size - spares
+        self._sent: list[MPI.Request] = []
+        self._members: tuple[int, ...] = tuple(range(self.seats))
+        self._leads, self._ended = everybody.rank == 0, False
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether this process has no seat."""
+        return self.everybody.rank not in self._members
+
+    def take(self, whole: MPI.Intracomm, seated: Roster) -> None:
+        """Go on with those who are left.  Local."""
+        self.everybody, self._members = whole, tuple(seated.seat_of)
+        self._leads = seated.seat_of.get(whole.rank) == seated.seats[0]
+
+    def revoke(self) -> None:
+        """Wake the spares: a world has been given up.  Local."""
+        ulfm.revoke(self.everybody)
+
+    def close(self) -> None:
+        """Do nothing: worlds come and go, `end` ends it."""
+
+    def end(self) -> None:
+        """Let one member tell the spares that the job is over.  Local, harmless twice."""
+        if self._ended or MPI.Is_finalized():
+            return
+        self._ended = True
+        spares = set(range(self.everybody.size)) - set(self._members) if self._leads else set()
+        self._sent += [self.everybody.Isend([None, 0, MPI.BYTE], rank, _HOME) for rank in spares]
+
+    def wait_for_seat(self) -> Seat:
+        """Wait until a seat is free.
+
+        Collective over the spares and, when ranks have died, over all who are left.
+
+        Returns
+        -------
+        Seat
+            Of this process, from now on.
+
+        Raises
+        ------
+        SystemExit
+            When the job ends: with 0, or with 1 where no member has ended well.
+        """
+        while True:
+            wait(self._is_called, progress=ulfm.listen, polite=True)
+            seat = together(self.everybody, self._seat)
+            if seat.left:
+                raise SystemExit(1)
+            assert seat.seated is not None
+            self.take(seat.whole, seat.seated)
+            if seat.world is not None:
+                return seat
+
+    def _is_called(self) -> bool:
+        """Whether members have to be replaced; leaves when the job is over."""
+        if ulfm.is_revoked(self.everybody):
+            return True
+        try:
+            is_over = self.everybody.Iprobe(MPI.ANY_SOURCE, _HOME)
+        except MPI.Exception as error:
+            if not ulfm.speaks_of_failure(error, self.everybody):
+                raise
+            self.everybody.Ack_failed()  # others may still have something to say
+            is_over = False
+        if is_over:
+            raise SystemExit(0)
+        if set(self._members) <= set(ulfm.failed(self.everybody)):
+            raise SystemExit(1)
+        return False
+
+    def _seat(self, whole: MPI.Intracomm) -> Seat:
+        """Make the world with the others, if this process gets a seat in it."""
+        reports = whole.allgather(Report(None))
+        if any(said.cause for said in reports):
+            return Seat(whole, left=True)
+        seated = roster(reports, self.seats)
+        plain = split(whole, seated)
+        if plain is None:
+            return Seat(whole, seated=seated)
+        facts = reports[seated.elder].facts
+        topology = placed(plain, facts.links)
+        world = World(facts.epoch + 1, plain, topology, seats=seated.seats)
+        Lineage().again(plain)
+        return Seat(whole, seated=seated, world=world, facts=facts)
+
+
+class Seat(NamedTuple):
+    """What a spare gets.
+
+    Attributes
+    ----------
+    whole : MPI.Intracomm
+        All who are left.
+    left : bool
+        Whether the members give up.
+    seated : Roster or None
+        Who sits where.
+    world : World or None
+        The new world; None for who goes on waiting.
+    facts : object
+        What its members know.
+    """
+
+    whole: MPI.Intracomm
+    left: bool = False
+    seated: Roster | None = None
+    world: World | None = None
+    facts: Any = None
+
+    def drop(self) -> None:
+        """Let go of the world, which was made in vain.  Local."""
+        if self.world is not None:
+            self.world.drop()
+
+
+def placed(plain: MPI.Intracomm, links: Mapping[str, Link]) -> Topology:
+    """Find out where the members sit now.
+
+    Collective over ``plain``.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The members.
+    links : mapping of str to Link
+        As measured before; what is new has the usual ones.
+
+    Returns
+    -------
+    Topology
+        The same on all of them.
+    """
+    found = discover(plain)
+    return found.with_links({name: link for name, link in links.items() if name in found.levels})
+
+
+def split(whole: MPI.Intracomm, seated: Roster) -> MPI.Intracomm | None:
+    """Make the communicator of the members, in the order of their seats.
+
+    Collective over ``whole``.
+
+    Parameters
+    ----------
+    whole : MPI.Intracomm
+        All who are left.
+    seated : Roster
+        Who sits where.
+
+    Returns
+    -------
+    MPI.Intracomm or None
+        ``whole`` itself where it is that already; None without a seat.
+    """
+    if [seated.seat_of.get(rank) for rank in range(whole.size)] == list(seated.seats):
+        return whole
+    seat = seated.seat_of.get(whole.rank)
+    made = whole.Split(MPI.UNDEFINED if seat is None else 0, seat or 0)
+    whole.Barrier()  # now all have it, see `closeranks.collectives.together`
+    if made == MPI.COMM_NULL:
+        return None
+    assert isinstance(made, MPI.Intracomm)
+    made.Set_errhandler(MPI.ERRORS_RETURN)
+    return made

@@ -1,0 +1,242 @@
+"""Replicated state: is it alike on all ranks, and how it becomes so again.
+
+All ranks compare one digest.  Where it differs, most members are right.
+Whoever is not gets what differs, and nothing else, from the nearest who is.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from closeranks.collectives import tags
+from closeranks.collectives.state import (
+    Entry,
+    State,
+    Table,
+    from_bytes,
+    leaves,
+    rebuilt,
+    table,
+    to_bytes,
+    unhealthy,
+)
+from closeranks.errors import Corrupted
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.collectives.recovering import Recovering
+    from closeranks.comms.topology import Topology
+
+#: Longest message, bytes: counts of MPI are 32 bits long.
+_PIECE: Final = 1 << 30
+
+
+class Voice(NamedTuple):
+    """What a member says of its state.
+
+    Attributes
+    ----------
+    digest : bytes
+        Of all of it.
+    born : int
+        Epoch in which the process became a member.
+    counts : bool
+        Whether it has ever had the state of the others: newcomers have not.
+    healthy : bool
+        Whether all its numbers are finite.
+    """
+
+    digest: bytes
+    born: int
+    counts: bool
+    healthy: bool
+
+
+class Digest(NamedTuple):
+    """What `Communicator.digest` and `synchronize` have found, the same on all ranks.
+
+    Attributes
+    ----------
+    value : str
+        Of the state that most members have, hexadecimal.
+    differing : tuple of (int, str)
+        Rank and path of every leaf that was different from that.
+    unhealthy : tuple of (int, str, str)
+        Rank and path of every leaf that holds "NaN" or "Inf".
+    """
+
+    value: str
+    differing: tuple[tuple[int, str], ...]
+    unhealthy: tuple[tuple[int, str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.value}: {'alike' if not self.differing else 'not alike'}"]
+        lines += [f"rank {rank}: {path} differs" for rank, path in self.differing]
+        lines += [f"rank {rank}: {path} holds {what}" for rank, path, what in self.unhealthy]
+        return "\n".join(lines)
+
+
+def majority(voices: Sequence[Voice]) -> tuple[int, ...]:
+    """Find the members whose state is right.
+
+    Those who are most; if several groups are as large, the one with the process
+    that has been a member for longest; if there are several, the lowest rank's.
+    Newcomers have no say as long as anybody else is there.
+
+    Parameters
+    ----------
+    voices : sequence of Voice
+        Of every rank.
+
+    Returns
+    -------
+    tuple of int
+        Ranks, ascending; all with the same digest.
+    """
+    counting = [voice for voice in voices if voice.counts] or voices
+    size = Counter(voice.digest for voice in counting)
+    order = [(-size[voice.digest], voice.born, rank) for rank, voice in enumerate(voices)
+             if size[voice.digest]]  # fmt: skip
+    right = voices[min(order)[2]].digest
+    return tuple(rank for rank, voice in enumerate(voices) if voice.digest == right)
+
+
+def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
+    """Choose who gives the state to whoever has another one.
+
+    Parameters
+    ----------
+    right : sequence of int
+        Ranks that have it.
+    topology : Topology
+        Where the ranks sit.
+
+    Returns
+    -------
+    dict of int to int
+        Rank that lacks it -> rank that gives it: the nearest, of those the one
+        with the least to do.
+    """
+    busy = dict.fromkeys(right, 0)
+    chosen = {}
+    for rank in sorted(set(range(topology.size)) - busy.keys()):
+        giver = min(right, key=lambda one: (topology.distance(rank, one), busy[one], one))
+        busy[giver] += 1
+        chosen[rank] = giver
+    return chosen
+
+
+def digest(comm: Recovering, state: State) -> Digest:
+    """Compare states, see `Communicator.digest`.  Collective."""
+    mine = table(state)
+    return _Comparison(comm, mine, unhealthy(state)).report()
+
+
+def synchronize(comm: Recovering, state: State) -> State:
+    """Make states alike, see `Communicator.synchronize`.  Collective."""
+    mine = table(state)
+    found = _Comparison(comm, mine, unhealthy(state))
+    report = found.report()
+    newcomers = {rank for rank, voice in enumerate(found.voices) if not voice.counts}
+    for rank, path in report.differing:
+        if rank not in newcomers:
+            warnings.warn(f"synchronize: rank {rank} had another {path}", stacklevel=3)
+    for rank, path, what in report.unhealthy:
+        warnings.warn(f"synchronize: rank {rank} holds {what} in {path}", stacklevel=3)
+    state = found.exchange(state)
+    comm.note_synchronized()
+    return state
+
+
+class _Comparison:
+    """The states of all ranks, compared; collective to make."""
+
+    def __init__(self, comm: Recovering, mine: Table, sick: tuple[tuple[str, str], ...]) -> None:
+        self._comm, self._mine, self._sick = comm, mine, sick
+        voice = Voice(mine.digest, *comm.voice, not sick)
+        self.voices: list[Voice] = comm.allgather(voice)
+        self._right = majority(self.voices)
+        self._sources = sources(self._right, comm.hierarchy)
+        world = comm.world
+        self._traffic, self._tag = world.traffic, tags.state(world.window)
+        self._theirs = self._tables()
+        self._unlike = mine.unlike(self._theirs)
+
+    def _tables(self) -> Table:
+        """Give the right table: the own one, or a neighbour's."""
+        rank, tag = self._comm.rank, self._tag
+        sent = [self._traffic.isend(self._mine, target, tag) for target in self._targets]
+        theirs = self._mine
+        if rank in self._sources:
+            theirs = self._traffic.recv(None, self._sources[rank], tag)
+        for request in sent:
+            request.wait()
+        return theirs
+
+    @property
+    def _targets(self) -> list[int]:
+        """Ranks that get something from this one."""
+        return [rank for rank, giver in self._sources.items() if giver == self._comm.rank]
+
+    def report(self) -> Digest:
+        """Say what is not as it should be; collective where anything is."""
+        value = self.voices[self._right[0]].digest.hex()
+        if not self._sources and all(voice.healthy for voice in self.voices):
+            return Digest(value, (), ())
+        paths = list(self._unlike)
+        paths += [path for path in self._mine.entries if path not in self._theirs.entries]
+        if self._mine.shape != self._theirs.shape and not paths:
+            paths = [""]
+        told = self._comm.allgather((paths, self._sick))
+        return Digest(
+            value,
+            tuple((rank, path) for rank, (differs, _) in enumerate(told) for path in differs),
+            tuple((rank, *sick) for rank, (_, ill) in enumerate(told) for sick in ill),
+        )
+
+    def exchange(self, state: State) -> State:
+        """Give what others lack, or get what this rank lacks."""
+        if self._comm.rank in self._sources:
+            return self._get(state)
+        wanted = {target: self._traffic.recv(None, target, self._tag) for target in self._targets}
+        requests: list[MPI.Request] = []
+        held = dict(leaves(state)) if wanted else {}
+        for target, paths in wanted.items():
+            for path in paths:
+                data = to_bytes(held[path])
+                requests += [self._traffic.Isend(piece, target, self._tag)
+                             for piece in _pieces(data)]  # fmt: skip
+        for request in requests:
+            request.Wait()
+        return state
+
+    def _get(self, state: State) -> State:
+        """Ask for what is missing, and put it in its place."""
+        giver, held = self._sources[self._comm.rank], dict(leaves(state))
+        self._traffic.send(self._unlike, giver, self._tag)
+        found = {}
+        for path, entry in self._theirs.entries.items():
+            old = held.get(path)
+            found[path] = self._received(entry, giver, old) if path in self._unlike else old
+        new = rebuilt(state, self._theirs.shape, found)
+        expected, came = self._theirs.digest.hex(), table(new).digest.hex()
+        if came != expected:
+            raise Corrupted("synchronize", rank=giver, offset=0, expected=expected, found=came)
+        return new
+
+    def _received(self, entry: Entry, giver: int, old: Any) -> Any:
+        data = np.empty(entry.nbytes, np.uint8)
+        for piece in _pieces(data):
+            self._traffic.Recv(piece, giver, self._tag)
+        return from_bytes(entry, data, old)
+
+
+def _pieces(data: np.ndarray[Any, np.dtype[np.uint8]]) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Cut what is too long for a message."""
+    return [data[start : start + _PIECE] for start in range(0, data.nbytes, _PIECE)]

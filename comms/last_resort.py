@@ -1,0 +1,52 @@
+"""The end of a process that would wait for ever."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+from types import TracebackType
+from typing import Final
+
+#: EX_TEMPFAIL of sysexits.h: it may go well when tried again.
+TRY_AGAIN: Final = 75
+
+
+class LastResort:
+    """Ends the process if the ``with`` block lasts too long, whatever it waits for.
+
+    For waits inside the MPI library that nothing can interrupt.  The report goes
+    to standard error, with where every thread was.
+
+    Parameters
+    ----------
+    limit_s : float
+        How long it may last, in seconds.
+    report : str
+        What is said then.
+    """
+
+    def __init__(self, limit_s: float, report: str) -> None:
+        self._limit_s, self._report = limit_s, report
+        self._over = threading.Event()
+
+    def __enter__(self) -> LastResort:
+        threading.Thread(target=self._watch, name="closeranks last resort", daemon=True).start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        if self._over.wait(self._limit_s):
+            return
+        sys.stderr.write(self._report + "\n")
+        sys.stderr.flush()
+        faulthandler.dump_traceback(file=sys.stderr)
+        os._exit(TRY_AGAIN)

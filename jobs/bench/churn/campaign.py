@@ -1,0 +1,224 @@
+"""A campaign: episode after episode until the time is over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+from closeranks.jobs.bench.churn.judge import Verdict, judge
+from closeranks.jobs.bench.churn.model import Model
+from closeranks.jobs.bench.churn.record import read
+from closeranks.jobs.bench.churn.schedule import Episode, episode
+from closeranks.jobs.run import prepare
+
+Row = dict[str, Any]
+
+#: An episode that takes longer hangs; its processes have said where before.
+_LIMIT_S: Final = 120.0
+#: How often the model plays before the first episode.
+_MODELLED: Final = 1000
+_COLUMNS: Final = {"seed": 6, "steps": 7, "kills": 7, "stops": 7, "joins": 7, "recoveries": 12,
+                   "slowest_s": 11, "seconds": 9, "unplanned": 11, "hangs": 7,
+                   "wrong": 7}  # fmt: skip
+
+
+def campaign(minutes: float, members: int, spares: int, seed: int) -> Iterator[Row]:
+    """Run episodes for some minutes, the last one to its end.
+
+    Parameters
+    ----------
+    minutes : float
+        How long.
+    members, spares : int
+        Ranks of each episode.
+    seed : int
+        Of the first; each has the next one.
+
+    Yields
+    ------
+    dict
+        A row for each episode.
+    """
+    end_s = time.monotonic() + 60 * minutes
+    for number in count(seed):
+        yield _row(episode(number, members, spares))
+        if time.monotonic() >= end_s:
+            return
+
+
+def modelled(members: int, spares: int, seed: int) -> tuple[int, float, list[str]]:
+    """Let the model play episodes, and judge them.
+
+    Parameters
+    ----------
+    members, spares, seed : int
+        As for `campaign`.
+
+    Returns
+    -------
+    episodes : int
+        How many.
+    seconds : float
+        How long they took, judge included.
+    wrong : list of str
+        What must not be.
+    """
+    began_s, wrong = time.monotonic(), list[str]()
+    for number in range(seed, seed + _MODELLED):
+        plan = episode(number, members, spares)
+        wrong += judge(plan, Model(plan, number).run()).wrong
+    return _MODELLED, time.monotonic() - began_s, wrong
+
+
+def head() -> str:
+    """Write the line above the rows."""
+    return "# " + "".join(f"{name:>{width}}" for name, width in _COLUMNS.items())
+
+
+def as_line(row: Row) -> str:
+    """Write a row as text.
+
+    Parameters
+    ----------
+    row : dict
+        Of `campaign`.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    words = {name: f"{row[name]:.2f}" if isinstance(row[name], float) else row[name]
+             for name in _COLUMNS}  # fmt: skip
+    return "  " + "".join(f"{words[name]:>{width}}" for name, width in _COLUMNS.items())
+
+
+def total(rows: list[Row]) -> str:
+    """Sum up in words.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Of `campaign`; at least one.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    sums = {name: sum(row[name] for row in rows)
+            for name in ("kills", "stops", "joins", "unplanned", "hangs", "wrong")}  # fmt: skip
+    events = sums["kills"] + sums["stops"] + sums["joins"]
+    growth = sorted(row["kib_a_recovery"] for row in rows)[len(rows) // 2]
+    files = max(row["files_a_recovery"] for row in rows)
+    return (
+        f"{len(rows)} episodes, {events} events: {sums['kills']} kills, {sums['stops']} stops,"
+        f" {sums['joins']} joins; {sums['wrong']} wrong, {sums['hangs']} hangs,"
+        f" {sums['unplanned']} unplanned deaths; memory {growth:+.0f} KiB, files {files:+.2f}"
+        " a recovery"
+    )
+
+
+def _row(plan: Episode) -> Row:
+    """Run an episode, have it judged, and keep what it left if it was not right."""
+    began_s = time.monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="closeranks-churn-"))
+    ended = _run(plan, folder)
+    verdict = judge(plan, read(folder))
+    hangs = int(not ended or verdict.unfinished > 0)
+    row = _as_row(plan, verdict, time.monotonic() - began_s, hangs=hangs)
+    if row["wrong"] or row["hangs"] or row["unplanned"]:
+        sys.stderr.write(
+            f"closeranks: seed {plan.seed}: {'; '.join(verdict.wrong[:3])}; {folder}\n"
+        )
+    else:
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+    return row
+
+
+def _run(plan: Episode, folder: Path) -> bool:
+    """Start the processes; False if they had to be ended."""
+    numbers = [str(number) for number in (plan.seed, plan.members, plan.spares)]
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(plan.members)]
+    command += ["--spares", str(plan.spares), "--", sys.executable, "-m"]
+    command += ["closeranks.jobs.bench.churn.member", str(folder), *numbers]
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            process.wait(timeout=_LIMIT_S)
+        except BaseException as error:
+            _end(process)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            return False
+    return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a launch: it hands the signal on to all it has started."""
+    process.terminate()
+    try:
+        process.wait(timeout=10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _as_row(plan: Episode, verdict: Verdict, seconds: float, *, hangs: int) -> Row:
+    facts = verdict._asdict()
+    facts["wrong"] = len(verdict.wrong)
+    return {
+        "name": "churn",
+        "ranks": plan.members,
+        "spares": plan.spares,
+        "seed": plan.seed,
+        "seconds": seconds,
+        "hangs": hangs,
+        **facts,
+    }
+
+
+def report(
+    minutes: float, members: int, spares: int, seed: int, write: Callable[[str], object]
+) -> list[Row]:
+    """Run the model and a campaign, and write what comes of it.
+
+    Parameters
+    ----------
+    minutes : float
+        How long.
+    members, spares, seed : int
+        As for `campaign`.
+    write : callable
+        Takes a line.
+
+    Returns
+    -------
+    list of dict
+        The rows.
+
+    Raises
+    ------
+    Unavailable
+        If the library or its launcher cannot go on without ranks that died.
+    """
+    prepare(members + spares, (sys.executable,), faults=True)
+    played, seconds, wrong = modelled(members, spares, seed)
+    write(f"# model: {played} episodes, {played / seconds:.0f} a second, {len(wrong)} wrong")
+    for words in wrong[:5]:
+        write(f"#   {words}")
+    write(head())
+    rows = []
+    for row in campaign(minutes, members, spares, seed):
+        rows.append(row)
+        write(as_line(row))
+    write(f"# {total(rows)}")
+    return rows

@@ -1,0 +1,161 @@
+"""Reads what an episode has left and says whether it was right.
+
+It knows nothing of the protocol: every step must have been ended by one set of
+members, who all got the sum of just their bits, and nobody else may have ended
+it; seats empty themselves only when the schedule says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from closeranks.jobs.bench.churn.record import Record
+from closeranks.jobs.bench.churn.schedule import Episode, met
+
+
+class Verdict(NamedTuple):
+    """What the judge has found.
+
+    Attributes
+    ----------
+    kills, stops, joins : int
+        Events that happened.
+    unplanned : int
+        Processes that are gone without an event.
+    recoveries : int
+        Epochs.
+    steps, unfinished : int
+        That members ended, and that were left after the last of them: the job hung
+        or was over too soon.
+    wrong : tuple of str
+        What must not be, in words; unplanned deaths are counted apart.
+    kib_a_recovery, files_a_recovery : float
+        How the process that was there for longest has grown while all seats were
+        taken.
+    slowest_s : float
+        The longest step, with its recovery.
+    """
+
+    kills: int
+    stops: int
+    joins: int
+    unplanned: int
+    recoveries: int
+    steps: int
+    unfinished: int
+    wrong: tuple[str, ...]
+    kib_a_recovery: float
+    files_a_recovery: float
+    slowest_s: float
+
+
+def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
+    """Judge an episode.
+
+    Pure.
+
+    Parameters
+    ----------
+    plan : Episode
+        What was to happen.
+    records : sequence of Record
+        What all processes have written, in any order.
+
+    Returns
+    -------
+    Verdict
+        ``.wrong`` is empty if it was right.
+    """
+    by_step = defaultdict[int, list[Record]](list)
+    by_process = defaultdict[str, list[Record]](list)
+    for record in sorted(records, key=lambda one: (one.step, one.seat)):
+        by_step[record.step].append(record)
+        by_process[record.process].append(record)
+    reached = max(by_step, default=-1) + 1
+    wrong = [f"step {step}: nobody ended it" for step in range(reached) if step not in by_step]
+    wrong += [f"step {step}: beyond the end" for step in by_step if step >= plan.steps]
+    for step, said in by_step.items():
+        wrong += [f"step {step}: {words}" for words in _wrong_in(said)]
+    wrong += _wrong_between(by_step)
+    gone = _gone(plan, by_process)
+    kinds = list(gone.values())
+    eldest = max(by_process.values(), key=len, default=[])
+    return Verdict(
+        kinds.count("kill"),
+        kinds.count("stop"),
+        len(by_process) - plan.members,
+        kinds.count(""),
+        max((record.epoch for record in records), default=0),
+        len(by_step),
+        max(plan.steps - reached, 0),
+        tuple(wrong),
+        *_growth([record for record in eldest if len(record.alive) == plan.members]),
+        max((record.seconds for record in records), default=0.0),
+    )
+
+
+def _wrong_in(said: Sequence[Record]) -> list[str]:
+    """Look at one step."""
+    found = []
+    worlds = {(one.epoch, one.alive) for one in said}
+    if len(worlds) > 1:
+        found.append(f"ended in {len(worlds)} worlds: {sorted(worlds)}")
+    for one in said:
+        expected = sum(1 << seat for seat in one.alive)
+        if one.total != expected:
+            found.append(f"seat {one.seat} got {one.total:#x}, not {expected:#x}")
+        if one.seat not in one.alive:
+            found.append(f"seat {one.seat} is no member: {one.alive}")
+    seats = [one.seat for one in said]
+    if len(set(seats)) != len(seats):
+        found.append(f"several in one seat: {seats}")
+    return found
+
+
+def _wrong_between(by_step: dict[int, list[Record]]) -> list[str]:
+    """Look from step to step: epochs never fall, seats change with them only."""
+    found = []
+    for before, after in pairwise(sorted(by_step)):
+        old, new = by_step[before][0], by_step[after][0]
+        if new.epoch < old.epoch:
+            found.append(f"step {after}: epoch {new.epoch} after {old.epoch}")
+        if new.epoch == old.epoch and new.alive != old.alive:
+            found.append(f"step {after}: other members in epoch {new.epoch}")
+    return found
+
+
+def _gone(plan: Episode, by_process: dict[str, list[Record]]) -> dict[str, str]:
+    """Tell who did not see the end, and what met them: "" for nothing."""
+    gone = {}
+    for name, records in by_process.items():
+        last = records[-1]
+        if last.step >= plan.steps - 1:
+            continue
+        gone[name] = _met_by(plan, last)
+    return gone
+
+
+def _met_by(plan: Episode, last: Record) -> str:
+    """Say what has met a process in the step after its last one."""
+    event = met(plan.events, last.step + 1)
+    if event is None:
+        return ""
+    return event.kind if last.seat in [last.alive[place] for place in event.places] else ""
+
+
+def _growth(records: Sequence[Record]) -> tuple[float, float]:
+    """Say by how much memory and files have grown from a recovery to the next."""
+    first = dict[int, Record]()
+    for record in records:
+        first.setdefault(record.epoch, record)
+    seen = [first[epoch] for epoch in sorted(first)][1:]
+    if len(seen) < 2:
+        return 0.0, 0.0
+    spans = seen[-1].epoch - seen[0].epoch
+    return (
+        (seen[-1].rss_kib - seen[0].rss_kib) / spans,
+        (seen[-1].files - seen[0].files) / spans,
+    )

@@ -1,0 +1,99 @@
+"""What a process of an episode does; it is the program that `campaign` starts.
+
+Its arguments are the folder for its log, the seed, the members and the spares.
+It adds its bit until the schedule is over, and is killed or stopped when that
+says so.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import psutil
+
+import closeranks
+from closeranks.jobs.bench.churn.record import Record, line
+from closeranks.jobs.bench.churn.schedule import Episode, Event, episode, met
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator import Communicator
+
+#: A step that takes longer is a hang: it ends with a traceback of every thread.
+HANG_S: Final = 45.0
+#: Words of an all-reduce, in turn.
+_LENGTHS: Final = (1, 300, 20_000, 1000)
+_SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def main(folder: Path, plan: Episode) -> None:
+    """Take part in an episode, from its beginning or from later on.
+
+    Parameters
+    ----------
+    folder : Path
+        Takes the log.
+    plan : Episode
+        What happens.
+    """
+    mode = "replace" if plan.spares else "shrink"
+    with closeranks.init(on_failure=mode) as comm:
+        state, is_new = {"step": 0}, comm.joined
+        with (folder / f"{os.getpid()}.log").open("a", encoding="utf-8") as log:
+            while state["step"] < plan.steps:
+                faulthandler.dump_traceback_later(HANG_S, exit=True)
+                record = _step(comm, state, plan.events if not is_new else ())
+                is_new = False
+                log.write(line(record))
+                log.flush()
+                state["step"] = record.step + 1
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _step(comm: Communicator, state: dict[str, int], events: Sequence[Event]) -> Record:
+    """Add the bits of all members; repeated until they have agreed."""
+    began_s, struck = time.monotonic(), False
+    for attempt in comm.attempts():
+        with attempt:
+            comm.synchronize(state)
+            step = state["step"]
+            event = met(events, step) if attempt.number == 1 else None
+            struck = event is not None and _strikes(comm, event)
+            given = np.full(_LENGTHS[step % len(_LENGTHS)], 1 << comm.seat, np.int64)
+            taken = np.empty_like(given)
+            comm.Allreduce(given, taken)
+    if struck:
+        time.sleep(HANG_S)
+    own = psutil.Process()
+    return Record(
+        str(os.getpid()),
+        step,
+        comm.epoch,
+        comm.seat,
+        comm.alive,
+        int(taken[0]) if (taken == taken[0]).all() else -1,
+        own.memory_info().rss >> 10,
+        own.num_fds(),
+        time.monotonic() - began_s,
+    )
+
+
+def _strikes(comm: Communicator, event: Event) -> bool:
+    """Be killed or stopped a moment from now, if it is this seat's turn."""
+    if comm.seat not in [comm.alive[place] for place in event.places]:
+        return False
+    number = _SIGNALS[event.kind]
+    threading.Timer(event.delay_s, os.kill, (os.getpid(), number)).start()
+    return True
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), episode(*map(int, sys.argv[2:5])))

@@ -1,0 +1,239 @@
+"""How long it takes from a rank's death to the next right all-reduce.
+
+All ranks agree on a moment; then one of them kills or stops itself, while the
+others are in an all-reduce of an attempt.  They say when it raised, when the
+members had agreed, when the new world was there, and when the repeated
+all-reduce was over, by the clock of the machine: ranks on several machines
+need clocks that agree.  The bench goes on until two are left, or, where spares
+take the seats of the dead, until no spare is left.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.attempts import Attempt
+    from closeranks.collectives.communicator import Communicator
+    from closeranks.jobs.bench.session import Session
+
+Row = dict[str, Any]
+
+#: What may happen to a rank.
+KINDS = ("kill", "stop")
+#: Bytes of the all-reduce, and how many are made before each fault.
+NBYTES = 1 << 20
+_CALLS = 30
+#: How long after it was agreed upon a fault happens, in seconds.
+_AHEAD_S = 0.05
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_PHASES = ("detected", "revoked", "agreed", "shrunk", "redone")
+_WIDTHS = {"members": 8, "kind": 6, "mode": 8, **dict.fromkeys(_PHASES, 10), "total ms": 10}
+
+
+class Fault(NamedTuple):
+    """What happens next.
+
+    Attributes
+    ----------
+    number : int
+        0 for the first.
+    kind : str
+        Of `KINDS`.
+    seat : int
+        Whom it meets.
+    at_s : float
+        When, by the machine's clock.
+    """
+
+    number: int
+    kind: str
+    seat: int
+    at_s: float
+
+
+class Told(NamedTuple):
+    """What a member tells the others of a fault.
+
+    Attributes
+    ----------
+    fault : Fault or None
+        None of a newcomer, which has not seen it.
+    members : int
+        How many there were.
+    phases : list of float
+        How long each took here, in ms.
+    wrong : int
+        Elements of the first sum after it.
+    """
+
+    fault: Fault | None
+    members: int
+    phases: list[float]
+    wrong: int
+
+
+def measure_faults(session: Session, kinds: tuple[str, ...], spares: int) -> Iterator[Row]:
+    """Lose one rank after the other; collective over those who are left.
+
+    A newcomer takes part from the all-reduce on that is repeated with it.
+
+    Parameters
+    ----------
+    session : Session
+        On a communicator opened with ``on_failure="shrink"``, or "replace" with
+        spares.
+    kinds : tuple of str
+        Of `KINDS`, in turn.
+    spares : int
+        Ranks that waited at the beginning.
+
+    Yields
+    ------
+    dict
+        A row for each fault, the same on every rank that is left.
+    """
+    comm, number = session.comm, 0
+    given = np.full(NBYTES // 8, 1 << comm.seat, np.int64)
+    taken = np.zeros_like(given)
+
+    def add() -> None:
+        comm.Allreduce(given, taken)
+
+    is_new = comm.joined
+    while is_new or (number < spares if spares else comm.size > 2):
+        fault, members, phases = None, 0, list[float]()
+        if is_new:
+            for attempt in comm.attempts():
+                with attempt:
+                    add()
+        else:
+            for _ in range(_CALLS):
+                add()
+            fault, members = _agreed(comm, kinds, number), comm.size
+            _strike(comm, fault)
+            phases = _survive(comm, fault.at_s, add)
+        wrong = int((taken != sum(1 << seat for seat in comm.alive)).sum())
+        told = comm.allgather(Told(fault, members, phases, wrong))
+        yield _row(session, told, "replace" if spares else "shrink")
+        assert told[0].fault is not None, "the first rank is never lost"
+        number, is_new = told[0].fault.number + 1, False
+
+
+def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> Fault:
+    """Agree on the next fault; collective.  The first rank is spared."""
+    seat = random.Random(number).choice(comm.alive[1:])
+    fault = Fault(number, kinds[number % len(kinds)], seat, time.monotonic() + _AHEAD_S)
+    agreed: Fault = comm.bcast(fault)
+    return agreed
+
+
+def _strike(comm: Communicator, fault: Fault) -> None:
+    """Let it happen, if it is this rank that it meets."""
+    if comm.seat == fault.seat:
+        _wait_until(fault.at_s)
+        os.kill(os.getpid(), _SIGNALS[fault.kind])
+
+
+def check_kinds(words: str) -> tuple[str, ...]:
+    """Read ``--kinds``; raises `UsageError` for what cannot happen.
+
+    Parameters
+    ----------
+    words : str
+        Of `KINDS`, between commas.
+
+    Returns
+    -------
+    tuple of str
+        In the order of the words.
+    """
+    kinds = tuple(words.split(","))
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise UsageError("bench --kinds", f"unknown {', '.join(unknown)}",
+                         f"choose {' or '.join(KINDS)}")  # fmt: skip
+    return kinds
+
+
+def head() -> str:
+    """Write the line above the rows.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    return "# " + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items()).lstrip()
+
+
+def as_line(row: Row) -> str:
+    """Write a row as text; times are milliseconds.
+
+    Parameters
+    ----------
+    row : dict
+        Of `measure_faults`.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    words = [row["ranks"], row["kind"], row["mode"]]
+    words += [f"{row[f'{phase}_ms']:.1f}" for phase in (*_PHASES, "total")]
+    return "  " + "".join(
+        f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True)
+    )
+
+
+def _wait_until(moment_s: float) -> None:
+    while time.monotonic() < moment_s:
+        time.sleep(1e-4)
+
+
+def _survive(comm: Communicator, fault_s: float, call: Callable[[], object]) -> list[float]:
+    """Call until a recovery was needed; gives what each phase took here, in ms."""
+    failed: Attempt | None = None
+    while failed is None:
+        for attempt in comm.attempts():
+            with attempt:
+                call()
+            if not attempt.agreed:
+                failed = attempt
+    marks = failed.marks
+    times = [fault_s, *(marks[name] for name in ("raised", "revoked", "agreed", "shrunk"))]
+    times.append(time.monotonic())
+    spans = [*pairwise(times), (times[0], times[-1])]
+    return [1e3 * (end - start) for start, end in spans]
+
+
+def _row(session: Session, told: list[Told], mode: str) -> Row:
+    """Make the row: of every phase the slowest rank's."""
+    seen = [one for one in told if one.fault is not None]
+    slowest = np.max([one.phases for one in seen], axis=0)
+    names = [f"{phase}_ms" for phase in (*_PHASES, "total")]
+    assert seen[0].fault is not None
+    return {
+        "name": "faults",
+        "algorithm": "auto",
+        "ranks": seen[0].members,
+        "nodes": session.nodes,
+        "dtype": "int64",
+        "op": "sum",
+        "size_bytes": NBYTES,
+        "kind": seen[0].fault.kind,
+        "mode": mode,
+        **dict(zip(names, map(float, slowest), strict=True)),
+        "wrong": sum(one.wrong for one in told),
+    }

@@ -1,0 +1,77 @@
+"""Schedules of faults: what a text means, and that each fault is met once."""
+
+from __future__ import annotations
+
+import pytest
+
+from closeranks.collectives import injection
+from closeranks.collectives.injection import Fault, Injection, schedule
+from closeranks.errors import UsageError
+
+
+@pytest.fixture
+def met(monkeypatch: pytest.MonkeyPatch) -> list[Fault]:
+    """What would have happened."""
+    found: list[Fault] = []
+    monkeypatch.setattr(injection, "meet", found.append)
+    return found
+
+
+def test_a_schedule_is_read() -> None:
+    text = "kill seat=3 step=10; stop seat=1 at=allreduce:rail for=5s; slow seat=2 factor=4;"
+    assert schedule(text) == (
+        Fault("kill", 3, 10),
+        Fault("stop", 1, at="allreduce:rail", for_s=5.0),
+        Fault("slow", 2, factor=4.0),
+    )
+    assert schedule("exit seat=0 status=3 after=20ms at=vote") == (
+        Fault("exit", 0, at="vote", after_s=0.02, status=3),
+    )
+    assert schedule("") == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("murder seat=1", "no action 'murder'"),
+        ("kill", "no seat in 'kill'"),
+        ("kill seat=one", "'seat=one' in 'kill seat=one'"),
+        ("kill seat=1 when=now", "no 'when'"),
+        ("kill seat=1 at=noon", "no point 'noon'"),
+        ("kill seat=1 at=allreduce:middle", "no point 'allreduce:middle'"),
+        ("stop seat=1 for=5", "'for=5'"),
+        ("kill seat=-1", "a seat from 0 on"),
+        ("slow seat=1 factor=0.5", "a factor from 1 on"),
+        ("raise seat=1", "raise outside of an operation"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        schedule(text)
+
+
+def test_a_fault_is_met_once_by_its_seat_in_its_step(met: list[Fault]) -> None:
+    faults = schedule("kill seat=1 step=1 at=vote; kill seat=2 step=1 at=vote; stop seat=1")
+    injected = Injection(1, faults)
+    injected.reach("begin")
+    assert met == [faults[2]]
+    injected.next_step()
+    injected.reach("vote")
+    injected.next_step()
+    assert not injected.awaits("shrink")
+    assert injected.awaits("vote")
+    injected.reach("vote")
+    injected.reach("vote")
+    assert met == [faults[2], faults[0]]
+
+
+def test_python_adds_faults(met: list[Fault]) -> None:
+    injected = Injection(0)
+    injected.fail_at(1, None)
+    injected.fail_at(0, 0, "allreduce:end", "stop", for_s=1.0)
+    injected.next_step()
+    injected.reach("begin")
+    injected.reach("allreduce:end")
+    assert met == [Fault("stop", 0, 0, "allreduce:end", for_s=1.0)]
+    with pytest.raises(UsageError):
+        injected.fail_at(0, 0, "nowhere")

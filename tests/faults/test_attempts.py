@@ -1,0 +1,125 @@
+"""Ranks die, the others go on, and every sum is that of who agreed on it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+
+PROGRAM = Path(__file__).parent / "repeat.py"
+SAID = re.compile(r"survivor (\d+): rank (\d+) of (\d+), epoch (\d+)")
+
+
+@pytest.fixture(autouse=True)
+def _needs_open_mpi(mpi_library: str) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+
+
+def repeat(launch: Launch, *words: str, ranks: int = 4) -> list[tuple[int, ...]]:
+    """Run the program; gives what each survivor said, by seat."""
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(ranks), "--"]
+    done = launch([*command, sys.executable, str(PROGRAM), *words])
+    said = sorted(tuple(map(int, found)) for found in SAID.findall(done.stdout))
+    assert said, done.stdout
+    return said
+
+
+@pytest.mark.parametrize("form", ["blocking", "in place", "request", "persistent", "child"])
+@pytest.mark.parametrize(
+    ("nbytes", "algorithm"),
+    [("8", "auto"), ("8", "shared"), ("262144", "shared"), ("65536", "ring"), ("4096", "native")],
+)
+def test_those_who_are_left_go_on(launch: Launch, nbytes: str, algorithm: str, form: str) -> None:
+    said = repeat(launch, nbytes, algorithm, form, "2@20,1@40:after")
+    assert said == [(0, 0, 2, 2), (3, 1, 2, 2)]
+
+
+def test_two_at_once_are_one_recovery_or_two(launch: Launch) -> None:
+    said = repeat(launch, "4096", "shared", "blocking", "0@20,3@20")
+    assert [words[:3] for words in said] == [(1, 0, 2), (2, 1, 2)]
+    assert {words[3] for words in said} <= {1, 2}
+
+
+def test_the_last_one_goes_on_alone(launch: Launch) -> None:
+    assert repeat(launch, "8", "auto", "blocking", "0@10,1@20,2@30") == [(3, 0, 1, 3)]
+
+
+def leave(launch: Launch, case: str) -> dict[int, str]:
+    """Run a case of the other program; gives what each seat met."""
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    done = launch([*command, sys.executable, str(PROGRAM.with_name("leave.py")), case])
+    said = dict(re.findall(r"^seat (\d): (.*)$", done.stdout, re.MULTILINE))
+    assert said, done.stdout
+    return {int(seat): words for seat, words in sorted(said.items())}
+
+
+def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch) -> None:
+    said = leave(launch, "an_error")
+    assert said.pop(1) == "RuntimeError no more coffee"
+    lost = "PeerLost attempts: rank 1 lost (RuntimeError('no more coffee')); see what it met"
+    assert said == dict.fromkeys((0, 2, 3), lost)
+
+
+def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch) -> None:
+    assert leave(launch, "a_break") == dict.fromkeys((0, 1, 3), "3")
+
+
+def test_a_limit_and_too_few_members_end_it_on_all(launch: Launch) -> None:
+    for words in leave(launch, "a_limit").values():
+        assert words.startswith("PeerLost allreduce: rank 1 lost"), words
+    for words in leave(launch, "too_few").values():
+        assert "2 are left" in words, words
+        assert "min_ranks=3" in words, words
+
+
+def test_wrong_use_is_refused_on_all(launch: Launch) -> None:
+    for words in leave(launch, "nested").values():
+        assert "attempts: an attempt inside of another one" in words, words
+    said = leave(launch, "unfinished")
+    assert said.pop(0).startswith("UsageError attempts: a request is unfinished")
+    for words in said.values():
+        assert words.startswith("PeerLost attempts: rank 0 lost (UsageError"), words
+
+
+def test_what_was_met_before_the_loop_is_recovered_from(launch: Launch) -> None:
+    assert set(leave(launch, "before_the_loop").values()) == {"(3, (3,), 1)"}
+
+
+def test_plain_messages_that_fail_are_repeated(launch: Launch) -> None:
+    assert leave(launch, "messages") == dict.fromkeys((0, 1, 3), "3")
+
+
+def test_what_was_split_is_split_again(launch: Launch) -> None:
+    everybody, odd = 0b1011, 0b1010
+    assert leave(launch, "children") == {
+        0: str([everybody, 0b0001, 0b0011, 0b0001, everybody]),
+        1: str([everybody, odd, 0b0011, odd, everybody]),
+        3: str([everybody, odd, 0b1000, odd, everybody]),
+    }
+
+
+@pytest.mark.parametrize(("spares", "expected"), [
+    (0, [("kill", "shrink", 4, 0), ("stop", "shrink", 3, 0)]),
+    (2, [("kill", "replace", 4, 0), ("stop", "replace", 4, 0)]),
+])  # fmt: skip
+def test_the_bench_measures_every_loss(
+    launch: Launch, tmp_path: Path, spares: int, expected: list[tuple[str, str, int, int]]
+) -> None:
+    path = tmp_path / "faults.json"
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4"]
+    command += ["--spares", str(spares), "--"]
+    done = launch([*command, "closeranks", "bench", "faults", "--json", str(path)])
+    rows = json.loads(path.read_text())
+    found = [(row["kind"], row["mode"], row["ranks"], row["wrong"]) for row in rows]
+    assert found == expected, done.stdout
+    for row in rows:
+        parts = [
+            row[f"{part}_ms"] for part in ("detected", "revoked", "agreed", "shrunk", "redone")
+        ]
+        assert 0 < max(parts) <= row["total_ms"] < 5000

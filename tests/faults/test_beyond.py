@@ -1,0 +1,61 @@
+"""Rows beyond the matrix: an interrupt, and a rank that only takes long."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from closeranks.jobs.openmpi import session
+from tests.conftest import ROOT, Launch
+
+PROGRAM = Path(__file__).parent / "beyond.py"
+COMMAND = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+
+
+@pytest.fixture(autouse=True)
+def _needs_open_mpi(mpi_library: str) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+
+
+def test_who_computes_for_long_is_not_lost(launch: Launch) -> None:
+    done = launch([*COMMAND, sys.executable, str(PROGRAM), "long"])
+    assert "4 ranks, epoch 0" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+def test_an_interrupt_ends_the_whole_job() -> None:
+    with session() as own:
+        process = subprocess.Popen(
+            [*COMMAND, sys.executable, str(PROGRAM), "loop"],
+            cwd=ROOT,
+            env=os.environ | own,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        family: list[psutil.Process] = []
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ten steps\n"
+            family = psutil.Process(process.pid).children(recursive=True)
+            assert len(family) >= 5
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+            assert process.wait(timeout=30) != 0
+            _, alive = psutil.wait_procs(family, timeout=10)
+            assert not alive
+        finally:
+            for member in [*family, psutil.Process()] if process.poll() is None else family:
+                if member.pid != os.getpid() and member.is_running():
+                    member.kill()
+            if process.poll() is None:
+                process.kill()
+            process.communicate()

@@ -1,0 +1,44 @@
+"""Late ranks: every survivor names them, silent or not, with either library."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch, Run
+
+PROGRAM = Path(__file__).parent / "late.py"
+
+
+def said_by(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str, str]]:
+    """Give rank, late ranks, seconds and words of each rank."""
+    return re.findall(r"^rank (\d): (\(.*\)) after ([\d.]+) s: (.*)$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_all_name_the_rank_that_is_stopped(mpirun: Run, when: str) -> None:
+    done = mpirun(4, str(PROGRAM), when)
+    said = said_by(done)
+    assert sorted(rank for rank, *_ in said) == ["0", "1", "2", "3"], done.stdout
+    for rank, ranks, took_s, words in said:
+        assert ranks == "(2,)", words
+        assert "rank 2 not arrived" in words
+        assert rank == "2" or float(took_s) < 1 + 1 + 0.5, words  # half a second of calls before
+    assert done.returncode == 0
+
+
+def test_a_late_rank_is_named_by_all_and_the_attempt_repeated(
+    launch: Launch, mpi_library: str
+) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs are not repaired")
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    done = launch([*command, sys.executable, str(PROGRAM), "attempt"])
+    said = said_by(done)
+    assert sorted(rank for rank, *_ in said) == ["0", "1", "2", "3"], done.stdout
+    assert {ranks for _, ranks, *_ in said} == {"(2,)"}
+    assert done.stdout.count("attempt 2: 4 ranks, 4") == 4, done.stdout

@@ -1,0 +1,85 @@
+"""Churn: the schedule, the model, and a judge that sees what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from closeranks.jobs.bench.churn.judge import judge
+from closeranks.jobs.bench.churn.model import Model
+from closeranks.jobs.bench.churn.record import Record, line, read
+from closeranks.jobs.bench.churn.schedule import FEWEST, episode
+
+PLAN = episode(5, 5, 4)
+RECORDS = Model(PLAN, 0).run()
+
+
+@given(st.integers(0, 10**6), st.integers(2, 9), st.integers(0, 9))
+def test_a_schedule_uses_up_all_but_two(seed: int, members: int, spares: int) -> None:
+    plan = episode(seed, members, spares)
+    assert plan == episode(seed, members, spares)
+    assert sum(len(event.places) for event in plan.events) == members + spares - FEWEST
+    steps = [event.step for event in plan.events]
+    assert steps == sorted(set(steps))
+    left, waiting = members, spares
+    for event in plan.events:
+        assert max(event.places) < left
+        taken = min(len(event.places), waiting)
+        left, waiting = left - len(event.places) + taken, waiting - taken
+        assert left >= FEWEST
+
+
+@given(st.integers(0, 10**6), st.integers(2, 9), st.integers(0, 9))
+def test_the_model_is_right(seed: int, members: int, spares: int) -> None:
+    plan = episode(seed, members, spares)
+    verdict = judge(plan, Model(plan, seed).run())
+    assert verdict.wrong == ()
+    assert verdict.unplanned == 0
+    assert verdict.kills + verdict.stops == members + spares - FEWEST
+    assert verdict.joins == spares
+
+
+def _one(change: Callable[[Record], Record], place: int = 40) -> list[Record]:
+    return [*RECORDS[:place], change(RECORDS[place]), *RECORDS[place + 1 :]]
+
+
+@pytest.mark.parametrize(("records", "says"), [
+    (_one(lambda one: one._replace(total=one.total & ~1)), "got"),
+    (_one(lambda one: one._replace(total=one.total + 2)), "got"),
+    (_one(lambda one: one._replace(total=-1)), "got"),
+    (_one(lambda one: one._replace(epoch=one.epoch + 1)), "2 worlds"),
+    (_one(lambda one: one._replace(seat=one.alive[one.seat == one.alive[0]])),
+     "several in one seat"),
+    ([one for one in RECORDS if one.step != 7], "step 7: nobody ended it"),
+    ([one._replace(epoch=0) if one.step >= 100 else one for one in RECORDS], "step 100"),
+    ([one._replace(alive=one.alive[1:], total=one.total & ~(1 << one.alive[0]))
+      if one.step == 3 else one for one in RECORDS], "step 3"),
+])  # fmt: skip
+def test_the_judge_sees_what_is_wrong(records: list[Record], says: str) -> None:
+    found = judge(PLAN, records).wrong
+    assert any(says in words for words in found), found
+
+
+def test_a_process_that_is_gone_without_an_event_is_counted() -> None:
+    name = RECORDS[0].process
+    records = [one for one in RECORDS if one.process != name or one.step < 2]
+    assert judge(PLAN, records).unplanned == 1
+
+
+def test_an_episode_that_ends_too_soon_is_unfinished_and_its_sums_are_judged() -> None:
+    records = [one for one in _one(lambda one: one._replace(total=0)) if one.step < 60]
+    verdict = judge(PLAN, records)
+    assert (verdict.steps, verdict.unfinished) == (60, PLAN.steps - 60)
+    assert len(verdict.wrong) == 1
+    assert judge(PLAN, []).unfinished == PLAN.steps
+    assert judge(PLAN, RECORDS).unfinished == 0
+
+
+def test_records_are_read_as_far_as_they_were_written(tmp_path: Path) -> None:
+    text = "".join(map(line, RECORDS[:3]))
+    (tmp_path / "1.log").write_text(text + line(RECORDS[3])[:-4], encoding="utf-8")
+    assert read(tmp_path) == RECORDS[:3]

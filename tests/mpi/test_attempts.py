@@ -1,0 +1,137 @@
+"""Attempts where nobody dies, with any library: what they cost, keep and give back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks as cr
+
+
+@contextmanager
+def opened(comm: MPI.Intracomm) -> Iterator[cr.Communicator]:
+    """A communicator that a test may ruin."""
+    made = cr.init(comm)
+    try:
+        yield made
+    finally:
+        made.abandon()
+
+
+def summed(comm: cr.Communicator) -> int:
+    """Sum of seats and one."""
+    taken = np.zeros(3, np.int64)
+    comm.Allreduce(np.full(3, comm.seat + 1, np.int64), taken)
+    return int(taken[1])
+
+
+def attempted(comm: cr.Communicator, body: Callable[[], object], *, restore: bool = True) -> None:
+    """Attempt something."""
+    for attempt in comm.attempts(restore=restore):
+        with attempt:
+            body()
+
+
+def test_an_attempt_that_ends_well_is_the_only_one(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        seen = []
+        for attempt in ours.attempts():
+            with attempt:
+                seen.append((attempt.number, attempt.world, attempt.lost, summed(ours)))
+            assert attempt.agreed
+        assert seen == [(1, ours.size, (), ours.size * (ours.size + 1) // 2)]
+        assert ours.epoch == 0
+        assert not ours.joined
+
+
+def test_leaving_by_break_and_return_is_agreed_too(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        for attempt in ours.attempts():
+            with attempt:
+                found = summed(ours)
+                break
+
+        def returning() -> int:
+            for attempt in ours.attempts():
+                with attempt:
+                    return summed(ours)
+            return 0
+
+        assert found == returning() == summed(ours)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "native", "shared"])
+@pytest.mark.parametrize("restore", [True, False])
+def test_buffers_in_place_come_back(comm: MPI.Intracomm, algorithm: str, restore: bool) -> None:
+    with opened(comm) as ours:
+        if algorithm == "shared" and ours.size == 1:
+            pytest.skip("one rank shares nothing")
+        values = np.arange(100.0)
+        for _ in range(30):  # until machine code serves such calls
+            ours.Allreduce(MPI.IN_PLACE, np.ones(100), algorithm=algorithm)
+
+        def twice() -> None:
+            ours.Allreduce(MPI.IN_PLACE, values, algorithm=algorithm)
+            ours.Allreduce(MPI.IN_PLACE, values, algorithm=algorithm)
+            comm.Barrier()  # one that nobody gives up
+            raise cr.PeerLate("mine", waited_s=1, limit_s=1)
+
+        with pytest.raises(cr.PeerLate, match="mine"):
+            attempted(ours, twice, restore=restore)
+        times = 1 if restore else ours.alive[-1] + 1
+        assert np.array_equal(values, np.arange(100.0) * times**2)
+
+
+def test_an_error_is_raised_as_it_is(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+
+        def body() -> None:
+            summed(ours)
+            comm.Barrier()
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            attempted(ours, body)
+
+
+def test_wrong_use(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        with pytest.raises(cr.UsageError, match="limit=0"):
+            ours.attempts(limit=0)
+        with pytest.raises(cr.UsageError, match="that was not entered"):
+            for _ in ours.attempts():
+                pass
+
+        def inner() -> None:
+            comm.Barrier()
+            attempted(ours, ours.Barrier)
+
+        with pytest.raises(cr.UsageError, match="an attempt inside of another one"):
+            attempted(ours, inner)
+
+
+def test_a_request_has_to_be_over(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        given, taken = np.ones(5), np.zeros(5)
+        for attempt in ours.attempts():
+            with attempt:
+                ours.Iallreduce(given, taken).wait()
+        assert (taken == ours.size).all()
+
+
+def test_faults_on_purpose_have_to_be_allowed(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours, pytest.raises(cr.UsageError, match="not allowed"):
+        ours.faults.fail_at(0, 0)
+
+
+def test_a_fault_on_purpose(comm: MPI.Intracomm) -> None:
+    with cr.init(comm, faults=True) as ours:
+        ours.faults.fail_at(ours.seat, None, "allreduce:end", "slow", factor=1.0)
+        assert summed(ours) == ours.size * (ours.size + 1) // 2
+        for point in ("allreduce", "allreduce:end"):
+            ours.faults.fail_at(ours.seat, 1, point, "raise")
+        assert summed(ours) > 0, "of another step"

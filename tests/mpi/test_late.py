@@ -1,0 +1,80 @@
+"""Deadlines: every survivor names exactly the ranks that have not arrived."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks as cr
+from closeranks.comms import ulfm
+from closeranks.comms.wait import Deadline, wait
+
+LIMIT_S = 0.25
+X = np.arange(3000.0)
+
+pytestmark = pytest.mark.skipif(ulfm.is_on(), reason="tests/faults has those")
+
+
+def allreduce(algorithm: str) -> Callable[[cr.Communicator], object]:
+    return lambda world: world.Allreduce(X, np.empty_like(X), algorithm=algorithm)
+
+
+CALLS: dict[str, Callable[[cr.Communicator], object]] = {
+    "auto": allreduce("auto"),
+    "native": allreduce("native"),
+    "ring": allreduce("ring"),
+    "shared": allreduce("shared"),
+    "request": lambda world: world.Iallreduce(X, np.empty_like(X)).Wait(),
+    "barrier": lambda world: world.Barrier(),
+    "alltoall": lambda world: world.Alltoall(np.ones(64 * world.size), np.ones(64 * world.size)),
+}
+
+
+def finish(comm: MPI.Intracomm, world: Any) -> None:
+    """Let ranks part that have given each other up."""
+    comm.Barrier()
+    world.abandon()
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("warm", [False, True])
+def test_all_survivors_name_those_who_are_late(comm: MPI.Intracomm, call: str, warm: bool) -> None:
+    if comm.size < 2:
+        pytest.skip("nobody to wait for")
+    late = tuple(sorted({comm.size - 1, comm.size // 2}))
+    world = cr.init(comm, timeout_s=LIMIT_S)
+    comm.Barrier()
+    if comm.rank in late:  # it hears of it although it does something else
+        assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+    with pytest.raises(cr.PeerLate) as caught:
+        CALLS[call](world)
+    assert caught.value.ranks == late
+    assert caught.value.waited_s < LIMIT_S + 1
+    with pytest.raises(cr.Revoked):
+        CALLS[call](world)
+    finish(comm, world)
+
+
+def test_who_is_done_and_computes_is_not_late(comm: MPI.Intracomm) -> None:
+    """The root of a short broadcast ends first; it answers while it does something else."""
+    if comm.size < 3:
+        pytest.skip("needs 3 ranks")
+    world, late = cr.init(comm, timeout_s=LIMIT_S), comm.size - 1
+    comm.Barrier()
+    if comm.rank == 0:
+        world.Bcast(X[:4].copy(), algorithm="binomial")
+        time.sleep(LIMIT_S + 0.5)
+    elif comm.rank == late:
+        time.sleep(LIMIT_S + 0.5)
+    else:
+        world.Bcast(np.empty(4), algorithm="binomial")
+        with pytest.raises(cr.PeerLate) as caught:
+            world.Barrier()
+        assert caught.value.ranks == (0, late)
+        assert caught.value.waited_s < LIMIT_S + 0.4, "it had to wait for an answer"
+    finish(comm, world)
