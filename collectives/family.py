@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -59,6 +59,10 @@ class Family:
         What keeps buffers and requests of calls that may have to be repeated.
     born : int
         Epoch in which this process became a member.
+    newcomers : dict of int to int
+        Seat -> how many times it was given to a newcomer, for those that were.
+    seats : int
+        How many members the first world had.
     synchronized : bool
         Whether it has the state of the others; newcomers do not at first.
     left : bool
@@ -83,9 +87,11 @@ class Family:
         "faults",
         "joined",
         "left",
+        "newcomers",
         "overrides",
         "reaches_devices",
         "recovery",
+        "seats",
         "synchronized",
         "threaded",
         "timeout_s",
@@ -94,6 +100,7 @@ class Family:
     )
 
     recovery: Recovery
+    seats: int
     world: World
 
     def __init__(
@@ -116,6 +123,7 @@ class Family:
         self.crew: Crew | None = None
         self.joined = self.left = False
         self.born, self.synchronized = 0, True
+        self.newcomers: dict[int, int] = {}
         self.faults = faults
         self._plain = timeout_s is None and not deterministic and not check and faults is None
         self._shortcuts: WeakSet[Shortcuts] = WeakSet()
@@ -134,6 +142,18 @@ class Family:
             "devices": self.devices,
             "reaches_devices": self.reaches_devices,
         }
+
+    def seat_newcomers(self, before: Mapping[int, int], joined: Iterable[int]) -> None:
+        """Count who has taken a seat.  Local.
+
+        Parameters
+        ----------
+        before : mapping of int to int
+            As `newcomers`, in the world that has ended.
+        joined : iterable of int
+            Seats of newcomers.
+        """
+        self.newcomers = {**before, **{seat: before.get(seat, 0) + 1 for seat in joined}}
 
     def admit(self, shortcuts: Shortcuts) -> None:
         """Allow the shortcuts of a communicator now, forbid them when need be.  Local.

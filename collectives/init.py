@@ -73,7 +73,7 @@ def init(
     timeout_s : float, optional
         Deadline of every collective, seconds; then `PeerLate`.
     recovery_timeout_s : float
-        Deadline of a recovery, seconds.
+        Deadline of a recovery, seconds; above 1, for ranks that are stopped in it.
     tuning : path or mapping, optional
         See `closeranks.collectives.tuning`; default ``CLOSERANKS_TUNING``.  Of a
         table of `closeranks tune` a warning on rank 0 names what does not hold
@@ -100,8 +100,7 @@ def init(
         On every rank, if tuning files or, with ``check``, options differ.
     """
     _check_failure(on_failure)
-    check_timeout("init", timeout_s)
-    check_timeout("init", recovery_timeout_s)
+    _check_times(timeout_s, recovery_timeout_s)
     refuse_unknown()
     is_checked = switch("CHECK") if check is None else bool(check)
     options = _Options(timeout_s, deterministic, is_checked, tuning, _faults(faults))
@@ -160,6 +159,7 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     seat = crew.wait_for_seat()
     world, facts = seat.world, seat.facts
     assert world is not None
+    assert seat.seated is not None
     faults = options.faults
     family = Family(
         timeout_s=options.timeout_s,
@@ -169,6 +169,8 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
         **facts.family,
     )
     family.world, family.joined = world, True
+    family.seats = crew.seats
+    family.seat_newcomers(facts.newcomers, seat.seated.joined)
     family.born, family.synchronized = world.epoch, False
     if options.timeout_s is not None:
         world.attendance.open()
@@ -204,6 +206,7 @@ def _open(
         reaches_devices=can.reaches_devices,
         faults=None if faults is None else Injection(plain.rank, faults),
     )
+    family.seats = plain.size
     family.world = World(0, plain, found)
     if timeout_s is not None:
         family.world.arm()
@@ -253,6 +256,17 @@ def _faults(allowed: bool) -> tuple[Fault, ...] | None:
         raise UsageError("CLOSERANKS_FAULTS", f"{text!r} where faults are not allowed",
                          "unset it, or pass faults=True, or closeranks run --faults")  # fmt: skip
     return schedule(text or "") if allowed or text else None
+
+
+def _check_times(timeout_s: float | None, recovery_timeout_s: float) -> None:
+    """Refuse deadlines that nobody can keep, or that contradict each other."""
+    check_timeout("init", timeout_s)
+    check_timeout("init", recovery_timeout_s)
+    silence_s = _silence_s(timeout_s)
+    if recovery_timeout_s <= 2 * silence_s:
+        raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s:g}, and a rank that is"
+                         f" stopped in a recovery is noticed after {silence_s:g} s",
+                         f"give more than {2 * silence_s:g} seconds")  # fmt: skip
 
 
 def _check_failure(on_failure: str) -> None:

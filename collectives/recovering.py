@@ -69,6 +69,31 @@ class Recovering(MPI.Intracomm):
         """Whether this process entered later than the others."""
         return self._family.joined
 
+    def incarnation(self, seat: int) -> int:
+        """Tell how many newcomers have taken a seat so far.
+
+        Local; the same on all members.
+
+        Parameters
+        ----------
+        seat : int
+            A rank of the first world.
+
+        Returns
+        -------
+        int
+            0 for a process that was there from the start.
+
+        Raises
+        ------
+        UsageError
+            If there was no such rank.
+        """
+        seats = self._family.seats
+        if not 0 <= seat < seats:
+            raise UsageError("incarnation", f"seat={seat}", f"seats are 0 to {seats - 1}")
+        return self._family.newcomers.get(seat, 0)
+
     def attempts(
         self, limit: int | None = None, min_ranks: int = 1, *, restore: bool = True
     ) -> Iterator[Attempt]:

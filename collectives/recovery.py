@@ -40,6 +40,8 @@ class Facts(NamedTuple):
         How it chooses, without what it has tried.
     family : mapping of str to object
         Options that newcomers cannot find out alone.
+    newcomers : dict of int to int
+        See `Family`.
     """
 
     epoch: int
@@ -47,6 +49,7 @@ class Facts(NamedTuple):
     known: dict[Call, str]
     chooser: Mapping[str, Any]
     family: Mapping[str, Any]
+    newcomers: dict[int, int]
 
 
 class _Next(NamedTuple):
@@ -252,7 +255,7 @@ class Recovery:
         self._reach("rebuild")
         old, family = self._family.world, self._family
         reports = whole.allgather(Report(old.seats[old.rank], facts=self._facts()))
-        seats = family.crew.seats if family.crew and self._on_failure == "replace" else 0
+        seats = family.seats if self._on_failure == "replace" else 0
         seated = roster(reports, seats)
         plain = split(whole, seated)
         assert plain is not None, "a member keeps its seat"
@@ -273,6 +276,7 @@ class Recovery:
             chooser.best_known,
             chooser.numbers,
             self._family.abilities,
+            self._family.newcomers,
         )
 
     def _take(self, made: _Next) -> None:
@@ -280,6 +284,7 @@ class Recovery:
         self._reach("move")
         old, family = self._family.world, self._family
         family.world = world = made.world
+        family.seat_newcomers(family.newcomers, made.seated.joined)
         if family.timeout_s is not None:
             world.attendance.open()
         if family.crew is not None:

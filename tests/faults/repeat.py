@@ -94,7 +94,8 @@ def main() -> None:
         assert attempt.world == comm.size == len(comm.alive)
     who = f"{'newcomer' if comm.joined else 'survivor'} {comm.seat}"
     place = f"rank {comm.rank} of {comm.size}, epoch {comm.epoch}"
-    print(f"{who}: {place}", flush=True)  # noqa: T201 - what the test reads
+    came = sum(map(comm.incarnation, comm.alive))
+    print(f"{who}: {place}, {came} newcomers", flush=True)  # noqa: T201 - what the test reads
     comm.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Launch
 
 PROGRAM = Path(__file__).parent / "repeat.py"
-SAID = re.compile(r"(survivor|newcomer) (\d+): rank (\d+) of (\d+), epoch (\d+)")
+SAID = re.compile(r"(survivor|newcomer) (\d+): rank (\d+) of (\d+), epoch (\d+), (\d+) newcomers")
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,10 @@ def replace(
 def members(number: int, epoch: int, newcomers: tuple[int, ...]) -> list[tuple[str, ...]]:
     """What all say if everybody sits in the own seat."""
     return [
-        ("newcomer" if seat in newcomers else "survivor", *map(str, (seat, seat, number, epoch)))
+        (
+            "newcomer" if seat in newcomers else "survivor",
+            *map(str, (seat, seat, number, epoch, len(newcomers))),
+        )
         for seat in range(number)
     ]
 

@@ -36,6 +36,12 @@ def attempted(comm: cr.Communicator, body: Callable[[], object], *, restore: boo
             body()
 
 
+def test_deadlines_that_contradict_each_other_are_refused(comm: MPI.Intracomm) -> None:
+    for given in ({"recovery_timeout_s": 1}, {"timeout_s": 0.2, "recovery_timeout_s": 0.2}):
+        with pytest.raises(cr.UsageError, match="is noticed after"):
+            cr.init(comm, **given)
+
+
 def test_an_attempt_that_ends_well_is_the_only_one(comm: MPI.Intracomm) -> None:
     with opened(comm) as ours:
         seen = []
@@ -46,6 +52,9 @@ def test_an_attempt_that_ends_well_is_the_only_one(comm: MPI.Intracomm) -> None:
         assert seen == [(1, ours.size, (), ours.size * (ours.size + 1) // 2)]
         assert ours.epoch == 0
         assert not ours.joined
+        assert [ours.incarnation(seat) for seat in range(comm.size)] == [0] * comm.size
+        with pytest.raises(cr.UsageError, match=f"seat={comm.size}"):
+            ours.incarnation(comm.size)
 
 
 def test_leaving_by_break_and_return_is_agreed_too(comm: MPI.Intracomm) -> None:
