@@ -27,6 +27,7 @@ from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
 from closeranks.comms import cuda_aware, device_interface, ulfm, warden
 from closeranks.comms.discover import discover
+from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
 from closeranks.comms.settings import refuse_unknown, setting, switch
 from closeranks.errors import Disagreement, Error, TopologyError, Unavailable, UsageError
@@ -105,6 +106,8 @@ def init(
     is_checked = switch("CHECK") if check is None else bool(check)
     options = _Options(timeout_s, deterministic, is_checked, tuning, _faults(faults))
     plain, crew = _staffed(MPI.COMM_WORLD if comm is None else comm, _spares(spares, on_failure))
+    if ulfm.is_on():
+        _guard(plain if crew is None else crew.everybody, timeout_s)
     if crew is not None and crew.is_spare:
         opened, family = _joined(crew, options)
     else:
@@ -155,7 +158,6 @@ def _staffed(comm: MPI.Intracomm, spares: int) -> tuple[MPI.Intracomm, Crew | No
 
 def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
-    warden.start([os.getpid()], _silence_s(options.timeout_s))
     seat = crew.wait_for_seat()
     world, facts = seat.world, seat.facts
     assert world is not None
@@ -210,8 +212,6 @@ def _open(
     family.world = World(0, plain, found)
     if timeout_s is not None:
         family.world.arm()
-    if ulfm.is_on():
-        _guard(family.world.node, timeout_s)
     chooser = _chooser(plain, found, tuned, deterministic=deterministic)
     seats = tuple(range(plain.size))
     opened = Communicator.adopt(
@@ -238,11 +238,15 @@ def _abilities(plain: MPI.Intracomm) -> _Abilities:
     return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
 
 
-def _guard(node: MPI.Intracomm, timeout_s: float | None) -> None:
-    """Let ranks of this node that are stopped be ended.  Collective over them."""
+def _guard(everybody: MPI.Intracomm, timeout_s: float | None) -> None:
+    """Watch over the processes of this node: who ends, who stands still.  Collective."""
+    node = everybody.Split_type(MPI.COMM_TYPE_SHARED)
+    assert isinstance(node, MPI.Intracomm)
+    mates().keep(node)
     pids = node.gather(os.getpid())
     if pids is not None:
         warden.start(pids, _silence_s(timeout_s))
+    node.Free()
 
 
 def _silence_s(timeout_s: float | None) -> float:

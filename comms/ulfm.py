@@ -191,6 +191,11 @@ def leave() -> None:
     _Exit.leaves = is_on()
 
 
+def leaves() -> bool:
+    """Tell whether `leave` was called.  Local."""
+    return _Exit.leaves
+
+
 def _end() -> None:
     """End without MPI_Finalize, which comes after this."""
     if not _Exit.leaves:

@@ -17,14 +17,11 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 #: Looks in which a rank has to be stopped before it is ended.
 LOOKS: Final = 5
-#: In how many looks after a rank has ended its launcher is told again.
-NUDGES: Final = 20
 
 
 class Ward:
@@ -95,8 +92,7 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
         How long one may be stopped, in seconds.
     """
     wards = {handle: (pid, Ward()) for pid in pids if (handle := _opened(pid)) is not None}
-    launchers = {_opened(_state(pid)[1]) for pid, _ in wards.values()}
-    ended, nudges = select.poll(), 0
+    ended = select.poll()
     for handle in wards:
         ended.register(handle, select.POLLIN)
     while wards:
@@ -105,24 +101,10 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
             ended.unregister(handle)
             os.close(handle)
             del wards[handle]
-        nudges = NUDGES if gone else max(nudges - 1, 0)
-        for launcher in launchers if nudges else ():
-            _nudge(launcher)
         for handle, (pid, ward) in () if gone else wards.items():
             state, parent = _state(pid)
             if ward.is_over(state, _state(parent)[0] if state == "T" else ""):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-
-
-def _nudge(launcher: int | None) -> None:
-    """Tell a launcher once more that a child of it has ended.
-
-    PRRTE 3 may sleep over the first time until something else wakes it, 40 s later
-    or never; the ranks that are left wait in the library, for nobody tells them.
-    """
-    if launcher is not None:
-        with suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(launcher, signal.SIGCHLD)
 
 
 def _opened(pid: int) -> int | None:

@@ -1,17 +1,27 @@
-"""What else ends a job, or does not: ``beyond.py long|loop``.
+"""What else ends a job, or does not: ``beyond.py long|abort|exit|loop|early``.
 
-"long": seat 2 computes for longer than any silence is borne.  "loop": all go on
-until somebody ends them.
+"long": seat 2 computes for longer than any silence is borne.  "abort", "exit": it
+ends in a way that Open MPI's launcher tells nobody.  "loop": all go on until somebody
+ends them.  "early": it ends as it should, and the others go on without it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
+from mpi4py import MPI
 
 import closeranks as cr
+
+ENDS: dict[str, Callable[[], object]] = {
+    "abort": MPI.COMM_WORLD.Abort,
+    "exit": partial(os._exit, 0),
+}
 
 
 def main(case: str) -> None:
@@ -24,6 +34,8 @@ def main(case: str) -> None:
                 with attempt:
                     if step == 10 and case == "long" and comm.seat == 2:
                         _compute(2.0)
+                    if step == 10 and case in ENDS and comm.seat == 2:
+                        ENDS[case]()
                     comm.Allreduce(given, total)
             assert (total == sum(1 << seat for seat in comm.alive)).all()
             step += 1
@@ -32,6 +44,22 @@ def main(case: str) -> None:
                 sys.stdout.flush()
         if comm.rank == 0:
             sys.stdout.write(f"{comm.size} ranks, epoch {comm.epoch}\n")
+    if case == "early":
+        _go_on_without(2)
+
+
+def _go_on_without(rank: int) -> None:
+    """Sum among the others for longer than a death would take to be told."""
+    world = MPI.COMM_WORLD
+    others = world.Split(int(world.rank == rank))
+    if world.rank == rank:
+        return
+    end_s = time.monotonic() + 1.0
+    while others.allreduce(time.monotonic() < end_s, MPI.LAND):
+        world.Iprobe()
+    assert world.Get_failed().size == 0
+    if others.rank == 0:
+        sys.stdout.write("nobody is missed\n")
 
 
 def _compute(seconds: float) -> None:

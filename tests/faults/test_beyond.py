@@ -1,4 +1,4 @@
-"""Rows beyond the matrix: an interrupt, and a rank that only takes long."""
+"""Rows beyond the matrix: an interrupt, MPI_Abort, a rank that only takes long."""
 
 from __future__ import annotations
 
@@ -27,6 +27,18 @@ def _needs_open_mpi(mpi_library: str) -> None:
 def test_who_computes_for_long_is_not_lost(launch: Launch) -> None:
     done = launch([*COMMAND, sys.executable, str(PROGRAM), "long"])
     assert "4 ranks, epoch 0" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("how", ["abort", "exit"])
+def test_who_ends_without_a_word_is_missed(launch: Launch, how: str) -> None:
+    done = launch([*COMMAND, sys.executable, str(PROGRAM), how])
+    assert "3 ranks, epoch 1" in done.stdout, done.stdout
+
+
+def test_who_ends_as_it_should_is_not_missed(launch: Launch) -> None:
+    done = launch([*COMMAND, sys.executable, str(PROGRAM), "early"])
+    assert "nobody is missed" in done.stdout, done.stdout
     assert done.returncode == 0
 
 

@@ -1,0 +1,138 @@
+"""The other processes of this node: when one ends, the MPI library is told.
+
+By itself the library waits for its launcher.  That of Open MPI 5.0.11 sleeps
+over some deaths for up to a minute, and keeps those to itself that came by
+``MPI_Abort`` or ``_exit``.  The kernel knows better: a thread of every process
+sleeps until one of the others has ended (pidfd, Linux 5.3).
+
+The thread needs Python's lock: a program that keeps it inside of MPI, as
+mpi4py does in the first lower-case call of a communicator, hears from the
+launcher alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import select
+import threading
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from closeranks.comms import pmix, ulfm
+from closeranks.comms.shared_file import share
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+    from numpy.typing import NDArray
+
+
+class _Said(NamedTuple):
+    """What a process says of itself."""
+
+    namespace: str
+    pid: int
+    name: pmix.Name
+
+
+class _Mate(NamedTuple):
+    """A process of this node; where it writes that it ends as it should."""
+
+    name: pmix.Name
+    goodbyes: NDArray[np.uint8]
+    place: int
+
+
+class Mates:
+    """The processes that this one watches, and is watched by.
+
+    Made by `mates`; any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _Mate] = {}
+        self._known: set[pmix.Name] = set()
+        self._own: list[tuple[NDArray[np.uint8], int]] = []
+        self._ends = select.epoll()
+        self._lock = threading.Lock()
+        self._owner, self._over = os.getpid(), False
+        self._thread: threading.Thread | None = None
+
+    def keep(self, node: MPI.Intracomm) -> None:
+        """Watch the processes of a node until this one ends.
+
+        Collective over ``node``; warns where the system cannot.
+
+        Parameters
+        ----------
+        node : MPI.Intracomm
+            Processes that share memory; not kept.
+        """
+        said = node.allgather(_Said(_pid_namespace(), os.getpid(), pmix.own_name()))
+        goodbyes = share(node, node.size).array
+        self._own.append((goodbyes, node.rank))
+        try:
+            for place, mate in enumerate(said):
+                if mate.namespace == said[node.rank].namespace and mate.name not in self._known:
+                    self._watch(mate, goodbyes, place)
+        except OSError as error:
+            warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
+                          " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
+        node.Barrier()  # now nobody's number can become another process's
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
+            self._thread.start()
+
+    def _watch(self, mate: _Said, goodbyes: NDArray[np.uint8], place: int) -> None:
+        self._known.add(mate.name)
+        if mate.pid == os.getpid():
+            return
+        handle = os.pidfd_open(mate.pid)
+        self._watched[handle] = _Mate(mate.name, goodbyes, place)
+        self._ends.register(handle, select.EPOLLIN)
+
+    def _look(self) -> None:
+        """Sleep until somebody ends, and tell; for ever."""
+        while True:
+            for handle, _ in self._ends.poll():
+                self._ends.unregister(handle)
+                os.close(handle)
+                mate = self._watched.pop(handle)
+                with self._lock:
+                    if not (self._over or mate.goodbyes[mate.place]):
+                        pmix.announce(mate.name, widely=self._is_first())
+
+    def _is_first(self) -> bool:
+        """Whether this process speaks for its node to the others."""
+        return pmix.own_name() <= min((mate.name for mate in self._watched.values()),
+                                      default=pmix.own_name())  # fmt: skip
+
+    def part(self) -> None:
+        """Say that this process ends as it should, and tell nobody's end from now on.
+
+        Local; called when the interpreter exits, before MPI is finalized.
+        """
+        if os.getpid() != self._owner:
+            return  # a child that was forked
+        with self._lock:
+            self._over = True
+        if not ulfm.leaves():
+            for goodbyes, place in self._own:
+                goodbyes[place] = 1
+
+
+def _pid_namespace() -> str:
+    """Name where process numbers mean what they mean here."""
+    return str(Path("/proc/self/ns/pid").readlink())
+
+
+@cache
+def mates() -> Mates:
+    """Give those of this process.  Local."""
+    made = Mates()
+    atexit.register(made.part)
+    return made
