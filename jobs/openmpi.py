@@ -129,12 +129,17 @@ def _placement(job: Job) -> list[str]:
 
 
 def _reach(job: Job) -> list[str]:
-    """Say how to reach the nodes of a lab."""
+    """Say how to reach the nodes of a lab.
+
+    Its daemons stay in one session: Linux schedules the sessions of a machine
+    against each other, and a node's ranks would starve behind another's.
+    """
     if job.reach is None:
         return []
     return [
         *("--hostfile", job.reach.hostfile),
         *("--prtemca", "plm_ssh_agent", job.reach.agent),
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),  # only the head reaches every node
+        *("--prtemca", "prte_leave_session_attached", "1"),
         *("--prtemca", "prte_if_include", job.reach.launcher_network),
     ]
