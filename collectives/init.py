@@ -162,12 +162,11 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     world, facts = seat.world, seat.facts
     assert world is not None
     assert seat.seated is not None
-    faults = options.faults
     family = Family(
         timeout_s=options.timeout_s,
         deterministic=options.deterministic,
         check=options.check,
-        faults=None if faults is None else Injection(world.seats[world.rank], faults),
+        faults=None if options.faults is None else Injection(world.seats[world.rank], ()),
         **facts.family,
     )
     family.world, family.joined = world, True

@@ -33,6 +33,8 @@ class Cell(NamedTuple):
         Of the all-reduce.
     nbytes : int
         Its size.
+    spares : int
+        How many wait: all victims are replaced, or none.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Cell(NamedTuple):
     victims: tuple[int, ...]
     algorithm: str = "auto"
     nbytes: int = 65536
+    spares: int = 0
 
 
 def _one(action: str, seat: int, at: str, step: int = STEP, after: str = "") -> str:
@@ -107,7 +110,17 @@ def _sweeps() -> list[Cell]:
     return cells
 
 
-CELLS = [*_windows(), *_nodes(), *_sweeps()]
+def _replaced(cells: list[Cell]) -> list[Cell]:
+    """Where the first seat lives: the same, and spares take the seats of the dead."""
+    return [
+        cell._replace(name=f"{cell.name}, replaced", spares=len(cell.victims))
+        for cell in cells
+        if 0 not in cell.victims
+    ]
+
+
+_SHRUNK = [*_windows(), *_nodes()]
+CELLS = [*_SHRUNK, *_replaced(_SHRUNK), *_sweeps()]
 
 
 def third() -> list[Cell]:
