@@ -15,10 +15,12 @@ from types import FrameType
 
 import click
 
+from closeranks.comms import ballot
 from closeranks.jobs import mpich, openmpi, srun
 from closeranks.jobs.job import Command, Job
 from closeranks.jobs.launcher import Launcher
 from closeranks.jobs.library import Library
+from closeranks.jobs.poll import open_poll
 
 _SERIES = "closeranks.jobs.bench.series"
 
@@ -83,15 +85,31 @@ class Launch:
         Returns
         -------
         int
-            The exit status: the launcher's, 128 + n if signal n ended it.
+            The exit status: the launcher's, 128 + n if signal n ended it; of a
+            job whose ranks may die as the survivors say, see
+            `closeranks.jobs.votes`.
         """
+        if not self.job.faults:
+            return self._execute(program, environment or {})
+        with open_poll() as poll:
+            given = {**(environment or {}), **poll.environment}
+            return poll.judge(self._execute(program, given, poll.attach))
+
+    def _execute(
+        self,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        started: Callable[[subprocess.Popen[bytes]], object] = id,
+    ) -> int:
+        """Start the launcher, once, and wait for its end."""
         command = self.command(program, environment=environment)
         self._write_hostfile()
         if self.announce:
-            settings = [f"{name}={shlex.quote(v)}" for name, v in command.environment.items()]
+            shown = {n: text for n, text in command.environment.items() if n != ballot.VARIABLE}
+            settings = [f"{name}={shlex.quote(text)}" for name, text in shown.items()]
             click.echo(" ".join([*settings, shlex.join(command.words)]), err=True)
         with self._session() as own:
-            return execute(Command(command.words, {**command.environment, **own}))
+            return execute(Command(command.words, {**command.environment, **own}), started)
 
     def _session(self) -> AbstractContextManager[Mapping[str, str]]:
         """Lend the launcher what it must share with no other launch."""
@@ -142,13 +160,15 @@ def _series(program: Sequence[str]) -> Sequence[tuple[Sequence[str], Mapping[str
     return series(list(program)) or single
 
 
-def execute(command: Command) -> int:
+def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], object] = id) -> int:
     """Run a command to its end; signals sent to us go to it as well.
 
     Parameters
     ----------
     command : Command
         What to run.
+    started : callable, optional
+        Is given its process.
 
     Returns
     -------
@@ -156,6 +176,7 @@ def execute(command: Command) -> int:
         Its exit status, 128 + n if signal n ended it.
     """
     child = subprocess.Popen(command.words, env={**os.environ, **command.environment})
+    started(child)
     forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def forward(number: int, frame: FrameType | None) -> None:
