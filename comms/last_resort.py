@@ -19,7 +19,7 @@ class LastResort:
     """Ends the process if the ``with`` block lasts too long, whatever it waits for.
 
     For waits inside the MPI library that nothing can interrupt.  The report goes
-    to standard error, with where every thread was; a launcher that listens is told.
+    to standard error, with where every thread was; the launcher is told.
 
     Parameters
     ----------

@@ -15,12 +15,11 @@ from types import FrameType
 
 import click
 
-from closeranks.comms import ballot
 from closeranks.jobs import mpich, openmpi, srun
 from closeranks.jobs.job import Command, Job
 from closeranks.jobs.launcher import Launcher
 from closeranks.jobs.library import Library
-from closeranks.jobs.poll import open_poll
+from closeranks.jobs.poll import Poll, open_poll
 
 _SERIES = "closeranks.jobs.bench.series"
 
@@ -92,24 +91,22 @@ class Launch:
         if not self.job.faults:
             return self._execute(program, environment or {})
         with open_poll() as poll:
-            given = {**(environment or {}), **poll.environment}
-            return poll.judge(self._execute(program, given, poll.attach))
+            return poll.judge(self._execute(program, environment or {}, poll))
 
     def _execute(
-        self,
-        program: Sequence[str],
-        environment: Mapping[str, str],
-        started: Callable[[subprocess.Popen[bytes]], object] = id,
+        self, program: Sequence[str], environment: Mapping[str, str], poll: Poll | None = None
     ) -> int:
         """Start the launcher, once, and wait for its end."""
         command = self.command(program, environment=environment)
         self._write_hostfile()
         if self.announce:
-            shown = {n: text for n, text in command.environment.items() if n != ballot.VARIABLE}
-            settings = [f"{name}={shlex.quote(text)}" for name, text in shown.items()]
+            settings = [f"{name}={shlex.quote(v)}" for name, v in command.environment.items()]
             click.echo(" ".join([*settings, shlex.join(command.words)]), err=True)
+        if poll is not None:  # what is shown can be pasted, when nobody listens any more
+            command = self.command(program, environment={**environment, **poll.environment})
         with self._session() as own:
-            return execute(Command(command.words, {**command.environment, **own}), started)
+            given = Command(command.words, {**command.environment, **own})
+            return execute(given) if poll is None else execute(given, poll.attach)
 
     def _session(self) -> AbstractContextManager[Mapping[str, str]]:
         """Lend the launcher what it must share with no other launch."""
