@@ -63,3 +63,11 @@ def test_an_abort_ends_all_ranks_with_its_status(launch: Launch, start: str) -> 
 def test_who_opens_no_communicator_has_no_vote(launch: Launch, status: int) -> None:
     done = run(launch, "-c", f"from mpi4py import MPI; raise SystemExit({status})")
     assert done.returncode == status, done.stdout
+
+
+def test_without_faults_an_abort_is_the_library_s_own(launch: Launch) -> None:
+    words = "import closeranks as cr; comm = cr.init(); comm.rank or comm.Abort(7); comm.Barrier()"
+    command = [sys.executable, "-m", "closeranks", "run", "-n", "2", "--", sys.executable]
+    done = launch([*command, "-c", words])
+    assert done.returncode == 7, done.stdout
+    assert "CLOSERANKS_VOTES" not in done.stdout
