@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -27,7 +27,7 @@ from closeranks.collectives.recovering import Recovering
 from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.world import World
-from closeranks.comms import ulfm
+from closeranks.comms import ballot, ulfm
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Unavailable
@@ -119,7 +119,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Recovering):
         if kind is None:
             self.close()
         else:
-            self.abandon()
+            code = error.code if isinstance(error, SystemExit) else 1
+            self._leave(ballot.exit_status(code))
 
     def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
         """Say which algorithm a call would use, and why.
@@ -320,13 +321,31 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Recovering):
 
         Local, harmless twice.
         """
+        self._leave(1)
+
+    def _leave(self, status: int) -> None:
+        """Give up; the launcher will be told this exit status."""
         if self == MPI.COMM_NULL:
             return
         self._family.shut()
         self._family.world.revoke()
         self._family.world.close()
         self._release()
-        ulfm.leave()
+        ulfm.leave(status)
+
+    def Abort(self, errorcode: int = 1) -> NoReturn:
+        """End the whole job, on all ranks; does not return.
+
+        Local.  Under ``closeranks run --faults`` the launcher does it, for MPI_Abort
+        ends nobody there.
+
+        Parameters
+        ----------
+        errorcode : int
+            Exit status of the job.
+        """
+        ulfm.abort(errorcode)
+        super().Abort(errorcode)
 
     def _release(self) -> None:
         """Drop the handle; later calls find none."""

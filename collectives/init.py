@@ -25,7 +25,7 @@ from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
-from closeranks.comms import cuda_aware, device_interface, ulfm, warden
+from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
 from closeranks.comms.discover import discover
 from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
@@ -118,6 +118,7 @@ def init(
         family.crew = family.world.own(crew)
         atexit.register(crew.end)
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s)
+    ballot.stand(family.world.rank, family.world.epoch)
     return opened
 
 

@@ -13,7 +13,7 @@ from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, split
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
-from closeranks.comms import ulfm
+from closeranks.comms import ballot, ulfm
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import PeerLost, UsageError
@@ -300,6 +300,7 @@ class Recovery:
             seats = tuple(world.seats[rank] for rank in ranks)
             child.move(plain, topology.restrict(ranks), seats)
             world.own(child)
+        ballot.stand(world.rank, world.epoch)
         old.close()
 
     def _last_resort(self) -> LastResort:

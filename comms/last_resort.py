@@ -9,6 +9,8 @@ import threading
 from types import TracebackType
 from typing import Final
 
+from closeranks.comms import ballot
+
 #: EX_TEMPFAIL of sysexits.h: it may go well when tried again.
 TRY_AGAIN: Final = 75
 
@@ -17,7 +19,7 @@ class LastResort:
     """Ends the process if the ``with`` block lasts too long, whatever it waits for.
 
     For waits inside the MPI library that nothing can interrupt.  The report goes
-    to standard error, with where every thread was.
+    to standard error, with where every thread was; the launcher is told.
 
     Parameters
     ----------
@@ -49,4 +51,5 @@ class LastResort:
         sys.stderr.write(self._report + "\n")
         sys.stderr.flush()
         faulthandler.dump_traceback(file=sys.stderr)
+        ballot.end(TRY_AGAIN)
         os._exit(TRY_AGAIN)

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
+
+from closeranks.comms import ballot
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -19,6 +23,8 @@ if TYPE_CHECKING:
 
 #: How long a communicator may be in the making on other ranks, seconds.
 _YOUNG_S: Final = 0.05
+#: How long the launcher may take to end a job that was aborted, seconds.
+_ABORTED_S: Final = 30.0
 
 
 def is_on(environ: Mapping[str, str] | None = None) -> bool:
@@ -180,15 +186,37 @@ class _Exit:
     """How this process ends."""
 
     leaves = False
+    status = 0
 
 
-def leave() -> None:
+def leave(status: int = 1) -> None:
     """Let the end of this process count as a death, however it ends.
 
     Local.  For a rank that gives up: who ends by MPI_Finalize is awaited for ever
     by those who agree or shrink.
+
+    Parameters
+    ----------
+    status : int, optional
+        The exit status that is told to the launcher then.
     """
-    _Exit.leaves = is_on()
+    _Exit.leaves, _Exit.status = is_on(), status
+
+
+def abort(status: int) -> None:
+    """End the whole job, by a launcher that hears us; else nothing happens.
+
+    Local.  The library's own abort ends nobody where ranks may die.
+
+    Parameters
+    ----------
+    status : int
+        The job's exit status.
+    """
+    _flush()
+    if is_on() and ballot.abort(status):
+        time.sleep(_ABORTED_S)  # else the others would hear of a death, and go on
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def leaves() -> bool:
@@ -197,12 +225,24 @@ def leaves() -> bool:
 
 
 def _end() -> None:
-    """End without MPI_Finalize, which comes after this."""
+    """Say how this process ends; who leaves does so before MPI_Finalize.
+
+    Killed: who just exits without MPI_Finalize is not reported to the others, and
+    makes ``mpirun`` end them too, sometimes.
+    """
     if not _Exit.leaves:
+        ballot.end(0)  # or worse, which the launcher knows of who ends in good order
         return
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(1)
+    _flush()
+    ballot.end(_Exit.status)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _flush() -> None:
+    """Let out what was printed; nobody may be there to read it."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
 
 
 atexit.register(_end)

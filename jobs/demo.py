@@ -64,8 +64,7 @@ def demo(ranks: int, epochs: int, report: Path | None) -> None:
                 click.echo("\nsecond act: the last rank kills itself half-way")
                 launch = prepare(ranks, python, faults=True)
             status = launch_all(launch, program.resolve(python))
-            # A launcher's status counts the dead, or not: what the survivors wrote tells.
-            if not path.exists() or (status and not faults):
+            if not path.exists() or status:
                 raise SystemExit(status or 1)
             figures += json.loads(path.read_text())
     if report:

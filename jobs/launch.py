@@ -19,6 +19,7 @@ from closeranks.jobs import mpich, openmpi, srun
 from closeranks.jobs.job import Command, Job
 from closeranks.jobs.launcher import Launcher
 from closeranks.jobs.library import Library
+from closeranks.jobs.poll import Poll, open_poll
 
 _SERIES = "closeranks.jobs.bench.series"
 
@@ -83,15 +84,29 @@ class Launch:
         Returns
         -------
         int
-            The exit status: the launcher's, 128 + n if signal n ended it.
+            The exit status: the launcher's, 128 + n if signal n ended it; of a
+            job whose ranks may die as the survivors say, see
+            `closeranks.jobs.votes`.
         """
+        if not self.job.faults:
+            return self._execute(program, environment or {})
+        with open_poll() as poll:
+            return poll.judge(self._execute(program, environment or {}, poll))
+
+    def _execute(
+        self, program: Sequence[str], environment: Mapping[str, str], poll: Poll | None = None
+    ) -> int:
+        """Start the launcher, once, and wait for its end."""
         command = self.command(program, environment=environment)
         self._write_hostfile()
         if self.announce:
             settings = [f"{name}={shlex.quote(v)}" for name, v in command.environment.items()]
             click.echo(" ".join([*settings, shlex.join(command.words)]), err=True)
+        if poll is not None:  # what is shown can be pasted, when nobody listens any more
+            command = self.command(program, environment={**environment, **poll.environment})
         with self._session() as own:
-            return execute(Command(command.words, {**command.environment, **own}))
+            given = Command(command.words, {**command.environment, **own})
+            return execute(given) if poll is None else execute(given, poll.attach)
 
     def _session(self) -> AbstractContextManager[Mapping[str, str]]:
         """Lend the launcher what it must share with no other launch."""
@@ -142,13 +157,15 @@ def _series(program: Sequence[str]) -> Sequence[tuple[Sequence[str], Mapping[str
     return series(list(program)) or single
 
 
-def execute(command: Command) -> int:
+def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], object] = id) -> int:
     """Run a command to its end; signals sent to us go to it as well.
 
     Parameters
     ----------
     command : Command
         What to run.
+    started : callable, optional
+        Is given its process.
 
     Returns
     -------
@@ -156,6 +173,7 @@ def execute(command: Command) -> int:
         Its exit status, 128 + n if signal n ended it.
     """
     child = subprocess.Popen(command.words, env={**os.environ, **command.environment})
+    started(child)
     forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
     def forward(number: int, frame: FrameType | None) -> None:

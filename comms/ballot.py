@@ -1,0 +1,135 @@
+"""What a rank tells the launcher about the end of the job.
+
+An MPI launcher whose ranks may die forgets how the dead have ended, so
+``closeranks run --faults`` listens itself: at the addresses that
+``CLOSERANKS_VOTES`` names, one line a connection.  Where the variable is not
+set nobody listens, and nothing is said.  Everything here is local, takes a few
+seconds at most, and never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from contextlib import suppress
+from typing import Final
+
+from closeranks.comms.settings import PREFIX, setting
+
+#: The variable that says where the launcher listens: "address,address:port:token".
+VARIABLE: Final = PREFIX + "VOTES"
+#: What the launcher answers.
+HEARD: Final = b"heard\n"
+#: How many members say that they have ended well; any may say otherwise.
+SPEAKERS: Final = 3
+#: How long one address is waited for, in seconds.
+_PATIENCE_S: Final = 1.0
+
+
+class _Member:
+    """What this process is in the worlds it belongs to."""
+
+    process = 0
+    rank = sys.maxsize
+    epoch = 0
+
+
+def stand(rank: int, epoch: int) -> None:
+    """Note the place of this process in a world that begins.
+
+    Who is first in a first world tells the launcher that the job has begun.
+
+    Parameters
+    ----------
+    rank : int
+        In that world; of several the smallest counts.
+    epoch : int
+        Of that world; of several the largest counts.
+    """
+    if not setting("VOTES"):
+        return
+    _Member.process = os.getpid()
+    _Member.rank, _Member.epoch = min(rank, _Member.rank), max(epoch, _Member.epoch)
+    if rank == epoch == 0:
+        _tell("begun")
+
+
+def end(status: int) -> None:
+    """Say that this process ends, in the world it was in last.
+
+    A success is said by the first members only.  Processes without a seat, and
+    those that a member has forked, say nothing.
+
+    Parameters
+    ----------
+    status : int
+        Its exit status.
+    """
+    if os.getpid() == _Member.process and (status or _Member.rank < SPEAKERS):
+        _tell(f"ended {_Member.epoch} {exit_status(status)}")
+
+
+def abort(status: int) -> bool:
+    """Ask the launcher to end the whole job.
+
+    Parameters
+    ----------
+    status : int
+        The job's exit status.
+
+    Returns
+    -------
+    bool
+        Whether it has heard.
+    """
+    return _tell(f"abort {exit_status(status)}")
+
+
+def exit_status(code: object) -> int:
+    """Give the status of a process that ends by ``sys.exit(code)``.
+
+    Parameters
+    ----------
+    code : object
+        None, a number, or what is printed.
+
+    Returns
+    -------
+    int
+        0 to 255; what is not 0 never becomes 0.
+    """
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return (code & 0xFF or 1) if code else 0
+
+
+def _tell(words: str) -> bool:
+    """Say a line to the launcher; tells whether it was heard."""
+    where = setting("VOTES")
+    if not where:
+        return False
+    problem: Exception | None = None
+    try:
+        addresses, port, token = where.split(":")
+        for address in addresses.split(","):
+            try:
+                if _say(address, int(port), f"{token} {words}\n"):
+                    return True
+            except OSError as error:
+                problem = error
+    except ValueError as error:
+        problem = error
+    with suppress(OSError, ValueError):
+        sys.stderr.write(f"closeranks: the launcher has not heard {words!r} ({problem})\n")
+        sys.stderr.flush()
+    return False
+
+
+def _say(address: str, port: int, line: str) -> bool:
+    """Say a line at one address; tells whether somebody there has understood."""
+    with socket.create_connection((address, port), timeout=_PATIENCE_S) as launcher:
+        launcher.sendall(line.encode())
+        return launcher.recv(len(HEARD)) == HEARD

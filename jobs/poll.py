@@ -1,0 +1,215 @@
+"""The launcher's ear: ranks that may die tell it how the job goes."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import click
+import psutil
+
+from closeranks.comms.ballot import HEARD, VARIABLE
+from closeranks.jobs.votes import Votes
+
+#: Bytes of the longest line, and how many callers may be heard at once.
+LINE_BYTES: Final = 128
+CALLERS: Final = 256
+#: How long a caller may take for its line, in seconds.
+_PATIENCE_S: Final = 2.0
+#: How many of this machine's addresses are named to the ranks.
+_ADDRESSES: Final = 8
+#: Seconds from an abort, and from a recovery that timed out, to the end of the
+#: job: last words get through, and the others' reports of where they were.
+_ABORT_S: Final = 0.2
+_TIMED_OUT_S: Final = 5.0
+#: Seconds that the launcher may take to end a job before it is killed itself.
+_STUBBORN_S: Final = 5.0
+
+
+class Poll:
+    """Hears votes, in a thread, until it is closed; see `open_poll`.
+
+    Attributes
+    ----------
+    votes : Votes
+        What was said so far.
+    environment : dict of str to str
+        What tells the ranks where to speak.
+    """
+
+    def __init__(self) -> None:
+        self.votes = Votes()
+        self._ear = socket.create_server(("", 0), backlog=1024)
+        self._ear.setblocking(False)
+        self._bell, self._rope = socket.socketpair()
+        self._token = secrets.token_hex(16)
+        port = self._ear.getsockname()[1]
+        self.environment = {VARIABLE: f"{','.join(addresses())}:{port}:{self._token}"}
+        self._callers: dict[socket.socket, _Caller] = {}
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._ear, selectors.EVENT_READ)
+        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._end_s, self._means = float("inf"), signal.SIGTERM
+        self._over = False
+        self._thread = threading.Thread(target=self._listen, name="closeranks poll", daemon=True)
+        self._thread.start()
+
+    def attach(self, child: subprocess.Popen[bytes]) -> None:
+        """Say who is to be ended where a rank asks for the end of the job."""
+        self._child = child
+        self._rope.send(b"\0")
+
+    def judge(self, status: int) -> int:
+        """Give the exit status of the job, and say why if nobody else has.
+
+        Parameters
+        ----------
+        status : int
+            The launcher's.
+
+        Returns
+        -------
+        int
+            See `Votes.judge`.
+        """
+        if self.votes.is_silent(status):
+            click.echo("closeranks: the job had begun, and nobody is left to say how it"
+                       f" ended: failed (the launcher's status is {status})", err=True)  # fmt: skip
+        return self.votes.judge(status)
+
+    def close(self) -> None:
+        """Hear nothing any more."""
+        self._over = True
+        self._rope.send(b"\0")
+        self._thread.join()
+        self._selector.close()
+        for one in (*self._callers, self._ear, self._bell, self._rope):
+            one.close()
+
+    def _listen(self) -> None:
+        while not self._over:
+            for key, _ in self._selector.select(self._next_s()):
+                found = key.fileobj
+                assert isinstance(found, socket.socket)
+                if found is self._bell:
+                    found.recv(16)
+                elif found is self._ear:
+                    self._admit()
+                elif found in self._callers:  # else dropped by an earlier event
+                    self._hear(found)
+            self._tidy()
+
+    def _next_s(self) -> float | None:
+        """How long nothing has to be done."""
+        until_s = [one.until_s for one in self._callers.values()][:1]
+        if self._child is not None:
+            until_s.append(self._end_s)
+        next_s = min(until_s, default=float("inf"))
+        return None if next_s == float("inf") else max(0.0, next_s - time.monotonic())
+
+    def _admit(self) -> None:
+        """Take a call; the oldest is dropped if there are too many."""
+        with suppress(OSError):
+            caller, _ = self._ear.accept()
+            caller.setblocking(False)
+            if len(self._callers) == CALLERS:
+                self._drop(next(iter(self._callers)))
+            self._callers[caller] = _Caller(time.monotonic() + _PATIENCE_S)
+            self._selector.register(caller, selectors.EVENT_READ)
+
+    def _drop(self, caller: socket.socket) -> None:
+        del self._callers[caller]
+        self._selector.unregister(caller)
+        caller.close()
+
+    def _hear(self, caller: socket.socket) -> None:
+        """Take what a caller has said; it may say one line."""
+        said = self._callers[caller]
+        with suppress(OSError):
+            more = caller.recv(LINE_BYTES)
+            said.text += more
+            if more and b"\n" not in said.text and len(said.text) < LINE_BYTES:
+                return
+            if self._count(said.text[:LINE_BYTES]):
+                caller.send(HEARD)
+        self._drop(caller)
+
+    def _count(self, text: bytes) -> bool:
+        """Count a vote; False if it is none, or from a stranger."""
+        line, ended, _ = text.partition(b"\n")
+        token, *words = line.decode("ascii", "replace").split(" ")
+        if not ended or not hmac.compare_digest(token.encode(), self._token.encode()):
+            return False
+        try:
+            self.votes = self.votes.after(words)
+        except ValueError:
+            return False
+        if self.votes.aborted is not None:
+            self._end_in(_ABORT_S)
+        elif self.votes.timed_out:
+            self._end_in(_TIMED_OUT_S)
+        return True
+
+    def _end_in(self, seconds: float) -> None:
+        if self._means == signal.SIGTERM:  # else it is ending already
+            self._end_s = min(self._end_s, time.monotonic() + seconds)
+
+    def _tidy(self) -> None:
+        """Drop callers that take too long, and end the job if it is time."""
+        now_s = time.monotonic()
+        for caller in [one for one, said in self._callers.items() if said.until_s <= now_s]:
+            self._drop(caller)
+        if self._child is not None and self._end_s <= now_s:
+            self._child.send_signal(self._means)
+            self._means, self._end_s = signal.SIGKILL, now_s + _STUBBORN_S
+
+
+class _Caller:
+    """What somebody has said so far, and until when it is waited for."""
+
+    def __init__(self, until_s: float) -> None:
+        self.text, self.until_s = b"", until_s
+
+
+@contextmanager
+def open_poll() -> Iterator[Poll]:
+    """Hear votes for as long as a job runs.
+
+    Yields
+    ------
+    Poll
+        Closed at the end.
+    """
+    poll = Poll()
+    try:
+        yield poll
+    finally:
+        poll.close()
+
+
+def addresses() -> list[str]:
+    """List where this machine, or this node of a lab, can be reached.
+
+    Returns
+    -------
+    list of str
+        IPv4 addresses, this machine's own loop last.
+    """
+    found = [
+        one.address
+        for name in psutil.net_if_addrs().values()
+        for one in name
+        if one.family == socket.AF_INET
+    ]
+    outer = [one for one in found if not one.startswith("127.")]
+    return [*outer[: _ADDRESSES - 1], "127.0.0.1"]

@@ -1,0 +1,73 @@
+"""The status of a job whose ranks may die is what the survivors say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+
+PROGRAM = Path(__file__).parent / "votes.py"
+
+
+@pytest.fixture(autouse=True)
+def _needs_open_mpi(mpi_library: str) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+
+
+def run(launch: Launch, *words: str, start: str = "run -n 3") -> subprocess.CompletedProcess[str]:
+    """Run words on three ranks, one of which may die."""
+    command = [sys.executable, "-m", "closeranks", *start.split(), "--faults", "--"]
+    return launch([*command, sys.executable, *words])
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "lines"),
+    [
+        ("well", 0, ["seat 0: 3", "seat 1: 3", "seat 2: 3"]),
+        ("survivors", 0, ["seat 1: 2", "seat 2: 2"]),
+        ("one_leaves", 0, ["RuntimeError: no more coffee", "seat 0: 2", "seat 2: 2"]),
+        ("all_leave", 1, ["RuntimeError: no more coffee", "PeerLost: attempts: rank 1 lost"]),
+        ("all_killed", 1, ["the job had begun, and nobody is left to say how it ended"]),
+        ("exits", 4, []),
+        ("exits_later", 5, []),
+        ("times_out", 75, ["has not ended after 2 s; exit status 75, relaunch"]),
+    ],
+)
+def test_the_status_is_what_the_survivors_say(
+    launch: Launch, case: str, status: int, lines: list[str]
+) -> None:
+    done = run(launch, str(PROGRAM), case)
+    assert done.returncode == status, done.stdout
+    for line in lines:
+        assert line in done.stdout
+    assert "has not heard" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize("start", ["run -n 3", "lab --nodes 2 --per-node 2 --no-check"])
+def test_an_abort_ends_all_ranks_with_its_status(launch: Launch, start: str) -> None:
+    began = time.monotonic()
+    done = run(launch, str(PROGRAM), "aborts", start=start)
+    assert done.returncode == 9, done.stdout
+    assert time.monotonic() - began < 30
+    assert "seat 1: aborts" in done.stdout
+    assert "went on" not in done.stdout
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_who_opens_no_communicator_has_no_vote(launch: Launch, status: int) -> None:
+    done = run(launch, "-c", f"from mpi4py import MPI; raise SystemExit({status})")
+    assert done.returncode == status, done.stdout
+
+
+def test_without_faults_an_abort_is_the_library_s_own(launch: Launch) -> None:
+    words = "import closeranks as cr; comm = cr.init(); comm.rank or comm.Abort(7); comm.Barrier()"
+    command = [sys.executable, "-m", "closeranks", "run", "-n", "2", "--", sys.executable]
+    done = launch([*command, "-c", words])
+    assert done.returncode == 7, done.stdout
+    assert "CLOSERANKS_VOTES" not in done.stdout

@@ -1,0 +1,130 @@
+"""A program that ends in every way there is: ``votes.py CASE``.
+
+Its ranks say in one line each what they have met, as far as they live.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+import closeranks as cr
+from closeranks.collectives import recovery
+
+WATCHDOG_S = 50
+
+
+def total(comm: cr.Communicator) -> int:
+    """Sum over the members, as often as it takes."""
+    found = np.zeros(100, np.int64)
+    for attempt in comm.attempts():
+        with attempt:
+            comm.Allreduce(np.ones(100, np.int64), found)
+    return int(found[0])
+
+
+def well() -> None:
+    """All end well."""
+    with cr.init(on_failure="shrink") as comm:
+        say(comm, total(comm))
+
+
+def survivors() -> None:
+    """One is killed, the others go on."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        if comm.seat == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while total(comm) == comm.size == 3:
+            pass
+        say(comm, comm.size)
+
+
+def one_leaves() -> None:
+    """One leaves by an error of its own, the others go on."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        if comm.seat == 1:
+            say(comm, "leaves")
+            raise RuntimeError("no more coffee")
+        while comm.size == 3:
+            total(comm)
+        say(comm, comm.size)
+
+
+def all_leave() -> None:
+    """One has an error in an attempt, which ends all."""
+    with cr.init(on_failure="shrink") as comm:
+        for attempt in comm.attempts():
+            with attempt:
+                if comm.seat == 1:
+                    raise RuntimeError("no more coffee")
+                comm.allreduce(1)
+
+
+def all_killed() -> None:
+    """Nobody is left."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def exits() -> None:
+    """All exit inside of the block."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        sys.exit(4)
+
+
+def exits_later() -> None:
+    """One exits after the block."""
+    with cr.init(on_failure="shrink") as comm:
+        seat = comm.seat
+        total(comm)
+    sys.exit(5 if seat == 2 else 0)
+
+
+def times_out() -> None:
+    """One never comes to the recovery."""
+    with cr.init(on_failure="shrink", recovery_timeout_s=2) as comm:
+        total(comm)
+        if comm.seat == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if comm.seat == 1:
+            vars(recovery)["together"] = lambda *_: time.sleep(WATCHDOG_S)
+        while comm.size == 3:
+            total(comm)
+
+
+def aborts() -> None:
+    """One aborts; the others wait for it in a collective."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        if comm.seat == 1:
+            say(comm, "aborts")
+            comm.Abort(9)
+        total(comm)
+        say(comm, "went on")
+
+
+def say(comm: cr.Communicator, what: object) -> None:
+    """Print a line; the test reads it."""
+    sys.stdout.write(f"seat {comm.seat}: {what}\n")
+    sys.stdout.flush()
+
+
+CASES: dict[str, Callable[[], None]] = {
+    case.__name__: case
+    for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
+                 times_out, aborts)
+}  # fmt: skip
+
+if __name__ == "__main__":
+    faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    CASES[sys.argv[1]]()

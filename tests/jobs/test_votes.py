@@ -1,0 +1,222 @@
+"""What votes of ranks make of a launcher's status, and who may vote."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from closeranks.comms import ballot
+from closeranks.jobs import poll
+from closeranks.jobs.poll import Poll, open_poll
+from closeranks.jobs.votes import Votes
+
+LAUNCHERS = (0, 1, 3, 75, 127, 128, 137, 143)
+
+
+def counted(*lines: str) -> Votes:
+    """Count votes, one after the other."""
+    votes = Votes()
+    for line in lines:
+        votes = votes.after(line.split())
+    return votes
+
+
+@pytest.mark.parametrize("status", LAUNCHERS)
+def test_who_never_voted_ends_as_the_launcher_says(status: int) -> None:
+    assert Votes().judge(status) == status
+    assert not Votes().is_silent(status)
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (["begun"], 1),  # all are dead
+        (["begun", "ended 0 0"], 0),
+        (["begun", "ended 0 1", "ended 0 0", "ended 0 0"], 1),  # of the same world
+        (["begun", "ended 0 1", "ended 1 0"], 0),  # who left first was lost to the others
+        (["begun", "ended 3 0", "ended 2 7", "ended 10 0", "ended 9 1"], 0),
+        (["begun", "ended 0 0", "ended 1 1"], 1),  # the last world failed
+        (["begun", "ended 0 1", "ended 0 4"], 4),
+        (["ended 0 0"], 0),
+    ],
+)
+def test_members_of_the_last_world_say_how_it_ended(said: list[str], expected: int) -> None:
+    for order in itertools.permutations(said):
+        votes = counted(*order)
+        for status in LAUNCHERS:
+            given = 1 <= status <= 127  # by a program
+            assert votes.judge(status) == (status if given else expected)
+            assert votes.is_silent(status) is (said == ["begun"] and not given)
+
+
+def test_time_outs_go_first_then_aborts() -> None:
+    rest = ["begun", "ended 0 0", "ended 1 1", "ended 2 0"]
+    for number in range(len(rest) + 1):
+        for some in itertools.combinations(rest, number):
+            for order in itertools.permutations([*some, "abort 9"]):
+                assert {counted(*order).judge(status) for status in LAUNCHERS} == {9}
+                late = counted(*order, "ended 1 75")
+                assert {late.judge(status) for status in LAUNCHERS} == {75}
+                assert not late.is_silent(0)
+    assert counted("abort 9", "abort 8").judge(0) == 9
+    assert counted("abort 0").judge(1) == 0
+
+
+@pytest.mark.parametrize(
+    "line", ["", "began", "begun 1", "ended", "ended 1", "ended x 1", "ended x 75", "ended 0 1 2",
+             "abort", "abort x", "abort 1 2"],
+)  # fmt: skip
+def test_what_is_no_vote_is_refused(line: str) -> None:
+    with pytest.raises(ValueError, match=r"no vote|invalid literal"):
+        Votes().after(line.split(" "))
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [(None, 0), (0, 0), (False, 0), (1, 1), (True, 1), (7, 7), (-1, 255), (256, 1), ("words", 1)],
+)
+def test_statuses_are_those_that_the_system_gives(code: object, status: int) -> None:
+    assert ballot.exit_status(code) == status
+
+
+@pytest.fixture
+def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
+    """A poll, and this process a rank that knows of it."""
+    for name, value in (("process", 0), ("rank", sys.maxsize), ("epoch", 0)):
+        monkeypatch.setattr(ballot._Member, name, value)
+    with open_poll() as opened:
+        for name, text in opened.environment.items():
+            monkeypatch.setenv(name, text)
+        yield opened
+
+
+def test_a_rank_is_heard(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
+    ballot.end(1)  # it has no seat
+    assert ear.votes == Votes()
+    ballot.stand(0, 0)
+    assert ear.votes == Votes(begun=True)
+    ballot.stand(2, 3)
+    ballot.end(0)
+    assert ear.votes == Votes(begun=True, last=(3, 0))
+    assert ballot.abort(300)
+    assert ear.votes.aborted == 300 & 0xFF
+    assert capfd.readouterr().err == ""
+
+
+def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: Poll) -> None:
+    ballot.stand(ballot.SPEAKERS, 0)
+    ballot.end(0)
+    assert ear.votes == Votes()
+    ballot.end(1)
+    assert ear.votes == Votes(begun=True, last=(0, 1))
+
+
+def test_a_child_of_a_rank_has_no_vote(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+    ballot.stand(0, 0)
+    monkeypatch.setattr(ballot._Member, "process", ballot._Member.process + 1)
+    ballot.end(1)
+    assert ear.votes.last is None
+
+
+def line_to(ear: Poll, said: bytes) -> bytes:
+    """Call, say something, and give the answer."""
+    port = int(next(iter(ear.environment.values())).split(":")[1])
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
+        try:
+            caller.sendall(said)
+            return caller.recv(100)
+        except ConnectionResetError:
+            return b""
+
+
+def test_strangers_are_not_heard(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = next(iter(ear.environment.values())).split(":")[2].encode()
+    monkeypatch.setattr(poll, "_PATIENCE_S", 0.2)
+    for said in (b"begun\n", b"x begun\n", b"\xff\n", b"\n", b"x" * (1 << 20), token + b" begun"):
+        assert line_to(ear, said) == b""
+    assert line_to(ear, token + b" ended 0 " + b"9" * 200 + b"\n") == b""
+    assert line_to(ear, token + b" began\n") == b""
+    assert ear.votes == Votes()
+    assert line_to(ear, token + b" begun\n") == ballot.HEARD
+
+
+def test_callers_who_say_nothing_keep_nobody_out(
+    ear: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "CALLERS", 4)
+    port = int(next(iter(ear.environment.values())).split(":")[1])
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(20)]
+    ballot.stand(0, 0)
+    assert ear.votes.begun
+    assert len(ear._callers) <= 4
+    for one in silent:
+        one.close()
+
+
+@pytest.mark.parametrize("where", ["127.0.0.1:1:x", "nonsense", "127.0.0.1:x:y", "::"])
+def test_who_is_not_heard_says_so_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], where: str
+) -> None:
+    monkeypatch.setenv(ballot.VARIABLE, where)
+    began = time.monotonic()
+    assert not ballot.abort(1)
+    assert time.monotonic() - began < 5
+    said = capfd.readouterr().err
+    assert said.startswith("closeranks: the launcher has not heard 'abort 1'")
+    assert said.count("\n") == 1
+
+
+def test_a_launcher_that_says_nothing_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as dumb:
+        where = f"127.0.0.1:{dumb.getsockname()[1]}:x"
+        monkeypatch.setenv(ballot.VARIABLE, where)
+        began = time.monotonic()
+        assert not ballot.abort(1)
+    assert time.monotonic() - began < 5
+    assert "timed out" in capfd.readouterr().err
+
+
+def test_without_a_launcher_that_hears_nothing_is_said(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(ballot.VARIABLE, raising=False)
+    ballot.stand(0, 0)
+    ballot.end(1)
+    assert not ballot.abort(1)
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("say", [lambda: ballot.abort(3), lambda: ballot.end(75)])
+@pytest.mark.parametrize("program", ["sleep 60", "trap '' TERM; while :; do sleep 1; done"])
+def test_an_abort_or_a_time_out_ends_the_launcher(
+    ear: Poll, monkeypatch: pytest.MonkeyPatch, say: Callable[[], object], program: str
+) -> None:
+    for name in ("_ABORT_S", "_TIMED_OUT_S", "_STUBBORN_S"):
+        monkeypatch.setattr(poll, name, 0.3)
+    ballot.stand(1, 0)
+    child = subprocess.Popen(["sh", "-c", program])
+    try:
+        ear.attach(child)
+        say()
+        status = child.wait(timeout=10)
+    finally:
+        child.kill()
+        child.wait()
+    assert status < 0
+    assert ear.judge(128 - status) in (3, 75)
+
+
+def test_the_silence_of_the_dead_is_spoken_of(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
+    ballot.stand(0, 0)
+    assert ear.judge(0) == 1
+    said = capfd.readouterr().err
+    assert "nobody is left to say how it ended" in said
+    assert said.count("\n") == 1
