@@ -21,6 +21,7 @@ from closeranks.collectives.faulty import Faulty
 from closeranks.collectives.foretell import foretell
 from closeranks.collectives.lineage import Lineage
 from closeranks.collectives.nonblocking import Nonblocking
+from closeranks.collectives.objects import Objects
 from closeranks.collectives.operations import MEAN
 from closeranks.collectives.prepared import Prepared
 from closeranks.collectives.recovering import Recovering
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 CLOSING_S = 30.0
 
 
-class Communicator(Blocking, Nonblocking, Prepared, Deriving, Recovering):
+class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recovering):
     """A communicator made by `closeranks.init`, or derived from one.
 
     It takes the place of ``MPI.COMM_WORLD`` anywhere: windows, files, h5py,

@@ -19,6 +19,7 @@ import numpy as np
 from closeranks.collectives import tags
 from closeranks.collectives.attendance import Attendance
 from closeranks.collectives.failure import dead_of, late, lost
+from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, ulfm
 from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
@@ -178,10 +179,9 @@ class World:
 
     def _meet(self) -> None:
         """Find out what the ranks of this node can do; collective over them."""
-        from mpi4py import MPI
-
         settle(self.node.size, cores_of(self.node))
-        self.kernels = bool(self.node.allreduce(code_store.is_possible(), MPI.LAND))
+        lacks = agreed_max(self.node, [float(not code_store.is_possible())])
+        self.kernels = not any(lacks)
         file: SharedFile = self.own(share(self.node, 128))
         self._word = file.array.data.cast("q")
         self._word_at = file.array.ctypes.data

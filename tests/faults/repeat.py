@@ -50,6 +50,8 @@ class Work:
             self.persistent.wait()
         elif self.form == "request":
             self.comm.Iallreduce(self.given, self.taken, algorithm=self.algorithm).wait()
+        elif self.form == "object":
+            self.taken[:] = self.comm.allreduce(1 << self.comm.seat)
         elif self.form == "in place":
             self.comm.Allreduce(MPI.IN_PLACE, self.taken, algorithm=self.algorithm)
         else:

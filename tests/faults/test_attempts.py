@@ -40,6 +40,10 @@ def test_those_who_are_left_go_on(launch: Launch, nbytes: str, algorithm: str, f
     assert said == [(0, 0, 2, 2), (3, 1, 2, 2)]
 
 
+def test_calls_with_objects_end_too(launch: Launch) -> None:
+    assert repeat(launch, "8", "auto", "object", "2@20,1@40:after") == [(0, 0, 2, 2), (3, 1, 2, 2)]
+
+
 def test_two_at_once_are_one_recovery_or_two(launch: Launch) -> None:
     said = repeat(launch, "4096", "shared", "blocking", "0@20,3@20")
     assert [words[:3] for words in said] == [(1, 0, 2), (2, 1, 2)]
