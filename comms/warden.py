@@ -5,7 +5,7 @@ dead: the library waits for it for ever, in a collective and in the recovery
 from it.  So it is made dead; that is noticed.  Only the kernel's word counts
 that it is stopped: a rank that computes, however long, is left alone, and so
 is one that is traced by a debugger, or whose launcher is stopped as well,
-which is how a user suspends a job.
+which is how a user suspends a job.  And it keeps the launcher awake.
 
 This file is also the program, and needs nothing but Python; see `start`.
 """
@@ -17,6 +17,7 @@ import select
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -92,6 +93,7 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
         How long one may be stopped, in seconds.
     """
     wards = {handle: (pid, Ward()) for pid in pids if (handle := _opened(pid)) is not None}
+    launchers = {_opened(_state(pid)[1]) for pid, _ in wards.values()}
     ended = select.poll()
     for handle in wards:
         ended.register(handle, select.POLLIN)
@@ -101,10 +103,24 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
             ended.unregister(handle)
             os.close(handle)
             del wards[handle]
+        for launcher in launchers:
+            _nudge(launcher)
         for handle, (pid, ward) in () if gone else wards.items():
             state, parent = _state(pid)
             if ward.is_over(state, _state(parent)[0] if state == "T" else ""):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
+
+
+def _nudge(launcher: int | None) -> None:
+    """Wake a launcher, as if a child of it had ended.
+
+    The main thread of PRRTE 3 may sleep over what another one has handed it, a
+    death or a newcomer's question for an address, until anything else wakes it,
+    40 s later or never; meanwhile ranks wait inside of the library.
+    """
+    if launcher is not None:
+        with suppress(ProcessLookupError, PermissionError):
+            signal.pidfd_send_signal(launcher, signal.SIGCHLD)
 
 
 def _opened(pid: int) -> int | None:
