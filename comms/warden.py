@@ -12,6 +12,7 @@ This file is also the program, and needs nothing but Python; see `start`.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+_LIBC: Final = ctypes.CDLL(None)
 #: Looks in which a rank has to be stopped before it is ended.
 LOOKS: Final = 5
 
@@ -93,7 +95,7 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
         How long one may be stopped, in seconds.
     """
     wards = {handle: (pid, Ward()) for pid in pids if (handle := _opened(pid)) is not None}
-    launchers = {_opened(_state(pid)[1]) for pid, _ in wards.values()}
+    launchers = {_state(pid)[1] for pid, _ in wards.values()}
     ended = select.poll()
     for handle in wards:
         ended.register(handle, select.POLLIN)
@@ -104,23 +106,28 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
             os.close(handle)
             del wards[handle]
         for launcher in launchers:
-            _nudge(launcher)
+            wake(launcher)
         for handle, (pid, ward) in () if gone else wards.items():
             state, parent = _state(pid)
             if ward.is_over(state, _state(parent)[0] if state == "T" else ""):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
 
 
-def _nudge(launcher: int | None) -> None:
-    """Wake a launcher, as if a child of it had ended.
+def wake(launcher: int) -> None:
+    """Wake every thread of a launcher, as if a child of it had ended.
 
-    The main thread of PRRTE 3 may sleep over what another one has handed it, a
-    death or a newcomer's question for an address, until anything else wakes it,
-    40 s later or never; meanwhile ranks wait inside of the library.
+    Local, harmless.  Threads of PRRTE 3 may sleep over what another one has handed
+    them, a death or a newcomer's question for an address, until anything else
+    wakes them, 40 s later or never; meanwhile ranks wait inside of the library.
+
+    Parameters
+    ----------
+    launcher : int
+        Its process.
     """
-    if launcher is not None:
-        with suppress(ProcessLookupError, PermissionError):
-            signal.pidfd_send_signal(launcher, signal.SIGCHLD)
+    with suppress(OSError):  # it has gone
+        for thread in Path(f"/proc/{launcher}/task").iterdir():
+            _LIBC.tgkill(launcher, int(thread.name), signal.SIGCHLD)
 
 
 def _opened(pid: int) -> int | None:

@@ -17,6 +17,7 @@ from typing import Final
 import click
 import psutil
 
+from closeranks.comms import warden
 from closeranks.comms.ballot import HEARD, VARIABLE
 from closeranks.jobs.votes import Votes
 
@@ -173,7 +174,7 @@ class Poll:
         for caller in [one for one, said in self._callers.items() if said.until_s <= now_s]:
             self._drop(caller)
         if self._child is not None:
-            self._child.send_signal(signal.SIGCHLD)
+            warden.wake(self._child.pid)
         if self._child is not None and self._end_s <= now_s:
             self._child.send_signal(self._means)
             self._means, self._end_s = signal.SIGKILL, now_s + _STUBBORN_S
