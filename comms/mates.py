@@ -72,6 +72,8 @@ class Mates:
         node : MPI.Intracomm
             Processes that share memory; not kept.
         """
+        if node.size == 1:  # nobody to watch; no launcher has named it, perhaps
+            return
         said = node.allgather(_Said(_pid_namespace(), os.getpid(), pmix.own_name()))
         goodbyes = share(node, node.size).array
         self._own.append((goodbyes, node.rank))

@@ -1,8 +1,9 @@
-"""What else ends a job, or does not: ``beyond.py long|abort|exit|loop|early``.
+"""What else ends a job, or does not: ``beyond.py long|abort|exit|loop|early|alone``.
 
 "long": seat 2 computes for longer than any silence is borne.  "abort", "exit": it
 ends in a way that Open MPI's launcher tells nobody.  "loop": all go on until somebody
 ends them.  "early": it ends as it should, and the others go on without it.
+"alone": nothing happens.
 """
 
 from __future__ import annotations

@@ -42,6 +42,15 @@ def test_who_ends_as_it_should_is_not_missed(launch: Launch) -> None:
     assert done.returncode == 0
 
 
+def test_a_program_without_a_launcher_has_nobody_to_watch(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMPI_MCA_mpi_ft_enable", "1")
+    done = launch([sys.executable, str(PROGRAM), "alone"])
+    assert "1 ranks, epoch 0" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
 def test_an_interrupt_ends_the_whole_job() -> None:
     with session() as own:
         process = subprocess.Popen(
