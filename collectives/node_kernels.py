@@ -304,7 +304,7 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
         return way == OVER and over(state, state[DONE])
     size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
     given = name_of(frame, source, nbytes)
-    cold = source != target and 2 * nbytes > frame[CACHE]
+    cold = source != target and 2 * nbytes >= frame[CACHE]  # desks want some of it too
     last = state[START] + (nbytes + desk - 1) // desk
     while state[DONE] < last:
         q = state[DONE] + 1

@@ -198,7 +198,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
     given = 0 if source == target else name_of(frame, source, size * nbytes)
-    cold = source != target and 2 * size * nbytes > frame[CACHE]
+    cold = source != target and 2 * size * nbytes >= frame[CACHE]  # desks want some of it too
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):

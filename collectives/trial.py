@@ -11,6 +11,7 @@ from statistics import median
 CLEAR, STAYS = 0.9, 1.0
 #: A plan that takes at least this share of the library's time meets it again in a
 #: final of so many times the rounds: a plan is given up for good, so it loses twice.
+#: Plans of which the winner takes at least this share are looked at again with it.
 CLOSE, FINAL = 0.7, 3
 #: So there are at most so many races.
 RACES = 2
@@ -55,7 +56,7 @@ class Trial:
     served : int
         Calls since a plan has won.
     again : int
-        Calls after which it meets the library again.
+        Calls after which it meets the library, and what was close, again.
     """
 
     candidates: tuple[str, ...]
@@ -75,7 +76,11 @@ class Trial:
         assert self.winner is not None
         self.served += 1
         if self.served == self.again:
-            self._meet((self.winner, self._library), self._first_rounds, final=False)
+            near_s = self.agreed_s[self.winner] / CLOSE
+            others = [name for name, seconds in self.agreed_s.items()
+                      if seconds <= near_s and name not in (self.winner, self._library)]  # fmt: skip
+            rivals = (self.winner, *others, self._library)
+            self._meet(rivals, self._first_rounds, final=False)
             self.served, self.again, self.winner = 0, 10 * self.again, None
 
     @property

@@ -130,6 +130,15 @@ def test_a_plan_must_win_again_now_and_then() -> None:
     assert [chooser.choose(call).algorithm for _ in range(2 * AGAIN)] == [NATIVE] * 2 * AGAIN
 
 
+def test_what_a_disturbed_trial_has_passed_over_has_another_chance() -> None:
+    trial = Trial((SHARED, "tree", "ring", NATIVE), rounds=3)
+    assert settle(trial, 1.2, 3.0, 1.0, 2.0) == "ring"
+    for _ in range(AGAIN):
+        trial.serve()
+    assert trial.candidates == ("ring", SHARED, NATIVE), "tree was far behind"
+    assert settle(trial, 1.0, 0.7, 2.0) == SHARED
+
+
 def test_a_clear_race_is_run_once() -> None:
     assert Trial(("ring", NATIVE), rounds=1).settle([1.0, 2.0]) == "ring"
 
