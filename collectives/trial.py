@@ -76,11 +76,11 @@ class Trial:
         assert self.winner is not None
         self.served += 1
         if self.served == self.again:
+            first = self.winner, self._library
             near_s = self.agreed_s[self.winner] / CLOSE
-            others = [name for name, seconds in self.agreed_s.items()
-                      if seconds <= near_s and name not in (self.winner, self._library)]  # fmt: skip
-            rivals = (self.winner, *others, self._library)
-            self._meet(rivals, self._first_rounds, final=False)
+            close = (name for name, seconds in self.agreed_s.items() if seconds <= near_s)
+            others = (name for name in close if name not in first)
+            self._meet((self.winner, *others, self._library), self._first_rounds, final=False)
             self.served, self.again, self.winner = 0, 10 * self.again, None
 
     @property
