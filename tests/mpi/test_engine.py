@@ -316,10 +316,11 @@ def test_the_thread_stays_with_one_of_several_for_a_part_of_their_wait(
         driving, still_ns = engine()._driving, 8_000_000
         monkeypatch.setattr(engine(), "_moved_ns", 0)
         monkeypatch.setattr(time, "monotonic_ns", lambda: still_ns)
-        engine().progress(driving)
-        still_ns = 800_000_000
-        engine().progress(driving)
-        engine().progress(driving._replace(total_ns=7))
+        with engine().lock:  # a round does nothing while another thread has it
+            engine().progress(driving)
+            still_ns = 800_000_000
+            engine().progress(driving)
+            engine().progress(driving._replace(total_ns=7))
         assert [one and one.total_ns for one in seen] == [
             2_000_000, None, 5_000_000, None, None, None
         ]  # fmt: skip
