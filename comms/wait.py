@@ -3,6 +3,11 @@
 Nothing else in the package loops until something happens.  Where more ranks
 sit on a node than it has cores to give, spinning keeps the awaited rank from
 running (2 ms become 50), so there the spin length is zero.
+
+Who waits long sleeps long.  Linux 6.18 lets a session that falls asleep some
+thousand times a second, beside processes that yield, keep all others from its
+cores for minutes: also the kernel's own threads, and with them a process that
+dies and needs a lock that one of these holds.
 """
 
 from __future__ import annotations
@@ -18,7 +23,9 @@ SPINS = 2000
 #: Rounds that yield before the first sleep: with cores for all, and without.
 YIELDS, CROWDED_YIELDS = 2000, 200
 #: Shortest and longest sleep, in seconds.
-SHORTEST_S, LONGEST_S = 20e-6, 200e-6
+SHORTEST_S, LONGEST_S = 20e-6, 5e-3
+#: Up to this sleeps double, in seconds; from then on they are `SHARE` of the time waited.
+BRIEF_S, SHARE = 200e-6, 1 / 32
 #: How long a thread waits for the GIL before it asks for it, see `prompt_switches`.
 SWITCH_S = 1e-4
 #: PR_SET_TIMERSLACK of prctl(2), which takes nanoseconds.
@@ -175,6 +182,13 @@ def wait(
         idle += 1
         if idle > still:
             time.sleep(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_S)
+            pause_s = _longer(pause_s)
         elif idle > spins:
             os.sched_yield()
+
+
+def _longer(pause_s: float) -> float:
+    """Return how long to sleep after a sleep that was in vain."""
+    if pause_s < BRIEF_S:
+        return min(2 * pause_s, BRIEF_S)
+    return min((1 + SHARE) * pause_s, LONGEST_S)

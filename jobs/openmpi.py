@@ -140,6 +140,6 @@ def _reach(job: Job) -> list[str]:
         *("--hostfile", job.reach.hostfile),
         *("--prtemca", "plm_ssh_agent", job.reach.agent),
         *("--prtemca", "plm_ssh_no_tree_spawn", "1"),  # only the head reaches every node
-        *("--prtemca", "prte_leave_session_attached", "1"),
+        "--leave-session-attached",
         *("--prtemca", "prte_if_include", job.reach.launcher_network),
     ]

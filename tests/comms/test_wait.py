@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -87,6 +88,17 @@ def test_the_stages_come_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses == sorted(pauses)
     assert pauses[0] == waiting.SHORTEST_S
     assert max(pauses) <= waiting.LONGEST_S
+
+
+def test_who_waits_long_sleeps_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    settle(8, 2)
+    assert wait(lambda: sum(pauses) > 1.0)
+    assert len(pauses) < 300, "Linux starves others where ranks fall asleep all the time"
+    waited = list(itertools.accumulate(pauses))
+    late = [after / before - 1 for before, after in itertools.pairwise(waited) if before > 5e-3]
+    assert max(late) < 0.1, "a wait may end in a sleep"
 
 
 def test_nobody_spins_where_ranks_outnumber_cores(monkeypatch: pytest.MonkeyPatch) -> None:

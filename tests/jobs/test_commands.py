@@ -31,7 +31,7 @@ OPENMPI_TABLE = [
         (
             "mpirun -n 7 --map-by node --bind-to none --hostfile /x/hosts"
             " --prtemca plm_ssh_agent /x/agent --prtemca plm_ssh_no_tree_spawn 1"
-            " --prtemca prte_leave_session_attached 1"
+            " --leave-session-attached"
             " --prtemca prte_if_include 10.0.0.0/24 --mca mpi_yield_when_idle 1"
             " --mca btl tcp,sm,self --mca btl_tcp_if_include 10.0.0.0/16 /x/rank prog x"
         ),
