@@ -112,8 +112,6 @@ def init(
         opened, family = _joined(crew, options)
     else:
         opened, family = _open(plain, topology, options)
-        if crew is not None:
-            crew.everybody.Barrier()  # spares sleep from now on, and are slow to answer
         if ulfm.is_on():  # else who is quick could give up while others still open theirs
             ulfm.agree(family.world.comm, 1)
     if crew is not None:
@@ -161,7 +159,6 @@ def _staffed(comm: MPI.Intracomm, spares: int) -> tuple[MPI.Intracomm, Crew | No
 
 def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
-    crew.everybody.Barrier()  # the members have opened theirs
     seat = crew.wait_for_seat()
     world, facts = seat.world, seat.facts
     assert world is not None

@@ -5,24 +5,21 @@ dead: the library waits for it for ever, in a collective and in the recovery
 from it.  So it is made dead; that is noticed.  Only the kernel's word counts
 that it is stopped: a rank that computes, however long, is left alone, and so
 is one that is traced by a debugger, or whose launcher is stopped as well,
-which is how a user suspends a job.  And it keeps the launcher awake.
+which is how a user suspends a job.
 
 This file is also the program, and needs nothing but Python; see `start`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-_LIBC: Final = ctypes.CDLL(None)
 #: Looks in which a rank has to be stopped before it is ended.
 LOOKS: Final = 5
 
@@ -95,7 +92,6 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
         How long one may be stopped, in seconds.
     """
     wards = {handle: (pid, Ward()) for pid in pids if (handle := _opened(pid)) is not None}
-    launchers = {_state(pid)[1] for pid, _ in wards.values()}
     ended = select.poll()
     for handle in wards:
         ended.register(handle, select.POLLIN)
@@ -105,29 +101,10 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
             ended.unregister(handle)
             os.close(handle)
             del wards[handle]
-        for launcher in launchers:
-            wake(launcher)
         for handle, (pid, ward) in () if gone else wards.items():
             state, parent = _state(pid)
             if ward.is_over(state, _state(parent)[0] if state == "T" else ""):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
-
-
-def wake(launcher: int) -> None:
-    """Wake every thread of a launcher, as if a child of it had ended.
-
-    Local, harmless.  Threads of PRRTE 3 may sleep over what another one has handed
-    them, a death or a newcomer's question for an address, until anything else
-    wakes them, 40 s later or never; meanwhile ranks wait inside of the library.
-
-    Parameters
-    ----------
-    launcher : int
-        Its process.
-    """
-    with suppress(OSError):  # it has gone
-        for thread in Path(f"/proc/{launcher}/task").iterdir():
-            _LIBC.tgkill(launcher, int(thread.name), signal.SIGCHLD)
 
 
 def _opened(pid: int) -> int | None:

@@ -17,7 +17,6 @@ from typing import Final
 import click
 import psutil
 
-from closeranks.comms import warden
 from closeranks.comms.ballot import HEARD, VARIABLE
 from closeranks.jobs.votes import Votes
 
@@ -32,9 +31,6 @@ _ADDRESSES: Final = 8
 #: job: last words get through, and the others' reports of where they were.
 _ABORT_S: Final = 0.2
 _TIMED_OUT_S: Final = 5.0
-#: Seconds between two signals that keep the launcher awake, see
-#: `closeranks.comms.warden`: where it has ranks on other nodes no warden does.
-_AWAKE_S: Final = 0.1
 #: Seconds that the launcher may take to end a job before it is killed itself.
 _STUBBORN_S: Final = 5.0
 
@@ -116,10 +112,10 @@ class Poll:
     def _next_s(self) -> float | None:
         """How long nothing has to be done."""
         until_s = [one.until_s for one in self._callers.values()][:1]
-        if self._child is None:
-            return max(0.0, until_s[0] - time.monotonic()) if until_s else None
-        next_s = min([*until_s, self._end_s]) - time.monotonic()
-        return min(_AWAKE_S, max(0.0, next_s))
+        if self._child is not None:
+            until_s.append(self._end_s)
+        next_s = min(until_s, default=float("inf"))
+        return None if next_s == float("inf") else max(0.0, next_s - time.monotonic())
 
     def _admit(self) -> None:
         """Take a call; the oldest is dropped if there are too many."""
@@ -173,8 +169,6 @@ class Poll:
         now_s = time.monotonic()
         for caller in [one for one, said in self._callers.items() if said.until_s <= now_s]:
             self._drop(caller)
-        if self._child is not None:
-            warden.wake(self._child.pid)
         if self._child is not None and self._end_s <= now_s:
             self._child.send_signal(self._means)
             self._means, self._end_s = signal.SIGKILL, now_s + _STUBBORN_S

@@ -79,22 +79,3 @@ def test_processes_that_are_gone_are_no_trouble() -> None:
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     warden.watch([gone.pid], SILENCE_S)
-
-
-def test_the_launcher_is_kept_awake(sleepers: list[subprocess.Popen[bytes]]) -> None:
-    first, _ = sleepers
-    heard: list[int] = []
-    before = signal.signal(signal.SIGCHLD, lambda number, _: heard.append(number))
-    try:
-        watcher = warden.start([first.pid], SILENCE_S)
-        end_s = time.monotonic() + 20
-        while len(heard) < 3 and time.monotonic() < end_s:
-            time.sleep(SILENCE_S / warden.LOOKS)
-        assert len(heard) >= 3
-        assert first.poll() is None
-        assert psutil.Process(watcher).is_running()
-    finally:
-        signal.signal(signal.SIGCHLD, before)
-    first.kill()
-    first.wait()
-    assert _left(watcher) == 0

@@ -126,11 +126,10 @@ CELLS = [*_SHRUNK, *_replaced(_SHRUNK), *_sweeps()]
 def third() -> list[Cell]:
     """Give what is to be run: all, or every third, from the one that the seed says.
 
-    Some are run by `make faults` alone, see docs/faults.md: sweeps of the recovery,
-    for where a rank dies while Open MPI makes a communicator others may crash; and
-    spares in a lab, whose start hangs inside of Open MPI on some days.
+    Sweeps of the recovery are run by `make faults` alone, see docs/faults.md: where
+    a rank dies while Open MPI makes a communicator others may crash.
     """
     if SEED == "all":
         return CELLS
     daily = [cell for cell in CELLS if "during the recovery" not in cell.name]
-    return [cell for cell in daily if cell.platform != "lab" or not cell.spares][int(SEED) % 3 :: 3]
+    return daily[int(SEED) % 3 :: 3]
