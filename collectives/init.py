@@ -6,6 +6,7 @@ import atexit
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from closeranks.collectives.family import Family, check_timeout
 from closeranks.collectives.injection import Fault, Injection, schedule
 from closeranks.collectives.origin import fitting
 from closeranks.collectives.recovery import Recovery
+from closeranks.collectives.recruits import recruited
 from closeranks.collectives.rules import Rules
 from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
@@ -27,6 +29,7 @@ from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
 from closeranks.comms.discover import discover
+from closeranks.comms.last_resort import LastResort
 from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
 from closeranks.comms.settings import refuse_unknown, setting, switch
@@ -46,6 +49,7 @@ def init(
     topology: Topology | None = None,
     on_failure: str = "raise",
     spares: int = 0,
+    recruits: bool | None = None,
     timeout_s: float | None = None,
     recovery_timeout_s: float = 30,
     tuning: str | Path | Mapping[str, Any] | None = None,
@@ -66,11 +70,15 @@ def init(
     on_failure : str
         "raise": calls raise `PeerLost`; "shrink": `Communicator.attempts` goes on
         with those who are left; "replace": with spares in the seats of the dead,
-        as long as there are any.
+        then with new processes.
     spares : int
         How many of the last ranks wait in here, until they are needed or the job
         ends: then they leave by SystemExit.  Default: as ``closeranks run
         --spares`` says.
+    recruits : bool, optional
+        Whether processes that run the same command line are started in the
+        place of the dead where no spare is left.  Default: where ``closeranks
+        run --faults`` can, on one node, with all ranks of the job in ``comm``.
     timeout_s : float, optional
         Deadline of every collective, seconds; then `PeerLate`.
     recovery_timeout_s : float
@@ -105,20 +113,23 @@ def init(
     refuse_unknown()
     is_checked = switch("CHECK") if check is None else bool(check)
     options = _Options(timeout_s, deterministic, is_checked, tuning, _faults(faults))
-    plain, crew = _staffed(MPI.COMM_WORLD if comm is None else comm, _spares(spares, on_failure))
+    given = MPI.COMM_WORLD if comm is None else comm
+    starts = _recruits(recruits, on_failure, given)
     if ulfm.is_on():
-        _guard(plain if crew is None else crew.everybody, timeout_s)
-    if crew is not None and crew.is_spare:
-        opened, family = _joined(crew, options)
-    else:
-        opened, family = _open(plain, topology, options)
-        if ulfm.is_on():  # else who is quick could give up while others still open theirs
-            ulfm.agree(family.world.comm, 1)
+        _guard(given, timeout_s)
+    with _arrival(recovery_timeout_s):
+        plain, crew = _staffed(given, _spares(spares, on_failure), starts)
+        if crew is not None and crew.is_spare:
+            opened, family = _joined(crew, options)
+        else:
+            opened, family = _open(plain, topology, options)
     if crew is not None:
         family.crew = family.world.own(crew)
         atexit.register(crew.end)
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s)
     ballot.stand(family.world.rank, family.world.epoch)
+    if family.joined:
+        family.recovery.fill()  # the others do so, too
     return opened
 
 
@@ -144,14 +155,39 @@ def _spares(asked: int, on_failure: str) -> int:
     return spares
 
 
-def _staffed(comm: MPI.Intracomm, spares: int) -> tuple[MPI.Intracomm, Crew | None]:
+def _recruits(asked: bool | None, on_failure: str, comm: MPI.Intracomm) -> bool:
+    """Say whether new processes are started where no spare is left."""
+    if not asked:
+        whole = MPI.Comm.Compare(comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
+        return asked is None and on_failure == "replace" and switch("RECRUITS") and whole
+    if on_failure != "replace":
+        raise UsageError("init", f"recruits and on_failure={on_failure!r}",
+                         "use on_failure='replace'")  # fmt: skip
+    if not switch("RECRUITS"):
+        raise Unavailable("new processes in the place of the dead",
+                          "start the job on one node by closeranks run --faults")  # fmt: skip
+    return True
+
+
+def _arrival(limit_s: float) -> AbstractContextManager[object]:
+    """Let a process that was started for a vacant seat end if it comes in vain."""
+    if setting("JOINS") is None:
+        return nullcontext()
+    return LastResort(limit_s, "closeranks: a new process is not awaited any more; it ends")
+
+
+def _staffed(comm: MPI.Intracomm, spares: int, recruits: bool) -> tuple[MPI.Intracomm, Crew | None]:
     """Set the spares apart; gives the members' communicator.  Collective."""
+    found = recruited()
+    if found is not None:
+        whole, new, seats = found
+        return whole, Crew(whole, new, seats=seats, recruits=recruits)
     plain = MPI.Intracomm(comm).Dup()
     if not spares:
-        return plain, None
+        return plain, Crew(plain, 0, recruits=True) if recruits else None
     if spares >= plain.size:
         raise UsageError("init", f"{spares} spares of {plain.size} ranks", "leave one to work")
-    crew = Crew(plain, spares)
+    crew = Crew(plain, spares, recruits=recruits)
     members = plain.Split(int(crew.is_spare), plain.rank)
     assert isinstance(members, MPI.Intracomm)
     return members, crew
@@ -217,6 +253,8 @@ def _open(
     opened = Communicator.adopt(
         plain, family, found, chooser=chooser, world=family.world, seats=seats
     )
+    if ulfm.is_on():  # else who is quick could give up while others still open theirs
+        ulfm.agree(plain, 1)
     return opened, family
 
 

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.roster import Report, Roster, roster
-from closeranks.collectives.spares import placed, split
+from closeranks.collectives.spares import placed, split, watch
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
@@ -31,7 +31,7 @@ class Facts(NamedTuple):
     Attributes
     ----------
     epoch : int
-        That has ended.
+        That begins.
     links : mapping of str to Link
         Of each level.
     known : dict of Call to str
@@ -224,10 +224,37 @@ class Recovery:
         before = self._family.world.seats
         with self._last_resort():
             self._reach("shrink")
-            made = together(self._base, self._made)
-            self._take(made)
-        stayed = set(made.world.seats) - set(made.seated.joined)
+            joined = set(self._go_on(self._family.world.epoch + 1))
+        joined |= self.fill()
+        stayed = set(self._family.world.seats) - joined
         return tuple(sorted(set(before) - stayed))
+
+    def fill(self) -> set[int]:
+        """Start processes for seats that are vacant, where that can be.
+
+        Collective over the members of a world that has just begun, newcomers too:
+        the world of those who are left has to be there, since what starts processes
+        does not survive a death.
+
+        Returns
+        -------
+        set of int
+            Seats that were taken.
+        """
+        family, joined = self._family, set[int]()
+        if family.crew is None:
+            return joined
+        with self._last_resort():
+            while family.crew.enlist(family.seats - family.world.size):
+                family.world.revoke()
+                joined |= set(self._go_on(family.world.epoch))
+        return joined
+
+    def _go_on(self, epoch: int) -> tuple[int, ...]:
+        """Make the next world and go on in it; gives the seats of newcomers."""
+        made = together(self._base, lambda whole: self._made(whole, epoch))
+        self._take(made)
+        return made.seated.joined
 
     def catch_up(self) -> tuple[int, ...]:
         """Recover from what was met before the loop; gives the seats that it cost.
@@ -250,11 +277,12 @@ class Recovery:
         if attempt is self._last:
             self._family.left = True
 
-    def _made(self, whole: MPI.Intracomm) -> _Next:
+    def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
         """Make what is needed to go on; collective over all who are left."""
         self._reach("rebuild")
         old, family = self._family.world, self._family
-        reports = whole.allgather(Report(old.seats[old.rank], facts=self._facts()))
+        reports = whole.allgather(Report(old.seats[old.rank], facts=self._facts(epoch)))
+        watch(whole, reports)
         seats = family.seats if self._on_failure == "replace" else 0
         seated = roster(reports, seats)
         plain = split(whole, seated)
@@ -263,15 +291,15 @@ class Recovery:
             topology = placed(plain, old.topology.links)
         else:
             topology = old.topology.restrict(ranks_in(plain, old.comm))
-        world = World(old.epoch + 1, plain, topology, seats=seated.seats)
+        world = World(epoch, plain, topology, seats=seated.seats)
         derived = self._root.derived_again(plain)
         return _Next(whole, seated, world, derived, _heritage(reports, seated))
 
-    def _facts(self) -> Facts:
+    def _facts(self, epoch: int) -> Facts:
         world = self._family.world
         chooser = self._root.chooser
         return Facts(
-            world.epoch,
+            epoch,
             dict(world.topology.links),
             chooser.best_known,
             chooser.numbers,

@@ -17,11 +17,14 @@ class Report(NamedTuple):
         Why it leaves, if it does.
     facts : object
         What it knows that newcomers and others need.
+    is_new : bool
+        Whether it was started for a vacant seat, and nobody watches it yet.
     """
 
     seat: int | None
     cause: str | None = None
     facts: Any = None
+    is_new: bool = False
 
 
 class Roster(NamedTuple):

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
 
 from closeranks.collectives.lineage import Lineage
+from closeranks.collectives.recruits import recruit
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ulfm
 from closeranks.comms.discover import discover
+from closeranks.comms.mates import mates
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -33,19 +35,32 @@ class Crew:
         All of them, the members first.
     spares : int
         How many wait.
+    seats : int, optional
+        How many members there were in the first world; default: those here.
+    recruits : bool
+        Whether new processes may be started.
 
     Attributes
     ----------
     everybody : MPI.Intracomm
         Those who were left last.
-    seats : int
-        How many members there were in the first world.
+    seats, recruits
+        As given.
     """
 
-    def __init__(self, everybody: MPI.Intracomm, spares: int) -> None:
-        self.everybody, self.seats = everybody, everybody.size - spares
+    def __init__(
+        self,
+        everybody: MPI.Intracomm,
+        spares: int,
+        *,
+        seats: int | None = None,
+        recruits: bool = False,
+    ) -> None:
+        self.everybody, self.recruits = everybody, recruits
+        self._members: tuple[int, ...] = tuple(range(everybody.size - spares))
+        self.seats = len(self._members) if seats is None else seats
+        self._is_new = seats is not None
         self._sent: list[MPI.Request] = []
-        self._members: tuple[int, ...] = tuple(range(self.seats))
         self._leads, self._ended = everybody.rank == 0, False
 
     @property
@@ -57,6 +72,37 @@ class Crew:
         """Go on with those who are left.  Local."""
         self.everybody, self._members = whole, tuple(seated.seat_of)
         self._leads = seated.seat_of.get(whole.rank) == seated.seats[0]
+
+    def enlist(self, vacant: int) -> bool:
+        """Start new processes, which wait like spares.
+
+        Collective over ``everybody``, members all.
+
+        Parameters
+        ----------
+        vacant : int
+            How many seats are.
+
+        Returns
+        -------
+        bool
+            Whether they are there, the same on all members.
+        """
+        if not self.recruits or not vacant:
+            return False
+        whole = None
+        try:
+            whole = recruit(self.everybody, vacant, self.seats)
+        except MPI.Exception as error:
+            if not ulfm.speaks_of_failure(error, self.everybody):
+                raise
+        came, _ = ulfm.agree(self.everybody, int(whole is not None))
+        if came:
+            assert whole is not None
+            self.everybody = whole
+        elif whole is not None:
+            ulfm.revoke(whole)  # the new ones end
+        return bool(came)
 
     def revoke(self) -> None:
         """Wake the spares: a world has been given up.  Local."""
@@ -117,7 +163,8 @@ class Crew:
 
     def _seat(self, whole: MPI.Intracomm) -> Seat:
         """Make the world with the others, if this process gets a seat in it."""
-        reports = whole.allgather(Report(None))
+        reports = whole.allgather(Report(None, is_new=self._is_new))
+        watch(whole, reports)
         if any(said.cause for said in reports):
             return Seat(whole, left=True)
         seated = roster(reports, self.seats)
@@ -126,7 +173,7 @@ class Crew:
             return Seat(whole, seated=seated)
         facts = reports[seated.elder].facts
         topology = placed(plain, facts.links)
-        world = World(facts.epoch + 1, plain, topology, seats=seated.seats)
+        world = World(facts.epoch, plain, topology, seats=seated.seats)
         Lineage().again(plain)
         return Seat(whole, seated=seated, world=world, facts=facts)
 
@@ -158,6 +205,25 @@ class Seat(NamedTuple):
         """Let go of the world, which was made in vain.  Local."""
         if self.world is not None:
             self.world.drop()
+
+
+def watch(whole: MPI.Intracomm, reports: Sequence[Report]) -> None:
+    """Let the processes of a node watch those that are new there, and be watched.
+
+    Collective over ``whole`` if any are new.
+
+    Parameters
+    ----------
+    whole : MPI.Intracomm
+        All who are left.
+    reports : sequence of Report
+        What they have said.
+    """
+    if any(said.is_new for said in reports):
+        node = whole.Split_type(MPI.COMM_TYPE_SHARED)
+        assert isinstance(node, MPI.Intracomm)
+        mates().keep(node)
+        node.Free()
 
 
 def placed(plain: MPI.Intracomm, links: Mapping[str, Link]) -> Topology:

@@ -21,6 +21,8 @@ SETTINGS: Mapping[str, str] = {
     "CODE": "folder where compiled code is kept; default: closeranks in the user's caches",
     "FAULTS": "what goes wrong on purpose, see closeranks.collectives.injection",
     "SPARES": "how many of the last ranks wait to replace others",
+    "RECRUITS": "1: new processes can be started in the place of the dead; set by closeranks run",
+    "JOINS": "set for a process that was started in the place of a dead one",
     "VOTES": "where the launcher hears how ranks end; set by closeranks run --faults",
     "RUN": "name of this run, where no SLURM job names it",
     "SITE": "name of the site this node stands in",

@@ -76,6 +76,8 @@ class Job:
         Variables of this process that ranks on other nodes need.
     faults : bool, optional
         Whether the job goes on when ranks die.
+    here : bool, optional
+        True if all ranks are on this machine, children of the launcher itself.
     """
 
     ranks: int
@@ -89,6 +91,7 @@ class Job:
     reach: Reach | None = None
     exported: Sequence[str] = field(default=())
     faults: bool = False
+    here: bool = False
 
     def seats(self) -> list[str]:
         """List the host of every rank.

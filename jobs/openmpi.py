@@ -11,6 +11,18 @@ from closeranks.jobs.job import Command, Job
 # Settings of the library, not of the launcher; the same under srun.
 _YIELD = "mpi_yield_when_idle"
 _SURVIVING = {"coll": "^han,cuda", "async_mpi_finalize": "1"}
+# For ranks that start others in the place of the dead.  PMIx 5.0.11 closes the socket of a
+# rank that has died while it goes on listening to it (remove_client in psensor), and never
+# hears the process that gets the number next.  PRRTE ends all that were started together
+# when one dies, if they are not recoverable.
+_STARTING = {
+    "CLOSERANKS_RECRUITS": "1",
+    "EVENT_NOEPOLL": "1",
+    "PMIX_MCA_psensor": "^heartbeat,file",
+    "PRTE_MCA_state_base_recoverable": "1",
+}
+# The ranks themselves may poll as they like.
+_OWN_POLLING = ("/usr/bin/env", "-u", "EVENT_NOEPOLL")
 
 
 def parameters(job: Job) -> dict[str, str]:
@@ -74,7 +86,9 @@ def command(path: str, job: Job, program: Sequence[str], environment: Mapping[st
         if not name.startswith("OMPI_MCA_"):  # forwarded by mpirun itself
             words += ["-x", name]
     prefix = job.reach.prefix if job.reach else ()
-    return Command((*words, *prefix, *program), dict(environment))
+    if not (job.faults and job.here):  # daemons of PRRTE 3.0 crash where others start some
+        return Command((*words, *prefix, *program), dict(environment))
+    return Command((*words, *_OWN_POLLING, *program), {**environment, **_STARTING})
 
 
 @contextmanager

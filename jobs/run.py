@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 from dataclasses import replace
 from pathlib import Path
 
@@ -144,7 +145,13 @@ def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
         root=os.geteuid() == 0,
         fabric=has_fabric(),
         exported=settings if spread > 1 else (),
+        here=not hosts and not count and (given is None or given.names == (_own_name(),)),
     )
+
+
+def _own_name() -> str:
+    """Give the name that SLURM has for this machine, if it has one."""
+    return socket.gethostname().partition(".")[0]
 
 
 def _hosts(ranks: int, names: list[str]) -> tuple[Host, ...]:

@@ -64,6 +64,8 @@ _COMPARISONS = ("native", "best", "copy", "plain")
               help="Collectives that overlap starts, comma-separated.")  # fmt: skip
 @click.option("--kinds", default=",".join(faults.KINDS), show_default=True,
               help="What happens to ranks in faults, in turn.")  # fmt: skip
+@click.option("--recruits", type=click.IntRange(0), default=0,
+              help="Ranks that faults replaces by new processes.")  # fmt: skip
 @click.option("--minutes", type=click.FloatRange(0), default=1.0, show_default=True,
               help="How long churn goes on.")  # fmt: skip
 @click.option("--members", type=click.IntRange(FEWEST, MOST), default=6, show_default=True,
@@ -90,6 +92,7 @@ def bench(
     vs: str | None,
     overlapped: str,
     kinds: str,
+    recruits: int,
     minutes: float,
     members: int,
     spares: int,
@@ -132,7 +135,7 @@ def bench(
     )
     check_request(request)
     if "faults" in request.names:
-        raise SystemExit(lose_ranks(request, faults.check_kinds(kinds)))
+        raise SystemExit(lose_ranks(request, faults.check_kinds(kinds), recruits))
     if "churn" in request.names:
         raise SystemExit(lose_and_fill(request, minutes, members, spares, seed))
     if "init" in request.names:
@@ -218,7 +221,7 @@ def execute(request: Request, form: str) -> int:
         return 1 if any(row["wrong"] for row in rows) else 0
 
 
-def lose_ranks(request: Request, kinds: tuple[str, ...]) -> int:
+def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
     """Run ``faults``; collective over those who are left.
 
     Parameters
@@ -227,6 +230,8 @@ def lose_ranks(request: Request, kinds: tuple[str, ...]) -> int:
         The command line.
     kinds : tuple of str
         What happens to ranks.
+    recruits : int
+        How many new processes replace some; 0: spares, or nobody.
 
     Returns
     -------
@@ -236,14 +241,16 @@ def lose_ranks(request: Request, kinds: tuple[str, ...]) -> int:
     import closeranks
 
     spares = int(setting("SPARES") or 0)
-    with closeranks.init(on_failure="replace" if spares else "shrink") as comm:
+    mode = "spawn" if recruits else "replace" if spares else "shrink"
+    on_failure = "shrink" if mode == "shrink" else "replace"
+    with closeranks.init(on_failure=on_failure, recruits=bool(recruits)) as comm:
         session = open_session(request, comm)
         write = _writer(comm)
         if not comm.joined:
             for line in (*(f"# {words}" for words in session.describe()), faults.head()):
                 write(line)
         rows = []
-        for row in faults.measure_faults(session, kinds, spares):
+        for row in faults.measure_faults(session, kinds, mode, recruits or spares):
             rows.append(row)
             write(faults.as_line(row))
         if comm.rank == 0:

@@ -4,8 +4,8 @@ All ranks agree on a moment; then one of them kills or stops itself, while the
 others are in an all-reduce of an attempt.  They say when it raised, when the
 members had agreed, when the new world was there, and when the repeated
 all-reduce was over, by the clock of the machine: ranks on several machines
-need clocks that agree.  The bench goes on until two are left, or, where spares
-take the seats of the dead, until no spare is left.
+need clocks that agree.  The bench goes on until two are left, or, where the
+dead are replaced, for so many faults.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ class Told(NamedTuple):
     wrong: int
 
 
-def measure_faults(session: Session, kinds: tuple[str, ...], spares: int) -> Iterator[Row]:
+def measure_faults(
+    session: Session, kinds: tuple[str, ...], mode: str, replaced: int
+) -> Iterator[Row]:
     """Lose one rank after the other; collective over those who are left.
 
     A newcomer takes part from the all-reduce on that is repeated with it.
@@ -91,12 +93,13 @@ def measure_faults(session: Session, kinds: tuple[str, ...], spares: int) -> Ite
     Parameters
     ----------
     session : Session
-        On a communicator opened with ``on_failure="shrink"``, or "replace" with
-        spares.
+        On a communicator opened with ``on_failure="shrink"``, or "replace".
     kinds : tuple of str
         Of `KINDS`, in turn.
-    spares : int
-        Ranks that waited at the beginning.
+    mode : str
+        "shrink", "replace" by spares, "spawn" new processes.
+    replaced : int
+        How many ranks are replaced; 0 where they are not.
 
     Yields
     ------
@@ -111,7 +114,7 @@ def measure_faults(session: Session, kinds: tuple[str, ...], spares: int) -> Ite
         comm.Allreduce(given, taken)
 
     is_new = comm.joined
-    while is_new or (number < spares if spares else comm.size > 2):
+    while is_new or (number < replaced if replaced else comm.size > 2):
         fault, members, phases = None, 0, list[float]()
         if is_new:
             for attempt in comm.attempts():
@@ -125,7 +128,7 @@ def measure_faults(session: Session, kinds: tuple[str, ...], spares: int) -> Ite
             phases = _survive(comm, fault.at_s, add)
         wrong = int((taken != sum(1 << seat for seat in comm.alive)).sum())
         told = comm.allgather(Told(fault, members, phases, wrong))
-        yield _row(session, told, "replace" if spares else "shrink")
+        yield _row(session, told, mode)
         assert told[0].fault is not None, "the first rank is never lost"
         number, is_new = told[0].fault.number + 1, False
 

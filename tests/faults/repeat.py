@@ -1,11 +1,12 @@
 """A program that loses ranks and goes on: every result names who took part.
 
-    closeranks run --faults -n 4 -- repeat.py BYTES ALGORITHM FORM KILLS
+    closeranks run --faults -n 4 -- repeat.py BYTES ALGORITHM FORM KILLS [recruits]
 
 Rank ``seat`` adds ``2**seat``, so that a sum is the set of its participants.
 KILLS are ``SEAT@STEP[:POINT]``; the program checks every sum of every step
 against the members that agreed on it.  With ``run --spares`` the dead are
-replaced; newcomers are told in which step the others are.
+replaced, with ``recruits`` by new processes; newcomers are told in which step
+the others are.
 """
 
 from __future__ import annotations
@@ -71,8 +72,9 @@ def kills() -> set[tuple[int, int, str]]:
 def main() -> None:
     """Step, die if it is this rank's turn, check."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    replaces = "CLOSERANKS_SPARES" in os.environ
-    comm = cr.init(on_failure="replace" if replaces else "shrink")
+    recruits = sys.argv[5:] == ["recruits"]
+    replaces = recruits or "CLOSERANKS_SPARES" in os.environ
+    comm = cr.init(on_failure="replace" if replaces else "shrink", recruits=recruits)
     work, schedule = Work(comm, int(sys.argv[1]), sys.argv[2], sys.argv[3]), kills()
 
     def die(step: int, point: str) -> None:

@@ -21,12 +21,12 @@ def _needs_open_mpi(mpi_library: str) -> None:
 
 
 def replace(
-    launch: Launch, kills: str, *start: str, spares: int = 1, form: str = "blocking"
+    launch: Launch, kills: str, *start: str, spares: int = 1, form: str = "blocking", more: str = ""
 ) -> list[tuple[str, ...]]:
     """Run the program; gives what each member said, by rank."""
     start = start or ("run", "-n", "4")
     command = [sys.executable, "-m", "closeranks", *start, "--faults", "--spares", str(spares)]
-    words = [sys.executable, str(PROGRAM), "65536", "auto", form, kills]
+    words = [sys.executable, str(PROGRAM), "65536", "auto", form, kills, more]
     done = launch([*command, "--", *words])
     said = sorted(SAID.findall(done.stdout), key=lambda found: int(found[2]))
     assert said, done.stdout
@@ -65,6 +65,35 @@ def test_without_spares_left_the_others_go_on(launch: Launch) -> None:
         ("newcomer", "1", "1", "3"),
         ("survivor", "3", "2", "3"),
     ]
+
+
+@pytest.mark.parametrize("kills", ["2@20", "0@10,3@20:after"])
+def test_new_processes_take_the_seats(launch: Launch, kills: str) -> None:
+    dead = tuple(int(word[0]) for word in kills.split(","))
+    said = replace(launch, kills, spares=0, more="recruits")
+    assert said == members(4, len(dead), dead)
+
+
+def test_the_spare_comes_first_then_a_new_process(launch: Launch) -> None:
+    said = replace(launch, "1@10,2@10", more="recruits")
+    assert said == members(4, 1, (1, 2))
+
+
+def test_of_two_that_came_together_one_may_die_alone(launch: Launch) -> None:
+    program = str(PROGRAM.parent / "newcomer_dies.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*start, sys.executable, program])
+    assert sorted(set(re.findall(r"seat \d of 4: .*", done.stdout))) == [
+        f"seat {seat} of 4: 0 2 1 0" for seat in range(4)
+    ], done.stdout
+
+
+def test_nobody_comes_where_nobody_can(launch: Launch) -> None:
+    start = [sys.executable, "-m", "closeranks", "lab", "--nodes", "2", "--per-node", "1"]
+    asks = "import closeranks as cr; cr.init(recruits=True, on_failure='replace')"
+    done = launch([*start, "--no-check", "--faults", "--", sys.executable, "-c", asks])
+    assert "new processes in the place of the dead" in done.stdout
+    assert "start the job on one node by closeranks run --faults" in done.stdout
 
 
 def test_spares_that_nobody_needs_go_home(launch: Launch) -> None:

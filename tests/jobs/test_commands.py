@@ -39,6 +39,15 @@ OPENMPI_TABLE = [
 ]
 
 
+def test_ranks_that_may_start_others() -> None:
+    starting = openmpi.command("mpirun", Job(2, fabric=True, faults=True, here=True), ["prog"], {})
+    assert starting.words[-4:] == ("/usr/bin/env", "-u", "EVENT_NOEPOLL", "prog")
+    assert starting.environment["CLOSERANKS_RECRUITS"] == "1"
+    elsewhere = openmpi.command("mpirun", Job(2, hosts=NODES, faults=True), ["prog"], {})
+    assert "CLOSERANKS_RECRUITS" not in elsewhere.environment
+    assert elsewhere.words[-1] == "prog"
+
+
 @pytest.mark.parametrize(("job", "expected"), OPENMPI_TABLE)
 def test_mpirun_of_open_mpi(job: Job, expected: str) -> None:
     assert " ".join(openmpi.command("mpirun", job, ["prog", "x"], {}).words) == expected

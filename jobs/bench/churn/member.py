@@ -45,7 +45,7 @@ def main(folder: Path, plan: Episode) -> None:
         What happens.
     """
     mode = "replace" if plan.spares else "shrink"
-    with closeranks.init(on_failure=mode) as comm:
+    with closeranks.init(on_failure=mode, recruits=False) as comm:
         state, is_new = {"step": 0}, comm.joined
         with (folder / f"{os.getpid()}.log").open("a", encoding="utf-8") as log:
             while state["step"] < plan.steps:

@@ -1,0 +1,100 @@
+"""New processes, started where no spare is left for the seat of a dead rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+from mpi4py import MPI
+
+from closeranks.comms import ulfm
+from closeranks.comms.settings import PREFIX, setting
+
+#: The setting that tells a new process that it joins others: how many seats there are.
+_JOINS: Final = "JOINS"
+#: What tells a process where it is and who has started it begins with one of these.
+_PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", "HOSTNAME=", "TMPDIR=", PREFIX + "NIC=",
+                 PREFIX + "SITE=", PREFIX + _JOINS)  # fmt: skip
+
+
+def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm | None:
+    """Start processes that run the same command line, and let them join.
+
+    Collective over ``everybody``; a second or two.
+
+    Parameters
+    ----------
+    everybody : MPI.Intracomm
+        All who are left.
+    count : int
+        How many are missing.
+    seats : int
+        How many members the first world had.
+
+    Returns
+    -------
+    MPI.Intracomm or None
+        Those who are left and, after them, the new ones, which are in `recruited`
+        then; None, on all ranks, where none could be started.
+
+    Raises
+    ------
+    MPI.Exception
+        If ranks die meanwhile.
+    """
+    info = MPI.Info.Create()
+    info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
+    info.Set("map_by", "slot:OVERSUBSCRIBE")
+    try:
+        joint = everybody.Spawn("/usr/bin/env", _command(seats), count, info, root=0)
+    except MPI.Exception as error:
+        if ulfm.speaks_of_failure(error, everybody):
+            raise
+        if everybody.rank == 0:
+            sys.stderr.write(f"closeranks: no new process in the place of {count} that have died:"
+                             f" {error}; the others go on\n")  # fmt: skip
+        return None
+    finally:
+        info.Free()
+    return _merged(joint, is_new=False)
+
+
+def recruited() -> tuple[MPI.Intracomm, int, int] | None:
+    """Join those who have started this process.
+
+    Collective over them and all who were started with it.
+
+    Returns
+    -------
+    tuple or None
+        All of them, how many of those, the last, are new, and how many seats there
+        are; None for a process that was not started in the place of another one.
+    """
+    seats = setting(_JOINS)
+    if seats is None:
+        return None
+    del os.environ[PREFIX + _JOINS]  # what this process starts joins nobody
+    joint = MPI.Comm.Get_parent()
+    count = joint.size
+    return _merged(joint, is_new=True), count, int(seats)
+
+
+def _merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
+    """Make one communicator of both sides; all have it when this returns."""
+    joint.Set_errhandler(MPI.ERRORS_RETURN)
+    merged = joint.Merge(high=is_new)
+    merged.Set_errhandler(MPI.ERRORS_RETURN)
+    ulfm.agree(merged, 1)
+    return merged
+
+
+def _command(seats: int) -> list[str]:
+    """Write the command line of this process, with the environment it has now.
+
+    The launcher would start it with its own; values of MPI_Info are short.
+    """
+    words = [f"{name}={value}" for name, value in os.environ.items()]
+    kept = [word for word in words if not word.startswith(_PLACE)]
+    joins = f"{PREFIX}{_JOINS}={seats}"
+    return ["-u", "EVENT_NOEPOLL", *kept, joins, sys.executable, *sys.orig_argv[1:]]
