@@ -2,9 +2,9 @@
 
 A kernel goes on where its rank waits for it.  While the program does something
 else the others would wait for it, for ever if it is they whom it waits for.
-So a thread looks, every millisecond, and lets what it finds twice go on.
-Nobody wakes it as long as it is awake: a program that starts and waits at once
-pays for a look now and then.
+So a thread looks, every millisecond at first, and lets what it finds twice go
+on.  Nobody wakes it as long as it is awake: a program that starts and waits at
+once pays for a look now and then.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from closeranks.collectives.node_memory import STARTED
+from closeranks.comms.wait import longer
 
 if TYPE_CHECKING:
     from closeranks.collectives.node_memory import NodeMemory
@@ -63,20 +64,21 @@ class Watch:
 
     def _look(self) -> None:
         seen: dict[int, tuple[Any, int] | None] = {}
-        vain = 0
+        vain, pause_s = 0, _PAUSE_S
         while not self._stopping:
             found = {id(memory): _started(memory) for memory in tuple(self._memories)}
             vain = 0 if any(found.values()) else vain + 1
-            for key, turn in found.items():
-                if turn is not None and seen.get(key) is turn:
-                    turn[0].advance()
+            again = [turn for key, turn in found.items() if turn and seen.get(key) is turn]
+            for kernel, _ in again:
+                kernel.advance()
+            pause_s = longer(pause_s) if again else _PAUSE_S
             seen = found
             if vain > _IN_VAIN:  # whoever has started since it said so has rung
                 self._bell.wait()
                 self._bell.clear()
                 vain = 0
             self.asleep = vain == _IN_VAIN
-            time.sleep(_PAUSE_S)
+            time.sleep(pause_s)
 
 
 def _started(memory: NodeMemory) -> tuple[Any, int] | None:

@@ -23,7 +23,7 @@ SPINS = 2000
 #: Rounds that yield before the first sleep: with cores for all, and without.
 YIELDS, CROWDED_YIELDS = 2000, 200
 #: Shortest and longest sleep, in seconds.
-SHORTEST_S, LONGEST_S = 20e-6, 5e-3
+SHORTEST_S, LONGEST_S = 20e-6, 10e-3
 #: Up to this sleeps double, in seconds; from then on they are `SHARE` of the time waited.
 BRIEF_S, SHARE = 200e-6, 1 / 32
 #: How long a thread waits for the GIL before it asks for it, see `prompt_switches`.
@@ -182,13 +182,24 @@ def wait(
         idle += 1
         if idle > still:
             time.sleep(pause_s)
-            pause_s = _longer(pause_s)
+            pause_s = longer(pause_s)
         elif idle > spins:
             os.sched_yield()
 
 
-def _longer(pause_s: float) -> float:
-    """Return how long to sleep after a sleep that was in vain."""
+def longer(pause_s: float) -> float:
+    """Return how long to sleep after a sleep that was in vain.
+
+    Parameters
+    ----------
+    pause_s : float
+        Length of that, in seconds.
+
+    Returns
+    -------
+    float
+        At most `LONGEST_S`.
+    """
     if pause_s < BRIEF_S:
         return min(2 * pause_s, BRIEF_S)
     return min((1 + SHARE) * pause_s, LONGEST_S)
