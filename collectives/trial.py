@@ -17,7 +17,7 @@ CLOSE, FINAL = 0.7, 3
 RACES = 2
 #: Where each has a single turn, plans that the fastest does not beat by more than
 #: this share of their time meet it again for so many rounds.
-TIE, REPLAY = 0.8, 3
+TIE, REPLAY = 0.8, 2
 #: Where there are so many rounds, a candidate has so many turns in a row, the first
 #: of which do not count: they find what the one before left in caches (a kernel comes
 #: back to its first desk after four calls) and buffers of switches, and the credit that
