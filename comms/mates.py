@@ -1,9 +1,9 @@
 """The other processes of this node: when one ends, the MPI library is told.
 
-By itself the library waits for its launcher.  That of Open MPI 5.0.11 sleeps
-over some deaths for up to a minute, and keeps those to itself that came by
-``MPI_Abort`` or ``_exit``.  The kernel knows better: a thread of every process
-sleeps until one of the others has ended (pidfd, Linux 5.3).
+By itself the library waits for its launcher.  That of Open MPI 5.0.11 needs a
+core to notice a death, and keeps those to itself that came by ``MPI_Abort`` or
+``_exit``.  The kernel knows better: a thread of every process sleeps until one
+of the others has ended (pidfd, Linux 5.3).
 
 The thread needs Python's lock: a program that keeps it inside of MPI, as
 mpi4py does in the first lower-case call of a communicator, hears from the
