@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from mpi4py import MPI
@@ -13,9 +14,8 @@ from closeranks.comms.settings import PREFIX, setting
 
 #: The setting that tells a new process that it joins others: how many seats there are.
 _JOINS: Final = "JOINS"
-#: What tells a process where it is and who has started it begins with one of these.
-_PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", "HOSTNAME=", "TMPDIR=", PREFIX + "NIC=",
-                 PREFIX + "SITE=", PREFIX + _JOINS)  # fmt: skip
+#: What tells a process who has started it begins with one of these.
+_PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", PREFIX + _JOINS)
 
 
 def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm | None:
@@ -90,11 +90,15 @@ def _merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
 
 
 def _command(seats: int) -> list[str]:
-    """Write the command line of this process, with the environment it has now.
+    """Write the command line of this process, and what it has changed since its start.
 
-    The launcher would start it with its own; values of MPI_Info are short.
+    The launcher gives it the environment that it gave to this one.  Not all is
+    written, for others may read command lines, and values of MPI_Info are short.
     """
-    words = [f"{name}={value}" for name, value in os.environ.items()]
-    kept = [word for word in words if not word.startswith(_PLACE)]
+    block = Path("/proc/self/environ").read_bytes().split(b"\0")
+    first = dict(os.fsdecode(word).partition("=")[::2] for word in block if word)
+    gone = [word for name in first.keys() - os.environ.keys() for word in ("-u", name)]
+    new = [f"{name}={value}" for name, value in os.environ.items() if first.get(name) != value]
+    kept = [word for word in new if not word.startswith(_PLACE)]
     joins = f"{PREFIX}{_JOINS}={seats}"
-    return ["-u", "EVENT_NOEPOLL", *kept, joins, sys.executable, *sys.orig_argv[1:]]
+    return ["-u", "EVENT_NOEPOLL", *gone, *kept, joins, sys.executable, *sys.orig_argv[1:]]
