@@ -90,10 +90,10 @@ def _merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
 
 
 def _command(seats: int) -> list[str]:
-    """Write the command line of this process, and what it has changed since its start.
+    """Write the command line of this process, and what it has changed since.
 
     The launcher gives it the environment that it gave to this one.  Not all is
-    written, for others may read command lines, and values of MPI_Info are short.
+    written, for others may read command lines.
     """
     block = Path("/proc/self/environ").read_bytes().split(b"\0")
     first = dict(os.fsdecode(word).partition("=")[::2] for word in block if word)
