@@ -23,7 +23,7 @@ SPINS = 2000
 #: Rounds that yield before the first sleep: with cores for all, and without.
 YIELDS, CROWDED_YIELDS = 2000, 200
 #: Shortest and longest sleep, in seconds.
-SHORTEST_S, LONGEST_S = 20e-6, 10e-3
+SHORTEST_S, LONGEST_S = 20e-6, 2e-3
 #: Up to this sleeps double, in seconds; from then on they are `SHARE` of the time waited.
 BRIEF_S, SHARE = 200e-6, 1 / 32
 #: How long a thread waits for the GIL before it asks for it, see `prompt_switches`.

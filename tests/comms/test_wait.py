@@ -95,7 +95,7 @@ def test_who_waits_long_sleeps_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", pauses.append)
     settle(8, 2)
     assert wait(lambda: sum(pauses) > 1.0)
-    assert len(pauses) < 300, "Linux starves others where ranks fall asleep all the time"
+    assert len(pauses) < 600, "Linux starves others where ranks fall asleep all the time"
     waited = list(itertools.accumulate(pauses))
     late = [after / before - 1 for before, after in itertools.pairwise(waited) if before > 5e-3]
     assert max(late) < 0.1, "a wait may end in a sleep"
