@@ -3,8 +3,9 @@
 Every rank has `DESKS_EACH` *desks* in the node's memory, where it lays out
 what the others read, two *trays* for reduced chunks, and two counters:
 ``laid`` (its desk holds segment q) and ``reduced`` (its tray holds its chunk).
-Segments are numbered over the life of the memory; q lies on desk ``q mod
-DESKS_EACH`` and tray ``q mod 2``.  A rank that has laid q has done with all
+Segments are numbered over the life of the memory.  Where a desk or a tray lies
+a rank publishes with each segment: they go round in rings, see
+`closeranks.collectives.node_places`.  A rank that has laid q has done with all
 segments up to ``q - AHEAD``.  So a desk may be filled for q as soon as
 everybody has laid ``q - DESKS_EACH + AHEAD``, and laying out the next segment
 overlaps with reading this one.
@@ -48,7 +49,8 @@ from closeranks.collectives.node_places import (
     place_of,
     publish,
     published,
-    shift_of,
+    take_desk,
+    take_tray,
     tray_of,
 )
 from closeranks.collectives.node_words import (
@@ -85,7 +87,6 @@ from closeranks.comms.atomics import (
     call_three,
     load_acquire,
 )
-from closeranks.comms.calls import set_word, word
 
 #: Where a rank stands in a segment: it has yet to reduce, or has reduced its chunk of the
 #: segment, or that of the whole vector.
@@ -136,8 +137,9 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
             if not may_fill(frame, q):
                 return False
             at = (q - state[START] - 1) * desk
-            copy(desk_of(frame, frame[RANK], q), source + at, min(desk, nbytes - at))
-            publish(frame, q, 0, 0)
+            length = min(desk, nbytes - at)
+            publish(frame, q, -take_desk(frame, state, length), 0)
+            copy(desk_of(frame, frame[RANK], q), source + at, length)
             tell_laid(frame, q)
             state[STAGED] = q
         q = state[DONE] + 1
@@ -163,12 +165,14 @@ def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int, given:
     On the desk without this rank's own chunk.
     """
     size, rank = frame[SIZE], frame[RANK]
-    if given == 0:
+    if given != 0:
+        publish(frame, q, given, 0)
+    else:
+        publish(frame, q, -take_desk(frame, state, nbytes), 0)
         low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
         desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, nbytes)
         lay(state, desk, source, low, past)
         lay(state, desk + high, source + high, nbytes - high, past)
-    publish(frame, q, given, 0)
     tell_laid(frame, q)
     state[STAGED] = q
 
@@ -212,17 +216,16 @@ def _reduce_chunk(
     """Reduce this rank's chunk of a segment, for all ranks."""
     size, rank = frame[SIZE], frame[RANK]
     low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
-    tray, own, into = tray_of(frame, rank, q), source + at + low, target + at + low
-    if goes_past(frame, state, q, high - low):
-        shift = into % 64 if cold else 0
-        set_word(shift_of(frame, rank, q), shift)
-        _combine_past(frame, q, own, low, at + low, tray + shift, into, high - low, cold)
+    own, into, count = source + at + low, target + at + low, high - low
+    if goes_past(frame, state, q, count):
+        tray = take_tray(frame, state, q, count, into % 64 if cold else 0)
+        _combine_past(frame, q, own, low, at + low, tray, into, count, cold)
         tell_reduced(frame, q)
     else:
-        set_word(shift_of(frame, rank, q), 0)
-        combine(frame, q, own, low, at + low, tray, high - low)
+        tray = take_tray(frame, state, q, count, 0)
+        combine(frame, q, own, low, at + low, tray, count)
         tell_reduced(frame, q)
-        put(into, tray, high - low, cold)
+        put(into, tray, count, cold)
 
 
 @numba.njit(error_model="numpy")
@@ -330,8 +333,7 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
             other = (rank + step) % size
             first = _edge(length, size, other)
             count = _edge(length, size, other + 1) - first
-            place = tray_of(frame, other, q) + word(shift_of(frame, other, q))
-            put(target + at + first, place, count, cold)
+            put(target + at + first, tray_of(frame, other, q), count, cold)
         state[DONE], state[PHASE] = q, OPEN
     return over(state, last)
 

@@ -35,6 +35,9 @@ STARTED: Final = -1
 #: overwrite.  Desks of more than so many chunks would fill the caches.
 CHUNK_BYTES: Final = 128 * 1024
 MOST_CHUNKS: Final = 4
+#: Bytes of a rank's desks: a desk that has left the second-level caches of who wrote
+#: and who read it is cheaper to write again than one that is still in both.
+RING_BYTES: Final = 2 * 1024 * 1024
 #: The smallest desk.
 LEAST_BYTES: Final = 16 * 1024
 _PAGE: Final = 4096
@@ -88,29 +91,31 @@ class NodeMemory:
         self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS)
         self._scratch = np.zeros(kernels.BLOCK, np.uint8)
         self._wide = np.zeros(kernels.BLOCK // 2, np.float32)
-        self._file = self._share(node, root)
+        cache = l3_share(Path("/"), node.size) or NEVER
+        self._file, wanted = self._share(node, root, min(RING_BYTES, cache // 4))
         self._base = np.zeros(kernels.FRAME, np.int64)
         size, base = node.size, self._file.array.ctypes.data
         self._base[kernels.SIZE], self._base[kernels.RANK] = size, node.rank
         self._base[kernels.FLAGS] = base
         self._base[kernels.DESKS] = base + _counter_bytes(size)
         self._base[kernels.DESK] = self.desk_bytes
-        trays = self._base[kernels.DESKS] + kernels.DESKS_EACH * size * self.desk_bytes
-        self._base[kernels.TRAYS], self._base[kernels.TRAY] = trays, _tray_bytes(self.desk_bytes)
+        desks, trays = rings(size, self.desk_bytes, wanted)
+        self._base[kernels.DESK_RING], self._base[kernels.TRAY_RING] = desks, trays
+        self._base[kernels.TRAYS] = self._base[kernels.DESKS] + size * desks
         self._base[kernels.ABORT], self._base[kernels.YIELD] = abort, _sched_yield()
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
         self._base[kernels.WIDE] = self._wide.ctypes.data
         self._base[kernels.STREAM] = STREAMING
         self._reach = reach_of(node)
         self._base[kernels.ARRAYS] = self._reach.address
-        self._base[kernels.CACHE] = l3_share(Path("/"), size) or NEVER
+        self._base[kernels.CACHE] = cache
         patience = _CROWDED if is_crowded() else _PATIENCE
         self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
 
-    def _share(self, node: MPI.Intracomm, root: Any) -> SharedFile:
-        """Map the file, smaller where node memory is short."""
+    def _share(self, node: MPI.Intracomm, root: Any, wanted: int) -> tuple[SharedFile, int]:
+        """Map the file, smaller where node memory is short; give what is wanted of desks."""
         while True:
-            desks, trays = kernels.DESKS_EACH * self.desk_bytes, 2 * _tray_bytes(self.desk_bytes)
+            desks, trays = rings(node.size, self.desk_bytes, wanted)
             counters, all_desks = _counter_bytes(node.size), node.size * desks
             own = [
                 (0, counters * (node.rank == 0)),
@@ -119,11 +124,11 @@ class NodeMemory:
             ]
             try:
                 nbytes = counters + all_desks + node.size * trays
-                return share(node, nbytes, own=own, root=root)
+                return share(node, nbytes, own=own, root=root), wanted
             except Unavailable:
                 if self.desk_bytes < 2 * LEAST_BYTES:
                     raise
-                self.desk_bytes = self.desk_bytes // 2 // 64 * 64
+                self.desk_bytes, wanted = self.desk_bytes // 2 // 64 * 64, wanted // 2
 
     def frame(
         self, combiner: Combiner | None, itemsize: int, node_root: int = 0
@@ -178,6 +183,28 @@ class NodeMemory:
         self._reach.close()
 
 
+def rings(size: int, desk_bytes: int, wanted: int = 0) -> tuple[int, int]:
+    """Size the rings in which a rank's desks and trays go round.
+
+    Parameters
+    ----------
+    size : int
+        Ranks of the node.
+    desk_bytes : int
+        Bytes of a desk at most.
+    wanted : int
+        Bytes of desks that there should be.
+
+    Returns
+    -------
+    desks, trays : int
+        Bytes.  At least room for what others may be reading, for what is being
+        filled, and for what is left free at the end of a ring.
+    """
+    desk, tray = desk_bytes + _PAGE, desk_bytes // size + 2 * _PAGE
+    return max((kernels.DESKS_EACH + 1) * desk, wanted), max(3 * tray, wanted // 2)
+
+
 def _counter_bytes(size: int) -> int:
     """Size the counters so that desks and trays start in the middle of a page.
 
@@ -186,11 +213,6 @@ def _counter_bytes(size: int) -> int:
     stored.
     """
     return -(-2 * size * kernels.LINE // _PAGE) * _PAGE + _PAGE // 2
-
-
-def _tray_bytes(desk_bytes: int) -> int:
-    """Size a tray: a chunk is half a desk at most, rounded up by an element."""
-    return desk_bytes // 2 + 4096
 
 
 @cache

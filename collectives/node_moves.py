@@ -22,7 +22,7 @@ from closeranks.collectives.node_counters import (
     tell_reduced,
 )
 from closeranks.collectives.node_kernels import combine
-from closeranks.collectives.node_places import desk_of, name_of, place_of, publish
+from closeranks.collectives.node_places import desk_of, name_of, place_of, publish, take_desk
 from closeranks.collectives.node_words import (
     AHEAD,
     CACHE,
@@ -68,6 +68,17 @@ def _finish(frame: Any, state: Any, last: int, given: int) -> bool:
     return over(state, last)
 
 
+@numba.njit(error_model="numpy")
+def _lay(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
+    """Let the others read a segment: by the name of its array, or on the desk."""
+    if given != 0:
+        publish(frame, q, given, 0)
+        return
+    publish(frame, q, -take_desk(frame, state, nbytes), 0)
+    desk = desk_of(frame, frame[RANK], q)
+    lay(state, desk, source, nbytes, goes_past(frame, state, q, nbytes))
+
+
 def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Copy the root's bytes to everybody.
 
@@ -85,10 +96,7 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
         if rank == root:
             if not may_fill(frame, q):
                 return False
-            if given == 0:
-                past = goes_past(frame, state, q, length)
-                lay(state, desk_of(frame, rank, q), source + at, length, past)
-            publish(frame, q, given, 0)
+            _lay(frame, state, q, source + at, length, given)
             tell_laid(frame, q)
             if source != target:
                 put(target + at, source + at, length, cold)
@@ -114,21 +122,18 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
         q = state[DONE] + 1
         at = (q - state[START] - 1) * desk
         length = min(desk, nbytes - at)
-        own = source + at
         lays = source == target if rank == root else given == 0
-        if lays:
-            own = desk_of(frame, rank, q)
         if state[STAGED] < q:
-            if (lays or given != 0) and not may_fill(frame, q):
-                return False
-            if lays:
-                lay(state, own, source + at, length, goes_past(frame, state, q, length))
-            publish(frame, q, given, 0)
+            if lays or given != 0:
+                if not may_fill(frame, q):
+                    return False
+                _lay(frame, state, q, source + at, length, given)
             tell_laid(frame, q)
             state[STAGED] = q
         if rank == root:
             if not all_reached(frame, LAID, q):
                 return False
+            own = desk_of(frame, rank, q) if lays else source + at
             combine(frame, q, own, 0, at, target + at, length)
         state[DONE] = q
     return _finish(frame, state, last, given)
@@ -149,10 +154,7 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
                 return False
             at = (q - state[START] - 1) * desk
             length = min(desk, nbytes - at)
-            if given == 0:
-                past = goes_past(frame, state, q, length)
-                lay(state, desk_of(frame, rank, q), source + at, length, past)
-            publish(frame, q, given, 0)
+            _lay(frame, state, q, source + at, length, given)
             tell_laid(frame, q)
             state[STAGED] = q
             if mine != source:  # while the others lay theirs
@@ -178,17 +180,26 @@ def _share(frame: Any) -> int:
 
 
 @numba.njit(error_model="numpy")
+def _stride(frame: Any, length: int) -> int:
+    """Bytes from one rank's part of a desk to the next one's: whole lines, if it has as many."""
+    whole: int = min(_share(frame), (length + 63) // 64 * 64)
+    return whole
+
+
+@numba.njit(error_model="numpy")
 def _lay_for_others(
     frame: Any, state: Any, q: int, source: int, nbytes: int, at: int, length: int, given: int
 ) -> None:
     """Let each other rank read what lies ``at`` bytes into the block for it."""
-    size, rank, part = frame[SIZE], frame[RANK], _share(frame)
-    if given == 0:
+    size, rank, stride = frame[SIZE], frame[RANK], _stride(frame, length)
+    if given != 0:
+        publish(frame, q, given, 0)
+    else:
+        publish(frame, q, -take_desk(frame, state, size * stride), 0)
         desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, length)
         for step in range(1, size):
             other = (rank + step) % size
-            lay(state, desk + other * part, source + other * nbytes + at, length, past)
-    publish(frame, q, given, 0)
+            lay(state, desk + other * stride, source + other * nbytes + at, length, past)
     tell_laid(frame, q)
     state[STAGED] = q
 
@@ -218,7 +229,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
         length = min(part, nbytes - at)
         for step in range(1, size):
             other = (rank + step) % size
-            place = place_of(frame, other, q, rank * part, rank * nbytes + at)
+            place = place_of(frame, other, q, rank * _stride(frame, length), rank * nbytes + at)
             put(target + other * nbytes + at, place, length, cold)
         state[DONE] = q
     return _finish(frame, state, last, given)
@@ -243,8 +254,9 @@ def reduce_scatter_block(
         if not all_reached(frame, LAID, q):
             return False
         at = (q - state[START] - 1) * part
-        inside = rank * nbytes + at
-        combine(frame, q, source + inside, rank * part, inside, target + at, min(part, nbytes - at))
+        length = min(part, nbytes - at)
+        on_desk, inside = rank * _stride(frame, length), rank * nbytes + at
+        combine(frame, q, source + inside, on_desk, inside, target + at, length)
         state[DONE] = q
     return _finish(frame, state, last, given)
 

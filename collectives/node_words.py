@@ -12,10 +12,10 @@ from typing import Final
 SIZE: Final = 0  # ranks of the node
 RANK: Final = 1  # this one
 FLAGS: Final = 2  # address of the counters
-DESKS: Final = 3  # address of the first desk
-DESK: Final = 4  # bytes of a desk, a multiple of every element
-TRAYS: Final = 5  # address of the first tray
-TRAY: Final = 6  # bytes of a tray
+DESKS: Final = 3  # address of the first rank's desks
+DESK: Final = 4  # bytes of a desk at most, a multiple of every element
+TRAYS: Final = 5  # address of the first rank's trays
+TRAY_RING: Final = 6  # bytes in which the trays of a rank go round
 ABORT: Final = 7  # address of the abort word
 YIELD: Final = 8  # address of sched_yield
 SPINS: Final = 9  # looks before the first yield
@@ -32,7 +32,8 @@ STREAM: Final = 19  # from how many bytes on copies may go past the caches
 WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
 CACHE: Final = 21  # bytes of the last cache that are this rank's share
 ARRAYS: Final = 22  # address of the table of arrays that all ranks can reach
-FRAME: Final = 23
+DESK_RING: Final = 23  # bytes in which the desks of a rank go round
+FRAME: Final = 24
 
 #: Places in the state (int64).
 START: Final = 0  # last segment of the call before
@@ -48,7 +49,10 @@ BEYOND: Final = 8
 LEAST: Final = 0
 BEFORE: Final = 1
 TIMES: Final = 2
-STATE: Final = 11
+#: Where the next desk and the next tray begin, in their rings.
+DESK_AT: Final = 11
+TRAY_AT: Final = 12
+STATE: Final = 13
 
 #: Desks of a rank, and how far it may lay out before it has done.
 DESKS_EACH: Final = 4

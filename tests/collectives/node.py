@@ -8,6 +8,7 @@ import numpy as np
 
 from closeranks.collectives import node_words as kernels
 from closeranks.collectives.combiners import combiner_of
+from closeranks.collectives.node_memory import rings
 
 ITEM = 8
 LIMIT = 100_000
@@ -20,10 +21,9 @@ class Node:
 
     def __init__(self, size: int, stream: int, desk: int = 1024) -> None:
         self.size = size
-        tray = desk // 2 + 4096
         counters = 2 * size * kernels.LINE
-        desks = kernels.DESKS_EACH * size * desk
-        raw = np.zeros(counters + desks + 2 * size * tray + 4096 + 64, np.uint8)
+        desks, trays = rings(size, desk)
+        raw = np.zeros(counters + size * (desks + trays) + 4096 + 64, np.uint8)
         self.memory = raw[-raw.ctypes.data % 64 :]
         self.abort, self.reach = np.zeros(1, np.int64), np.zeros(1 + 2 * ROWS, np.int64)
         self.frames, self.states, self.scratch = [], [], []
@@ -33,7 +33,8 @@ class Node:
             frame, base = np.zeros(kernels.FRAME, np.int64), self.memory.ctypes.data
             frame[kernels.SIZE], frame[kernels.RANK], frame[kernels.FLAGS] = size, rank, base
             frame[kernels.DESKS], frame[kernels.DESK] = base + counters, desk
-            frame[kernels.TRAYS], frame[kernels.TRAY] = base + counters + desks, tray
+            frame[kernels.TRAYS] = base + counters + size * desks
+            frame[kernels.DESK_RING], frame[kernels.TRAY_RING] = desks, trays
             frame[kernels.ABORT] = self.abort.ctypes.data
             frame[kernels.ITEM], frame[kernels.SPINS] = ITEM, 2000
             frame[kernels.PAIR : kernels.ROOT] = combiner

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from closeranks.collectives import node_words as words
-from closeranks.collectives.node_memory import NEVER
+from closeranks.collectives.node_memory import NEVER, rings
+from closeranks.collectives.node_places import take_desk, take_tray
 from closeranks.collectives.shared_run import load_kernel
 from tests.collectives.node import ITEM, NAMES, Node, expected, numbers
 
@@ -152,3 +154,26 @@ def test_a_vector_within_reach_is_reduced_in_one_segment(size: int) -> None:
             job.result(timeout=60)
     assert all(np.array_equal(x, total) for x in data)
     assert [state[words.START] for state in node.states] == [1] * size
+
+
+@given(
+    size=st.integers(2, 9),
+    lengths=st.lists(st.one_of(st.integers(1, 1 << 14), st.integers(1, 200)), max_size=200),
+    wanted=st.sampled_from([0, 100_000]),
+)
+def test_what_others_may_read_is_not_taken_again(
+    size: int, lengths: list[int], wanted: int
+) -> None:
+    node = Node(size, NEVER, desk=1 << 14)
+    frame, state = node.frames[0], node.states[0]
+    frame[[words.DESK_RING, words.TRAY_RING]] = rings(size, 1 << 14, wanted)
+    desks, trays = [(0, 0)] * words.DESKS_EACH, [(0, 0)] * 2
+    for q, length in enumerate(lengths):
+        chunk = length // size
+        desks = [*desks[1:], (int(take_desk(frame, state, length)), length)]
+        place = int(take_tray(frame, state, q, chunk, q % 64) - frame[words.TRAYS])
+        trays = [*trays[1:], (place, chunk)]
+        for read, ring in ((desks, words.DESK_RING), (trays, words.TRAY_RING)):
+            spans = sorted((first, first + count) for first, count in read if count > 0)
+            assert all(first >= 0 and end <= frame[ring] for first, end in spans)
+            assert all(end <= first for (_, end), (first, _) in itertools.pairwise(spans))
