@@ -158,7 +158,9 @@ def test_a_vector_within_reach_is_reduced_in_one_segment(size: int) -> None:
 
 @given(
     size=st.integers(2, 9),
-    lengths=st.lists(st.one_of(st.integers(1, 1 << 14), st.integers(1, 200)), max_size=200),
+    lengths=st.lists(
+        st.one_of(st.integers(12289, 1 << 14), st.integers(1, 200), st.just(1 << 14)), max_size=200
+    ),
     wanted=st.sampled_from([0, 100_000]),
 )
 def test_what_others_may_read_is_not_taken_again(
