@@ -181,7 +181,7 @@ def _share(frame: Any) -> int:
 
 @numba.njit(error_model="numpy")
 def _stride(frame: Any, length: int) -> int:
-    """Bytes from one rank's part of a desk to the next one's: whole lines, if it has as many."""
+    """Bytes from one part of a desk to the next: whole lines, if a part has as many."""
     whole: int = min(_share(frame), (length + 63) // 64 * 64)
     return whole
 

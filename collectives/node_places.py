@@ -3,9 +3,9 @@
 Desks and trays follow each other in rings, each as long as its data, so that
 short ones too come back to a place only after megabytes.  By then its lines
 have left the second-level caches of who wrote and of who read them.  A line
-that is still in both has to be taken from the reader before it is written: 7 to
-9 ns on a Zen 5 whose two cores share their third-level cache, 3 ns if it comes
-from there.
+that is still in both has to be taken from the reader before it is written: 7
+to 9 ns on a Zen 5 whose two cores share their third-level cache, 3 ns if it
+comes from there.
 
 Arrays of `Communicator.empty` are mapped by all ranks of a node.  A rank whose
 data lie in one need not lay them out: with each segment it publishes their
@@ -99,7 +99,7 @@ def _tray(frame: Any, rank: int, q: int) -> int:
 
 @numba.njit(error_model="numpy")
 def _names(frame: Any, rank: int, q: int) -> int:
-    """Give the address of what a rank publishes of segment q, less `GIVEN` or `TAKEN` words."""
+    """Give the address of a segment's words, less `GIVEN` or `TAKEN` of them."""
     return frame[FLAGS] + (2 * rank + LAID) * LINE + 8 * (q % DESKS_EACH)
 
 
@@ -120,7 +120,7 @@ def name_of(frame: Any, address: int, nbytes: int) -> int:
 def publish(frame: Any, q: int, given: int, taken: int) -> None:
     """Name what this rank reads and writes, before it tells that q is laid.
 
-    ``given`` is the name of an array, or says where the desk begins in its ring, times -1.
+    ``given`` is the name of an array, or minus the place of the desk in its ring.
     """
     line = _names(frame, frame[RANK], q)
     set_word(line + 8 * GIVEN, given)
