@@ -19,6 +19,7 @@ import numpy as np
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import grounds, is_written
 from closeranks.collectives.look import Patience
+from closeranks.comms.calling import TURN
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import PeerError, Revoked, Unavailable
 
@@ -50,7 +51,7 @@ class Engine:
     """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
+        self.lock = TURN
         self._flying: list[Execution] = []
         self._graves: list[Execution] = []
         self._rounds = 0

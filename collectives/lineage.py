@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
+from closeranks.comms import ulfm
+
 if TYPE_CHECKING:
     from closeranks.collectives.recovering import Recovering
 
@@ -66,20 +68,34 @@ class Lineage:
         list of (Recovering, MPI.Intracomm or None)
             Of this rank, with what each is from now on; None: nothing any more.
         """
+        comms = ulfm.all_or_none(plain, lambda: self._split(plain))
+        made: list[tuple[Recovering, MPI.Intracomm | None]] = []
+        problem: Exception | None = None
+        for number, birth in self.living.items():
+            if number not in comms:
+                made += [(gone, None) for gone in birth.child.descent()]
+                continue
+            comm = comms[number]
+            try:
+                made += [(birth.child, comm), *birth.child.derived_again(comm)]
+            except Exception as error:  # told when all have met in all of them
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return made
+
+    def _split(self, plain: MPI.Intracomm) -> dict[int, MPI.Intracomm]:
+        """Split once for each that all ranks had; gives those of this rank."""
         here = [n for n, birth in self.living.items() if birth.color != MPI.UNDEFINED]
         said = plain.allgather((self._births, here))
         complete = min(births for births, _ in said)
-        wanted = sorted({n for _, numbers in said for n in numbers if n < complete})
-        made: list[tuple[Recovering, MPI.Intracomm | None]] = []
-        for number in wanted:
+        comms: dict[int, MPI.Intracomm] = {}
+        for number in sorted({n for _, numbers in said for n in numbers if n < complete}):
             birth = self.living.get(number)
             color, key = (MPI.UNDEFINED, 0) if birth is None else (birth.color, birth.key)
             comm = plain.Split(color, key)
             if birth is not None:
                 assert isinstance(comm, MPI.Intracomm)
-                made += [(birth.child, comm), *birth.child.derived_again(comm)]
+                comms[number] = comm
         self._births = complete
-        for number, birth in self.living.items():
-            if number not in wanted:
-                made += [(gone, None) for gone in birth.child.descent()]
-        return made
+        return comms

@@ -10,7 +10,7 @@ from mpi4py import MPI
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.roster import Report, Roster, roster
-from closeranks.collectives.spares import placed, split, watch
+from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
@@ -183,7 +183,7 @@ class Recovery:
         world = self._family.world
         cause = None if error is None else repr(error)
         report = Report(world.seats[world.rank], cause)
-        said = together(self._base, lambda whole: _Told(whole.allgather(report))).reports
+        said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
         return next((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
 
     @property
@@ -281,18 +281,25 @@ class Recovery:
         """Make what is needed to go on; collective over all who are left."""
         self._reach("rebuild")
         old, family = self._family.world, self._family
-        reports = whole.allgather(Report(old.seats[old.rank], facts=self._facts(epoch)))
-        watch(whole, reports)
+        reports = reported(whole, Report(old.seats[old.rank], facts=self._facts(epoch)))
         seats = family.seats if self._on_failure == "replace" else 0
         seated = roster(reports, seats)
-        plain = split(whole, seated)
+        plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
-        if seated.joined:
-            topology = placed(plain, old.topology.links)
-        else:
-            topology = old.topology.restrict(ranks_in(plain, old.comm))
-        world = World(epoch, plain, topology, seats=seated.seats)
-        derived = self._root.derived_again(plain)
+
+        def world_of() -> World:
+            if seated.joined:
+                topology = placed(plain, old.topology.links)
+            else:
+                topology = old.topology.restrict(ranks_in(plain, old.comm))
+            return World(epoch, plain, topology, seats=seated.seats)
+
+        world = ulfm.all_or_none(plain, world_of, World.drop)
+        try:
+            derived = self._root.derived_again(plain)
+        except Exception:
+            world.drop()
+            raise
         return _Next(whole, seated, world, derived, _heritage(reports, seated))
 
     def _facts(self, epoch: int) -> Facts:

@@ -163,17 +163,20 @@ class Crew:
 
     def _seat(self, whole: MPI.Intracomm) -> Seat:
         """Make the world with the others, if this process gets a seat in it."""
-        reports = whole.allgather(Report(None, is_new=self._is_new))
-        watch(whole, reports)
+        reports = reported(whole, Report(None, is_new=self._is_new))
         if any(said.cause for said in reports):
             return Seat(whole, left=True)
         seated = roster(reports, self.seats)
-        plain = split(whole, seated)
+        plain = split(whole, reports, seated)
         if plain is None:
             return Seat(whole, seated=seated)
         facts = reports[seated.elder].facts
-        topology = placed(plain, facts.links)
-        world = World(facts.epoch, plain, topology, seats=seated.seats)
+
+        def world_of() -> World:
+            topology = placed(plain, facts.links)
+            return World(facts.epoch, plain, topology, seats=seated.seats)
+
+        world = ulfm.all_or_none(plain, world_of, World.drop)
         Lineage().again(plain)
         return Seat(whole, seated=seated, world=world, facts=facts)
 
@@ -207,23 +210,36 @@ class Seat(NamedTuple):
             self.world.drop()
 
 
-def watch(whole: MPI.Intracomm, reports: Sequence[Report]) -> None:
-    """Let the processes of a node watch those that are new there, and be watched.
+def reported(whole: MPI.Intracomm, report: Report) -> list[Report]:
+    """Tell all who are left about this process, and hear of them.
 
-    Collective over ``whole`` if any are new.
+    Collective over ``whole``; all get it, or none.
 
     Parameters
     ----------
     whole : MPI.Intracomm
         All who are left.
-    reports : sequence of Report
-        What they have said.
+    report : Report
+        Of this process.
+
+    Returns
+    -------
+    list of Report
+        Of all, by rank.
     """
-    if any(said.is_new for said in reports):
-        node = whole.Split_type(MPI.COMM_TYPE_SHARED)
-        assert isinstance(node, MPI.Intracomm)
+    return ulfm.all_or_none(whole, lambda: whole.allgather(report))
+
+
+def _watch(whole: MPI.Intracomm) -> None:
+    """Let the processes of a node watch those that are new there, and be watched."""
+    node = ulfm.all_or_none(whole, lambda: whole.Split_type(MPI.COMM_TYPE_SHARED))
+    assert isinstance(node, MPI.Intracomm)
+    try:
         mates().keep(node)
-        node.Free()
+    except Exception:
+        ulfm.revoke(node)
+        raise
+    node.Free()
 
 
 def placed(plain: MPI.Intracomm, links: Mapping[str, Link]) -> Topology:
@@ -247,15 +263,17 @@ def placed(plain: MPI.Intracomm, links: Mapping[str, Link]) -> Topology:
     return found.with_links({name: link for name, link in links.items() if name in found.levels})
 
 
-def split(whole: MPI.Intracomm, seated: Roster) -> MPI.Intracomm | None:
+def split(whole: MPI.Intracomm, reports: Sequence[Report], seated: Roster) -> MPI.Intracomm | None:
     """Make the communicator of the members, in the order of their seats.
 
-    Collective over ``whole``.
+    Collective over ``whole``; all have it when this returns, or none.
 
     Parameters
     ----------
     whole : MPI.Intracomm
         All who are left.
+    reports : sequence of Report
+        What they have said.
     seated : Roster
         Who sits where.
 
@@ -264,11 +282,15 @@ def split(whole: MPI.Intracomm, seated: Roster) -> MPI.Intracomm | None:
     MPI.Intracomm or None
         ``whole`` itself where it is that already; None without a seat.
     """
-    if [seated.seat_of.get(rank) for rank in range(whole.size)] == list(seated.seats):
-        return whole
     seat = seated.seat_of.get(whole.rank)
-    made = whole.Split(MPI.UNDEFINED if seat is None else 0, seat or 0)
-    whole.Barrier()  # now all have it, see `closeranks.collectives.together`
+    is_whole = [seated.seat_of.get(rank) for rank in range(whole.size)] == list(seated.seats)
+
+    def made_of() -> MPI.Comm:
+        if any(said.is_new for said in reports):
+            _watch(whole)
+        return whole if is_whole else whole.Split(MPI.UNDEFINED if seat is None else 0, seat or 0)
+
+    made = ulfm.all_or_none(whole, made_of)
     if made == MPI.COMM_NULL:
         return None
     assert isinstance(made, MPI.Intracomm)

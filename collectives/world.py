@@ -162,20 +162,14 @@ class World:
         """Make the communicators that every world has; all ranks have them, or none."""
         from mpi4py import MPI
 
-        problem: MPI.Exception | None = None
-        try:
-            self.traffic: MPI.Intracomm = self.own(self.comm.Dup())
-            self.traffic.Set_errhandler(MPI.ERRORS_RETURN)
+        def divided() -> tuple[MPI.Intracomm, MPI.Intracomm]:
+            traffic: MPI.Intracomm = self.own(self.comm.Dup())
+            traffic.Set_errhandler(MPI.ERRORS_RETURN)
             node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
             assert isinstance(node, MPI.Intracomm)
-            self.node: MPI.Intracomm = self.own(node)
-        except MPI.Exception as error:
-            problem = error
-            ulfm.revoke(self.comm)
-        if self._hears and not ulfm.agree(self.comm, int(problem is None))[0]:
-            raise problem or Revoked("init")
-        if problem is not None:
-            raise problem
+            return traffic, self.own(node)
+
+        self.traffic, self.node = ulfm.all_or_none(self.comm, divided)
 
     def _meet(self) -> None:
         """Find out what the ranks of this node can do; collective over them."""

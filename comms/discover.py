@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from closeranks.comms import slurm
+from closeranks.comms import slurm, ulfm
 from closeranks.comms.assembly import assemble
 from closeranks.comms.census import RECORD, Report, Sighting, decode, encode, lengths
 from closeranks.comms.machine import describe_here
@@ -59,9 +59,12 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
-    node_comm = comm.Split_type(MPI.COMM_TYPE_SHARED)
+    node_comm = ulfm.all_or_none(comm, lambda: comm.Split_type(MPI.COMM_TYPE_SHARED))
     try:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
+    except MPI.Exception:
+        ulfm.revoke(node_comm)
+        raise
     finally:
         node_comm.Free()
     report = _report(comm.rank, leader, packed, error)

@@ -11,15 +11,21 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from array import array
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from closeranks.comms import ballot
+from closeranks.comms.calling import TURN
+from closeranks.comms.wait import wait
+from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+
+_M = TypeVar("_M")
 
 #: How long a communicator may be in the making on other ranks, seconds.
 _YOUNG_S: Final = 0.05
@@ -153,12 +159,74 @@ def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
     died = False
     while True:
         try:
-            return comm.Agree(flags), died
+            return _agreed(comm, flags), died
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                 raise
             died = True
             comm.Ack_failed()
+
+
+def _agreed(comm: MPI.Intracomm, flags: int) -> int:
+    """Agree once; other threads have their turn meanwhile."""
+    bits = array("i", [flags])
+    with TURN:
+        request = comm.Iagree(bits)
+
+    def is_over() -> bool:
+        with TURN:
+            return request.Test()
+
+    wait(is_over)
+    return bits[0]
+
+
+def all_or_none(
+    comm: MPI.Intracomm, make: Callable[[], _M], undo: Callable[[_M], object] | None = None
+) -> _M:
+    """Make something with the other ranks, or fail on all of them.
+
+    Collective over the living; one agreement where the library notices deaths,
+    elsewhere nothing but ``make``.  A collective may go well on some ranks and
+    fail on others.  Who fails leaves, and who goes on waits for him in the next
+    agreement for ever: nothing ends that.  So whatever may fail on the way to an
+    agreement, or makes a communicator, is made like this.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks; revoked by who fails, so that nobody waits for him in ``make``.
+    make : callable
+        Collective over ``comm``.  May use communicators of its own if it revokes
+        them when it fails.
+    undo : callable, optional
+        Takes what this rank has made, if others have not.
+
+    Returns
+    -------
+    object
+        What ``make`` gave.
+
+    Raises
+    ------
+    Exception
+        What kept this rank from it.
+    Revoked
+        If other ranks were kept from it.
+    """
+    if not is_on():
+        return make()
+    try:
+        made = make()
+    except Exception:
+        revoke(comm)
+        agree(comm, 0)
+        raise
+    if not agree(comm, 1)[0]:
+        if undo is not None:
+            undo(made)
+        raise Revoked("what the ranks make together")
+    return made
 
 
 def shrink(comm: MPI.Intracomm) -> MPI.Intracomm:
@@ -176,7 +244,8 @@ def shrink(comm: MPI.Intracomm) -> MPI.Intracomm:
     """
     from mpi4py import MPI
 
-    made = comm.Shrink()
+    with TURN:
+        made = comm.Shrink()
     assert isinstance(made, MPI.Intracomm)
     made.Set_errhandler(MPI.ERRORS_RETURN)
     return made

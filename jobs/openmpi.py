@@ -10,7 +10,8 @@ from closeranks.jobs.job import Command, Job
 
 # Settings of the library, not of the launcher; the same under srun.
 _YIELD = "mpi_yield_when_idle"
-_SURVIVING = {"coll": "^han,cuda", "async_mpi_finalize": "1"}
+_SURVIVING = {"coll": "^han,cuda", "async_mpi_finalize": "1", "btl": "^sm,smcuda"}
+_LOOPBACK = "127.0.0.0/8"
 # For ranks that start others in the place of the dead.  PMIx 5.0.11 closes the socket of a
 # rank that has died while it goes on listening to it (remove_client in psensor), and never
 # hears the process that gets the number next.  PRRTE ends all that were started together
@@ -31,7 +32,10 @@ def parameters(job: Job) -> dict[str, str]:
     Collective settings are never among them: what a user measures as
     ``native`` stays the library's own choice; unless ranks may die, for two of
     its components crash then (open-mpi/ompi#13915).  Its end must not wait for
-    them either, as it sometimes does.
+    them either, as it sometimes does.  And messages inside a node go by TCP: in
+    shared memory a rank that dies while it appends to another's queue, between
+    taking the tail and linking it, leaves the other one deaf, or looking for that
+    link for ever.
 
     Parameters
     ----------
@@ -49,8 +53,10 @@ def parameters(job: Job) -> dict[str, str]:
     if not job.fabric:
         chosen["osc"] = "^ucx"  # it complains aloud where UCX finds no device
     if job.reach is not None:
-        chosen["btl"] = "tcp,sm,self"
+        chosen["btl"] = "tcp,self" if job.faults else "tcp,sm,self"
         chosen["btl_tcp_if_include"] = job.reach.network
+    elif job.faults and job.here:
+        chosen["btl_tcp_if_include"] = _LOOPBACK  # else a machine without a network has no way
     return chosen
 
 

@@ -53,6 +53,28 @@ def test_mpirun_of_open_mpi(job: Job, expected: str) -> None:
     assert " ".join(openmpi.command("mpirun", job, ["prog", "x"], {}).words) == expected
 
 
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        (Job(2, faults=True), {"btl": "^sm,smcuda"}),
+        (
+            Job(2, faults=True, here=True),
+            {"btl": "^sm,smcuda", "btl_tcp_if_include": "127.0.0.0/8"},
+        ),
+        (
+            Job(2, hosts=NODES, faults=True, reach=REACH),
+            {"btl": "tcp,self", "btl_tcp_if_include": "10.0.0.0/16"},
+        ),
+        (Job(2), {}),
+    ],
+)
+def test_no_rank_that_dies_can_break_the_queue_of_another(
+    job: Job, expected: dict[str, str]
+) -> None:
+    chosen = openmpi.parameters(job)
+    assert {name: value for name, value in chosen.items() if "btl" in name} == expected
+
+
 def test_nodes_of_a_lab_never_bind_to_the_same_core() -> None:
     job = Job(2, hosts=(Host("a", 1), Host("b", 1)), reach=REACH)
     assert "--bind-to none" in " ".join(openmpi.command("mpirun", job, ["p"], {}).words)
