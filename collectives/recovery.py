@@ -169,6 +169,8 @@ class Recovery:
             engine().end_revoked()
             if agreed == ABORT:
                 self._cause = self._told(error if vote == ABORT else None)
+                if self._cause is None:  # who was to leave has died
+                    return AGAIN
         return agreed
 
     def _agreed(self, vote: int) -> int:
@@ -178,13 +180,14 @@ class Recovery:
         agreed, died = ulfm.agree(plain, vote)
         return agreed & AGAIN if died else agreed
 
-    def _told(self, error: BaseException | None) -> tuple[int, str]:
+    def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
         world = self._family.world
         cause = None if error is None else repr(error)
         report = Report(world.seats[world.rank], cause)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
-        return next((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
+        causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
+        return next(causes, None)
 
     @property
     def _base(self) -> MPI.Intracomm:

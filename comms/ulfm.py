@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M")
 
+#: Bits of agreements that are under way.
+_asked: Final[list[array[int]]] = []
 #: How long a communicator may be in the making on other ranks, seconds.
 _YOUNG_S: Final = 0.05
 #: How long the launcher may take to end a job that was aborted, seconds.
@@ -170,12 +172,19 @@ def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
 def _agreed(comm: MPI.Intracomm, flags: int) -> int:
     """Agree once; other threads have their turn meanwhile."""
     bits = array("i", [flags])
+    _asked.append(bits)  # whatever ends the wait, the library will write there
     with TURN:
         request = comm.Iagree(bits)
 
     def is_over() -> bool:
-        with TURN:
-            return request.Test()
+        over = True  # by an error, too
+        try:
+            with TURN:
+                over = request.Test()
+        finally:
+            if over:
+                _asked.pop()
+        return over
 
     wait(is_over)
     return bits[0]

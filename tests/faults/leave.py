@@ -52,6 +52,26 @@ def an_error(comm: cr.Communicator) -> object:
     return "nothing"
 
 
+class LastWordsError(RuntimeError):
+    """Nobody hears what it says."""
+
+    def __repr__(self) -> str:
+        """End the process that was about to tell the others."""
+        os.kill(os.getpid(), signal.SIGKILL)
+        return ""
+
+
+def an_error_untold(comm: cr.Communicator) -> object:
+    """One rank votes to end it all, and dies before it can say why."""
+    for attempt in comm.attempts():
+        with attempt:
+            found = total(comm)
+            if comm.seat == 1:
+                raise LastWordsError
+            total(comm)
+    return found, attempt.number
+
+
 def a_break(comm: cr.Communicator) -> object:
     """Leaving a failed attempt by break repeats nothing, and nobody can miss it."""
     for attempt in comm.attempts():
@@ -155,8 +175,8 @@ def children(comm: cr.Communicator) -> object:
 
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
-    for case in (an_error, a_break, a_limit, too_few, nested, unfinished, before_the_loop,
-                 messages, children)
+    for case in (an_error, an_error_untold, a_break, a_limit, too_few, nested, unfinished,
+                 before_the_loop, messages, children)
 }  # fmt: skip
 
 

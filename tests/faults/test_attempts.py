@@ -70,6 +70,10 @@ def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch) -> None:
     assert said == dict.fromkeys((0, 2, 3), lost)
 
 
+def test_who_gives_up_and_dies_is_one_of_the_dead(launch: Launch) -> None:
+    assert leave(launch, "an_error_untold") == dict.fromkeys((0, 2, 3), "(3, 2)")
+
+
 def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch) -> None:
     assert leave(launch, "a_break") == dict.fromkeys((0, 1, 3), "3")
 
