@@ -41,7 +41,8 @@ comm.Barrier()
 seen = [len(list(pathlib.Path(folder).glob("mine-*"))) for folder in ("/tmp", "/dev/shm", ".")]
 lab = json.loads(os.environ["CLOSERANKS_LAB"])
 nics = [name for name in os.listdir("/sys/class/net") if name != "lo"]
-words = [comm.rank, *seen, len(nics), socket.gethostbyname(socket.gethostname())]
+window = pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+words = [comm.rank, *seen, len(nics), window, socket.gethostbyname(socket.gethostname())]
 words += [lab["nodes"], lab["order"], os.environ["TMPDIR"], os.getpid() < 1000]
 pathlib.Path(sys.argv[1]).write_text("result") if comm.rank == 0 else None
 sys.stdout.write(" ".join(map(str, words)) + "\\n")
@@ -64,7 +65,7 @@ def test_each_node_is_a_machine_of_its_own(tmp_path: Path, result: Path) -> None
     assert done.returncode == 0, done.stderr
     rest = ["2", "block", "/tmp", "True"]
     assert said(done.stdout) == [
-        [str(i), "2", "2", "4", "1", f"10.77.0.{i // 2 + 1}", *rest] for i in range(4)
+        [str(i), "2", "2", "4", "1", "reno", f"10.77.0.{i // 2 + 1}", *rest] for i in range(4)
     ]
     assert result.read_text() == "result"  # named on the command line: handed back
     assert not list(Path("/tmp").glob("mine-*"))
