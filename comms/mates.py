@@ -19,7 +19,7 @@ import threading
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,10 @@ from closeranks.comms.shared_file import share
 if TYPE_CHECKING:
     from mpi4py import MPI
     from numpy.typing import NDArray
+
+
+#: Stands for the handle of a process that has ended.
+_ENDED: Final = -1
 
 
 class _Said(NamedTuple):
@@ -55,7 +59,7 @@ class Mates:
 
     def __init__(self) -> None:
         self._watched: dict[int, _Mate] = {}
-        self._known: set[pmix.Name] = set()
+        self._handles: dict[pmix.Name, int] = {}
         self._own: list[tuple[NDArray[np.uint8], int]] = []
         self._ends = select.epoll()
         self._lock = threading.Lock()
@@ -65,7 +69,8 @@ class Mates:
     def keep(self, node: MPI.Intracomm) -> None:
         """Watch the processes of a node until this one ends.
 
-        Collective over ``node``; warns where the system cannot.
+        Collective over ``node``; warns where the system cannot.  Where they say
+        that they end as they should is made anew, for all of them.
 
         Parameters
         ----------
@@ -78,33 +83,37 @@ class Mates:
         goodbyes = share(node, node.size).array
         self._own.append((goodbyes, node.rank))
         try:
-            for place, mate in enumerate(said):
-                if mate.namespace == said[node.rank].namespace and mate.name not in self._known:
-                    self._watch(mate, goodbyes, place)
+            with self._lock:
+                for place, mate in enumerate(said):
+                    if mate.namespace == said[node.rank].namespace and mate.pid != os.getpid():
+                        self._watch(mate, goodbyes, place)
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
                           " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
-        node.Barrier()  # now nobody's number can become another process's
+        node.Barrier()  # now nobody's number can become another process's, and
+        del self._own[:-1]  # nobody looks at where this one spoke before
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
             self._thread.start()
 
     def _watch(self, mate: _Said, goodbyes: NDArray[np.uint8], place: int) -> None:
-        self._known.add(mate.name)
-        if mate.pid == os.getpid():
-            return
-        handle = os.pidfd_open(mate.pid)
+        handle = self._handles.get(mate.name)
+        if handle is None:
+            handle = self._handles[mate.name] = os.pidfd_open(mate.pid)
+            self._ends.register(handle, select.EPOLLIN)
+        elif handle not in self._watched:
+            return  # it has ended since it spoke
         self._watched[handle] = _Mate(mate.name, goodbyes, place)
-        self._ends.register(handle, select.EPOLLIN)
 
     def _look(self) -> None:
         """Sleep until somebody ends, and tell; for ever."""
         while True:
             for handle, _ in self._ends.poll():
-                self._ends.unregister(handle)
-                os.close(handle)
-                mate = self._watched.pop(handle)
                 with self._lock:
+                    mate = self._watched.pop(handle)
+                    self._handles[mate.name] = _ENDED
+                    self._ends.unregister(handle)
+                    os.close(handle)
                     if not (self._over or mate.goodbyes[mate.place]):
                         pmix.announce(mate.name, widely=self._is_first())
 

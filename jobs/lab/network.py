@@ -208,7 +208,7 @@ def _build_node(plan: LabPlan, node: int) -> None:
 
 
 def _settle_congestion() -> None:
-    """Let TCP fill the wire as the lab's wires are, whatever the machine's own way is.
+    """Let TCP fill its windows alike on every machine.
 
     BBR takes the round trip of an idle token bucket, microseconds, for that
     of a busy one and then holds back for tenths of a second. Reno is in every

@@ -88,6 +88,17 @@ def test_of_two_that_came_together_one_may_die_alone(launch: Launch) -> None:
     ], done.stdout
 
 
+def test_no_file_stays_open(launch: Launch) -> None:
+    program = str(PROGRAM.parent / "open_files.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
+    done = launch([*start, sys.executable, program])
+    said = re.search(r"open files: \[(.*)\]", done.stdout)
+    assert said, done.stdout
+    counts = [int(word) for word in said[1].split(", ")]
+    assert len(counts) == 3
+    assert len(set(counts)) == 1, counts
+
+
 def test_nobody_comes_where_nobody_can(launch: Launch) -> None:
     start = [sys.executable, "-m", "closeranks", "lab", "--nodes", "2", "--per-node", "1"]
     asks = "import closeranks as cr; cr.init(recruits=True, on_failure='replace')"
