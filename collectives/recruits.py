@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from closeranks.comms import ulfm
 from closeranks.comms.settings import PREFIX, setting
+from closeranks.errors import Revoked
 
 #: The setting that tells a new process that it joins others: how many seats there are.
 _JOINS: Final = "JOINS"
@@ -36,28 +37,34 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
     -------
     MPI.Intracomm or None
         Those who are left and, after them, the new ones, which are in `recruited`
-        then; None, on all ranks, where none could be started.
-
-    Raises
-    ------
-    MPI.Exception
-        If ranks die meanwhile.
+        then; None, on all ranks, where none could be started, or ranks have died
+        meanwhile.
     """
     info = MPI.Info.Create()
     info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
     info.Set("map_by", "slot:OVERSUBSCRIBE")
+    joint: MPI.Intercomm | None = None
+    whole: MPI.Intracomm | None = None
     try:
         joint = everybody.Spawn("/usr/bin/env", _command(seats), count, info, root=0)
+        whole = _merged(joint, is_new=False)
     except MPI.Exception as error:
+        if joint is not None:
+            ulfm.revoke(joint)  # others may wait for this rank there
         if ulfm.speaks_of_failure(error, everybody):
-            raise
-        if everybody.rank == 0:
+            ulfm.revoke(everybody)
+        elif everybody.rank == 0:
             sys.stderr.write(f"closeranks: no new process in the place of {count} that have died:"
                              f" {error}; the others go on\n")  # fmt: skip
-        return None
     finally:
         info.Free()
-    return _merged(joint, is_new=False)
+    if ulfm.agree(everybody, int(whole is not None))[0]:
+        assert whole is not None
+        ulfm.agree(whole, 1)  # the new ones wait for it: now all who are here have it
+        return whole
+    if joint is not None:
+        ulfm.revoke(joint)  # the new ones end
+    return None
 
 
 def recruited() -> tuple[MPI.Intracomm, int, int] | None:
@@ -70,22 +77,31 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
     tuple or None
         All of them, how many of those, the last, are new, and how many seats there
         are; None for a process that was not started in the place of another one.
+
+    Raises
+    ------
+    SystemExit
+        If they have given up: some have not got all, or ranks have died.
     """
     seats = setting(_JOINS)
     if seats is None:
         return None
     del os.environ[PREFIX + _JOINS]  # what this process starts joins nobody
     joint = MPI.Comm.Get_parent()
-    count = joint.size
-    return _merged(joint, is_new=True), count, int(seats)
+    whole, count = _merged(joint, is_new=True), joint.size
+    try:
+        ulfm.agree(whole, 1, unless=joint)
+    except Revoked:
+        ulfm.leave()
+        raise SystemExit(1) from None
+    return whole, count, int(seats)
 
 
 def _merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
-    """Make one communicator of both sides; all have it when this returns."""
+    """Make one communicator of both sides."""
     joint.Set_errhandler(MPI.ERRORS_RETURN)
     merged = joint.Merge(high=is_new)
     merged.Set_errhandler(MPI.ERRORS_RETURN)
-    ulfm.agree(merged, 1)
     return merged
 
 

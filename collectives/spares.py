@@ -90,19 +90,11 @@ class Crew:
         """
         if not self.recruits or not vacant:
             return False
-        whole = None
-        try:
-            whole = recruit(self.everybody, vacant, self.seats)
-        except MPI.Exception as error:
-            if not ulfm.speaks_of_failure(error, self.everybody):
-                raise
-        came, _ = ulfm.agree(self.everybody, int(whole is not None))
-        if came:
-            assert whole is not None
-            self.everybody = whole
-        elif whole is not None:
-            ulfm.revoke(whole)  # the new ones end
-        return bool(came)
+        whole = recruit(self.everybody, vacant, self.seats)
+        if whole is None:
+            return False
+        self.everybody = whole
+        return True
 
     def revoke(self) -> None:
         """Wake the spares: a world has been given up.  Local."""

@@ -92,12 +92,12 @@ def failed(comm: MPI.Intracomm) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-def is_revoked(comm: MPI.Intracomm) -> bool:
+def is_revoked(comm: MPI.Comm) -> bool:
     """Ask whether any rank has revoked a communicator.
 
     Parameters
     ----------
-    comm : MPI.Intracomm
+    comm : MPI.Comm
         Any.
 
     Returns
@@ -138,7 +138,7 @@ def revoke(comm: MPI.Comm, born_s: float = 0.0) -> None:
         return
 
 
-def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
+def agree(comm: MPI.Intracomm, flags: int, *, unless: MPI.Comm | None = None) -> tuple[int, bool]:
     """Agree on flags among the ranks that live.  Collective, revoked or not.
 
     Parameters
@@ -147,6 +147,8 @@ def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
         The ranks.
     flags : int
         Bits.
+    unless : MPI.Comm, optional
+        Is revoked if the others will not come; this process has to end then.
 
     Returns
     -------
@@ -155,13 +157,18 @@ def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
     died : bool
         Whether ranks have died that an agreement on this communicator has not
         spoken of yet; the same on all survivors.
+
+    Raises
+    ------
+    Revoked
+        If ``unless`` is.
     """
     from mpi4py import MPI
 
     died = False
     while True:
         try:
-            return _agreed(comm, flags), died
+            return _agreed(comm, flags, unless), died
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                 raise
@@ -169,7 +176,7 @@ def agree(comm: MPI.Intracomm, flags: int) -> tuple[int, bool]:
             comm.Ack_failed()
 
 
-def _agreed(comm: MPI.Intracomm, flags: int) -> int:
+def _agreed(comm: MPI.Intracomm, flags: int, unless: MPI.Comm | None) -> int:
     """Agree once; other threads have their turn meanwhile."""
     bits = array("i", [flags])
     _asked.append(bits)  # whatever ends the wait, the library will write there
@@ -184,6 +191,8 @@ def _agreed(comm: MPI.Intracomm, flags: int) -> int:
         finally:
             if over:
                 _asked.pop()
+        if not over and unless is not None and is_revoked(unless):
+            raise Revoked("an agreement")
         return over
 
     wait(is_over)

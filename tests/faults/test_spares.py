@@ -88,6 +88,16 @@ def test_of_two_that_came_together_one_may_die_alone(launch: Launch) -> None:
     ], done.stdout
 
 
+@pytest.mark.parametrize("seat", [0, 3])
+def test_who_gets_no_newcomer_keeps_nobody_waiting(launch: Launch, seat: int) -> None:
+    program = str(PROGRAM.parent / "merge_fails.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*start, sys.executable, program, str(seat)])
+    assert sorted(set(re.findall(r"seat \d of 4, .*", done.stdout))) == [
+        f"seat {seat} of 4, 1 newcomers" for seat in range(4)
+    ], done.stdout
+
+
 def test_no_file_stays_open(launch: Launch) -> None:
     program = str(PROGRAM.parent / "open_files.py")
     start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]

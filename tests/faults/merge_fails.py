@@ -1,0 +1,47 @@
+"""A new process joins all but one of the others at first."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import closeranks as cr
+from closeranks.collectives import recruits
+
+WATCHDOG_S = 50
+
+
+def main() -> None:
+    """Step; say at the end who is there."""
+    faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    comm = cr.init(on_failure="replace")
+    merge, merges = recruits._merged, [int(comm.joined or comm.seat != int(sys.argv[1]))]
+
+    def merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
+        made = merge(joint, is_new=is_new)
+        merges[0] += 1
+        if merges[0] == 1:
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+        return made
+
+    recruits._merged = merged
+    given, taken, step = np.ones(1000), np.zeros(1000), 0
+    while step < 20:
+        for attempt in comm.attempts():
+            with attempt:
+                step = comm.allreduce(step, MPI.MAX)
+                if (comm.seat, step, comm.incarnation(2)) == (2, 10, 0):
+                    os.kill(os.getpid(), signal.SIGKILL)
+                comm.Allreduce(given, taken)
+        step += 1
+        assert taken[0] == comm.size
+    print(f"seat {comm.seat} of {comm.size}, {comm.incarnation(2)} newcomers", flush=True)  # noqa: T201 - what the test reads
+    comm.close()
+
+
+main()
