@@ -3,17 +3,21 @@
 A file lives in ``/dev/shm/closeranks-<uid>``, a folder of this user alone.  It
 is given its pages before anybody maps it, so that a full /dev/shm is an error
 with a number and never a SIGBUS; and it loses its name as soon as all ranks
-have mapped it, so that nothing is left whatever happens to them.
+have mapped it.  Until then who makes it holds a lock on it: where he is killed
+that goes with him, and who makes the next file removes this one.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
+import re
 import secrets
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from io import FileIO
@@ -36,6 +40,9 @@ _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 # Python keeps a descriptor for each mapping where it cannot be told otherwise.
 _LEAN: dict[str, bool] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_NAME = re.compile(r"\d+-[0-9a-f]{16}")
+#: How long a file may be without a lock while it is made, seconds; far more than it takes.
+_UNLOCKED_S = 60.0
 
 
 class SharedFile:
@@ -224,7 +231,9 @@ def _shared(
     def make() -> str:
         if node.rank:
             return ""
+        tidy(root)
         made = stack.enter_context(_new(nbytes, root))
+        fcntl.flock(made, fcntl.LOCK_SH)
         stack.callback(os.unlink, made.name)
         return str(made.name)
 
@@ -289,6 +298,26 @@ def folder(root: Path = ROOT) -> Path:
     return path
 
 
+def tidy(root: Path = ROOT) -> None:
+    """Remove files whose makers died before all ranks had mapped them.
+
+    Local.
+
+    Parameters
+    ----------
+    root : Path
+        The file system in memory.
+    """
+    for path in folder(root).iterdir():
+        try:
+            if _NAME.fullmatch(path.name) and path.lstat().st_ctime < time.time() - _UNLOCKED_S:
+                with FileIO(str(path), "r+", opener=_opening) as handle:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    path.unlink()
+        except OSError:
+            continue  # somebody holds it, or has removed it
+
+
 def _new(nbytes: int, root: Path) -> FileIO:
     """Make a file that has no pages yet."""
     path = folder(root) / f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -311,10 +340,14 @@ def _creating(path: str, _: int) -> int:
     return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
 
 
+def _opening(path: str, _: int) -> int:
+    return os.open(path, _FLAGS)
+
+
 def _old(path: Path, nbytes: int) -> FileIO:
     """Open a file that another rank has made."""
     try:
-        handle = FileIO(str(path), "r+", opener=lambda name, _: os.open(name, _FLAGS))
+        handle = FileIO(str(path), "r+", opener=_opening)
     except OSError as error:
         raise Unavailable(
             f"node memory {path}: {error.strerror}", "let the ranks of a node share /dev/shm"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
 import subprocess
@@ -12,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.comms.shared_file import SharedFile
+from closeranks.comms import shared_file
+from closeranks.comms.shared_file import SharedFile, folder, tidy
 from closeranks.errors import Unavailable, UsageError
 
 
@@ -140,3 +142,21 @@ def test_a_large_file_has_all_its_pages(tmp_path: Path) -> None:
     made.array.view(np.int64)[:] = 3
     assert int(made.array.view(np.int64).sum()) == 3 << 17
     made.close()
+
+
+def test_what_the_dead_have_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = folder(tmp_path)
+    made, left, other = (place / name for name in (f"1-{'a' * 16}", f"2-{'b' * 16}", "compiling"))
+    for path in (made, left, other):
+        path.touch()
+    with made.open() as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        tidy(tmp_path)
+        assert left.exists(), "it may be so young that it has no lock yet"
+        monkeypatch.setattr(shared_file, "_UNLOCKED_S", -1.0)
+        tidy(tmp_path)
+        assert sorted(place.iterdir()) == [made, other]
+    tidy(tmp_path)
+    assert list(place.iterdir()) == [other]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -95,3 +96,18 @@ def test_whatever_the_system_says_is_said_on_all_ranks(
 def test_no_bytes_are_refused_on_all_ranks(comm: MPI.Intracomm) -> None:
     with pytest.raises(UsageError, match="at least 1"):
         share(comm, 0)
+
+
+def test_what_is_being_made_stays(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared_file, "_UNLOCKED_S", -1.0)
+    reserve, names = shared_file._reserve, []
+
+    def reserving(handle: FileIO, start: int, nbytes: int) -> None:
+        shared_file.tidy()
+        names.append(Path(str(handle.name)).exists())
+        reserve(handle, start, nbytes)
+
+    monkeypatch.setattr(shared_file, "_reserve", reserving)
+    made = share(comm, 100, own=((0, 100),))
+    assert names == [True]
+    made.close()
