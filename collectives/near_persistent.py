@@ -81,7 +81,8 @@ class NearPersistent(Persistent):
 
     def start(self) -> None:
         """Start it once more, see `Persistent.start`."""
-        busy = self._started or self._under_way is not None or self._memory.turns
+        before = self._before() if self._memory.turns else ()
+        busy = self._started or self._under_way is not None or (before and not _all_started(before))
         if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
             super().start()
             return
@@ -89,7 +90,7 @@ class NearPersistent(Persistent):
             self._keep()
         self._tally[0] += 1
         self._world.sequence()
-        over = self._look()
+        over = not before and self._look()
         self._started, self._over = True, over
         if not over:
             self._memory.enter(self, STARTED)
@@ -105,7 +106,23 @@ class NearPersistent(Persistent):
         """
         return self._go_on(stays=False)
 
+    def _first(self) -> tuple[Any, int] | None:
+        """Give whose turn it is; any thread may end it."""
+        try:
+            return self._memory.turns[0]
+        except IndexError:
+            return None
+
+    def _before(self) -> tuple[tuple[Any, int], ...]:
+        """Let what comes before this one go on: the others may have come; gives what is left."""
+        while (first := self._first()) and _all_started((first,)) and first[0].advance():
+            pass
+        return tuple(self._memory.turns)
+
     def _go_on(self, *, stays: bool) -> bool:
+        first = self._first()
+        if first is not None and first[0] is not self:
+            self._before()
         if not self._lock.acquire(blocking=False):
             return False  # another thread is at it
         try:
@@ -113,9 +130,9 @@ class NearPersistent(Persistent):
                 return False  # its memory is gone, or soon will be
             if self._over:
                 return True
-            turns = self._memory.turns
-            if not turns or turns[0][0] is not self:
-                return False  # bound again meanwhile, and not started
+            first = self._first()
+            if first is None or first[0] is not self:
+                return False  # not its turn, or bound again meanwhile and not started
             kernel = self._stay if stays else self._look
             if kernel():
                 self._over = True
@@ -191,6 +208,11 @@ class NearPersistent(Persistent):
         if status is not None:
             MPI.Request().Wait(status)  # as of a request that is over
         return True
+
+
+def _all_started(turns: tuple[tuple[Any, int], ...]) -> bool:
+    """Tell whether all turns are those of starts, none of a plan's step."""
+    return all(step == STARTED for _, step in turns)
 
 
 def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:

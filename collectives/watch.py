@@ -13,7 +13,7 @@ import atexit
 import threading
 import time
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
 
 from closeranks.collectives.node_memory import STARTED
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Seconds between two looks, and looks in vain before the thread sleeps.
 _PAUSE_S: Final = 1e-3
 _IN_VAIN: Final = 1000
+
+#: The turn of each memory, by its identity, where it is that of a start.
+_Found: TypeAlias = "dict[int, tuple[Any, int] | None]"
 
 
 class Watch:
@@ -63,14 +66,11 @@ class Watch:
             self._thread.join(timeout=1.0)
 
     def _look(self) -> None:
-        seen: dict[int, tuple[Any, int] | None] = {}
+        seen: _Found = {}
         vain, pause_s = 0, _PAUSE_S
         while not self._stopping:
-            found = {id(memory): _started(memory) for memory in tuple(self._memories)}
+            found, again = self._look_once(seen)
             vain = 0 if any(found.values()) else vain + 1
-            again = [turn for key, turn in found.items() if turn and seen.get(key) is turn]
-            for kernel, _ in again:
-                kernel.advance()
             pause_s = longer(pause_s) if again else _PAUSE_S
             seen = found
             if vain > _IN_VAIN:  # whoever has started since it said so has rung
@@ -79,6 +79,18 @@ class Watch:
                 vain = 0
             self.asleep = vain == _IN_VAIN
             time.sleep(pause_s)
+
+    def _look_once(self, seen: _Found) -> tuple[_Found, bool]:
+        """Let go on what was there at the last look; gives what is there, and whether it was."""
+        found: _Found = {}
+        again = False
+        for memory in tuple(self._memories):
+            turn = found[id(memory)] = _started(memory)
+            if turn and seen.get(id(memory)) is turn:
+                again = True
+                while turn and turn[0].advance():
+                    turn = _started(memory)
+        return found, again
 
 
 def _started(memory: NodeMemory) -> tuple[Any, int] | None:

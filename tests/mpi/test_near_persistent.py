@@ -95,6 +95,28 @@ def test_other_calls_may_come_before_the_wait(world: closeranks.Communicator) ->
 
 
 @pytest.mark.parametrize("n", [N, 100 * N])
+def test_many_may_be_under_way(world: closeranks.Communicator, n: int) -> None:
+    many = [made(world, factor, n) for factor in range(1, 7)]
+    for turn in range(12):
+        MPI.Intracomm.Barrier(world)
+        if turn % world.size == world.rank:
+            time.sleep(1e-3)
+        for operation, y, _ in many:
+            y[:] = -1
+            operation.start()
+        assert all(operation._started for operation, _, _ in many), "not the engine's"
+        if turn % 3 == 1 and turn % world.size == world.rank:
+            MPI.Intracomm.Barrier(world)  # the others wait for the watch of this rank
+        for operation, y, wanted in many[:: -1 if turn % 2 else 1]:
+            operation.wait()
+            assert (y == wanted).all()
+        if turn % 3 == 1 and turn % world.size != world.rank:
+            MPI.Intracomm.Barrier(world)
+    for operation, _, _ in many:
+        operation.close()
+
+
+@pytest.mark.parametrize("n", [N, 100 * N])
 def test_who_has_started_may_do_something_else(world: closeranks.Communicator, n: int) -> None:
     """The others wait for ranks that wait for them in the library, which runs no kernels."""
     operation, y, wanted = made(world, n=n)
