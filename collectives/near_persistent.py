@@ -114,7 +114,7 @@ class NearPersistent(Persistent):
             return None
 
     def _before(self) -> tuple[tuple[Any, int], ...]:
-        """Let what comes before this one go on: the others may have come; gives what is left."""
+        """Let what comes first go on, if the others have come; gives what is left."""
         while (first := self._first()) and _all_started((first,)) and first[0].advance():
             pass
         return tuple(self._memory.turns)

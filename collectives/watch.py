@@ -3,7 +3,7 @@
 A kernel goes on where its rank waits for it.  While the program does something
 else the others would wait for it, for ever if it is they whom it waits for.
 So a thread looks, every millisecond at first, and lets what it finds twice go
-on.  Nobody wakes it as long as it is awake: a program that starts and waits at
+on, and what was started after it.  Nobody wakes it as long as it is awake: a program that starts and waits at
 once pays for a look now and then.
 """
 
@@ -81,7 +81,7 @@ class Watch:
             time.sleep(pause_s)
 
     def _look_once(self, seen: _Found) -> tuple[_Found, bool]:
-        """Let go on what was there at the last look; gives what is there, and whether it was."""
+        """Let go on what was there before; gives what is there, and if it was."""
         found: _Found = {}
         again = False
         for memory in tuple(self._memories):
