@@ -3,8 +3,8 @@
 A kernel goes on where its rank waits for it.  While the program does something
 else the others would wait for it, for ever if it is they whom it waits for.
 So a thread looks, every millisecond at first, and lets what it finds twice go
-on, and what was started after it.  Nobody wakes it as long as it is awake: a program that starts and waits at
-once pays for a look now and then.
+on, and what was started after it.  Nobody wakes it as long as it is awake: a
+program that starts and waits at once pays for a look now and then.
 """
 
 from __future__ import annotations
