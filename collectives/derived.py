@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from closeranks.comms.neighbours import neighbours
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class Deriving(MPI.Intracomm):
         Parameters
         ----------
         split_type : int
-            For instance MPI.COMM_TYPE_SHARED.
+            For instance MPI.COMM_TYPE_SHARED: the ranks that see one /dev/shm.
         key : int
             Orders its ranks; ties keep the order they have here.
         info : MPI.Info
@@ -138,4 +139,9 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._derive(self._alias().Split_type(split_type, key, info), None, key)
+        alias = self._alias()
+        # Who stays out says so by MPI.UNDEFINED, which is below all types.
+        if alias.allreduce(split_type, MPI.MAX) == MPI.COMM_TYPE_SHARED:
+            node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
+            return self._derive(node, None, key)
+        return self._derive(alias.Split_type(split_type, key, info), None, key)

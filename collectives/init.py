@@ -32,6 +32,7 @@ from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
+from closeranks.comms.neighbours import neighbours
 from closeranks.comms.settings import refuse_unknown, setting, switch
 from closeranks.errors import Disagreement, Error, TopologyError, Unavailable, UsageError
 
@@ -278,8 +279,7 @@ def _abilities(plain: MPI.Intracomm) -> _Abilities:
 
 def _guard(everybody: MPI.Intracomm, timeout_s: float | None) -> None:
     """Watch over the processes of this node: who ends, who stands still.  Collective."""
-    node = everybody.Split_type(MPI.COMM_TYPE_SHARED)
-    assert isinstance(node, MPI.Intracomm)
+    node = neighbours(everybody)
     mates().keep(node)
     pids = node.gather(os.getpid())
     if pids is not None:

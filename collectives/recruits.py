@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from mpi4py import MPI
 
-from closeranks.comms import ulfm
+from closeranks.comms import ulfm, usher
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked
 
 #: The setting that tells a new process that it joins others: how many seats there are.
 _JOINS: Final = "JOINS"
+#: Tag of the messages by which both sides meet.
+_MEETING: Final = 1
 #: What tells a process who has started it begins with one of these.
 _PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", PREFIX + _JOINS)
 
@@ -22,7 +25,9 @@ _PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", PREFIX + _JOINS)
 def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm | None:
     """Start processes that run the same command line, and let them join.
 
-    Collective over ``everybody``; a second or two.
+    Collective over ``everybody``; a second or two.  One rank starts them, for what
+    starts processes does not survive a death among those who take part; the others
+    wait in an agreement, which does.
 
     Parameters
     ----------
@@ -40,31 +45,48 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
         then; None, on all ranks, where none could be started, or ranks have died
         meanwhile.
     """
+    leads = everybody.rank == 0
+    bridge = _started(count, seats) if leads else None
+    whole: MPI.Intracomm | None = None
+    came, died = ulfm.agree(everybody, int(not leads or bridge is not None))
+    if came and not died:
+        with suppress(MPI.Exception, Revoked):
+            whole = _met(everybody, bridge)
+    if whole is None and bridge is not None:
+        ulfm.revoke(bridge)  # the new ones end
+    return whole
+
+
+def _started(count: int, seats: int) -> MPI.Intracomm | None:
+    """Start processes; gives them, after this one.  Local to the rank that leads."""
     info = MPI.Info.Create()
     info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
     info.Set("map_by", "slot:OVERSUBSCRIBE")
-    joint: MPI.Intercomm | None = None
-    whole: MPI.Intracomm | None = None
     try:
-        joint = everybody.Spawn("/usr/bin/env", _command(seats), count, info, root=0)
-        whole = _merged(joint, is_new=False)
+        return _merged(
+            MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info), None, is_new=False
+        )
     except MPI.Exception as error:
-        if joint is not None:
-            ulfm.revoke(joint)  # others may wait for this rank there
-        if ulfm.speaks_of_failure(error, everybody):
-            ulfm.revoke(everybody)
-        elif everybody.rank == 0:
-            sys.stderr.write(f"closeranks: no new process in the place of {count} that have died:"
-                             f" {error}; the others go on\n")  # fmt: skip
+        sys.stderr.write(f"closeranks: no new process in the place of {count} that have died:"
+                         f" {error}; the others go on\n")  # fmt: skip
+        return None
     finally:
         info.Free()
-    if ulfm.agree(everybody, int(whole is not None))[0]:
-        assert whole is not None
-        ulfm.agree(whole, 1)  # the new ones wait for it: now all who are here have it
-        return whole
-    if joint is not None:
-        ulfm.revoke(joint)  # the new ones end
-    return None
+
+
+def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracomm:
+    """Take the new ones in; all who are left do, or none.
+
+    The bridge joins the leader, which alone has it, with the new ones.
+    """
+    link = ulfm.all_or_none(
+        everybody,
+        lambda: everybody.Create_intercomm(0, bridge or MPI.COMM_SELF, 1, _MEETING),
+        undo=ulfm.revoke,
+    )
+    whole = ulfm.all_or_none(everybody, lambda: _merged(link, bridge, is_new=False))
+    ulfm.agree(whole, 1)  # the new ones wait for it: now all who are here have it
+    return whole
 
 
 def recruited() -> tuple[MPI.Intracomm, int, int] | None:
@@ -83,24 +105,41 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
     SystemExit
         If they have given up: some have not got all, or ranks have died.
     """
-    seats = setting(_JOINS)
-    if seats is None:
+    ticket = setting(_JOINS)
+    if ticket is None:
         return None
     del os.environ[PREFIX + _JOINS]  # what this process starts joins nobody
-    joint = MPI.Comm.Get_parent()
-    whole, count = _merged(joint, is_new=True), joint.size
+    new = MPI.COMM_WORLD
+    waits: list[MPI.Comm] = []
     try:
-        ulfm.agree(whole, 1, unless=joint)
-    except Revoked:
+        bridge = _merged(MPI.Comm.Get_parent(), None, is_new=True)
+        waits.append(bridge)
+        link = new.Create_intercomm(0, bridge, 0, _MEETING)
+        waits.append(link)
+        whole = _merged(link, bridge, is_new=True)
+        ulfm.agree(whole, 1, unless=waits)
+    except (MPI.Exception, Revoked):
+        for comm in waits:
+            ulfm.revoke(comm)  # others may wait for this process there
         ulfm.leave()
         raise SystemExit(1) from None
-    return whole, count, int(seats)
+    return whole, new.size, usher.joined(ticket)
 
 
-def _merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
-    """Make one communicator of both sides."""
+def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool) -> MPI.Intracomm:
+    """Make one communicator of both sides, the new ones last.
+
+    Nobody begins before all who have the bridge are here: then a failure
+    wakes all.
+    """
     joint.Set_errhandler(MPI.ERRORS_RETURN)
-    merged = joint.Merge(high=is_new)
+    try:
+        if bridge is not None:
+            bridge.Barrier()
+        merged = joint.Merge(high=is_new)
+    except MPI.Exception:
+        ulfm.revoke(joint)
+        raise
     merged.Set_errhandler(MPI.ERRORS_RETURN)
     return merged
 
@@ -117,4 +156,5 @@ def _command(seats: int) -> list[str]:
     new = [f"{name}={value}" for name, value in os.environ.items() if first.get(name) != value]
     kept = [word for word in new if not word.startswith(_PLACE)]
     joins = f"{PREFIX}{_JOINS}={seats}"
-    return ["-u", "EVENT_NOEPOLL", *gone, *kept, joins, sys.executable, *sys.orig_argv[1:]]
+    program = usher.command([sys.executable, *sys.orig_argv[1:]])
+    return ["-u", "EVENT_NOEPOLL", *gone, *kept, joins, *program]

@@ -15,6 +15,7 @@ from closeranks.collectives.world import World
 from closeranks.comms import ulfm
 from closeranks.comms.discover import discover
 from closeranks.comms.mates import mates
+from closeranks.comms.neighbours import neighbours
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -224,8 +225,7 @@ def reported(whole: MPI.Intracomm, report: Report) -> list[Report]:
 
 def _watch(whole: MPI.Intracomm) -> None:
     """Let the processes of a node watch those that are new there, and be watched."""
-    node = ulfm.all_or_none(whole, lambda: whole.Split_type(MPI.COMM_TYPE_SHARED))
-    assert isinstance(node, MPI.Intracomm)
+    node = ulfm.all_or_none(whole, lambda: neighbours(whole))
     try:
         mates().keep(node)
     except Exception:

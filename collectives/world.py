@@ -23,6 +23,7 @@ from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, ulfm
 from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
+from closeranks.comms.neighbours import neighbours
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.topology import Topology
 from closeranks.comms.translate import ranks_in
@@ -165,9 +166,7 @@ class World:
         def divided() -> tuple[MPI.Intracomm, MPI.Intracomm]:
             traffic: MPI.Intracomm = self.own(self.comm.Dup())
             traffic.Set_errhandler(MPI.ERRORS_RETURN)
-            node = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
-            assert isinstance(node, MPI.Intracomm)
-            return traffic, self.own(node)
+            return traffic, self.own(neighbours(self.comm))
 
         self.traffic, self.node = ulfm.all_or_none(self.comm, divided)
 

@@ -33,7 +33,7 @@ def assemble(findings: Findings) -> Topology:
     Raises
     ------
     TopologyError
-        If MPI and the host names disagree about the nodes, or a node could
+        If memory and the host names disagree about the nodes, or a node could
         not read its surroundings; the same on every rank.
     """
     records = findings.records
@@ -84,7 +84,7 @@ def _raise_errors(findings: Findings) -> None:
 
 
 def check_nodes(records: Records) -> None:
-    """Compare MPI's nodes with the host names.
+    """Compare who shares memory with the host names.
 
     Ranks that share memory under different host names are accepted if their
     kernel is the same (containers on one machine); ranks of one host name
@@ -100,21 +100,21 @@ def check_nodes(records: Records) -> None:
     TopologyError
         If neither explains it, with both views.
     """
-    by_mpi = renumber(records["leader"])
+    by_memory = renumber(records["leader"])
     by_name = renumber(records["host_digest"])
-    if np.array_equal(by_mpi, by_name):
+    if np.array_equal(by_memory, by_name):
         return
     kernels = records["boot_digest"]
-    for group in _split_groups(by_mpi, by_name):
-        ranks = np.flatnonzero(by_mpi == group).astype(np.int64)
+    for group in _split_groups(by_memory, by_name):
+        ranks = np.flatnonzero(by_memory == group).astype(np.int64)
         if len(np.unique(kernels[ranks])) > 1 or not kernels[ranks].all():
-            problem = "MPI says that they share a node, their host names and kernels differ"
+            problem = "they share a node's memory, their host names and kernels differ"
             raise _disagreement(problem, records, ranks)
-    for group in _split_groups(by_name, by_mpi):
+    for group in _split_groups(by_name, by_memory):
         ranks = np.flatnonzero(by_name == group).astype(np.int64)
-        machines = len(_split_pairs(by_mpi[ranks], kernels[ranks]))
+        machines = len(_split_pairs(by_memory[ranks], kernels[ranks]))
         if len(np.unique(kernels[ranks])) < machines or not kernels[ranks].all():
-            problem = "MPI puts them on different nodes, their host name and kernel are one"
+            problem = "they share no memory, their host name and kernel are one"
             raise _disagreement(problem, records, ranks)
 
 
@@ -138,5 +138,7 @@ def _disagreement(problem: str, records: Records, ranks: npt.NDArray[np.int64]) 
         for rank in shown
     )
     more = f" and {len(ranks) - len(shown)} more" if len(ranks) > len(shown) else ""
-    remedy = "start all ranks of a node from one launcher, or pass topology= to init"
+    remedy = (
+        "let the containers of a node share its /dev/shm (--ipc=host), or pass topology= to init"
+    )
     return TopologyError("discover", f"{problem}: {views}{more}", remedy)

@@ -18,6 +18,7 @@ from closeranks.comms import slurm, ulfm
 from closeranks.comms.assembly import assemble
 from closeranks.comms.census import RECORD, Report, Sighting, decode, encode, lengths
 from closeranks.comms.machine import describe_here
+from closeranks.comms.neighbours import neighbours
 from closeranks.comms.node import NodeDescription, place
 from closeranks.comms.node_document import pack, unpack
 from closeranks.comms.sysfs import boot_id
@@ -53,13 +54,13 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     Raises
     ------
     TopologyError
-        On every rank, if MPI and the host names disagree about the nodes or a
+        On every rank, if memory and the host names disagree about the nodes or a
         node's environment cannot be understood.
     """
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
-    node_comm = ulfm.all_or_none(comm, lambda: comm.Split_type(MPI.COMM_TYPE_SHARED))
+    node_comm = ulfm.all_or_none(comm, lambda: neighbours(comm))
     try:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
     except MPI.Exception:

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -138,7 +138,7 @@ def revoke(comm: MPI.Comm, born_s: float = 0.0) -> None:
         return
 
 
-def agree(comm: MPI.Intracomm, flags: int, *, unless: MPI.Comm | None = None) -> tuple[int, bool]:
+def agree(comm: MPI.Intracomm, flags: int, *, unless: Sequence[MPI.Comm] = ()) -> tuple[int, bool]:
     """Agree on flags among the ranks that live.  Collective, revoked or not.
 
     Parameters
@@ -147,8 +147,9 @@ def agree(comm: MPI.Intracomm, flags: int, *, unless: MPI.Comm | None = None) ->
         The ranks.
     flags : int
         Bits.
-    unless : MPI.Comm, optional
-        Is revoked if the others will not come; this process has to end then.
+    unless : sequence of MPI.Comm
+        One of them is revoked if the others will not come; this process has to end
+        then.
 
     Returns
     -------
@@ -161,7 +162,7 @@ def agree(comm: MPI.Intracomm, flags: int, *, unless: MPI.Comm | None = None) ->
     Raises
     ------
     Revoked
-        If ``unless`` is.
+        If one of ``unless`` is.
     """
     from mpi4py import MPI
 
@@ -176,7 +177,7 @@ def agree(comm: MPI.Intracomm, flags: int, *, unless: MPI.Comm | None = None) ->
             comm.Ack_failed()
 
 
-def _agreed(comm: MPI.Intracomm, flags: int, unless: MPI.Comm | None) -> int:
+def _agreed(comm: MPI.Intracomm, flags: int, unless: Sequence[MPI.Comm]) -> int:
     """Agree once; other threads have their turn meanwhile."""
     bits = array("i", [flags])
     _asked.append(bits)  # whatever ends the wait, the library will write there
@@ -191,7 +192,7 @@ def _agreed(comm: MPI.Intracomm, flags: int, unless: MPI.Comm | None) -> int:
         finally:
             if over:
                 _asked.pop()
-        if not over and unless is not None and is_revoked(unless):
+        if not over and any(map(is_revoked, unless)):
             raise Revoked("an agreement")
         return over
 

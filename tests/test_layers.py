@@ -27,7 +27,7 @@ GATES = {
 TALKERS = {
     "comms": {
         "arrays", "cuda_aware", "discover", "element", "entries", "groups", "handle", "message",
-        "typemap", "ulfm",
+        "neighbours", "typemap", "ulfm",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",

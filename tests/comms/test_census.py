@@ -219,14 +219,20 @@ def test_node_lists() -> None:
         job_nodes({"SLURM_JOB_NODELIST": "n[1-"})
 
 
-def test_mpi_and_host_names_that_disagree_are_shown() -> None:
+def test_memory_and_host_names_that_disagree_are_shown() -> None:
     alone = [Sighting("n0", "b", 0), Sighting("n0", "b", 1)]
-    with pytest.raises(TopologyError, match=r"rank 1 on 'n0' shares memory with rank 1; start all"):
+    with pytest.raises(
+        TopologyError, match=r"rank 1 on 'n0' shares memory with rank 1; let the containers"
+    ):
         merge(alone)
     mixed = [Sighting("n0", "b0", 0), Sighting("n1", "b1", 0)]
-    with pytest.raises(TopologyError, match=r"MPI says that they share a node.*rank 1 on 'n1'"):
+    with pytest.raises(
+        TopologyError, match=r"they share a node's memory, their host names.*rank 1 on 'n1'"
+    ):
         merge(mixed)
-    with pytest.raises(TopologyError, match="MPI says that they share a node"):
+    with pytest.raises(
+        TopologyError, match="they share a node's memory, their host names and kernels differ"
+    ):
         merge([s._replace(boot_id="") for s in mixed])
 
 

@@ -22,10 +22,12 @@ def main() -> None:
     comm = cr.init(on_failure="replace")
     merge, merges = recruits._merged, [int(comm.joined or comm.seat != int(sys.argv[1]))]
 
-    def merged(joint: MPI.Intercomm, *, is_new: bool) -> MPI.Intracomm:
-        made = merge(joint, is_new=is_new)
-        merges[0] += 1
-        if merges[0] == 1:
+    def merged(
+        joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool
+    ) -> MPI.Intracomm:
+        made = merge(joint, bridge, is_new=is_new)
+        merges[0] += joint.size > 1  # not the bridge of the leader
+        if joint.size > 1 and merges[0] == 1:
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
         return made
 

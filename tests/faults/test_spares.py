@@ -88,6 +88,22 @@ def test_of_two_that_came_together_one_may_die_alone(launch: Launch) -> None:
     ], done.stdout
 
 
+@pytest.mark.parametrize(
+    ("seat", "after_s"), [(0, 0.05), (1, 0.2), (3, 0.5), (0, 0.7)], ids=lambda given: f"{given}"
+)
+def test_a_second_may_die_while_a_new_one_is_started(
+    launch: Launch, seat: int, after_s: float
+) -> None:
+    program = str(PROGRAM.parent / "second_dies.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*start, sys.executable, program, str(seat), str(after_s)])
+    came = " ".join(str(int(other in (seat, 2))) for other in range(4))
+    assert sorted(set(re.findall(r"seat \d of 4: .*", done.stdout))) == [
+        f"seat {other} of 4: {came}" for other in range(4)
+    ], done.stdout
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize("seat", [0, 3])
 def test_who_gets_no_newcomer_keeps_nobody_waiting(launch: Launch, seat: int) -> None:
     program = str(PROGRAM.parent / "merge_fails.py")

@@ -276,6 +276,12 @@ def test_derived_communicators_are_ours(world: World) -> None:
     twin.Free()
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
     assert isinstance(node, cr.Communicator)
+    assert node.size == world.size
+    alone = world.rank % 2
+    some = world.Split_type(MPI.UNDEFINED if alone else MPI.COMM_TYPE_SHARED, -world.rank)
+    assert (some == MPI.COMM_NULL) == bool(alone)
+    if not alone:
+        assert [some.size, some.rank] == [(world.size + 1) // 2, (world.size - 1 - world.rank) // 2]
     group = world.Get_group().Incl([0])
     first = world.Create(group)
     assert (first == MPI.COMM_NULL) == (world.rank != 0)

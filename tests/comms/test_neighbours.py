@@ -1,0 +1,36 @@
+"""Who sees the same node memory."""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+import pytest
+
+from closeranks.comms import neighbours
+from closeranks.comms.neighbours import memory_here
+
+
+def test_a_folder_is_its_own_memory(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.mkdir()
+    other.mkdir()
+    assert memory_here(one) == memory_here(one)
+    assert memory_here(one) != memory_here(other)
+    assert memory_here(one) != memory_here(tmp_path / "none")
+
+
+def test_another_kernel_has_other_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = memory_here(tmp_path)
+    monkeypatch.setattr(neighbours, "boot_id", lambda _: "another")
+    assert memory_here(tmp_path) != here
+
+
+def test_a_kernel_without_a_number_has_the_name_of_its_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neighbours, "boot_id", lambda _: "")
+    monkeypatch.setattr(platform, "node", lambda: "one")
+    here = memory_here(tmp_path)
+    monkeypatch.setattr(platform, "node", lambda: "other")
+    assert memory_here(tmp_path) != here

@@ -1,0 +1,47 @@
+"""A rank dies; while a new process is started for its seat, a second one does.
+
+    closeranks run --faults -n 4 -- second_dies.py SEAT SECONDS
+
+SECONDS after the first death.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+from mpi4py import MPI
+
+import closeranks as cr
+
+WATCHDOG_S = 50
+
+
+def main() -> None:
+    """Step; say at the end how many newcomers every seat has had."""
+    faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    second, after_s = int(sys.argv[1]), float(sys.argv[2])
+    comm = cr.init(on_failure="replace")
+    given, taken, step = np.ones(1000), np.zeros(1000), 0
+    while step < 20:
+        for attempt in comm.attempts():
+            with attempt:
+                step = comm.allreduce(step, MPI.MAX)
+                if step == 10 and comm.epoch == 0:
+                    if comm.seat == second:
+                        threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+                    elif comm.seat == 2:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                comm.Allreduce(given, taken)
+        step += 1
+        assert taken[0] == comm.size
+    came = " ".join(str(comm.incarnation(seat)) for seat in comm.alive)
+    print(f"seat {comm.seat} of {comm.size}: {came}", flush=True)  # noqa: T201 - what the test reads
+    comm.close()
+
+
+main()
