@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo test test-mpich faults churn mpi4py-suite bench lint docs system
+.PHONY: help demo test test-mpich faults churn mpi4py-suite bench limits lint docs system
 
 PYTHON ?= python3
 SYSTEM ?= yes
@@ -37,6 +37,10 @@ mpi4py-suite: $(OPENMPI)/.ready $(MPICH)/.ready ## mpi4py's own tests, every typ
 
 bench: $(OPENMPI)/.ready ## all-reduce on 4 ranks of this machine, ours and the library's
 	@$(OPENMPI)/bin/closeranks run -n 4 -- $(OPENMPI)/bin/closeranks bench allreduce --sizes 8:4M --vs native
+
+limits: ## what two cores of this machine can do, by a program in C without MPI
+	@program=$$(mktemp) && cc -O3 -march=native -o $$program docs/limits/node.c && $$program; \
+	status=$$?; rm -f $$program; exit $$status
 
 lint: $(OPENMPI)/.ready ## style and types
 	@$(OPENMPI)/bin/ruff check
