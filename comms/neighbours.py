@@ -8,7 +8,7 @@ its own.
 
 from __future__ import annotations
 
-import platform
+import socket
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,13 +67,13 @@ def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]
     ndarray, shape (1,), dtype uint64
         Equal for two processes where a file that one makes there is seen by the
         other one: they run on one kernel and see the same folder of the same file
-        system.
+        system.  And under one host name: emulated nodes are to be nodes.
     """
-    kernel = boot_id(Path("/")) or platform.node()
     try:
         seen = root.stat()
         place = f"{seen.st_dev}:{seen.st_ino}"
     except OSError:  # no such folder: nothing is shared but by those who lack it too
         place = ""
+    kernel = f"{boot_id(Path('/'))}:{socket.gethostname()}"
     name = blake2b(f"{kernel}:{place}".encode(), digest_size=8).digest()
     return np.frombuffer(name, np.uint64)

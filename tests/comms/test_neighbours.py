@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import socket
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,7 @@ def test_another_kernel_has_other_memory(tmp_path: Path, monkeypatch: pytest.Mon
     assert memory_here(tmp_path) != here
 
 
-def test_a_kernel_without_a_number_has_the_name_of_its_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neighbours, "boot_id", lambda _: "")
-    monkeypatch.setattr(platform, "node", lambda: "one")
+def test_another_host_has_other_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = memory_here(tmp_path)
-    monkeypatch.setattr(platform, "node", lambda: "other")
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
     assert memory_here(tmp_path) != here
