@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from closeranks.collectives import native
 from closeranks.comms.neighbours import neighbours
 from closeranks.errors import UsageError
 
@@ -132,7 +133,7 @@ class Deriving(MPI.Intracomm):
         key : int
             Orders its ranks; ties keep the order they have here.
         info : MPI.Info
-            Hints.
+            Hints; none are known for MPI.COMM_TYPE_SHARED.
 
         Returns
         -------
@@ -141,7 +142,7 @@ class Deriving(MPI.Intracomm):
         """
         alias = self._alias()
         # Who stays out says so by MPI.UNDEFINED, which is below all types.
-        if alias.allreduce(split_type, MPI.MAX) == MPI.COMM_TYPE_SHARED:
+        if native.agreed_max(alias, [float(split_type)]) == [float(MPI.COMM_TYPE_SHARED)]:
             node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
             return self._derive(node, None, key)
         return self._derive(alias.Split_type(split_type, key, info), None, key)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Facts(NamedTuple):
-    """What a member tells the others, newcomers above all.
+    """What one member tells the others, newcomers above all.
 
     Attributes
     ----------
@@ -236,8 +237,7 @@ class Recovery:
         """Start processes for seats that are vacant, where that can be.
 
         Collective over the members of a world that has just begun, newcomers too:
-        the world of those who are left has to be there, since what starts processes
-        does not survive a death.
+        those who are left go on whether or not anybody comes.
 
         Returns
         -------
@@ -284,11 +284,20 @@ class Recovery:
         """Make what is needed to go on; collective over all who are left."""
         self._reach("rebuild")
         old, family = self._family.world, self._family
-        reports = reported(whole, Report(old.seats[old.rank], facts=self._facts(epoch)))
+        reports = reported(whole, Report(old.seats[old.rank]))
         seats = family.seats if self._on_failure == "replace" else 0
         seated = roster(reports, seats)
         plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
+
+        def told() -> dict[Call, str]:
+            facts = self._facts(epoch) if plain.rank == seated.elder else None
+            facts = plain.bcast(facts, root=seated.elder)
+            assert facts is not None
+            known = self._root.chooser.best_known
+            return {} if seated.joined else _shared(plain, facts.known, known)
+
+        heritage = ulfm.all_or_none(plain, told)
 
         def world_of() -> World:
             if seated.joined:
@@ -303,7 +312,7 @@ class Recovery:
         except Exception:
             world.drop()
             raise
-        return _Next(whole, seated, world, derived, _heritage(reports, seated))
+        return _Next(whole, seated, world, derived, heritage)
 
     def _facts(self, epoch: int) -> Facts:
         world = self._family.world
@@ -350,9 +359,10 @@ class Recovery:
         )
 
 
-def _heritage(reports: list[Report], seated: Roster) -> dict[Call, str]:
-    """Find what was fastest as far as all members know; newcomers know nothing."""
-    if seated.joined:
-        return {}
-    known = [set(said.facts.known.items()) for said in reports if said.seat is not None]
-    return dict(set.intersection(*known))
+def _shared(
+    plain: MPI.Intracomm, elder: Mapping[Call, str], own: Mapping[Call, str]
+) -> dict[Call, str]:
+    """Find what the elder and all other members know alike.  Collective."""
+    alike = np.array([own.get(call) == name for call, name in elder.items()], np.int8)
+    plain.Allreduce(MPI.IN_PLACE, alike, op=MPI.MIN)
+    return {call: name for (call, name), same in zip(elder.items(), alike, strict=True) if same}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -15,7 +16,7 @@ from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked
 
 #: The setting that tells a new process that it joins others: how many seats there are.
-_JOINS: Final = "JOINS"
+_JOINS: Final = usher.VARIABLE.removeprefix(PREFIX)
 #: Tag of the messages by which both sides meet.
 _MEETING: Final = 1
 #: What tells a process who has started it begins with one of these.
@@ -53,20 +54,19 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
         with suppress(MPI.Exception, Revoked):
             whole = _met(everybody, bridge)
     if whole is None and bridge is not None:
-        ulfm.revoke(bridge)  # the new ones end
+        _give_up(bridge)
     return whole
 
 
 def _started(count: int, seats: int) -> MPI.Intracomm | None:
     """Start processes; gives them, after this one.  Local to the rank that leads."""
     info = MPI.Info.Create()
-    info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
-    info.Set("map_by", "slot:OVERSUBSCRIBE")
     try:
-        return _merged(
-            MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info), None, is_new=False
-        )
-    except MPI.Exception as error:
+        info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
+        info.Set("map_by", "slot:OVERSUBSCRIBE")
+        joint = MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info)
+        return _merged(joint, None, is_new=False)
+    except (MPI.Exception, OSError) as error:  # the others wait for the answer
         sys.stderr.write(f"closeranks: no new process in the place of {count} that have died:"
                          f" {error}; the others go on\n")  # fmt: skip
         return None
@@ -82,9 +82,9 @@ def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracom
     link = ulfm.all_or_none(
         everybody,
         lambda: everybody.Create_intercomm(0, bridge or MPI.COMM_SELF, 1, _MEETING),
-        undo=ulfm.revoke,
+        undo=_give_up,
     )
-    whole = ulfm.all_or_none(everybody, lambda: _merged(link, bridge, is_new=False))
+    whole = ulfm.all_or_none(everybody, lambda: _merged(link, bridge, is_new=False), undo=_give_up)
     ulfm.agree(whole, 1)  # the new ones wait for it: now all who are here have it
     return whole
 
@@ -120,7 +120,7 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
         ulfm.agree(whole, 1, unless=waits)
     except (MPI.Exception, Revoked):
         for comm in waits:
-            ulfm.revoke(comm)  # others may wait for this process there
+            _give_up(comm)
         ulfm.leave()
         raise SystemExit(1) from None
     return whole, new.size, usher.joined(ticket)
@@ -138,10 +138,15 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
             bridge.Barrier()
         merged = joint.Merge(high=is_new)
     except MPI.Exception:
-        ulfm.revoke(joint)
+        _give_up(joint)
         raise
     merged.Set_errhandler(MPI.ERRORS_RETURN)
     return merged
+
+
+def _give_up(comm: MPI.Comm) -> None:
+    """Wake who waits on a communicator that was just made, here or by others."""
+    ulfm.revoke(comm, time.monotonic())
 
 
 def _command(seats: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Report(NamedTuple):
@@ -15,15 +15,12 @@ class Report(NamedTuple):
         Its seat; None for a spare.
     cause : str or None
         Why it leaves, if it does.
-    facts : object
-        What it knows that newcomers and others need.
     is_new : bool
         Whether it was started for a vacant seat, and nobody watches it yet.
     """
 
     seat: int | None
     cause: str | None = None
-    facts: Any = None
     is_new: bool = False
 
 
@@ -39,7 +36,7 @@ class Roster(NamedTuple):
     joined : tuple of int
         Seats of newcomers.
     elder : int
-        Rank, among all who are left, of the first who was a member before.
+        Rank, among the members, of the first who was one before.
     """
 
     seats: tuple[int, ...]
@@ -66,11 +63,10 @@ def roster(reports: Sequence[Report], seats: int) -> Roster:
         With all members, and as many spares as there are vacant seats.
     """
     seat_of = {rank: said.seat for rank, said in enumerate(reports) if said.seat is not None}
-    elder = min(seat_of)
+    elder = seat_of[min(seat_of)]
     vacant = sorted(set(range(seats)) - set(seat_of.values()))
     spares = [rank for rank, said in enumerate(reports) if said.seat is None]
     newcomers = dict(zip(spares, vacant, strict=False))
     seat_of |= newcomers
-    return Roster(
-        tuple(sorted(seat_of.values())), seat_of, tuple(sorted(newcomers.values())), elder
-    )
+    taken = tuple(sorted(seat_of.values()))
+    return Roster(taken, seat_of, tuple(sorted(newcomers.values())), taken.index(elder))

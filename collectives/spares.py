@@ -163,7 +163,7 @@ class Crew:
         plain = split(whole, reports, seated)
         if plain is None:
             return Seat(whole, seated=seated)
-        facts = reports[seated.elder].facts
+        facts = ulfm.all_or_none(plain, lambda: plain.bcast(None, root=seated.elder))
 
         def world_of() -> World:
             topology = placed(plain, facts.links)

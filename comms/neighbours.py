@@ -33,7 +33,6 @@ def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI
         The ranks.
     key : int
         Orders the ranks of a node; ties keep the order they have in ``comm``.
-
     enters : bool
         Whether this rank wants to be in it.
 
@@ -68,11 +67,12 @@ def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]
         Equal for two processes where a file that one makes there is seen by the
         other one: they run on one kernel and see the same folder of the same file
         system.  And under one host name: emulated nodes are to be nodes.
+        Where there is no such folder all see the same nothing.
     """
     try:
         seen = root.stat()
         place = f"{seen.st_dev}:{seen.st_ino}"
-    except OSError:  # no such folder: nothing is shared but by those who lack it too
+    except OSError:  # no such folder: an error that `share` explains to all of the kernel
         place = ""
     kernel = f"{boot_id(Path('/'))}:{socket.gethostname()}"
     name = blake2b(f"{kernel}:{place}".encode(), digest_size=8).digest()

@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
-#: Added to this variable, after a colon: what the new process closes when it has joined.
-_VARIABLE = "CLOSERANKS_JOINS"
+#: To this variable is added, after a colon: where the new process says that it has joined.
+VARIABLE = "CLOSERANKS_JOINS"
 
 
 def command(words: Sequence[str]) -> list[str]:
@@ -34,7 +36,7 @@ def command(words: Sequence[str]) -> list[str]:
     list of str
         What makes sure of its end, and then becomes it.
     """
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *words]
+    return [sys.executable, "-I", "-S", __file__, f"{os.getpid()}@{_numbering()}", *words]
 
 
 def joined(ticket: str) -> int:
@@ -53,13 +55,29 @@ def joined(ticket: str) -> int:
         What the starter has written there.
     """
     said, _, pipe = ticket.partition(":")
-    if pipe:
-        os.close(int(pipe))
+    with suppress(OSError):  # somebody has closed it
+        if pipe and stat.S_ISFIFO(os.fstat(int(pipe)).st_mode):
+            os.write(int(pipe), b"j")  # not its end: who was forked may have it too
+            os.close(int(pipe))
     return int(said)
 
 
-def _become(starter: int, words: list[str]) -> None:
-    """Be watched, and run the command."""
+def _numbering() -> str:
+    """Name where process numbers mean what they mean here."""
+    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - imports cost time
+
+
+def _become(starter: str, words: list[str]) -> None:
+    """Be watched if the system can (Linux 5.3), and run the command."""
+    with suppress(OSError, AttributeError):
+        number, _, numbering = starter.partition("@")
+        if numbering == _numbering():
+            _be_watched(int(number))
+    os.execvp(words[0], words)
+
+
+def _be_watched(starter: int) -> None:
+    """Let a process wait for the end of the starter, no child of this one."""
     watched = os.pidfd_open(os.getpid())
     try:
         starts = os.pidfd_open(starter)
@@ -67,15 +85,14 @@ def _become(starter: int, words: list[str]) -> None:
         os.kill(os.getpid(), signal.SIGKILL)  # a death, which the launcher lets pass
         return
     ends, joins = os.pipe()
-    os.set_inheritable(joins, True)
-    os.environ[_VARIABLE] += f":{joins}"
     between = os.fork()
-    if not between:  # forks and ends: what watches is no child of the new process
+    if not between:
         if not os.fork():
             _watch(watched, starts, ends)
         os._exit(0)
     os.waitpid(between, 0)
-    os.execvp(words[0], words)
+    os.set_inheritable(joins, True)
+    os.environ[VARIABLE] += f":{joins}"
 
 
 def _watch(watched: int, starts: int, ends: int) -> None:
@@ -84,13 +101,17 @@ def _watch(watched: int, starts: int, ends: int) -> None:
     os.dup2(watched, 0)
     os.dup2(starts, 1)
     os.dup2(ends, 2)
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the launcher reads pipes to their ends
+    # The launcher reads pipes to their ends.
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - imports cost time
+        with suppress(OSError):
+            if int(name) > 2:
+                os.close(int(name))
     first = select.poll()
     first.register(1, select.POLLIN)
-    first.register(2, select.POLLHUP)
+    first.register(2, select.POLLIN)  # its end too
     if 2 not in dict(first.poll()):
         signal.pidfd_send_signal(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    _become(int(sys.argv[1]), sys.argv[2:])
+    _become(sys.argv[1], sys.argv[2:])

@@ -16,7 +16,10 @@ NEW = """
 import os, sys, time
 from closeranks.comms import usher
 ticket = os.environ["CLOSERANKS_JOINS"]
-if sys.argv[1] == "joins":
+if "forks" in sys.argv and not os.fork():
+    time.sleep(5)
+    os._exit(0)
+if "joins" in sys.argv:
     assert usher.joined(ticket) == 4
 print("here", flush=True)
 print(sys.stdin.readline() == "go on\\n", flush=True)
@@ -35,7 +38,7 @@ def starter() -> Iterator[subprocess.Popen[bytes]]:
 def started(starter: int, *words: str) -> subprocess.Popen[str]:
     """Run the new process; it has got as far as it says."""
     command = usher.command([sys.executable, "-c", NEW, *words])
-    command[4] = str(starter)
+    command[4] = f"{starter}@{command[4].partition('@')[2]}"
     environment = {**os.environ, "CLOSERANKS_JOINS": "4"}
     pipe = subprocess.PIPE
     return subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe)
@@ -47,7 +50,9 @@ def heard(process: subprocess.Popen[str]) -> str:
 
 
 def test_the_starter_is_this_process() -> None:
-    assert usher.command(["a", "b"])[4:] == [str(os.getpid()), "a", "b"]
+    starter, *words = usher.command(["a", "b"])[4:]
+    assert starter.partition("@")[0] == str(os.getpid())
+    assert words == ["a", "b"]
 
 
 def test_it_ends_with_its_starter(starter: subprocess.Popen[bytes]) -> None:
@@ -58,8 +63,9 @@ def test_it_ends_with_its_starter(starter: subprocess.Popen[bytes]) -> None:
         assert heard(new) == "", "nobody else holds its output"
 
 
-def test_not_once_it_has_joined(starter: subprocess.Popen[bytes]) -> None:
-    with started(starter.pid, "joins") as new:
+@pytest.mark.parametrize("more", [[], ["forks"]], ids=["alone", "forked"])
+def test_not_once_it_has_joined(starter: subprocess.Popen[bytes], more: list[str]) -> None:
+    with started(starter.pid, "joins", *more) as new:
         assert heard(new) == "here\n"
         starter.kill()
         starter.wait()
@@ -74,6 +80,22 @@ def test_nobody_starts_for_a_dead_one(starter: subprocess.Popen[bytes]) -> None:
     starter.wait()
     with started(starter.pid, "joins") as new:
         assert new.wait(LIMIT_S) == -signal.SIGKILL
+
+
+def test_a_stranger_of_another_numbering_is_no_starter() -> None:
+    command = usher.command([sys.executable, "-c", "print('runs')"])
+    command[4] = "1@pid:[1]"
+    environment = {**os.environ, "CLOSERANKS_JOINS": "4"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, check=True, timeout=LIMIT_S
+    )
+    assert done.stdout == b"runs\n"
+
+
+def test_what_is_no_pipe_any_more_is_left_alone() -> None:
+    with open(os.devnull, "wb") as other:  # noqa: PTH123 - a number is needed
+        assert usher.joined(f"4:{other.fileno()}") == 4
+        other.write(b"still open")
 
 
 def test_without_an_usher_there_is_only_the_word() -> None:
