@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from closeranks.comms.vector import Vector
 
 #: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.
-AGREED, AGAIN, ABORT = 0b11, 0b10, 0b00
+AGREED, AGAIN, ABORT = 0b011, 0b010, 0b000
+#: What it says that meets the end of the first one before it has begun it.
+UNBEGUN = 0b110
 
 
 class Attempt:
@@ -34,7 +36,7 @@ class Attempt:
     recovery : Recovery
         Of the communicator.
     number : int
-        1 for the first.
+        1 for the first; the same on all members, newcomers too.
     lost : tuple of int
         What the attempt before has cost.
     restores : bool
@@ -199,14 +201,32 @@ def attempts(
     Attempt
         To be entered at once.
     """
-    number, lost = 1, recovery.catch_up()
+    lost = recovery.catch_up()
+    try:
+        yield from _repeated(recovery, lost, limit, min_ranks, restores=restores)
+    finally:
+        recovery.finish()
+
+
+def _repeated(
+    recovery: Recovery,
+    lost: tuple[int, ...],
+    limit: int | None,
+    min_ranks: int,
+    *,
+    restores: bool,
+) -> Iterator[Attempt]:
+    """Give attempts until one is agreed, or there are no more."""
+    error: Exception | None = None
     while True:
+        if limit is not None and recovery.number > limit:
+            raise error or PeerLost("attempts", (), seats=lost)
         if recovery.size < min_ranks:
             raise PeerLost(
                 "attempts", (), seats=lost, cause=f"{recovery.size} are left",
                 remedy=f"min_ranks={min_ranks} are wanted: relaunch",
             )  # fmt: skip
-        attempt = Attempt(recovery, number, lost, restores=restores)
+        attempt = Attempt(recovery, recovery.number, lost, restores=restores)
         try:
             yield attempt
         except GeneratorExit:
@@ -218,6 +238,4 @@ def attempts(
                              "for attempt in comm.attempts(): with attempt: ...")  # fmt: skip
         if attempt.agreed:
             return
-        if limit is not None and number >= limit:
-            raise attempt.error or PeerLost("attempts", (), seats=attempt.lost_now)
-        number, lost = number + 1, attempt.lost_now
+        error, lost = attempt.error, attempt.lost_now

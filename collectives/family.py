@@ -65,6 +65,8 @@ class Family:
         How many members the first world had.
     synchronized : bool
         Whether it has the state of the others; newcomers do not at first.
+    failed : int
+        How many attempts have failed in the loop that is under way.
     left : bool
         Whether an attempt has failed and was not repeated.
     recovery : Recovery
@@ -84,6 +86,7 @@ class Family:
         "crew",
         "deterministic",
         "devices",
+        "failed",
         "faults",
         "joined",
         "left",
@@ -122,7 +125,7 @@ class Family:
         self.attempt: Attempt | None = None
         self.crew: Crew | None = None
         self.joined = self.left = False
-        self.born, self.synchronized = 0, True
+        self.born, self.synchronized, self.failed = 0, True, 0
         self.newcomers: dict[int, int] = {}
         self.faults = faults
         self._plain = timeout_s is None and not deterministic and not check and faults is None

@@ -210,7 +210,7 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     family.world, family.joined = world, True
     family.seats = crew.seats
     family.seat_newcomers(facts.newcomers, seat.seated.joined)
-    family.born, family.synchronized = world.epoch, False
+    family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
     if options.timeout_s is not None:
         world.attendance.open()
     chooser = Chooser(world.topology, **facts.chooser)

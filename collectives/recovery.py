@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
+from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, reported, split
@@ -43,6 +43,8 @@ class Facts(NamedTuple):
         Options that newcomers cannot find out alone.
     newcomers : dict of int to int
         See `Family`.
+    failed : int
+        See `Family`.
     """
 
     epoch: int
@@ -51,6 +53,7 @@ class Facts(NamedTuple):
     chooser: Mapping[str, Any]
     family: Mapping[str, Any]
     newcomers: dict[int, int]
+    failed: int
 
 
 class _Next(NamedTuple):
@@ -108,6 +111,11 @@ class Recovery:
         """How many members there are."""
         return self._family.world.size
 
+    @property
+    def number(self) -> int:
+        """Which attempt comes next; the same on all members."""
+        return self._family.failed + 1
+
     def begin(self, attempt: Attempt) -> None:
         """Let an attempt begin.  Local."""
         self._check_alone()
@@ -148,8 +156,8 @@ class Recovery:
         Returns
         -------
         int
-            `AGREED`, `AGAIN` or `ABORT`, the same on all members; where the library
-            cannot tell them, the own vote.
+            `AGREED`, `AGAIN`, `ABORT` or `UNBEGUN`, the same on all members; where the
+            library cannot tell them, the own vote.
         """
         world = self._family.world
         if vote != AGREED and not ulfm.is_on():
@@ -179,7 +187,7 @@ class Recovery:
         if not ulfm.is_on():
             return int(plain.allreduce(vote, MPI.BAND))
         agreed, died = ulfm.agree(plain, vote)
-        return agreed & AGAIN if died else agreed
+        return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
@@ -203,7 +211,7 @@ class Recovery:
         rank = self._family.world.seats.index(seat)
         return PeerLost("attempts", [rank], seats=[seat], cause=text, remedy="see what it met")
 
-    def recover(self, error: Exception | None) -> tuple[int, ...]:
+    def recover(self, error: Exception | None, *, begun: bool = True) -> tuple[int, ...]:
         """Go on with the members that are left.
 
         Collective over them, after a vote for `AGAIN`.
@@ -212,6 +220,8 @@ class Recovery:
         ----------
         error : Exception or None
             What has ended the attempt here, for ``on_failure="raise"``.
+        begun : bool
+            Whether any member had begun it.
 
         Returns
         -------
@@ -225,6 +235,7 @@ class Recovery:
         """
         if self._on_failure == "raise":
             raise error or self._family.world.verdict("attempts")
+        self._family.failed += begun
         before = self._family.world.seats
         with self._last_resort():
             self._reach("shrink")
@@ -262,7 +273,8 @@ class Recovery:
     def catch_up(self) -> tuple[int, ...]:
         """Recover from what was met before the loop; gives the seats that it cost.
 
-        Collective where anybody has met something.
+        Collective where anybody has met something; others may have begun without
+        this rank, which then has missed the first attempt.
         """
         self._check_alone()
         self._family.left = False
@@ -271,14 +283,19 @@ class Recovery:
         world = self._family.world
         if not world.revoked:
             return ()
-        if self.vote(AGAIN, None) == ABORT:
+        agreed = self.vote(UNBEGUN, None)
+        if agreed == ABORT:
             raise self.aborted()
-        return self.recover(None)
+        return self.recover(None, begun=agreed != UNBEGUN)
 
     def leave(self, attempt: Attempt) -> None:
         """Refuse calls after an attempt that has failed and is not repeated.  Local."""
         if attempt is self._last:
             self._family.left = True
+
+    def finish(self) -> None:
+        """Let the loop be over.  Local."""
+        self._family.failed = 0
 
     def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
         """Make what is needed to go on; collective over all who are left."""
@@ -324,6 +341,7 @@ class Recovery:
             chooser.numbers,
             self._family.abilities,
             self._family.newcomers,
+            self._family.failed,
         )
 
     def _take(self, made: _Next) -> None:

@@ -11,6 +11,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -140,6 +141,23 @@ def before_the_loop(comm: cr.Communicator) -> object:
     return found, attempt.lost, attempt.number
 
 
+def a_late_start(comm: cr.Communicator) -> object:
+    """Who has not begun when the first attempt fails has missed it."""
+    met: list[tuple[object, ...]] = []
+    for limit in (None, 1):
+        if comm.seat == 3:
+            time.sleep(1)  # both others have given up before
+        try:
+            for attempt in comm.attempts(limit):
+                with attempt:
+                    if attempt.number == 1:
+                        die(comm, 1 if limit else 2)
+                    met.append((total(comm), attempt.number, attempt.lost))
+        except cr.PeerLost as error:
+            met.append((error.operation, error.seats))
+    return met
+
+
 def messages(comm: cr.Communicator) -> object:
     """Errors of plain messages are a reason to repeat too."""
     found = np.zeros(1)
@@ -176,7 +194,7 @@ def children(comm: cr.Communicator) -> object:
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_limit, too_few, nested, unfinished,
-                 before_the_loop, messages, children)
+                 before_the_loop, a_late_start, messages, children)
 }  # fmt: skip
 
 

@@ -86,7 +86,9 @@ def main() -> None:
         for attempt in comm.attempts():
             with attempt:
                 if replaces:
-                    step = comm.allreduce(step, MPI.MAX)
+                    said = comm.allgather((step, attempt.number))
+                    step = max(said)[0]
+                    assert {number for _, number in said} == {attempt.number}, said
                 work.begin()
                 die(step, "before")
                 work.do()

@@ -99,6 +99,12 @@ def test_what_was_met_before_the_loop_is_recovered_from(launch: Launch) -> None:
     assert set(leave(launch, "before_the_loop").values()) == {"(3, (3,), 1)"}
 
 
+def test_who_comes_late_counts_as_the_others_do(launch: Launch) -> None:
+    said = leave(launch, "a_late_start")
+    assert said == {0: said[0], 3: said[0].replace("allreduce", "attempts")}
+    assert said[0] == "[(3, 2, (2,)), ('allreduce', (1,))]"
+
+
 def test_plain_messages_that_fail_are_repeated(launch: Launch) -> None:
     assert leave(launch, "messages") == dict.fromkeys((0, 1, 3), "3")
 
