@@ -27,7 +27,7 @@ from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
-from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
+from closeranks.comms import ballot, cuda_aware, device_interface, finalization, ulfm, warden
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.mates import mates
@@ -118,6 +118,7 @@ def init(
     starts = _recruits(recruits, on_failure, given)
     if ulfm.is_on():
         _guard(given, timeout_s)
+        finalization.limit(recovery_timeout_s)
     with _arrival(recovery_timeout_s):
         plain, crew = _staffed(given, _spares(spares, on_failure), starts)
         if crew is not None and crew.is_spare:

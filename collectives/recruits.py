@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -51,8 +50,11 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
     whole: MPI.Intracomm | None = None
     came, died = ulfm.agree(everybody, int(not leads or bridge is not None))
     if came and not died:
-        with suppress(MPI.Exception, Revoked):
+        try:
             whole = _met(everybody, bridge)
+        except (MPI.Exception, Revoked) as error:
+            if leads:
+                _say(f"new processes for {count} that have died did not join: {error}")
     if whole is None and bridge is not None:
         _give_up(bridge)
     return whole
@@ -67,8 +69,7 @@ def _started(count: int, seats: int) -> MPI.Intracomm | None:
         joint = MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info)
         return _merged(joint, None, is_new=False)
     except (MPI.Exception, OSError) as error:  # the others wait for the answer
-        sys.stderr.write(f"closeranks: no new process in the place of {count} that have died:"
-                         f" {error}; the others go on\n")  # fmt: skip
+        _say(f"no new process in the place of {count} that have died: {error}")
         return None
     finally:
         info.Free()
@@ -147,6 +148,11 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
 def _give_up(comm: MPI.Comm) -> None:
     """Wake who waits on a communicator that was just made, here or by others."""
     ulfm.revoke(comm, time.monotonic())
+
+
+def _say(what: str) -> None:
+    """Tell the user why seats stay vacant."""
+    sys.stderr.write(f"closeranks: {what}; the others go on\n")
 
 
 def _command(seats: int) -> list[str]:

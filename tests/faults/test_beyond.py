@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -40,6 +41,14 @@ def test_who_ends_as_it_should_is_not_missed(launch: Launch) -> None:
     done = launch([*COMMAND, sys.executable, str(PROGRAM), "early"])
     assert "nobody is missed" in done.stdout, done.stdout
     assert done.returncode == 0
+
+
+def test_who_never_comes_back_from_mpi_finalize_is_ended(launch: Launch) -> None:
+    begun = time.monotonic()
+    done = launch([*COMMAND, sys.executable, str(PROGRAM), "stuck"])
+    assert "4 ranks, epoch 0" in done.stdout, done.stdout
+    assert done.returncode == 0
+    assert 3 < time.monotonic() - begun < 25
 
 
 def test_a_program_without_a_launcher_has_nobody_to_watch(
