@@ -30,7 +30,7 @@ from closeranks.collectives.world import World
 from closeranks.comms import ballot, cuda_aware, device_interface, finalization, ulfm, warden
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort
-from closeranks.comms.mates import mates
+from closeranks.comms.mates import mates, pid_namespace
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.settings import refuse_unknown, setting, switch
@@ -282,8 +282,9 @@ def _guard(everybody: MPI.Intracomm, timeout_s: float | None) -> None:
     """Watch over the processes of this node: who ends, who stands still.  Collective."""
     node = neighbours(everybody)
     mates().keep(node)
-    pids = node.gather(os.getpid())
-    if pids is not None:
+    places = node.allgather((pid_namespace(), os.getpid()))
+    pids = [pid for numbering, pid in places if numbering == pid_namespace()]
+    if pids[0] == os.getpid():
         warden.start(pids, _silence_s(timeout_s))
     node.Free()
 

@@ -122,7 +122,7 @@ def _tell(words: str) -> bool:
                 problem = error
     except ValueError as error:
         problem = error
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, AttributeError):  # who knows what a program has put there
         sys.stderr.write(f"closeranks: the launcher has not heard {words!r} ({problem})\n")
         sys.stderr.flush()
     return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import sys
 import threading
 from types import TracebackType
 from typing import Final
@@ -13,6 +12,8 @@ from closeranks.comms import ballot
 
 #: EX_TEMPFAIL of sysexits.h: it may go well when tried again.
 TRY_AGAIN: Final = 75
+#: The file that errors go to.
+_ERRORS: Final = 2
 
 
 class LastResort:
@@ -48,8 +49,9 @@ class LastResort:
     def _watch(self) -> None:
         if self._over.wait(self._limit_s):
             return
-        sys.stderr.write(self._report + "\n")
-        sys.stderr.flush()
-        faulthandler.dump_traceback(file=sys.stderr)
-        ballot.end(TRY_AGAIN)
-        os._exit(TRY_AGAIN)
+        try:
+            os.write(_ERRORS, f"{self._report}\n".encode())  # whatever became of sys.stderr
+            faulthandler.dump_traceback(_ERRORS)
+            ballot.end(TRY_AGAIN)
+        finally:
+            os._exit(TRY_AGAIN)

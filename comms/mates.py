@@ -15,8 +15,11 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import signal
 import threading
 import warnings
+from contextlib import suppress
+from ctypes import CDLL, get_errno
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Stands for the handle of a process that has ended.
 _ENDED: Final = -1
+#: Number of the system call, the same on all processors.
+_PIDFD_OPEN: Final = 434
 
 
 class _Said(NamedTuple):
@@ -40,13 +45,15 @@ class _Said(NamedTuple):
 
     namespace: str
     pid: int
+    leads: bool
     name: pmix.Name
 
 
 class _Mate(NamedTuple):
-    """A process of this node; where it writes that it ends as it should."""
+    """A process of this node, its group if it leads one, and where it says goodbye."""
 
     name: pmix.Name
+    group: int | None
     goodbyes: NDArray[np.uint8]
     place: int
 
@@ -79,13 +86,14 @@ class Mates:
         """
         if node.size == 1:  # nobody to watch; no launcher has named it, perhaps
             return
-        said = node.allgather(_Said(_pid_namespace(), os.getpid(), pmix.own_name()))
+        pid, group = os.getpid(), os.getpgrp()
+        said = node.allgather(_Said(pid_namespace(), pid, pid == group, pmix.own_name()))
         goodbyes = share(node, node.size).array
         self._own.append((goodbyes, node.rank))
         try:
             with self._lock:
                 for place, mate in enumerate(said):
-                    if mate.namespace == said[node.rank].namespace and mate.pid != os.getpid():
+                    if mate.namespace == said[node.rank].namespace and mate.pid != pid:
                         self._watch(mate, goodbyes, place)
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
@@ -99,11 +107,12 @@ class Mates:
     def _watch(self, mate: _Said, goodbyes: NDArray[np.uint8], place: int) -> None:
         handle = self._handles.get(mate.name)
         if handle is None:
-            handle = self._handles[mate.name] = os.pidfd_open(mate.pid)
+            handle = self._handles[mate.name] = _opened(mate.pid)
             self._ends.register(handle, select.EPOLLIN)
         elif handle not in self._watched:
             return  # it has ended since it spoke
-        self._watched[handle] = _Mate(mate.name, goodbyes, place)
+        group = mate.pid if mate.leads else None
+        self._watched[handle] = _Mate(mate.name, group, goodbyes, place)
 
     def _look(self) -> None:
         """Sleep until somebody ends, and tell; for ever."""
@@ -116,6 +125,13 @@ class Mates:
                     os.close(handle)
                     if not (self._over or mate.goodbyes[mate.place]):
                         pmix.announce(mate.name, widely=self._is_first())
+                        self._end_children(mate)
+
+    def _end_children(self, dead: _Mate) -> None:
+        """End what a dead process has started, and holds the launcher's pipes."""
+        if dead.group is not None and self._is_first():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(dead.group, signal.SIGKILL)
 
     def _is_first(self) -> bool:
         """Whether this process speaks for its node to the others."""
@@ -136,8 +152,32 @@ class Mates:
                 goodbyes[place] = 1
 
 
-def _pid_namespace() -> str:
-    """Name where process numbers mean what they mean here."""
+def _opened(pid: int) -> int:
+    """Give a handle of a process; Pythons built on old systems have no name for it."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    handle: int = _library().syscall(_PIDFD_OPEN, pid, 0)
+    if handle < 0:
+        raise OSError(get_errno(), os.strerror(get_errno()))
+    return handle
+
+
+@cache
+def _library() -> CDLL:
+    """Give the C library."""
+    return CDLL(None, use_errno=True)
+
+
+def pid_namespace() -> str:
+    """Name where process numbers mean what they mean here.
+
+    Local.
+
+    Returns
+    -------
+    str
+        Equal for two processes of a machine if numbers mean the same to both.
+    """
     return str(Path("/proc/self/ns/pid").readlink())
 
 

@@ -304,7 +304,7 @@ def abort(status: int) -> None:
     _flush()
     if is_on() and ballot.abort(status):
         time.sleep(_ABORTED_S)  # else the others would hear of a death, and go on
-        os.kill(os.getpid(), signal.SIGKILL)
+        _die()
 
 
 def leaves() -> bool:
@@ -323,13 +323,19 @@ def _end() -> None:
         return
     _flush()
     ballot.end(_Exit.status)
-    os.kill(os.getpid(), signal.SIGKILL)
+    _die()
+
+
+def _die() -> None:
+    """Kill this process and what it has started, which may hold the launcher's pipes."""
+    everybody = os.getpgrp() == os.getpid()  # launchers give each rank a group of its own
+    (os.killpg if everybody else os.kill)(os.getpid(), signal.SIGKILL)
 
 
 def _flush() -> None:
     """Let out what was printed; nobody may be there to read it."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
+        with suppress(Exception):  # whatever a program has put there: who leaves must end
             stream.flush()
 
 

@@ -5,7 +5,8 @@ dead: the library waits for it for ever, in a collective and in the recovery
 from it.  So it is made dead; that is noticed.  Only the kernel's word counts
 that it is stopped: a rank that computes, however long, is left alone, and so
 is one that is traced by a debugger, or whose launcher is stopped as well,
-which is how a user suspends a job.
+which is how a user suspends a job: its parent is, or ``closeranks run`` does
+not answer.
 
 This file is also the program, and needs nothing but Python; see `start`.
 """
@@ -15,13 +16,18 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Looks in which a rank has to be stopped before it is ended.
 LOOKS: Final = 5
+#: How long ``closeranks run`` may take to answer, in seconds.
+_PATIENCE_S: Final = 1.0
 
 
 class Ward:
@@ -45,7 +51,8 @@ class Ward:
         Parameters
         ----------
         state, parent : str
-            State of its process and of its parent's, as in ``/proc/PID/stat``.
+            State of its process and of its parent's, as in ``/proc/PID/stat``; the
+            launcher counts as a parent.
 
         Returns
         -------
@@ -56,32 +63,45 @@ class Ward:
         return self._stopped == self._looks
 
 
-def start(pids: Sequence[int], silence_s: float) -> int:
-    """Start a warden.
+class _Look(NamedTuple):
+    """A process as ``/proc/PID/stat`` shows it."""
 
-    Local; it ends when the last of the processes has.  It has a process group of
-    its own, so that what a terminal sends to the ranks spares it, but no session:
-    Linux schedules sessions against each other, and 6.18 lets one wait for seconds
+    state: str
+    parent: int
+    started: int
+
+
+#: Processes of this node that have a warden, and after how long it ends who is stopped.
+_watched: Final[dict[int, float]] = {}
+
+
+def start(pids: Iterable[int], silence_s: float) -> None:
+    """Start a warden, unless all of them have one that is as quick.
+
+    Local; it ends when the last of the processes has.  It is nobody's child, so
+    that no program waits for it, and has a process group of its own, so that what
+    a terminal sends to the ranks spares it.  But it has no session: Linux
+    schedules sessions against each other, and 6.18 lets one wait for seconds
     behind another whose processes yield all the time, as MPI ranks do.
 
     Parameters
     ----------
-    pids : sequence of int
-        Ranks of this node.
+    pids : iterable of int
+        Ranks of this node, in the numbers that this process knows.
     silence_s : float
         How long a rank may be stopped, in seconds.
-
-    Returns
-    -------
-    int
-        Its process.
     """
-    words = [sys.executable, "-I", "-S", __file__, str(silence_s), *map(str, pids)]
+    new = [pid for pid in pids if _watched.get(pid, float("inf")) > silence_s]
+    if not new:
+        return
+    _watched.update(dict.fromkeys(new, silence_s))
+    words = [sys.executable, "-I", "-S", __file__, str(silence_s), *map(str, new)]
     quiet = [(os.POSIX_SPAWN_OPEN, handle, os.devnull, os.O_RDWR, 0) for handle in range(3)]
-    return os.posix_spawn(words[0], words, os.environ, file_actions=quiet, setpgroup=0)
+    between = os.posix_spawn(words[0], words, os.environ, file_actions=quiet, setpgroup=0)
+    os.waitpid(between, 0)
 
 
-def watch(pids: Sequence[int], silence_s: float) -> None:
+def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os.environ) -> None:
     """Watch processes until the last one has ended.
 
     Parameters
@@ -90,39 +110,64 @@ def watch(pids: Sequence[int], silence_s: float) -> None:
         Which; those that are gone already are left out.
     silence_s : float
         How long one may be stopped, in seconds.
+    environ : mapping of str to str, optional
+        Says where ``closeranks run`` answers.
     """
-    wards = {handle: (pid, Ward()) for pid in pids if (handle := _opened(pid)) is not None}
-    ended = select.poll()
-    for handle in wards:
-        ended.register(handle, select.POLLIN)
+    wards = {pid: (look.started, Ward()) for pid in pids if (look := _look(pid)) is not None}
     while wards:
-        gone = ended.poll(1e3 * silence_s / LOOKS)
-        for handle, _ in gone:
-            ended.unregister(handle)
-            os.close(handle)
-            del wards[handle]
-        for handle, (pid, ward) in () if gone else wards.items():
-            state, parent = _state(pid)
-            if ward.is_over(state, _state(parent)[0] if state == "T" else ""):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        time.sleep(silence_s / LOOKS)
+        looks = {pid: look for pid in wards if (look := _look(pid)) is not None}
+        sleeps = any(look.state == "T" for look in looks.values()) and launcher_sleeps(environ)
+        for pid, (started, ward) in list(wards.items()):
+            look = looks.get(pid)
+            if look is None or look.started != started:  # a number may be given again
+                del wards[pid]
+            elif ward.is_over(look.state, "T" if sleeps else _parent_state(look)):
+                os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
 
 
-def _opened(pid: int) -> int | None:
-    """Give a handle of a process, which no other one can take over."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+def launcher_sleeps(environ: Mapping[str, str]) -> bool:
+    """Tell whether ``closeranks run`` listens, but does not answer.
+
+    It takes calls even then: the system does that for it.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        With ``CLOSERANKS_VOTES``, see `closeranks.comms.ballot`.
+
+    Returns
+    -------
+    bool
+        False where nobody listens, too.
+    """
+    addresses, _, rest = environ.get("CLOSERANKS_VOTES", "").partition(":")
+    port, _, token = rest.partition(":")
+    for address in filter(None, addresses.split(",")):
+        with (
+            suppress(OSError, ValueError),
+            socket.create_connection((address, int(port)), timeout=_PATIENCE_S) as launcher,
+        ):
+            launcher.sendall(f"{token} here\n".encode())
+            return not select.select([launcher], [], [], _PATIENCE_S)[0]
+    return False
 
 
-def _state(pid: int) -> tuple[str, int]:
-    """Give state and parent of a process; no state if it is gone."""
+def _look(pid: int) -> _Look | None:
+    """Look at a process; None if it is gone."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
-        return "", 0
-    return words[0], int(words[1])
+        return None
+    return None if words[0] in "ZX" else _Look(words[0], int(words[1]), int(words[19]))
+
+
+def _parent_state(look: _Look) -> str:
+    """Give the state of the parent of a process that is stopped."""
+    parent = _look(look.parent) if look.state == "T" else None
+    return parent.state if parent else ""
 
 
 if __name__ == "__main__":
-    watch([int(word) for word in sys.argv[2:]], float(sys.argv[1]))
+    if not os.fork():
+        watch([int(word) for word in sys.argv[2:]], float(sys.argv[1]))

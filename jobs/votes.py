@@ -40,7 +40,8 @@ class Votes:
         Parameters
         ----------
         words : sequence of str
-            ``begun``, ``ended EPOCH STATUS`` or ``abort STATUS``.
+            ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS`` or
+            ``abort STATUS``.
 
         Returns
         -------
@@ -53,6 +54,8 @@ class Votes:
             If it is none of them.
         """
         match list(words):
+            case ["here"]:
+                return self
             case ["begun"]:
                 return replace(self, begun=True)
             case ["ended", epoch, status] if int(status) == TRY_AGAIN and int(epoch) >= 0:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
 
 from closeranks.comms import warden
+from closeranks.jobs.poll import open_poll
 
 SILENCE_S = 0.2
 
@@ -28,17 +31,26 @@ def sleepers() -> Iterator[list[subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def _left(watcher: int) -> int:
-    """Wait until a warden has left; gives its status."""
-    assert warden.__file__ in psutil.Process(watcher).cmdline()
-    return os.waitpid(watcher, 0)[1]
+def _wardens(pid: int) -> list[psutil.Process]:
+    """Who watches a process."""
+    words = [(one, one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"])]
+    return [one for one, line in words if warden.__file__ in line and str(pid) in line]
+
+
+def _left(watchers: list[psutil.Process]) -> None:
+    """Wait until wardens have left."""
+    _, alive = psutil.wait_procs(watchers, timeout=5)
+    assert not alive
 
 
 def test_who_is_stopped_is_ended_and_the_warden_leaves_with_the_last(
     sleepers: list[subprocess.Popen[bytes]],
 ) -> None:
     first, second = sleepers
-    watcher = warden.start([first.pid, second.pid], SILENCE_S)
+    warden.start([first.pid, second.pid], SILENCE_S)
+    watcher = _wardens(first.pid)
+    assert len(watcher) == 1
+    assert watcher[0].ppid() != os.getpid(), "nobody waits for it"
     os.kill(first.pid, signal.SIGSTOP)
     stopped = time.monotonic()
     assert first.wait(5) == -signal.SIGKILL
@@ -46,12 +58,13 @@ def test_who_is_stopped_is_ended_and_the_warden_leaves_with_the_last(
     assert second.poll() is None
     second.kill()
     second.wait()
-    assert _left(watcher) == 0
+    _left(watcher)
 
 
 def test_who_goes_on_in_time_lives(sleepers: list[subprocess.Popen[bytes]]) -> None:
     first, second = sleepers
-    watcher = warden.start([first.pid], 1.0)
+    warden.start([first.pid], 1.0)
+    watcher = _wardens(first.pid)
     os.kill(first.pid, signal.SIGSTOP)
     time.sleep(0.3)
     os.kill(first.pid, signal.SIGCONT)
@@ -59,8 +72,48 @@ def test_who_goes_on_in_time_lives(sleepers: list[subprocess.Popen[bytes]]) -> N
     assert first.poll() is None
     first.kill()
     first.wait()
-    assert _left(watcher) == 0
+    _left(watcher)
     assert second.poll() is None
+
+
+def test_one_warden_is_enough(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    first, second = (one.pid for one in sleepers)
+    for pids, silence_s in (([first], 1.0), ([first], 2.0), ([first, second], 1.0)):
+        warden.start(pids, silence_s)
+    assert [len(_wardens(pid)) for pid in (first, second)] == [1, 1]
+    warden.start([first, second], 0.5)
+    assert [len(_wardens(pid)) for pid in (first, second)] == [2, 2], "it is quicker"
+    for one in sleepers:
+        one.kill()
+        one.wait()
+    _left([*_wardens(first), *_wardens(second)])
+
+
+def test_who_stops_while_the_launcher_does_not_answer_is_left_alone(
+    sleepers: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = sleepers
+    with socket.create_server(("127.0.0.1", 0)) as launcher:
+        place = f"127.0.0.1:{launcher.getsockname()[1]}:secret"
+        monkeypatch.setenv("CLOSERANKS_VOTES", place)
+        warden.start([first.pid], SILENCE_S)
+        os.kill(first.pid, signal.SIGSTOP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            first.wait(2.5)
+        with open_poll() as poll:
+            assert not warden.launcher_sleeps(poll.environment)
+        launcher.settimeout(0.1)
+        end_s = time.monotonic() + 5
+        while first.poll() is None and time.monotonic() < end_s:  # it is back
+            with suppress(TimeoutError, ConnectionError), launcher.accept()[0] as caller:
+                assert caller.recv(100) == b"secret here\n"
+                caller.sendall(b"heard\n")
+    assert first.wait(5) == -signal.SIGKILL
+
+
+def test_nobody_sleeps_who_is_not_there() -> None:
+    for where in ("", "nonsense", "127.0.0.1:1:token", "127.0.0.1:port:token"):
+        assert not warden.launcher_sleeps({"CLOSERANKS_VOTES": where})
 
 
 def test_looks_are_counted_one_after_the_other() -> None:

@@ -4,13 +4,16 @@
 ends in a way that Open MPI's launcher tells nobody.  "loop": all go on until somebody
 ends them.  "early": it ends as it should, and the others go on without it.
 "alone": nothing happens.  "stuck": two ranks never come to MPI_Finalize, though Python
-has ended, as they would if it never returned.
+has ended, as they would if it never returned.  "children": seat 2 is killed, and what
+it has started has its standard output.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -21,9 +24,17 @@ from mpi4py import MPI
 
 import closeranks as cr
 
+
+def _leave_a_child() -> None:
+    """Die, but not what was started, which has the standard output."""
+    with subprocess.Popen(["sleep", "300.5"]):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 ENDS: dict[str, Callable[[], object]] = {
     "abort": MPI.COMM_WORLD.Abort,
     "exit": partial(os._exit, 0),
+    "children": _leave_a_child,
 }
 
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,14 @@ def test_who_ends_without_a_word_is_missed(launch: Launch, how: str) -> None:
     assert "3 ranks, epoch 1" in done.stdout, done.stdout
 
 
+def test_what_a_dead_rank_has_started_ends_with_it(launch: Launch) -> None:
+    done = launch([*COMMAND, sys.executable, str(PROGRAM), "children"])
+    assert "3 ranks, epoch 1" in done.stdout, done.stdout
+    assert done.returncode == 0
+    assert not [one for one in psutil.process_iter(["cmdline"])
+                if (one.info["cmdline"] or ())[:2] == ["sleep", "300.5"]]  # fmt: skip
+
+
 def test_who_ends_as_it_should_is_not_missed(launch: Launch) -> None:
     done = launch([*COMMAND, sys.executable, str(PROGRAM), "early"])
     assert "nobody is missed" in done.stdout, done.stdout
@@ -60,7 +69,9 @@ def test_a_program_without_a_launcher_has_nobody_to_watch(
     assert done.returncode == 0
 
 
-def test_an_interrupt_ends_the_whole_job() -> None:
+@pytest.fixture
+def endless() -> Iterator[tuple[int, list[psutil.Process]]]:
+    """A job that goes on until somebody ends it: its process group, and all processes."""
     with session() as own:
         process = subprocess.Popen(
             [*COMMAND, sys.executable, str(PROGRAM), "loop"],
@@ -70,22 +81,40 @@ def test_an_interrupt_ends_the_whole_job() -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,
+            preexec_fn=os.setpgrp,  # as a terminal's job, in its session
         )
         family: list[psutil.Process] = []
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ten steps\n"
-            family = psutil.Process(process.pid).children(recursive=True)
-            assert len(family) >= 5
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-            assert process.wait(timeout=30) != 0
-            _, alive = psutil.wait_procs(family, timeout=10)
-            assert not alive
+            first = psutil.Process(process.pid)
+            family = [first, *first.children(recursive=True)]
+            assert len(family) >= 6
+            yield process.pid, family
         finally:
-            for member in [*family, psutil.Process()] if process.poll() is None else family:
-                if member.pid != os.getpid() and member.is_running():
+            for member in family or [first]:
+                if member.is_running():
                     member.kill()
-            if process.poll() is None:
-                process.kill()
             process.communicate()
+
+
+def test_an_interrupt_ends_the_whole_job(endless: tuple[int, list[psutil.Process]]) -> None:
+    group, family = endless
+    os.killpg(group, signal.SIGINT)  # as a terminal does
+    assert family[0].wait(timeout=30) != 0
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert not alive
+
+
+def test_a_job_that_is_suspended_goes_on(endless: tuple[int, list[psutil.Process]]) -> None:
+    group, family = endless
+    ranks = [one for one in family if str(PROGRAM) in one.cmdline() and one is not family[0]]
+    ranks = [one for one in ranks if not one.name().startswith(("mpirun", "prterun"))]
+    assert len(ranks) == 4
+    for _ in range(2):
+        os.killpg(group, signal.SIGTSTP)  # Ctrl-Z
+        time.sleep(2.5)
+        assert {one.status() for one in ranks} == {psutil.STATUS_STOPPED}
+        os.killpg(group, signal.SIGCONT)  # fg
+        time.sleep(1)
+        assert psutil.STATUS_STOPPED not in {one.status() for one in ranks}

@@ -1,0 +1,39 @@
+"""The end of a process that waits for ever, whatever has become of its streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import io, sys, time
+from closeranks.comms.last_resort import LastResort
+{before}
+with LastResort(0.2, "it took too long"):
+    time.sleep(20)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "sys.stderr = io.StringIO()", "sys.stderr = None"])
+def test_it_says_why_and_ends(before: str) -> None:
+    program = PROGRAM.format(before=before)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=15, check=False
+    )
+    assert done.returncode == 75
+    assert done.stderr.startswith("it took too long\n")
+    assert "most recent call first" in done.stderr
+
+
+def test_nobody_reads_what_it_says() -> None:
+    program = PROGRAM.format(before="import os; os.close(2)")
+    done = subprocess.run([sys.executable, "-c", program], timeout=15, check=False)
+    assert done.returncode == 75
+
+
+def test_who_comes_in_time_goes_on() -> None:
+    program = PROGRAM.format(before="time.sleep = print")
+    done = subprocess.run([sys.executable, "-c", program], timeout=15, check=False)
+    assert done.returncode == 0
