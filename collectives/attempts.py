@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
 from closeranks.collectives.failure import may_blame
 from closeranks.collectives.quiet import is_gone
+from closeranks.comms.message import message
 from closeranks.comms.wait import wait
 from closeranks.errors import PeerError, PeerLost, UsageError
 
@@ -68,7 +69,8 @@ class Attempt:
         self.lost_now: tuple[int, ...] = ()
         self.marks: dict[str, float] = {}
         self._recovery = recovery
-        self._kept: dict[tuple[int, int], tuple[Message | Vector, Bytes]] = {}
+        self._kept: list[tuple[Message | Vector, Bytes]] = []
+        self._places: set[tuple[Any, ...]] = set()
         self._requests: list[Request] = []
 
     def __repr__(self) -> str:
@@ -130,10 +132,14 @@ class Attempt:
 
     def save(self, whole: Message | Vector) -> None:
         """Copy what is about to be overwritten, unless a copy is there.  Local."""
-        memory = whole.memory
-        where = id(memory.device) if memory.device else memory.data.ctypes.data
-        if self.restores and (where, whole.nbytes) not in self._kept:
-            self._kept[where, whole.nbytes] = whole, whole.data().copy()
+        if not whole.element.plain and whole.memory.device is None:
+            whole = message(whole.memory.data, "keep")  # its datatype may be freed before the end
+        place = whole.place and (id(whole.memory.device), *whole.place)
+        if not self.restores or place in self._places:
+            return
+        self._kept.append((whole, whole.data().copy()))  # the device's array stays, and its name
+        if place is not None:
+            self._places.add(place)
 
     def follow(self, request: Request) -> None:
         """Note a request that has to be over at the end.  Local."""
@@ -149,7 +155,7 @@ class Attempt:
     def _restore(self) -> None:
         """Put back what was overwritten, once nobody writes there any more."""
         wait(lambda: all(map(_is_over, self._requests)), polite=True)
-        for whole, saved in reversed(self._kept.values()):
+        for whole, saved in reversed(self._kept):  # what was copied first is the oldest
             whole.store(saved)
 
 

@@ -72,6 +72,14 @@ class Message:
         return self.count * self.element.nbytes
 
     @property
+    def place(self) -> tuple[Any, ...] | None:
+        """Where its data are: other data are elsewhere; None if only MPI knows."""
+        if not self.element.plain:
+            return None
+        data = self.memory.data
+        return data.ctypes.data, data.shape, data.strides, self.offset, self.nbytes
+
+    @property
     def foreign(self) -> bool:
         """Whether mpi4py cannot take the buffer: no type, gaps, or on a device."""
         memory = self.memory

@@ -58,6 +58,14 @@ class Vector:
         return int(self.counts.sum()) * self.element.nbytes
 
     @property
+    def place(self) -> tuple[Any, ...] | None:
+        """Where its data are: other data are elsewhere; None if only MPI knows."""
+        if not self.element.plain:
+            return None
+        data, blocks = self.memory.data, (self.displacements.tobytes(), self.sizes.tobytes())
+        return data.ctypes.data, data.shape, data.strides, self.element.extent, *blocks
+
+    @property
     def foreign(self) -> bool:
         """Whether mpi4py cannot take the buffer: no type, gaps, or on a device."""
         memory = self.memory

@@ -95,6 +95,49 @@ def test_buffers_in_place_come_back(comm: MPI.Intracomm, algorithm: str, restore
         assert np.array_equal(values, np.arange(100.0) * times**2)
 
 
+def _blocks(ours: cr.Communicator, values: np.ndarray) -> None:
+    for first in range(0, 12, 4):
+        ours.Allreduce(MPI.IN_PLACE, [values, 4, first, MPI.DOUBLE])
+
+
+def _columns_and_rows(ours: cr.Communicator, values: np.ndarray) -> None:
+    square = values[:9].reshape(3, 3)
+    for part in (square[:, 0], square[0], square[:, 0], square[::2], square[:2]):
+        ours.Allreduce(MPI.IN_PLACE, part)
+
+
+def _derived_types(ours: cr.Communicator, values: np.ndarray) -> None:
+    for apart in (ours.size, 2 * ours.size):
+        kind = MPI.DOUBLE.Create_vector(2, 1, apart).Create_resized(0, 8).Commit()
+        ours.Allgather(MPI.IN_PLACE, [values, 1, kind])
+        kind.Free()
+
+
+def _gathered(ours: cr.Communicator, values: np.ndarray) -> None:
+    counts = [1] * ours.size
+    for first in range(3):
+        places = [first + 3 * rank for rank in range(ours.size)]
+        ours.Allgatherv(MPI.IN_PLACE, [values, counts, places, MPI.DOUBLE])
+
+
+@pytest.mark.parametrize("body", [_blocks, _columns_and_rows, _derived_types, _gathered])
+def test_parts_of_a_buffer_come_back(
+    comm: MPI.Intracomm, body: Callable[[cr.Communicator, np.ndarray], None]
+) -> None:
+    with opened(comm) as ours:
+        values = np.arange(3.0 * max(4, ours.size)) * (ours.rank + 1)
+        before = values.copy()
+
+        def failing() -> None:
+            body(ours, values)
+            comm.Barrier()
+            raise cr.PeerLate("mine", waited_s=1, limit_s=1)
+
+        with pytest.raises(cr.PeerLate, match="mine"):
+            attempted(ours, failing)
+        assert np.array_equal(values, before)
+
+
 def test_an_error_is_raised_as_it_is(comm: MPI.Intracomm) -> None:
     with opened(comm) as ours:
 
