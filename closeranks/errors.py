@@ -217,6 +217,9 @@ class Revoked(PeerError):
         Why the communicator is of no use.
     remedy : str
         What to do about it.
+    for_good : bool
+        Whether no recovery helps, kept as ``.for_good``: in attempts it is an error
+        like any other.
     """
 
     def __init__(
@@ -225,9 +228,11 @@ class Revoked(PeerError):
         ranks: Iterable[int] = (),
         problem: str = "the communicator was revoked",
         remedy: str = "make a new communicator from the recovered one",
+        *,
+        for_good: bool = False,
     ) -> None:
         super().__init__(operation, (), problem, remedy)
-        self.ranks = _ranks(ranks)
+        self.ranks, self.for_good = _ranks(ranks), for_good
 
 
 class CodeError(Error):

@@ -13,7 +13,7 @@ from closeranks.collectives.failure import may_blame
 from closeranks.collectives.quiet import is_gone
 from closeranks.comms.message import message
 from closeranks.comms.wait import wait
-from closeranks.errors import PeerError, PeerLost, UsageError
+from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
@@ -66,7 +66,7 @@ class Attempt:
         self.world = recovery.size
         self.agreed: bool | None = None
         self.error: Exception | None = None
-        self.lost_now: tuple[int, ...] = ()
+        self.is_repeated = False
         self.marks: dict[str, float] = {}
         self._recovery = recovery
         self._kept: list[tuple[Message | Vector, Bytes]] = []
@@ -109,8 +109,9 @@ class Attempt:
         if agreed == ABORT:
             raise self._recovery.aborted() from error
         self.error = error if isinstance(error, Exception) else None
-        self.lost_now = self._recovery.recover(self.error)
+        self._recovery.recover(self.error)
         self.mark("shrunk")
+        self.is_repeated = True
         return True
 
     def mark(self, event: str) -> None:
@@ -179,10 +180,13 @@ def vote_of(error: BaseException | None, comm: MPI.Intracomm) -> int:
     Returns
     -------
     int
-        `AGAIN` where a peer is to blame, `ABORT` for everything else.
+        `AGAIN` where a peer is to blame, `ABORT` for everything else, and for what
+        would be met in the next attempt again.
     """
     if error is None:
         return AGREED
+    if isinstance(error, Revoked) and error.for_good:
+        return ABORT
     return AGAIN if isinstance(error, Exception) and may_blame(error, comm) else ABORT
 
 
@@ -207,24 +211,21 @@ def attempts(
     Attempt
         To be entered at once.
     """
-    lost = recovery.catch_up()
+    recovery.check_alone()
     try:
-        yield from _repeated(recovery, lost, limit, min_ranks, restores=restores)
+        recovery.catch_up()
+        yield from _repeated(recovery, limit, min_ranks, restores=restores)
     finally:
         recovery.finish()
 
 
 def _repeated(
-    recovery: Recovery,
-    lost: tuple[int, ...],
-    limit: int | None,
-    min_ranks: int,
-    *,
-    restores: bool,
+    recovery: Recovery, limit: int | None, min_ranks: int, *, restores: bool
 ) -> Iterator[Attempt]:
     """Give attempts until one is agreed, or there are no more."""
     error: Exception | None = None
     while True:
+        lost = recovery.lost
         if limit is not None and recovery.number > limit:
             raise error or PeerLost("attempts", (), seats=lost)
         if recovery.size < min_ranks:
@@ -236,7 +237,7 @@ def _repeated(
         try:
             yield attempt
         except GeneratorExit:
-            if attempt.agreed is False:
+            if attempt.is_repeated:
                 recovery.leave(attempt)
             raise
         if attempt.agreed is None:
@@ -244,4 +245,4 @@ def _repeated(
                              "for attempt in comm.attempts(): with attempt: ...")  # fmt: skip
         if attempt.agreed:
             return
-        error, lost = attempt.error, attempt.lost_now
+        error = attempt.error

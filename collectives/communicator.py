@@ -293,12 +293,18 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         ------
         PeerLate
             If other ranks do not come within 30 s.
+        PeerLost, Revoked
+            If ranks have died, or others have given up; see `abandon`.
         """
         if self == MPI.COMM_NULL:
             return
-        plain = self._service.plain
-        arrived, deadline = plain.Ibarrier(), Deadline(CLOSING_S)
-        if not wait(arrived.Test, progress=engine().progress, deadline=deadline):
+        deadline = Deadline(CLOSING_S)
+        try:
+            arrived = self._service.plain.Ibarrier()
+            in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline)
+        except MPI.Exception as error:
+            raise self._service.explained("close", error)  # noqa: B904 - which knows its cause
+        if not in_time:
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
         if self._is_first:
             self._family.shut()

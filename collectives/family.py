@@ -9,7 +9,7 @@ from weakref import WeakSet
 import numpy as np
 
 from closeranks.collectives.choose import Call, Chooser
-from closeranks.errors import UsageError
+from closeranks.errors import Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.attempts import Attempt
@@ -67,6 +67,10 @@ class Family:
         Whether it has the state of the others; newcomers do not at first.
     failed : int
         How many attempts have failed in the loop that is under way.
+    before : tuple of int
+        Seats of the world that the last recovery in that loop began with.
+    came : set of int
+        Seats that were taken in that recovery.
     left : bool
         Whether an attempt has failed and was not repeated.
     recovery : Recovery
@@ -81,7 +85,9 @@ class Family:
         "_plain",
         "_shortcuts",
         "attempt",
+        "before",
         "born",
+        "came",
         "check",
         "crew",
         "deterministic",
@@ -126,6 +132,8 @@ class Family:
         self.crew: Crew | None = None
         self.joined = self.left = False
         self.born, self.synchronized, self.failed = 0, True, 0
+        self.before: tuple[int, ...] = ()
+        self.came: set[int] = set()
         self.newcomers: dict[int, int] = {}
         self.faults = faults
         self._plain = timeout_s is None and not deterministic and not check and faults is None
@@ -145,6 +153,18 @@ class Family:
             "devices": self.devices,
             "reaches_devices": self.reaches_devices,
         }
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Seats that the last recovery of the loop that is under way has cost."""
+        return tuple(sorted(set(self.before) - (set(self.world.seats) - self.came)))
+
+    def refuse(self, operation: str) -> None:
+        """Raise once if an attempt has failed and was not repeated.  Local."""
+        left, self.left = self.left, False
+        if left:
+            raise Revoked(operation, problem="an attempt has failed and was left, not repeated",
+                          remedy="leave the with block by its end", for_good=True)  # fmt: skip
 
     def seat_newcomers(self, before: Mapping[int, int], joined: Iterable[int]) -> None:
         """Count who has taken a seat.  Local.

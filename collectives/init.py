@@ -211,6 +211,7 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     family.world, family.joined = world, True
     family.seats = crew.seats
     family.seat_newcomers(facts.newcomers, seat.seated.joined)
+    family.before, family.came = facts.before, facts.came | set(seat.seated.joined)
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
     if options.timeout_s is not None:
         world.attendance.open()

@@ -182,7 +182,7 @@ class Persistent:
         service.family.world.check(demand.operation)
         problem = self._outlived(service)
         if problem:
-            raise Revoked(demand.operation, problem=problem, remedy="make a new one")
+            raise Revoked(demand.operation, problem=problem, remedy="make a new one", for_good=True)
         fresh = service.prepare(demand.operation, *self._call)
         service.world.disown(fresh)
         lock = self.__dict__.get("_lock")  # for who advances it meanwhile

@@ -43,7 +43,7 @@ class Facts(NamedTuple):
         Options that newcomers cannot find out alone.
     newcomers : dict of int to int
         See `Family`.
-    failed : int
+    failed, before, came
         See `Family`.
     """
 
@@ -54,6 +54,8 @@ class Facts(NamedTuple):
     family: Mapping[str, Any]
     newcomers: dict[int, int]
     failed: int
+    before: tuple[int, ...]
+    came: set[int]
 
 
 class _Next(NamedTuple):
@@ -116,9 +118,14 @@ class Recovery:
         """Which attempt comes next; the same on all members."""
         return self._family.failed + 1
 
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Seats that the attempt before has cost; the same on all members."""
+        return self._family.lost
+
     def begin(self, attempt: Attempt) -> None:
         """Let an attempt begin.  Local."""
-        self._check_alone()
+        self.check_alone()
         self._last = attempt
         self._family.begin(attempt)
         self._reach("begin")
@@ -128,7 +135,8 @@ class Recovery:
         if self._family.faults is not None:
             self._family.faults.reach(point)
 
-    def _check_alone(self) -> None:
+    def check_alone(self) -> None:
+        """Refuse an attempt inside of another one.  Local."""
         if self._family.attempt is not None:
             raise UsageError("attempts", "an attempt inside of another one",
                              "repeat the outer one as a whole")  # fmt: skip
@@ -193,7 +201,7 @@ class Recovery:
         """Tell the others what makes this rank leave; give the first that was told."""
         world = self._family.world
         cause = None if error is None else repr(error)
-        report = Report(world.seats[world.rank], cause)
+        report = Report(world.seats[world.rank], cause, tells=True)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
         causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
         return next(causes, None)
@@ -211,7 +219,7 @@ class Recovery:
         rank = self._family.world.seats.index(seat)
         return PeerLost("attempts", [rank], seats=[seat], cause=text, remedy="see what it met")
 
-    def recover(self, error: Exception | None, *, begun: bool = True) -> tuple[int, ...]:
+    def recover(self, error: Exception | None, *, begun: bool = True) -> None:
         """Go on with the members that are left.
 
         Collective over them, after a vote for `AGAIN`.
@@ -223,70 +231,54 @@ class Recovery:
         begun : bool
             Whether any member had begun it.
 
-        Returns
-        -------
-        tuple of int
-            Seats that were lost.
-
         Raises
         ------
         PeerError, MPI.Exception
             If nobody is to go on.
         """
+        family = self._family
         if self._on_failure == "raise":
-            raise error or self._family.world.verdict("attempts")
-        self._family.failed += begun
-        before = self._family.world.seats
+            raise error or family.world.verdict("attempts")
+        family.failed += begun
+        family.before, family.came = family.world.seats, set()
         with self._last_resort():
             self._reach("shrink")
-            joined = set(self._go_on(self._family.world.epoch + 1))
-        joined |= self.fill()
-        stayed = set(self._family.world.seats) - joined
-        return tuple(sorted(set(before) - stayed))
+            self._go_on(family.world.epoch + 1)
+        self.fill()
 
-    def fill(self) -> set[int]:
+    def fill(self) -> None:
         """Start processes for seats that are vacant, where that can be.
 
         Collective over the members of a world that has just begun, newcomers too:
         those who are left go on whether or not anybody comes.
-
-        Returns
-        -------
-        set of int
-            Seats that were taken.
         """
-        family, joined = self._family, set[int]()
+        family = self._family
         if family.crew is None:
-            return joined
+            return
         with self._last_resort():
             while family.crew.enlist(family.seats - family.world.size):
                 family.world.revoke()
-                joined |= set(self._go_on(family.world.epoch))
-        return joined
+                self._go_on(family.world.epoch)
 
-    def _go_on(self, epoch: int) -> tuple[int, ...]:
-        """Make the next world and go on in it; gives the seats of newcomers."""
-        made = together(self._base, lambda whole: self._made(whole, epoch))
-        self._take(made)
-        return made.seated.joined
+    def _go_on(self, epoch: int) -> None:
+        """Make the next world and go on in it."""
+        self._take(together(self._base, lambda whole: self._made(whole, epoch)))
 
-    def catch_up(self) -> tuple[int, ...]:
-        """Recover from what was met before the loop; gives the seats that it cost.
+    def catch_up(self) -> None:
+        """Recover from what was met before the loop.
 
         Collective where anybody has met something; others may have begun without
         this rank, which then has missed the first attempt.
         """
-        self._check_alone()
-        self._family.left = False
+        self._family.refuse("attempts")
         if self._family.faults is not None:
             self._family.faults.next_step()
-        world = self._family.world
-        if not world.revoked:
-            return ()
+        if not self._family.world.revoked:
+            return
         agreed = self.vote(UNBEGUN, None)
         if agreed == ABORT:
             raise self.aborted()
-        return self.recover(None, begun=agreed != UNBEGUN)
+        self.recover(None, begun=agreed != UNBEGUN)
 
     def leave(self, attempt: Attempt) -> None:
         """Refuse calls after an attempt that has failed and is not repeated.  Local."""
@@ -295,7 +287,7 @@ class Recovery:
 
     def finish(self) -> None:
         """Let the loop be over.  Local."""
-        self._family.failed = 0
+        self._family.failed, self._family.before = 0, ()
 
     def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
         """Make what is needed to go on; collective over all who are left."""
@@ -342,6 +334,8 @@ class Recovery:
             self._family.abilities,
             self._family.newcomers,
             self._family.failed,
+            self._family.before,
+            self._family.came,
         )
 
     def _take(self, made: _Next) -> None:
@@ -350,6 +344,7 @@ class Recovery:
         old, family = self._family.world, self._family
         family.world = world = made.world
         family.seat_newcomers(family.newcomers, made.seated.joined)
+        family.came |= set(made.seated.joined)
         if family.timeout_s is not None:
             world.attendance.open()
         if family.crew is not None:

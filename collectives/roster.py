@@ -17,11 +17,14 @@ class Report(NamedTuple):
         Why it leaves, if it does.
     is_new : bool
         Whether it was started for a vacant seat, and nobody watches it yet.
+    tells : bool
+        Whether it only wants to tell and hear why members leave.
     """
 
     seat: int | None
     cause: str | None = None
     is_new: bool = False
+    tells: bool = False
 
 
 class Roster(NamedTuple):

@@ -115,10 +115,8 @@ class Service:
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
         if self._shut:
-            raise Revoked(operation, problem=self._shut, remedy="make a new one")
-        if self.family.left:
-            raise Revoked(operation, problem="an attempt has failed and was left, not repeated",
-                          remedy="leave the with block by its end")  # fmt: skip
+            raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
+        self.family.refuse(operation)
         compare = self.family.check
         demand = (self._compared(operation, form, algorithm, arguments) if compare
                   else self._read(operation, arguments))  # fmt: skip

@@ -131,8 +131,10 @@ class Crew:
             wait(self._is_called, progress=ulfm.listen, polite=True)
             seat = together(self.everybody, self._seat)
             if seat.left:
+                ulfm.leave()  # who goes on nevertheless must not wait for this process
                 raise SystemExit(1)
-            assert seat.seated is not None
+            if seat.seated is None:  # nobody has said why he leaves: the others go on
+                continue
             self.take(seat.whole, seat.seated)
             if seat.world is not None:
                 return seat
@@ -159,6 +161,8 @@ class Crew:
         reports = reported(whole, Report(None, is_new=self._is_new))
         if any(said.cause for said in reports):
             return Seat(whole, left=True)
+        if any(said.tells for said in reports):
+            return Seat(whole)
         seated = roster(reports, self.seats)
         plain = split(whole, reports, seated)
         if plain is None:

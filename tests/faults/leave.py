@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def an_error_untold(comm: cr.Communicator) -> object:
     for attempt in comm.attempts():
         with attempt:
             found = total(comm)
-            if comm.seat == 1:
+            if comm.seat == 1 and not comm.joined:
                 raise LastWordsError
             total(comm)
     return found, attempt.number
@@ -89,6 +90,43 @@ def a_break(comm: cr.Communicator) -> object:
             break
     assert attempt.agreed
     return found
+
+
+def a_break_alone(comm: cr.Communicator) -> object:
+    """Who leaves a failed attempt that others repeat is told so by the next loop."""
+    for attempt in comm.attempts():
+        with attempt:
+            total(comm)
+            die(comm, 2)
+            if comm.seat == 0:
+                break
+    found = []
+    for attempt in comm.attempts():
+        with attempt:
+            found = [total(comm, 1 << comm.seat), attempt.number]
+    return found
+
+
+def no_use(comm: cr.Communicator) -> object:
+    """What no recovery brings back ends the loop, on all ranks."""
+    taken = np.zeros(comm.size)
+    gathered, group = comm.Allgather_init(np.ones(1), taken), comm.Get_group()
+    calls: list[Callable[[], object]] = [gathered.start, partial(total, comm.Create(group))]
+    met: list[tuple[int, str]] = []
+    for number, call in enumerate(calls):
+        try:
+            for attempt in comm.attempts(limit=9):
+                with attempt:
+                    die(comm, number + 1)
+                    call()
+        except cr.PeerError as error:
+            met.append((attempt.number, "revoked" if "new one" in str(error) else str(error)))
+    with pytest.raises(cr.PeerError, match="close"):
+        comm.close()
+    for attempt in comm.attempts():
+        with attempt:
+            met.append((attempt.number, str(total(comm))))
+    return met
 
 
 def a_limit(comm: cr.Communicator) -> object:
@@ -193,15 +231,15 @@ def children(comm: cr.Communicator) -> object:
 
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
-    for case in (an_error, an_error_untold, a_break, a_limit, too_few, nested, unfinished,
-                 before_the_loop, a_late_start, messages, children)
+    for case in (an_error, an_error_untold, a_break, a_break_alone, no_use, a_limit, too_few,
+                 nested, unfinished, before_the_loop, a_late_start, messages, children)
 }  # fmt: skip
 
 
 def main() -> None:
     """Run one case and say what came of it."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    comm = cr.init(on_failure="shrink")
+    comm = cr.init(on_failure="replace" if "CLOSERANKS_SPARES" in os.environ else "shrink")
     seat = comm.seat
     try:
         said = CASES[sys.argv[1]](comm)

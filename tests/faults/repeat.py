@@ -86,9 +86,9 @@ def main() -> None:
         for attempt in comm.attempts():
             with attempt:
                 if replaces:
-                    said = comm.allgather((step, attempt.number))
+                    said = comm.allgather((step, attempt.number, attempt.lost))
                     step = max(said)[0]
-                    assert {number for _, number in said} == {attempt.number}, said
+                    assert {one[1:] for one in said} == {(attempt.number, attempt.lost)}, said
                 work.begin()
                 die(step, "before")
                 work.do()

@@ -54,9 +54,9 @@ def test_the_last_one_goes_on_alone(launch: Launch) -> None:
     assert repeat(launch, "8", "auto", "blocking", "0@10,1@20,2@30") == [(3, 0, 1, 3)]
 
 
-def leave(launch: Launch, case: str) -> dict[int, str]:
+def leave(launch: Launch, case: str, ranks: str = "-n 4") -> dict[int, str]:
     """Run a case of the other program; gives what each seat met."""
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", *ranks.split(), "--"]
     done = launch([*command, sys.executable, str(PROGRAM.with_name("leave.py")), case])
     said = dict(re.findall(r"^seat (\d): (.*)$", done.stdout, re.MULTILINE))
     assert said, done.stdout
@@ -72,6 +72,22 @@ def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch) -> None:
 
 def test_who_gives_up_and_dies_is_one_of_the_dead(launch: Launch) -> None:
     assert leave(launch, "an_error_untold") == dict.fromkeys((0, 2, 3), "(3, 2)")
+
+
+def test_who_gives_up_and_dies_is_replaced(launch: Launch) -> None:
+    said = leave(launch, "an_error_untold", "-n 4 --spares 1")
+    assert said == dict.fromkeys(range(4), "(4, 2)")
+
+
+def test_who_leaves_alone_is_told_by_the_next_loop(launch: Launch) -> None:
+    said = leave(launch, "a_break_alone")
+    assert said.pop(0).startswith("Revoked attempts: an attempt has failed and was left")
+    assert said == dict.fromkeys((1, 3), str([0b1010, 1]))
+
+
+def test_what_is_of_no_use_ends_the_loop(launch: Launch) -> None:
+    said = leave(launch, "no_use")
+    assert said == dict.fromkeys((0, 3), "[(2, 'revoked'), (1, 'revoked'), (1, '2')]")
 
 
 def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch) -> None:
