@@ -218,8 +218,8 @@ class Revoked(PeerError):
     remedy : str
         What to do about it.
     for_good : bool
-        Whether no recovery helps, kept as ``.for_good``: in attempts it is an error
-        like any other.
+        Whether no recovery helps, kept as ``.for_good``: in attempts it is an
+        error like any other.
     """
 
     def __init__(
