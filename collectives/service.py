@@ -84,8 +84,8 @@ class Service:
     def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size = plain.rank, plain.size
-        self._nears = Nears(lambda: self.world)
-        self._shut = ""
+        self._nears, self._shut = Nears(lambda: self.world), ""
+        self.shortcuts.explain = self.explained
         self.family.admit(shortcuts)
 
     def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:

@@ -7,7 +7,8 @@ the memory of the node, the communicator's method is replaced by a builtin
 function of machine code that looks whether the call is a known one, by its
 `Rule`, and then calls the library's method or the kernel, else ours. It knows
 nothing that the method does not; whatever it cannot take, or mpi4py refuses,
-goes the long way, where errors are explained.
+goes the long way, where errors are explained; those of the library's call
+itself are explained as there.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from mpi4py import MPI
 
@@ -31,6 +32,7 @@ from closeranks.comms.builtin import FAST, KEYWORDS, builtin
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.near import Near
+    from closeranks.collectives.shortcut_record import Explain
 
 
 class Rule(NamedTuple):
@@ -110,6 +112,9 @@ class Shortcuts:
 
     Attributes
     ----------
+    explain : callable
+        Given an operation and an error of the library's call, gives what the
+        user is told; the error itself until somebody sets it.
     probes : dict of str to callable
         Operation -> what does a call, given all its arguments, if it is a known
         one, and returns `NotImplemented` if it is not: for who holds on to a
@@ -118,6 +123,7 @@ class Shortcuts:
 
     def __init__(self, member: MPI.Intracomm, *, replaces: bool = True) -> None:
         self._member, self._replaces = weakref.ref(member), replaces
+        self.explain: Callable[[str, MPI.Exception], Exception] = lambda _, error: error
         self._asked: dict[str, Shortcuts] = {}
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
@@ -146,6 +152,7 @@ class Shortcuts:
             member = self._member()
             assert member is not None, "who calls holds the communicator"
             asked = self._asked[algorithm] = Shortcuts(member, replaces=False)
+            asked.explain = lambda operation, error: self.explain(operation, error)
             asked.allow(self._allowed)
             asked.keep(self._keeps)
         return self._asked.get(algorithm)
@@ -208,7 +215,7 @@ class Shortcuts:
                 self._quick.clear()
             table = empty_table()
             row_of(table, nbytes)[:] = nbytes, 0, near.address
-            record = record_of(member, RULES[operation], table)
+            record = record_of(member, RULES[operation], table, self._raising(operation))
             known = self._quick[near] = _builtin(member, operation.capitalize(), _not_known, record)
         return known
 
@@ -254,6 +261,14 @@ class Shortcuts:
         for operation in self._records:
             self._mark(operation)
 
+    def _raising(self, operation: str) -> Explain:
+        """Give what machine code hands an error of the library's call to."""
+
+        def tell(error: MPI.Exception) -> NoReturn:
+            raise self.explain(operation, error)
+
+        return tell
+
     def _mark(self, operation: str) -> None:
         """Tell machine code which argument it has to look at."""
         overwrites = operation not in _READING
@@ -264,7 +279,8 @@ class Shortcuts:
         member, method = self._member(), operation.capitalize()
         if not self._allowed or operation in self.probes or member is None or not _is_possible():
             return
-        record = record_of(member, RULES[operation], self._known[operation].open())
+        table, explain = self._known[operation].open(), self._raising(operation)
+        record = record_of(member, RULES[operation], table, explain)
         self._records[operation] = record
         self._mark(operation)
         self.probes[operation] = _builtin(member, method, _not_known, record)

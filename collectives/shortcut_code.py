@@ -20,6 +20,7 @@ from closeranks.collectives.shortcut_words import (
     BY_TOTAL,
     CLEAR,
     DATA,
+    DECREF,
     DTYPE_AT,
     E_BYTES,
     E_CALLS,
@@ -41,6 +42,10 @@ from closeranks.collectives.shortcut_words import (
     E_TAKEN_ITEMS,
     E_TAKEN_TYPE,
     EQUAL,
+    ERROR,
+    EXCEPTION,
+    EXPLAIN,
+    FETCH,
     FLAGS_AT,
     GIVEN,
     IN_PLACE,
@@ -53,6 +58,7 @@ from closeranks.collectives.shortcut_words import (
     NDIM_AT,
     NO_ARRAY,
     NONE,
+    NORMALIZE,
     ONE,
     OP_NAME,
     PART,
@@ -69,6 +75,7 @@ from closeranks.collectives.shortcut_words import (
     SHAPE_AT,
     SIZED,
     SUM,
+    TRACE,
     TYPE,
     UNREADABLE,
     VECTOR,
@@ -80,6 +87,7 @@ from closeranks.collectives.shortcut_words import (
 from closeranks.comms.calls import (
     call0,
     call1,
+    call2,
     call4,
     is_true,
     kernel5,
@@ -274,6 +282,25 @@ def is_kept(record: int, args: int, nargs: int) -> bool:
 
 
 @_compiled
+def explained(record: int) -> int:
+    """Raise what the user is told of the error that the library has raised; gives 0.
+
+    The call is not made the long way again: the others may have ended it.
+    """
+    at = record + 8 * ERROR
+    call4(place(record, FETCH), at, at + 8, at + 16, 0)
+    call4(place(record, NORMALIZE), at, at + 8, at + 16, 0)
+    kind, error, trace = word(at), word(at + 8), word(at + 16)
+    if trace != 0:
+        call2(place(record, TRACE), error, trace)
+    result = call4(place(record, VECTORCALL), place(record, EXPLAIN), at + 8, 1, 0)
+    call1(place(record, DECREF), kind)
+    call1(place(record, DECREF), error)
+    call1(place(record, DECREF), trace)
+    return result
+
+
+@_compiled
 def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     """Do what a known call does: call the library, or a kernel; else call the method.
 
@@ -289,7 +316,8 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
             set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)
             return result
         if not is_true(place(record, MATCHES), place(record, UNREADABLE)):
-            return 0
+            is_told = is_true(place(record, MATCHES), place(record, EXCEPTION))
+            return explained(record) if is_told else 0
         call1(place(record, CLEAR), 0)
     while entry != 0:
         if suits(record, entry, args, nargs, names):

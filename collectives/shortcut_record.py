@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TypeAlias
+from typing import NoReturn, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -16,7 +16,10 @@ from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.native import UNREADABLE
 from closeranks.comms.builtin import address_in_python
 
-Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64]]
+#: Raises what the user is told of an error of the library.
+Explain: TypeAlias = Callable[[MPI.Exception], NoReturn]
+#: What `record_of` gives.
+Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], Explain]
 
 #: Functions of the interpreter, in the order of the record.
 _FUNCTIONS = (
@@ -30,6 +33,9 @@ _FUNCTIONS = (
     "PyEval_SaveThread",
     "PyEval_RestoreThread",
     "PyObject_CheckBuffer",
+    "PyErr_Fetch",
+    "PyErr_NormalizeException",
+    "PyException_SetTraceback",
 )
 #: What they are told, in the order of the record; the strings as every caller has them.
 _OBJECTS = (
@@ -41,10 +47,13 @@ _OBJECTS = (
     np.ndarray,
     MPI.IN_PLACE,
     MPI.SUM,
+    MPI.Exception,
 )
 
 
-def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int64]) -> Record:
+def record_of(
+    member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int64], explain: Explain
+) -> Record:
     """Write down what the code needs to know.  Local.
 
     Parameters
@@ -55,11 +64,13 @@ def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int6
         Of the operation, see `closeranks.collectives.shortcut.Rule`.
     table : ndarray of int64
         The sizes that are known.
+    explain : callable
+        Is given the errors of the library.
 
     Returns
     -------
-    tuple of ndarray
-        The record, and the table, which it needs to stay alive.
+    tuple
+        The record, and the table and ``explain``, which it needs to stay alive.
     """
     record = np.zeros(code.RECORD, np.int64)
     record[: code.NBYTES] = list(map(address_in_python, _FUNCTIONS))
@@ -69,7 +80,8 @@ def record_of(member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int6
     record[code.SIZED : code.KNOWN] = list(rule)
     record[code.KNOWN] = table.ctypes.data
     record[code.KEPT] = -1
-    return record, table
+    record[code.EXPLAIN] = id(explain)
+    return record, table, explain
 
 
 @cache

@@ -11,14 +11,17 @@ import pytest
 from tests.conftest import Launch
 
 PROGRAM = Path(__file__).parent / "lose_one.py"
+KNOWN = PROGRAM.with_name("lose_known.py")
 SAID = re.compile(r"survivor (\d+): lost \((\d+),\) \((\d+),\) after ([0-9.]+) s")
 SOON_S = 5.0
 
 
-def lose(launch: Launch, seat: int, *words: str, ranks: int = 4) -> list[tuple[str, ...]]:
-    """Run the program; gives what each survivor said."""
+def lose(
+    launch: Launch, seat: int, *words: str, ranks: int = 4, program: Path = PROGRAM
+) -> list[tuple[str, ...]]:
+    """Run a program; gives what each survivor said."""
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(ranks), "--"]
-    done = launch([*command, sys.executable, str(PROGRAM), str(seat), *words])
+    done = launch([*command, sys.executable, str(program), str(seat), *words])
     said = SAID.findall(done.stdout)
     assert len(said) == ranks - 1, done.stdout
     return said
@@ -35,6 +38,18 @@ def test_every_survivor_is_told_who_died(
     if mpi_library != "Open MPI":
         pytest.skip("MPICH's jobs end with the first rank that dies")
     for who, ranks, seats, waited in lose(launch, 2, nbytes, algorithm, form):
+        assert (ranks, seats) == ("2", "2"), who
+        assert float(waited) < SOON_S
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "native"])
+@pytest.mark.parametrize("method", ["Allreduce", "Bcast", "Allgather"])
+def test_calls_that_machine_code_hands_over_tell_it_too(
+    launch: Launch, mpi_library: str, method: str, algorithm: str
+) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+    for who, ranks, seats, waited in lose(launch, 2, method, algorithm, program=KNOWN):
         assert (ranks, seats) == ("2", "2"), who
         assert float(waited) < SOON_S
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -240,6 +241,34 @@ def test_nothing_is_leaked(known: World) -> None:
         known.Allgatherv(block, spec)
     assert [sys.getrefcount(thing) for thing in everything] == before
     assert taken(known, "Allgatherv") == 100
+
+
+def test_errors_of_the_library_are_explained_once(known: World) -> None:
+    x, y = np.zeros(COUNT), np.zeros(COUNT)
+    with pytest.raises(MPI.Exception) as error:  # bits of numbers that have none
+        known.Allreduce(x, y, op=MPI.BAND)
+    assert error.value.Get_error_class() == MPI.ERR_OP, "what nobody died of stays what it is"
+    del error
+    heard = []
+
+    def explain(operation: str, error: MPI.Exception) -> Exception:
+        heard.append((operation, error.Get_error_class()))
+        return cr.PeerLost(operation, [0])
+
+    known._service.shortcuts.explain = explain
+    before = [sys.getrefcount(thing) for thing in (x, y, known, explain)], _errors()
+    for _ in range(100):
+        with pytest.raises(cr.PeerLost):
+            known.Allreduce(x, y, op=MPI.BAND)
+    assert heard == [("allreduce", MPI.ERR_OP)] * 100
+    assert before == ([sys.getrefcount(thing) for thing in (x, y, known, explain)], _errors())
+    assert taken(known, "Allreduce") == 0
+
+
+def _errors() -> int:
+    """How many errors of the library are alive."""
+    gc.collect()
+    return sum(type(thing) is MPI.Exception for thing in gc.get_objects())
 
 
 def test_a_method_that_was_held_on_to_takes_it(known: World) -> None:
