@@ -249,7 +249,10 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         """
         if not engine().in_flight:
             node_arrays.let_go()
-        return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
+        try:
+            return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
+        except MPI.Exception as error:
+            raise self._service.explained("empty", error)  # noqa: B904 - which knows its cause
 
     def bucketed(
         self,

@@ -3,9 +3,10 @@
 Kernels read and write them where they lie, see
 `closeranks.collectives.node_places`.  One record for the whole process knows
 them all by row, and enters in the table of each node memory those that all of
-its ranks have mapped.  The first pages of the file behind an array hold a
-mark for every rank that has dropped its own; who drops the last one gives the
-memory back.
+its ranks have mapped.  The first pages of the file behind an array hold two
+marks for every rank, that it has dropped its own and that it has had one; who
+drops the last one gives the memory back.  For ranks that have died those do it
+that go on, see `bury`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import operator
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -95,7 +97,7 @@ class Mapped(NamedTuple):
 
     def is_dropped(self) -> bool:
         """Whether no rank has an array in it any more."""
-        return bool(self.file.array[: self.group.size].all())
+        return _nobody_has(_marks(self.file, self.group.size))
 
 
 #: All that this process has mapped, by row; rows that are about to be; who wants to know;
@@ -155,13 +157,13 @@ def make(
     sizes, kind = _checked(plain, shape, dtype)
     nbytes = math.prod(sizes) * kind.itemsize
     wanted = node.allgather(_whole(nbytes))
-    starts, row, rank = [_whole(node.size), *wanted], _agreed_row(node), node.rank
+    starts, rank = [_whole(2 * node.size), *wanted], node.rank
     own = (0, starts[0] * (rank == 0)), (sum(starts[: rank + 1]), wanted[rank])
-    file, failed = _mapped(node, row, sum(starts), own)
-    _PROMISED.discard(row)
+    with _agreed_row(node) as row:
+        file, failed = _mapped(node, row, sum(starts), own)
     try:
         _raise_first(plain, failed)  # when all have entered it
-    except Unavailable:
+    except BaseException:  # the library's, too: a rank may have died
         if file is not None:
             _drop(file, rank, node.size, os.getpid())
         raise
@@ -213,6 +215,7 @@ def _mapped(
         file = share(node, nbytes, own=own)
     except Unavailable as error:
         return None, error
+    _marks(file, node.size)[1, node.rank] = 1  # before anybody could take it for dropped
     first = file.array.ctypes.data
     with _LOCK:
         _MAPPED[row] = Mapped(file, node.Get_group(), first, first + nbytes)
@@ -235,18 +238,57 @@ def let_go() -> None:
             gone.file.close()
 
 
+def bury(before: MPI.Intracomm, left: MPI.Intracomm) -> None:
+    """Drop the arrays of ranks that have died.
+
+    Local; when all who are left have ended what they had in flight with them.
+
+    Parameters
+    ----------
+    before : MPI.Intracomm
+        Those who were there before.
+    left : MPI.Intracomm
+        All who live, and maybe others.
+    """
+    everybody, living = before.Get_group(), left.Get_group()
+    dead = MPI.Group.Difference(everybody, living)
+    everybody.Free()
+    living.Free()
+    with _LOCK:
+        for mapped in _MAPPED.values():
+            for rank in MPI.Group.Translate_ranks(dead, None, mapped.group):
+                if rank != MPI.UNDEFINED:
+                    _drop(mapped.file, rank, mapped.group.size, os.getpid())
+    dead.Free()
+
+
 def _drop(file: SharedFile, rank: int, size: int, process: int) -> None:
-    """Note that this rank has no array in a file; the last one gives the pages back."""
+    """Note that a rank has no array in a file; the last one gives the pages back."""
     if os.getpid() != process:
         return  # a forked child had a copy
-    marks = file.array[:size]
-    marks[rank] = 1
-    if marks.all():
-        file.discard(_whole(size))
+    marks = _marks(file, size)
+    marks[0, rank] = 1
+    if _nobody_has(marks):
+        file.discard(_whole(2 * size))
 
 
-def _agreed_row(node: MPI.Intracomm) -> int:
-    """Find the first row that no rank uses, and keep other threads from it."""
+def _marks(file: SharedFile, size: int) -> NDArray[np.uint8]:
+    """Give two rows of marks: who has dropped an array, and who has had one.
+
+    Who was kept from mapping the file by an error, and lives, has had none.
+    """
+    return file.array[: 2 * size].reshape(2, size)
+
+
+def _nobody_has(marks: NDArray[np.uint8]) -> bool:
+    """Whether no rank has an array."""
+    dropped, had = marks
+    return bool((dropped >= had).all())
+
+
+@contextmanager
+def _agreed_row(node: MPI.Intracomm) -> Iterator[int]:
+    """Find the first row no rank uses; in a block it is kept from threads."""
     while True:
         with _LOCK:
             used = sum(1 << row for row in _MAPPED.keys() | _PROMISED)
@@ -255,10 +297,13 @@ def _agreed_row(node: MPI.Intracomm) -> int:
             mine = row not in _MAPPED.keys() | _PROMISED
             if mine:
                 _PROMISED.add(row)
-        if all(node.allgather(mine)):
-            return row
-        if mine:
-            _PROMISED.discard(row)
+        try:
+            if all(node.allgather(mine)):
+                yield row
+                return
+        finally:
+            if mine:
+                _PROMISED.discard(row)
 
 
 def _lowest_free(used: Iterable[int]) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.collectives import node_arrays
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.roster import Report, Roster, roster
@@ -362,6 +363,7 @@ class Recovery:
             world.own(child)
         ballot.stand(world.rank, world.epoch)
         old.close()
+        node_arrays.bury(old.comm, made.whole)
 
     def _last_resort(self) -> LastResort:
         world = self._family.world
