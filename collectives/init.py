@@ -29,7 +29,7 @@ from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, cuda_aware, device_interface, finalization, ulfm, warden
 from closeranks.comms.discover import discover
-from closeranks.comms.last_resort import LastResort
+from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates, pid_namespace
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
@@ -84,6 +84,7 @@ def init(
         Deadline of every collective, seconds; then `PeerLate`.
     recovery_timeout_s : float
         Deadline of a recovery, seconds; above 1, for ranks that are stopped in it.
+        New processes get twice the time more that this one has taken to come here.
     tuning : path or mapping, optional
         See `closeranks.collectives.tuning`; default ``CLOSERANKS_TUNING``.  Of a
         table of `closeranks tune` a warning on rank 0 names what does not hold
@@ -116,10 +117,12 @@ def init(
     options = _Options(timeout_s, deterministic, is_checked, tuning, _faults(faults))
     given = MPI.COMM_WORLD if comm is None else comm
     starts = _recruits(recruits, on_failure, given)
+    start_s = 0.0
     if ulfm.is_on():
         _guard(given, timeout_s)
         finalization.limit(recovery_timeout_s)
-    with _arrival(recovery_timeout_s):
+        start_s = age_s()  # the slowest rank's, for by now all are here
+    with _arrival(recovery_timeout_s + 2 * start_s):
         plain, crew = _staffed(given, _spares(spares, on_failure), starts)
         if crew is not None and crew.is_spare:
             opened, family = _joined(crew, options)
@@ -128,7 +131,7 @@ def init(
     if crew is not None:
         family.crew = family.world.own(crew)
         atexit.register(crew.end)
-    family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s)
+    family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
     ballot.stand(family.world.rank, family.world.epoch)
     if family.joined:
         family.recovery.fill()  # the others do so, too

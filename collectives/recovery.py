@@ -96,11 +96,15 @@ class Recovery:
         spares in the seats that are free.
     limit_s : float
         How long a recovery may take; then the process ends with status 75.
+    start_s : float
+        How long the program took to come to `init`; new processes take it again.
     """
 
-    def __init__(self, root: Recovering, family: Family, on_failure: str, limit_s: float) -> None:
+    def __init__(
+        self, root: Recovering, family: Family, on_failure: str, limit_s: float, start_s: float
+    ) -> None:
         self._root, self._family = root, family
-        self._on_failure, self._limit_s = on_failure, limit_s
+        self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
         self._cause: tuple[int, str] | None = None
         self._last: Attempt | None = None
 
@@ -256,7 +260,7 @@ class Recovery:
         family = self._family
         if family.crew is None:
             return
-        with self._last_resort():
+        with self._last_resort(2 * self._start_s if family.crew.recruits else 0):
             while family.crew.enlist(family.seats - family.world.size):
                 family.world.revoke()
                 self._go_on(family.world.epoch)
@@ -365,12 +369,12 @@ class Recovery:
         old.close()
         node_arrays.bury(old.comm, made.whole)
 
-    def _last_resort(self) -> LastResort:
-        world = self._family.world
+    def _last_resort(self, more_s: float = 0) -> LastResort:
+        world, limit_s = self._family.world, self._limit_s + more_s
         return LastResort(
-            self._limit_s,
+            limit_s,
             f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of epoch"
-            f" {world.epoch} has not ended after {self._limit_s:g} s; exit status 75, relaunch",
+            f" {world.epoch} has not ended after {limit_s:.4g} s; exit status 75, relaunch",
         )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import faulthandler
 import os
 import threading
+import time
+from pathlib import Path
 from types import TracebackType
 from typing import Final
 
@@ -14,6 +16,21 @@ from closeranks.comms import ballot
 TRY_AGAIN: Final = 75
 #: The file that errors go to.
 _ERRORS: Final = 2
+
+
+def age_s() -> float:
+    """Say how long ago this process was started, with what it was before an exec.
+
+    Local.
+
+    Returns
+    -------
+    float
+        Seconds, to a hundredth; time in which the machine slept counts.
+    """
+    words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    began_s = int(words[19]) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
 
 
 class LastResort:

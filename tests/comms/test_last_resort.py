@@ -1,11 +1,14 @@
-"""The end of a process that waits for ever, whatever has become of its streams."""
+"""How old a process is; the end of a process that waits for ever, whatever has become of its streams."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import time
 
 import pytest
+
+from closeranks.comms.last_resort import age_s
 
 PROGRAM = """
 import io, sys, time
@@ -37,3 +40,18 @@ def test_who_comes_in_time_goes_on() -> None:
     program = PROGRAM.format(before="time.sleep = print")
     done = subprocess.run([sys.executable, "-c", program], timeout=15, check=False)
     assert done.returncode == 0
+
+
+def test_this_process_grows_older() -> None:
+    began = time.monotonic()
+    before_s = age_s()
+    time.sleep(0.2)
+    assert 0.2 - 0.02 <= age_s() - before_s <= time.monotonic() - began + 0.02
+
+
+def test_a_new_process_is_as_old_as_its_first_program() -> None:
+    says = "from closeranks.comms.last_resort import age_s; print(age_s())"
+    began = time.monotonic()
+    words = ["sh", "-c", f"sleep 0.3; exec {sys.executable} -c '{says}'"]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    assert 0.3 <= float(said.stdout) <= time.monotonic() - began + 0.02

@@ -1,12 +1,13 @@
 """A program that loses ranks and goes on: every result names who took part.
 
-    closeranks run --faults -n 4 -- repeat.py BYTES ALGORITHM FORM KILLS [recruits]
+    closeranks run --faults -n 4 -- repeat.py BYTES ALGORITHM FORM KILLS [recruits|slow]
 
 Rank ``seat`` adds ``2**seat``, so that a sum is the set of its participants.
 KILLS are ``SEAT@STEP[:POINT]``; the program checks every sum of every step
 against the members that agreed on it.  With ``run --spares`` the dead are
 replaced, with ``recruits`` by new processes; newcomers are told in which step
-the others are.
+the others are.  With ``slow`` those, as all others, take longer to come to
+`init` than a recovery may.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import faulthandler
 import os
 import signal
 import sys
+import time
 
 import numpy as np
 from mpi4py import MPI
@@ -23,6 +25,9 @@ import closeranks as cr
 
 STEPS = 60
 WATCHDOG_S = 50
+#: How long a slow program does something else first, and how long its recovery may take.
+START_S = 5
+RECOVERY_S = 3
 
 
 class Work:
@@ -72,9 +77,15 @@ def kills() -> set[tuple[int, int, str]]:
 def main() -> None:
     """Step, die if it is this rank's turn, check."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    recruits = sys.argv[5:] == ["recruits"]
+    slow = sys.argv[5:] == ["slow"]
+    recruits = slow or sys.argv[5:] == ["recruits"]
     replaces = recruits or "CLOSERANKS_SPARES" in os.environ
-    comm = cr.init(on_failure="replace" if replaces else "shrink", recruits=recruits)
+    time.sleep(START_S if slow else 0)
+    comm = cr.init(
+        on_failure="replace" if replaces else "shrink",
+        recruits=recruits,
+        recovery_timeout_s=RECOVERY_S if slow else 30,
+    )
     work, schedule = Work(comm, int(sys.argv[1]), sys.argv[2], sys.argv[3]), kills()
 
     def die(step: int, point: str) -> None:

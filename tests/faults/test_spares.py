@@ -28,6 +28,7 @@ def replace(
     command = [sys.executable, "-m", "closeranks", *start, "--faults", "--spares", str(spares)]
     words = [sys.executable, str(PROGRAM), "65536", "auto", form, kills, more]
     done = launch([*command, "--", *words])
+    assert done.returncode == 0, done.stdout
     said = sorted(SAID.findall(done.stdout), key=lambda found: int(found[2]))
     assert said, done.stdout
     return said
@@ -72,6 +73,10 @@ def test_new_processes_take_the_seats(launch: Launch, kills: str) -> None:
     dead = tuple(int(word[0]) for word in kills.split(","))
     said = replace(launch, kills, spares=0, more="recruits")
     assert said == members(4, len(dead), dead)
+
+
+def test_a_program_may_take_longer_to_start_than_a_recovery_may(launch: Launch) -> None:
+    assert replace(launch, "2@20", spares=0, more="slow") == members(4, 1, (2,))
 
 
 def test_the_spare_comes_first_then_a_new_process(launch: Launch) -> None:
