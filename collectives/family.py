@@ -42,12 +42,16 @@ class Family:
         Whether arrays on devices may be met on any rank.
     reaches_devices : bool
         Whether the library takes device memory by itself, on all ranks.
+    group : int
+        Rank in MPI_COMM_WORLD of who was first in the first world: its name.
     faults : Injection, optional
         What goes wrong on purpose on this rank.
 
     Attributes
     ----------
     timeout_s, deterministic, check, tuning, threaded, devices, reaches_devices
+        As given.
+    group : int
         As given.
     faults : Injection or None
         As given.
@@ -94,6 +98,7 @@ class Family:
         "devices",
         "failed",
         "faults",
+        "group",
         "joined",
         "left",
         "newcomers",
@@ -122,11 +127,12 @@ class Family:
         threaded: bool,
         devices: bool,
         reaches_devices: bool,
+        group: int,
         faults: Injection | None = None,
     ) -> None:
         self.timeout_s, self.deterministic = timeout_s, deterministic
         self.check, self.tuning, self.threaded = check, tuning, threaded
-        self.devices, self.reaches_devices = devices, reaches_devices
+        self.devices, self.reaches_devices, self.group = devices, reaches_devices, group
         self.overrides = 0
         self.attempt: Attempt | None = None
         self.crew: Crew | None = None
@@ -152,6 +158,7 @@ class Family:
             "threaded": self.threaded,
             "devices": self.devices,
             "reaches_devices": self.reaches_devices,
+            "group": self.group,
         }
 
     @property

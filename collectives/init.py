@@ -34,6 +34,7 @@ from closeranks.comms.mates import mates, pid_namespace
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.settings import refuse_unknown, setting, switch
+from closeranks.comms.translate import ranks_in
 from closeranks.errors import Disagreement, Error, TopologyError, Unavailable, UsageError
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def init(
         family.crew = family.world.own(crew)
         atexit.register(crew.end)
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
-    ballot.stand(family.world.rank, family.world.epoch)
+    ballot.stand(family.world.rank, family.world.epoch, family.group)
     if family.joined:
         family.recovery.fill()  # the others do so, too
     return opened
@@ -248,6 +249,7 @@ def _open(
         threaded=can.threaded,
         devices=can.devices,
         reaches_devices=can.reaches_devices,
+        group=max(0, ranks_in(plain, MPI.COMM_WORLD)[0]),
         faults=None if faults is None else Injection(plain.rank, faults),
     )
     family.seats = plain.size

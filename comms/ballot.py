@@ -33,12 +33,15 @@ class _Member:
     process = 0
     rank = sys.maxsize
     epoch = 0
+    group = 0
+    named = False
 
 
-def stand(rank: int, epoch: int) -> None:
+def stand(rank: int, epoch: int, group: int = 0) -> None:
     """Note the place of this process in a world that begins.
 
-    Who is first in a first world tells the launcher that the job has begun.
+    Who is first in a first world tells the launcher that its group has begun, and
+    later if it is in a world of another group, too.
 
     Parameters
     ----------
@@ -46,13 +49,21 @@ def stand(rank: int, epoch: int) -> None:
         In that world; of several the smallest counts.
     epoch : int
         Of that world; of several the largest counts.
+    group : int, optional
+        Whose epochs these are: the rank in MPI_COMM_WORLD of who was first in the
+        first world; of several the first counts.
     """
     if not setting("VOTES"):
         return
+    begins = rank == epoch == 0
+    if not _Member.process:
+        _Member.group, _Member.named = group, begins
+    elif _Member.named and not epoch and group != _Member.group:
+        _tell(f"mixed {_Member.group}:0")
     _Member.process = os.getpid()
     _Member.rank, _Member.epoch = min(rank, _Member.rank), max(epoch, _Member.epoch)
-    if rank == epoch == 0:
-        _tell("begun")
+    if begins:
+        _tell(f"begun {_Member.group}:0" if _Member.group else "begun")
 
 
 def end(status: int) -> None:
@@ -67,7 +78,8 @@ def end(status: int) -> None:
         Its exit status.
     """
     if os.getpid() == _Member.process and (status or _Member.rank < SPEAKERS):
-        _tell(f"ended {_Member.epoch} {exit_status(status)}")
+        group = f"{_Member.group}:" if _Member.group else ""
+        _tell(f"ended {group}{_Member.epoch} {exit_status(status)}")
 
 
 def abort(status: int) -> bool:

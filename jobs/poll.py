@@ -83,7 +83,9 @@ class Poll:
             See `Votes.judge`.
         """
         if self.votes.is_silent(status):
-            click.echo("closeranks: the job had begun, and nobody is left to say how it"
+            names = ", ".join(map(str, sorted(self.votes.silent)))
+            who = f"the group of rank {names}" if self.votes.last else "the job"
+            click.echo(f"closeranks: {who} had begun, and nobody is left to say how it"
                        f" ended: failed (the launcher's status is {status})", err=True)  # fmt: skip
         return self.votes.judge(status)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from closeranks.comms.last_resort import TRY_AGAIN
@@ -16,21 +16,28 @@ _LARGEST: Final = 127
 class Votes:
     """What was said so far.
 
+    Ranks speak for a group: those who have opened a communicator together.  Epochs
+    of two groups say nothing about each other.
+
     Parameters
     ----------
-    begun : bool, optional
-        Whether the ranks have opened a communicator.
-    last : tuple of int, optional
-        The largest epoch of which members said how they ended, and the largest
-        status among them.  Who left before was lost to those who went on.
+    begun : frozenset of int, optional
+        Groups that have opened a communicator.
+    mixed : frozenset of int, optional
+        Groups with ranks in a communicator of another one.
+    last : mapping of int to tuple of int, optional
+        Of each group the largest epoch of which members said how they ended, and
+        the largest status among them.  Who left before was lost to those who went
+        on.
     timed_out : bool, optional
         Whether a recovery has taken too long for anybody.
     aborted : int, optional
         The status of the first who asked for the end of the whole job.
     """
 
-    begun: bool = False
-    last: tuple[int, int] | None = None
+    begun: frozenset[int] = frozenset()
+    mixed: frozenset[int] = frozenset()
+    last: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     timed_out: bool = False
     aborted: int | None = None
 
@@ -41,7 +48,8 @@ class Votes:
         ----------
         words : sequence of str
             ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS`` or
-            ``abort STATUS``.
+            ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and ``ended
+            GROUP:EPOCH STATUS``; of one that is in another one, too, ``mixed GROUP:0``.
 
         Returns
         -------
@@ -57,13 +65,19 @@ class Votes:
             case ["here"]:
                 return self
             case ["begun"]:
-                return replace(self, begun=True)
-            case ["ended", epoch, status] if int(status) == TRY_AGAIN and int(epoch) >= 0:
-                return replace(self, begun=True, timed_out=True)
-            case ["ended", epoch, status]:
-                said = int(epoch), int(status)
-                last = said if self.last is None else max(said, self.last)
-                return replace(self, begun=True, last=last)
+                return replace(self, begun=self.begun | {0})
+            case ["begun", place] if ":" in place:
+                return replace(self, begun=self.begun | {_place(place)[0]})
+            case ["mixed", place] if ":" in place:
+                return replace(self, mixed=self.mixed | {_place(place)[0]})
+            case ["ended", place, status]:
+                group, epoch = _place(place)
+                begun = self.begun | {group}
+                if int(status) == TRY_AGAIN:
+                    return replace(self, begun=begun, timed_out=True)
+                said = epoch, int(status)
+                last = {**self.last, group: max(said, self.last.get(group, said))}
+                return replace(self, begun=begun, last=last)
             case ["abort", status]:
                 first = int(status) if self.aborted is None else self.aborted
                 return replace(self, aborted=first)
@@ -81,9 +95,9 @@ class Votes:
         -------
         int
             75 if a recovery has timed out; else what was asked for with an abort;
-            else the launcher's if a program gave it (1 to 127); else what the
-            members of the last world said, the largest; else 1 if a world had
-            begun, for all are dead; else the launcher's.
+            else the launcher's if a program gave it (1 to 127); else the largest of
+            what the members of each group's last world said, and of 1 for each that
+            is `silent`; else the launcher's.
         """
         if self.timed_out:
             return TRY_AGAIN
@@ -91,12 +105,20 @@ class Votes:
             return self.aborted
         if 1 <= status <= _LARGEST:
             return status
-        if self.last is not None:
-            return self.last[1]
-        return 1 if self.begun else status
+        said = [status for _, status in self.last.values()] + [1 for _ in self.silent]
+        return max(said, default=status)
+
+    @property
+    def silent(self) -> frozenset[int]:
+        """Groups that have begun, and all of whose ranks are dead, as it seems.
+
+        One that was mixed with others may be a node that those have lost; they say
+        how it ended.
+        """
+        return self.begun - self.last.keys() - (self.mixed if self.last else frozenset())
 
     def is_silent(self, status: int) -> bool:
-        """Say whether the job is a failure because nobody said how it ended.
+        """Say whether the job is a failure because of a group that said nothing.
 
         Parameters
         ----------
@@ -106,7 +128,16 @@ class Votes:
         Returns
         -------
         bool
-            True if all members are dead, as it seems.
+            True if all its members are dead, as it seems.
         """
-        said = self.timed_out or self.aborted is not None or self.last is not None
-        return self.begun and not said and not 1 <= status <= _LARGEST
+        said = self.timed_out or self.aborted is not None or 1 <= status <= _LARGEST
+        return bool(self.silent) and not said
+
+
+def _place(text: str) -> tuple[int, int]:
+    """Read the group and the epoch of who speaks."""
+    group, colon, epoch = text.rpartition(":")
+    found = int(group) if colon else 0, int(epoch)
+    if min(found) < 0:
+        raise ValueError(f"no vote: {text}")
+    return found

@@ -1,4 +1,4 @@
-"""How old a process is; the end of a process that waits for ever, whatever has become of its streams."""
+"""How old a process is, and the end of one that waits for ever, whatever its streams are."""
 
 from __future__ import annotations
 

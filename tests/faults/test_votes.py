@@ -49,6 +49,24 @@ def test_the_status_is_what_the_survivors_say(
     assert "has not heard" not in done.stdout, done.stdout
 
 
+@pytest.mark.parametrize(
+    ("case", "status", "line"),
+    [
+        ("group_fails", 1, "seat 0: 1"),
+        ("first_group_fails", 1, "seat 0: 1"),
+        ("group_killed", 1, "the group of rank 2 had begun, and nobody is left"),
+        ("groups_well", 0, "seat 0: 1"),
+        ("newcomer_ends_well", 0, "seat 0: 2"),
+        ("node_lost", 0, "seat 1: 2"),
+    ],
+)
+def test_every_group_has_a_say(launch: Launch, case: str, status: int, line: str) -> None:
+    done = run(launch, str(PROGRAM), case, start="run -n 4")
+    assert done.returncode == status, done.stdout
+    assert line in done.stdout
+    assert "has not heard" not in done.stdout, done.stdout
+
+
 @pytest.mark.parametrize("start", ["run -n 3", "lab --nodes 2 --per-node 2 --no-check"])
 def test_an_abort_ends_all_ranks_with_its_status(launch: Launch, start: str) -> None:
     began = time.monotonic()

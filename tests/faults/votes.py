@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import recovery
@@ -113,6 +114,79 @@ def aborts() -> None:
         say(comm, "went on")
 
 
+def part(color: int) -> MPI.Intracomm:
+    """Give the ranks of one group."""
+    made = MPI.COMM_WORLD.Split(color, MPI.COMM_WORLD.rank)
+    assert isinstance(made, MPI.Intracomm)
+    return made
+
+
+def of_groups(fails: int, how: Callable[[], None]) -> None:
+    """Two groups: one loses a rank and goes on, all of the other fail."""
+    rank = MPI.COMM_WORLD.rank
+    with cr.init(part(rank // 2), on_failure="shrink") as comm:
+        total(comm)
+        if rank // 2 == fails:
+            time.sleep(1)
+            how()
+        elif comm.seat == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while comm.size == 2:
+            total(comm)
+        say(comm, comm.size)
+
+
+def gives_up() -> None:
+    """What a rank of a group that fails does."""
+    raise RuntimeError("no more coffee")
+
+
+def group_fails() -> None:
+    """The second group fails, the first goes on."""
+    of_groups(1, gives_up)
+
+
+def first_group_fails() -> None:
+    """The other way round."""
+    of_groups(0, gives_up)
+
+
+def group_killed() -> None:
+    """Nobody of the second group is left, the first goes on."""
+    of_groups(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def groups_well() -> None:
+    """Both lose a rank and go on."""
+    of_groups(2, gives_up)
+
+
+def newcomer_ends_well() -> None:
+    """Of the second group a spare is left at last."""
+    rank = MPI.COMM_WORLD.rank
+    own = part(int(rank > 0))
+    with cr.init(own, spares=int(rank > 0), on_failure="replace") as comm:
+        while rank and comm.epoch < 2:
+            total(comm)
+            if comm.epoch == comm.seat and not comm.joined:
+                os.kill(os.getpid(), signal.SIGKILL)
+        say(comm, comm.epoch)
+
+
+def node_lost() -> None:
+    """All who were in a communicator of their own are killed; those of the whole go on."""
+    rank = MPI.COMM_WORLD.rank
+    node = cr.init(part(rank // 2), on_failure="shrink")
+    total(node)
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        if rank >= 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while comm.size > 2:
+            total(comm)
+        say(comm, comm.size)
+
+
 def say(comm: cr.Communicator, what: object) -> None:
     """Print a line; the test reads it."""
     sys.stdout.write(f"seat {comm.seat}: {what}\n")
@@ -122,7 +196,8 @@ def say(comm: cr.Communicator, what: object) -> None:
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
-                 times_out, aborts)
+                 times_out, aborts, group_fails, first_group_fails, group_killed, groups_well,
+                 newcomer_ends_well, node_lost)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -44,6 +44,13 @@ def test_who_never_voted_ends_as_the_launcher_says(status: int) -> None:
         (["begun", "ended 0 0", "ended 1 1"], 1),  # the last world failed
         (["begun", "ended 0 1", "ended 0 4"], 4),
         (["ended 0 0"], 0),
+        (["begun", "begun 2:0", "ended 0 0", "ended 2:0 0"], 0),
+        (["begun", "begun 2:0", "ended 1 0", "ended 2:0 1", "ended 2:0 0"], 1),  # not lost to 0
+        (["begun", "begun 2:0", "ended 0 1", "ended 2:1 0"], 1),
+        (["begun", "ended 0 1", "ended 1 0", "ended 2:0 1", "ended 2:3 0"], 0),
+        (["ended 4 3", "ended 2:1 5", "ended 2:0 9", "ended 7:9 4"], 5),
+        (["begun", "ended 0:0 1", "ended 1 0"], 0),
+        (["mixed 2:0", "begun", "begun 2:0", "ended 1 0"], 0),  # 0 has lost 2
     ],
 )
 def test_members_of_the_last_world_say_how_it_ended(said: list[str], expected: int) -> None:
@@ -53,6 +60,30 @@ def test_members_of_the_last_world_say_how_it_ended(said: list[str], expected: i
             given = 1 <= status <= 127  # by a program
             assert votes.judge(status) == (status if given else expected)
             assert votes.is_silent(status) is (said == ["begun"] and not given)
+
+
+@pytest.mark.parametrize(
+    ("said", "silent", "expected"),
+    [
+        (["begun", "begun 2:0", "ended 0 0"], {2}, 1),
+        (["begun", "begun 2:0", "ended 2:7 0"], {0}, 1),
+        (["begun", "begun 2:0"], {0, 2}, 1),
+        (["begun", "begun 2:0", "begun 4:0", "mixed 4:0", "ended 3 5"], {2}, 5),
+        (["begun", "begun 2:0", "mixed 2:0"], {0, 2}, 1),  # with 0, and both are dead
+    ],
+)
+def test_nobody_speaks_for_a_group_that_is_dead(
+    said: list[str], silent: set[int], expected: int
+) -> None:
+    for order in itertools.permutations(said):
+        votes = counted(*order)
+        assert votes.silent == silent
+        for status in LAUNCHERS:
+            given = 1 <= status <= 127  # by a program
+            assert votes.judge(status) == (status if given else expected)
+            assert votes.is_silent(status) is not given
+        assert counted(*order, "ended 2:0 75").judge(0) == 75
+        assert counted(*order, "abort 9").judge(0) == 9
 
 
 def test_time_outs_go_first_then_aborts() -> None:
@@ -70,7 +101,9 @@ def test_time_outs_go_first_then_aborts() -> None:
 
 @pytest.mark.parametrize(
     "line", ["", "began", "begun 1", "ended", "ended 1", "ended x 1", "ended x 75", "ended 0 1 2",
-             "abort", "abort x", "abort 1 2"],
+             "abort", "abort x", "abort 1 2", "begun :0", "begun 2:", "begun x:0", "mixed",
+             "mixed 1", "ended :0 1", "ended 2: 1", "ended x:0 1", "ended 2:x 75", "ended -2:0 1",
+             "ended 0 x"],
 )  # fmt: skip
 def test_what_is_no_vote_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"no vote|invalid literal"):
@@ -88,7 +121,9 @@ def test_statuses_are_those_that_the_system_gives(code: object, status: int) -> 
 @pytest.fixture
 def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
     """A poll, and this process a rank that knows of it."""
-    for name, value in (("process", 0), ("rank", sys.maxsize), ("epoch", 0)):
+    for name, value in (
+        ("process", 0), ("rank", sys.maxsize), ("epoch", 0), ("group", 0), ("named", False),
+    ):  # fmt: skip
         monkeypatch.setattr(ballot._Member, name, value)
     with open_poll() as opened:
         for name, text in opened.environment.items():
@@ -100,10 +135,10 @@ def test_a_rank_is_heard(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
     ballot.end(1)  # it has no seat
     assert ear.votes == Votes()
     ballot.stand(0, 0)
-    assert ear.votes == Votes(begun=True)
+    assert ear.votes == Votes(begun=frozenset({0}))
     ballot.stand(2, 3)
     ballot.end(0)
-    assert ear.votes == Votes(begun=True, last=(3, 0))
+    assert ear.votes == Votes(begun=frozenset({0}), last={0: (3, 0)})
     assert ballot.abort(300)
     assert ear.votes.aborted == 300 & 0xFF
     assert capfd.readouterr().err == ""
@@ -114,14 +149,35 @@ def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: Poll) -> None:
     ballot.end(0)
     assert ear.votes == Votes()
     ballot.end(1)
-    assert ear.votes == Votes(begun=True, last=(0, 1))
+    assert ear.votes == Votes(begun=frozenset({0}), last={0: (0, 1)})
+
+
+def test_a_rank_votes_for_the_group_that_it_was_in_first(ear: Poll) -> None:
+    ballot.stand(0, 0, 2)
+    ballot.stand(1, 1, 2)
+    assert ear.votes == Votes(begun=frozenset({2}))
+    ballot.stand(3, 0, 0)
+    ballot.end(4)
+    votes = Votes(begun=frozenset({2}), mixed=frozenset({2}), last={2: (1, 4)})
+    assert ear.votes == votes
+
+
+@pytest.mark.parametrize("place", [(1, 0), (0, 3)])  # no name, or a newcomer
+def test_only_who_gave_a_group_its_name_says_that_it_is_mixed(
+    ear: Poll, place: tuple[int, int]
+) -> None:
+    ballot.stand(*place, 2)
+    ballot.stand(1, 0, 0)
+    assert ear.votes == Votes()
+    ballot.end(0)
+    assert ear.votes == Votes(begun=frozenset({2}), last={2: (place[1], 0)})
 
 
 def test_a_child_of_a_rank_has_no_vote(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
     ballot.stand(0, 0)
     monkeypatch.setattr(ballot._Member, "process", ballot._Member.process + 1)
     ballot.end(1)
-    assert ear.votes.last is None
+    assert ear.votes.last == {}
 
 
 def line_to(ear: Poll, said: bytes) -> bytes:
@@ -219,4 +275,13 @@ def test_the_silence_of_the_dead_is_spoken_of(ear: Poll, capfd: pytest.CaptureFi
     assert ear.judge(0) == 1
     said = capfd.readouterr().err
     assert "nobody is left to say how it ended" in said
+    assert said.count("\n") == 1
+
+
+def test_so_is_that_of_a_group(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
+    ballot.stand(0, 0, 2)
+    ear.votes = ear.votes.after(["ended", "0", "0"])
+    assert ear.judge(0) == 1
+    said = capfd.readouterr().err
+    assert "the group of rank 2 had begun, and nobody is left to say how it ended" in said
     assert said.count("\n") == 1
