@@ -48,8 +48,9 @@ class Votes:
         ----------
         words : sequence of str
             ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS`` or
-            ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and ``ended
-            GROUP:EPOCH STATUS``; of one that is in another one, too, ``mixed GROUP:0``.
+            ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and
+            ``ended GROUP:EPOCH STATUS``; of one that is in another one, too,
+            ``mixed GROUP:0``.
 
         Returns
         -------
