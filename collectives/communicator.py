@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.choose import Chooser
     from closeranks.collectives.explain import Explanation
     from closeranks.collectives.family import Family
+    from closeranks.collectives.followed import Followed
     from closeranks.collectives.operations import Mean
     from closeranks.collectives.statistics import Statistics
     from closeranks.comms.topology import Topology
@@ -379,6 +380,10 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
     def _alias(self) -> MPI.Intracomm:
         self._family.world.check("derive")
         return self._service.plain
+
+    @property
+    def _followed(self) -> Followed:
+        return self._family.world.followed
 
     def _derive(
         self, made: MPI.Comm, color: int | None = MPI.UNDEFINED, key: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
@@ -12,6 +13,7 @@ from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.followed import Followed
 
 
 class Deriving(MPI.Intracomm):
@@ -21,6 +23,9 @@ class Deriving(MPI.Intracomm):
     revoked and closed with the communicator that `closeranks.init` made.  After a
     recovery `Split`, `Split_type` and `Dup` are made again of those who are left,
     under the same objects; what came of a group is of no use any more.
+
+    Topologies, intercommunicators and what `Idup` gives are mpi4py's own.  They are
+    revoked with the family too, but never made again, and the program frees them.
     """
 
     def _derive(
@@ -37,6 +42,11 @@ class Deriving(MPI.Intracomm):
     def _alias(self) -> MPI.Intracomm:
         """See ourselves as mpi4py's own class."""
         return MPI.Intracomm(self)
+
+    @property
+    def _followed(self) -> Followed:
+        """Who revokes what is not ours."""
+        raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
 
     def Clone(self) -> Communicator:
         """Duplicate this communicator, attributes and hints included."""
@@ -146,3 +156,178 @@ class Deriving(MPI.Intracomm):
             node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
             return self._derive(node, None, key)
         return self._derive(alias.Split_type(split_type, key, info), None, key)
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+        """Start to duplicate this communicator.
+
+        Parameters
+        ----------
+        info : MPI.Info, optional
+            Hints of the duplicate.
+
+        Returns
+        -------
+        comm : MPI.Intracomm
+            Not a closeranks communicator; to be used once the request is through.
+        request : MPI.Request
+            To be waited for.
+        """
+        return self._followed.started(self._alias(), lambda ours: MPI.Comm.Idup(ours, info))
+
+    def Idup_with_info(self, info: MPI.Info) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+        """Start to duplicate this communicator with hints, see `Idup`.
+
+        Parameters
+        ----------
+        info : MPI.Info
+            Hints of the duplicate.
+
+        Returns
+        -------
+        comm : MPI.Intracomm
+            Not a closeranks communicator; to be used once the request is through.
+        request : MPI.Request
+            To be waited for.
+        """
+        return self._followed.started(
+            self._alias(), lambda ours: MPI.Comm.Idup_with_info(ours, info)
+        )
+
+    def Create_cart(
+        self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
+    ) -> MPI.Cartcomm:
+        """Arrange the ranks in a grid.
+
+        Parameters
+        ----------
+        dims : sequence of int
+            Ranks in each dimension.
+        periods : sequence of bool, optional
+            Which dimensions are rings; none if not given.
+        reorder : bool
+            Whether ranks may be other ones than here.
+
+        Returns
+        -------
+        MPI.Cartcomm
+            MPI.COMM_NULL on ranks left out.
+        """
+        plain = self._alias()
+        return self._followed.made(lambda: plain.Create_cart(dims, periods, reorder), plain.Barrier)
+
+    def Create_graph(
+        self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
+    ) -> MPI.Graphcomm:
+        """Arrange the ranks in a graph that every rank knows.
+
+        Parameters
+        ----------
+        index : sequence of int
+            Node -> number of neighbours of it and of the nodes before.
+        edges : sequence of int
+            Neighbours of all nodes.
+        reorder : bool
+            Whether ranks may be other ones than here.
+
+        Returns
+        -------
+        MPI.Graphcomm
+            MPI.COMM_NULL on ranks left out.
+        """
+        plain = self._alias()
+        return self._followed.made(lambda: plain.Create_graph(index, edges, reorder), plain.Barrier)
+
+    def Create_dist_graph_adjacent(
+        self,
+        sources: Sequence[int],
+        destinations: Sequence[int],
+        sourceweights: Sequence[int] | None = None,
+        destweights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> MPI.Distgraphcomm:
+        """Arrange the ranks in a graph; each gives its own neighbours.
+
+        Parameters
+        ----------
+        sources, destinations : sequence of int
+            Ranks with an edge to this one, and from it.
+        sourceweights, destweights : sequence of int, optional
+            Weights of those edges.
+        info : MPI.Info
+            Hints.
+        reorder : bool
+            Whether ranks may be other ones than here.
+
+        Returns
+        -------
+        MPI.Distgraphcomm
+            Of all ranks.
+        """
+        plain = self._alias()
+        return self._followed.made(
+            lambda: plain.Create_dist_graph_adjacent(
+                sources, destinations, sourceweights, destweights, info, reorder
+            ),
+            plain.Barrier,
+        )
+
+    def Create_dist_graph(
+        self,
+        sources: Sequence[int],
+        degrees: Sequence[int],
+        destinations: Sequence[int],
+        weights: Sequence[int] | None = None,
+        info: MPI.Info = MPI.INFO_NULL,
+        reorder: bool = False,
+    ) -> MPI.Distgraphcomm:
+        """Arrange the ranks in a graph; each gives some edges, of any ranks.
+
+        Parameters
+        ----------
+        sources : sequence of int
+            Where edges begin.
+        degrees : sequence of int
+            How many begin at each of them.
+        destinations : sequence of int
+            Where they end.
+        weights : sequence of int, optional
+            Their weights.
+        info : MPI.Info
+            Hints.
+        reorder : bool
+            Whether ranks may be other ones than here.
+
+        Returns
+        -------
+        MPI.Distgraphcomm
+            Of all ranks.
+        """
+        plain = self._alias()
+        return self._followed.made(
+            lambda: plain.Create_dist_graph(sources, degrees, destinations, weights, info, reorder),
+            plain.Barrier,
+        )
+
+    def Create_intercomm(
+        self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
+    ) -> MPI.Intercomm:
+        """Make a communicator of these ranks and those of another communicator.
+
+        Parameters
+        ----------
+        local_leader : int
+            A rank here.
+        peer_comm : MPI.Intracomm
+            Has both leaders; of this family, or no failure in the making is told.
+        remote_leader : int
+            Rank in ``peer_comm`` of the other side's.
+        tag : int
+            Of messages of the leaders.
+
+        Returns
+        -------
+        MPI.Intercomm
+            Of both sides.
+        """
+        return self._followed.between(self._alias(), local_leader, peer_comm, remote_leader, tag)

@@ -19,6 +19,7 @@ import numpy as np
 from closeranks.collectives import tags
 from closeranks.collectives.attendance import Attendance
 from closeranks.collectives.failure import dead_of, late, lost
+from closeranks.collectives.followed import Followed
 from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, ulfm
 from closeranks.comms.cores import cores_of
@@ -101,6 +102,8 @@ class World:
         The ranks that share memory with this one.
     groups : Groups
         Communicators of every level and rail, made when first asked for.
+    followed : Followed
+        The program's own communicators that are revoked with this world.
     sequence_at : int
         Address of the int64 that is the number of the next collective.
     window : int
@@ -148,6 +151,7 @@ class World:
         self._lanes: dict[tuple[int, ...], Lane] = {}
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
         self._word = memoryview(bytearray(128)).cast("q")
+        self.followed = self.own(Followed())
         self._divide()
         self.attendance = self.own(
             Attendance(self.traffic, tags.roll_call(self.window), self.revoke)

@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import closeranks as cr
 
@@ -229,10 +230,116 @@ def children(comm: cr.Communicator) -> object:
     return found
 
 
+def ring(comm: cr.Communicator) -> MPI.Cartcomm:
+    """Arrange the members in a ring; whoever is left without neighbours has none."""
+    return comm.Create_cart([comm.size], [True])
+
+
+def topologies(comm: cr.Communicator) -> object:
+    """Who waits in a topology for ranks that live and vote is told; it is made again."""
+    comm.Create_cart([2]).Free() if comm.rank < 2 else comm.Create_cart([2])
+    cart, epoch = ring(comm), comm.epoch
+    part = cart.Sub([True])
+    for attempt in comm.attempts():
+        with attempt:
+            if comm.epoch != epoch:
+                for gone in (cart, part):
+                    with pytest.raises(MPI.Exception) as caught:
+                        gone.Barrier()
+                    assert caught.value.Get_error_class() == MPI.ERR_REVOKED
+                cart, epoch = ring(comm), comm.epoch
+            die(comm, 2)
+            found = []
+            for step in (1, -1) * 3:
+                source, target = cart.Shift(0, step)
+                found.append(cart.sendrecv(comm.seat, dest=target, source=source))
+    assert comm.Create_cart([1]) != MPI.COMM_NULL or comm.rank
+    return found[:2]
+
+
+def _graph(comm: cr.Communicator) -> MPI.Graphcomm:
+    return comm.Create_graph([2, 4, 6, 8], [1, 3, 0, 2, 1, 3, 2, 0])
+
+
+def _inter(comm: cr.Communicator) -> MPI.Intercomm:
+    second = comm.rank // 2
+    return comm.Split(second, comm.rank).Create_intercomm(0, comm, 0 if second else 2, tag=3)
+
+
+def _whole(made: tuple[MPI.Comm, MPI.Request]) -> MPI.Comm:
+    made[1].Wait()
+    return made[0]
+
+
+def _freed(comm: cr.Communicator) -> MPI.Comm:
+    for _ in range(5):
+        ring(comm).Free()
+    gone, stays = ring(comm), ring(comm)
+    if comm.rank % 2:
+        gone.Free()
+    return stays
+
+
+def _unmade(comm: cr.Communicator) -> MPI.Comm:
+    """One rank fails when the library has made it, and has nothing to revoke."""
+    if comm.seat == 1:
+        MPI.Intracomm(comm).Create_cart([4])
+        raise cr.Revoked("what others have made on purpose")
+    return ring(comm)
+
+
+#: Ways to a communicator whose rank 1 is seat 1, or 3 where there are two groups.
+WAYS: dict[str, Callable[[cr.Communicator], MPI.Comm]] = {
+    "cart": ring,
+    "cart.Sub": lambda comm: ring(comm).Sub([True]),
+    "cart.Dup": lambda comm: ring(comm).Dup(),
+    "cart.Clone.Sub": lambda comm: ring(comm).Clone().Sub([True]),
+    "cart.Split": lambda comm: ring(comm).Split(0, comm.rank),
+    "cart.Idup": lambda comm: _whole(ring(comm).Idup()),
+    "cart.Create_group": lambda comm: ring(comm).Create_group(comm.Get_group()),
+    "graph": _graph,
+    "graph.Create_cart": lambda comm: _graph(comm).Create_cart([4]),
+    "adjacent": lambda comm: comm.Create_dist_graph_adjacent(
+        [(comm.rank + 1) % 4], [(comm.rank - 1) % 4]
+    ),
+    "dist": lambda comm: comm.Create_dist_graph([comm.rank], [1], [(comm.rank + 1) % 4]),
+    "inter": _inter,
+    "inter.Dup": lambda comm: _inter(comm).Dup(),
+    "inter.Merge": lambda comm: _inter(comm).Merge(comm.rank > 1),
+    "Idup": lambda comm: _whole(comm.Idup()),
+    "Idup.Dup": lambda comm: _whole(comm.Idup()).Dup(),
+    "Idup_with_info": lambda comm: _whole(comm.Idup_with_info(MPI.INFO_NULL)),
+    "child": lambda comm: comm.Dup().Create_cart([4]),
+    "freed": _freed,
+    "unmade": _unmade,
+}
+
+
+def ways(comm: cr.Communicator) -> object:
+    """Whatever the way to it, a communicator is revoked when the others repeat."""
+    told = 0
+    for way, make in WAYS.items():
+        print(f"way {way}", file=sys.stderr) if comm.rank == 0 else None  # noqa: T201
+        for attempt in comm.attempts():
+            with attempt:
+                if attempt.number > 1:
+                    continue
+                try:
+                    made = make(comm)
+                    if comm.seat and make is not _unmade:
+                        raise cr.Revoked("an attempt on purpose")
+                    made.recv(source=1)
+                except (MPI.Exception, cr.Revoked):
+                    told += 1  # of other errors the loop would end
+                    raise
+    return f"told {told} of {len(WAYS)}" if comm.seat == 0 else comm.size
+
+
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_break_alone, no_use, a_limit, too_few,
-                 nested, unfinished, before_the_loop, a_late_start, messages, children)
+                 nested, unfinished, before_the_loop, a_late_start, messages, children,
+                 topologies, ways)
 }  # fmt: skip
 
 

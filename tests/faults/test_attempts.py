@@ -134,6 +134,14 @@ def test_what_was_split_is_split_again(launch: Launch) -> None:
     }
 
 
+def test_who_waits_in_a_topology_is_told(launch: Launch) -> None:
+    assert leave(launch, "topologies") == {0: "[3, 1]", 1: "[0, 3]", 3: "[1, 0]"}
+
+
+def test_all_that_is_made_of_a_communicator_is_revoked_with_it(launch: Launch) -> None:
+    assert leave(launch, "ways") == {0: "told 20 of 20", 1: "4", 2: "4", 3: "4"}
+
+
 @pytest.mark.parametrize(("spares", "expected"), [
     (0, [("kill", "shrink", 4, 0), ("stop", "shrink", 3, 0)]),
     (2, [("kill", "replace", 4, 0), ("stop", "replace", 4, 0)]),
