@@ -24,8 +24,8 @@ class Deriving(MPI.Intracomm):
     recovery `Split`, `Split_type` and `Dup` are made again of those who are left,
     under the same objects; what came of a group is of no use any more.
 
-    Topologies, intercommunicators and what `Idup` gives are mpi4py's own.  They are
-    revoked with the family too, but never made again, and the program frees them.
+    Topologies, intercommunicators and what `Idup` gives are mpi4py's own.  They
+    are revoked with the family too, but never made again; the program frees them.
     """
 
     def _derive(

@@ -1,8 +1,8 @@
 """Communicators that are the program's own and are revoked with a world.
 
 What mpi4py makes of one of ours otherwise than by a split or a duplicate: a
-topology, an intercommunicator, a duplicate in the making, and what comes of those.
-Nothing is made again after a recovery.
+topology, an intercommunicator, a duplicate in the making, and what comes of
+those.  Nothing is made again after a recovery.
 """
 
 from __future__ import annotations
