@@ -228,6 +228,9 @@ def _repeated(
         lost = recovery.lost
         if limit is not None and recovery.number > limit:
             raise error or PeerLost("attempts", (), seats=lost)
+        if recovery.is_fruitless:
+            raise Revoked("attempts", problem="they fail again and again, though nobody is lost",
+                          remedy="see the cause", for_good=True) from error  # fmt: skip
         if recovery.size < min_ranks:
             raise PeerLost(
                 "attempts", (), seats=lost, cause=f"{recovery.size} are left",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from mpi4py import MPI
@@ -16,6 +16,7 @@ from closeranks.collectives.blocking import Blocking
 from closeranks.collectives.bucketed import Buckets
 from closeranks.collectives.derived import Deriving
 from closeranks.collectives.engine import engine
+from closeranks.collectives.failure import explaining
 from closeranks.collectives.family import alike, check_timeout
 from closeranks.collectives.faulty import Faulty
 from closeranks.collectives.foretell import foretell
@@ -210,7 +211,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         wanted = context.Options(self._family, names, timeout_s, context.known_wire(wire, "using"))
         said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
         words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
-        agree_equal(self._service.plain, "using", words)
+        with self._explaining("using"):
+            agree_equal(self._service.plain, "using", words)
         if timeout_s is not None:
             self._service.world.arm()
         inner = wanted.within(context.active(self._family))
@@ -250,10 +252,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         """
         if not engine().in_flight:
             node_arrays.let_go()
-        try:
+        with self._explaining("empty"):
             return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
-        except MPI.Exception as error:
-            raise self._service.explained("empty", error)  # noqa: B904 - which knows its cause
 
     def bucketed(
         self,
@@ -303,11 +303,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         if self == MPI.COMM_NULL:
             return
         deadline = Deadline(CLOSING_S)
-        try:
+        with self._explaining("close"):
             arrived = self._service.plain.Ibarrier()
             in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline)
-        except MPI.Exception as error:
-            raise self._service.explained("close", error)  # noqa: B904 - which knows its cause
         if not in_time:
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
         if self._is_first:
@@ -344,20 +342,6 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         self._release()
         ulfm.leave(status)
 
-    def Abort(self, errorcode: int = 1) -> NoReturn:
-        """End the whole job, on all ranks; does not return.
-
-        Local.  Under ``closeranks run --faults`` the launcher does it, for MPI_Abort
-        ends nobody there.
-
-        Parameters
-        ----------
-        errorcode : int
-            Exit status of the job.
-        """
-        ulfm.abort(errorcode)
-        super().Abort(errorcode)
-
     def _release(self) -> None:
         """Drop the handle; later calls find none."""
         if self._family.world.revoked:
@@ -380,6 +364,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
     def _alias(self) -> MPI.Intracomm:
         self._family.world.check("derive")
         return self._service.plain
+
+    def _explaining(self, operation: str) -> AbstractContextManager[None]:
+        return explaining(operation, self._service.plain, self._family.world)
 
     @property
     def _followed(self) -> Followed:

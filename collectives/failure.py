@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
+
+from mpi4py import MPI
 
 from closeranks.collectives.script import Kind
 from closeranks.comms import ulfm
@@ -12,8 +15,6 @@ from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked, named
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from closeranks.collectives.attendance import Lateness
     from closeranks.collectives.execute import Execution
     from closeranks.collectives.world import World
@@ -109,6 +110,15 @@ def explained(
     told = lost(operation, world.seats_lost(), seats)
     told.__cause__ = error
     return told
+
+
+@contextmanager
+def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[None]:
+    """Raise what the user is told of errors of the library, see `explained`.  Local."""
+    try:
+        yield
+    except MPI.Exception as error:
+        raise explained(operation, comm, world, error)  # noqa: B904 - which knows its cause
 
 
 def may_blame(error: Exception, comm: MPI.Intracomm) -> bool:

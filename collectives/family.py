@@ -71,6 +71,8 @@ class Family:
         Whether it has the state of the others; newcomers do not at first.
     failed : int
         How many attempts have failed in the loop that is under way.
+    fruitless : int
+        How many of its recoveries, one after the other, have changed no member.
     before : tuple of int
         Seats of the world that the last recovery in that loop began with.
     came : set of int
@@ -98,6 +100,7 @@ class Family:
         "devices",
         "failed",
         "faults",
+        "fruitless",
         "group",
         "joined",
         "left",
@@ -137,7 +140,8 @@ class Family:
         self.attempt: Attempt | None = None
         self.crew: Crew | None = None
         self.joined = self.left = False
-        self.born, self.synchronized, self.failed = 0, True, 0
+        self.born, self.synchronized = 0, True
+        self.failed = self.fruitless = 0
         self.before: tuple[int, ...] = ()
         self.came: set[int] = set()
         self.newcomers: dict[int, int] = {}

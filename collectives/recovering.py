@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
@@ -11,7 +11,7 @@ from closeranks.collectives import synchronize
 from closeranks.collectives.attempts import Attempt, attempts
 from closeranks.collectives.family import alike
 from closeranks.collectives.shortcut import Shortcuts
-from closeranks.comms import handle
+from closeranks.comms import handle, ulfm
 from closeranks.comms.message import message
 from closeranks.errors import UsageError
 
@@ -138,6 +138,9 @@ class Recovering(MPI.Intracomm):
             If another member left by an exception; if ``min_ranks`` are not left;
             what ended the last attempt, if ``limit`` were not enough or the
             communicator was opened with ``on_failure="raise"``.
+        Revoked
+            If an attempt before failed and was left, or what it uses is of no use for
+            good, or ten in a row have failed though nobody was lost.
         """
         if limit is not None and limit < 1:
             raise UsageError("attempts", f"limit={limit}", "at least 1, or None")
@@ -157,6 +160,20 @@ class Recovering(MPI.Intracomm):
         if faults is None:
             raise UsageError("faults", "faults on purpose are not allowed", "init(faults=True)")
         return faults
+
+    def Abort(self, errorcode: int = 1) -> NoReturn:
+        """End the whole job, on all ranks; does not return.
+
+        Local.  Under ``closeranks run --faults`` the launcher does it, for MPI_Abort
+        ends nobody there.
+
+        Parameters
+        ----------
+        errorcode : int
+            Exit status of the job.
+        """
+        ulfm.abort(errorcode)
+        super().Abort(errorcode)
 
     def keep(self, *arrays: NDArray[Any]) -> None:
         """Let the attempt that is under way, if there is one, restore arrays if it fails.

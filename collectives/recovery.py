@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from closeranks.collectives.family import Family
     from closeranks.collectives.recovering import Recovering
     from closeranks.comms.topology import Link
+
+
+#: So many attempts in a row that fail without a loss are the fault of what they do.
+FRUITLESS: Final = 10
 
 
 class Facts(NamedTuple):
@@ -127,6 +131,11 @@ class Recovery:
     def lost(self) -> tuple[int, ...]:
         """Seats that the attempt before has cost; the same on all members."""
         return self._family.lost
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether attempts fail again and again; the same on all members."""
+        return self._family.fruitless >= FRUITLESS
 
     def begin(self, attempt: Attempt) -> None:
         """Let an attempt begin.  Local."""
@@ -250,6 +259,7 @@ class Recovery:
             self._reach("shrink")
             self._go_on(family.world.epoch + 1)
         self.fill()
+        family.fruitless = 0 if family.lost or family.came else family.fruitless + 1
 
     def fill(self) -> None:
         """Start processes for seats that are vacant, where that can be.
@@ -292,7 +302,8 @@ class Recovery:
 
     def finish(self) -> None:
         """Let the loop be over.  Local."""
-        self._family.failed, self._family.before = 0, ()
+        self._family.failed = self._family.fruitless = 0
+        self._family.before = ()
 
     def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
         """Make what is needed to go on; collective over all who are left."""

@@ -34,9 +34,9 @@ TALKERS = {
         "communicator", "derived", "engine", "execute", "failure", "fast", "followed", "handles",
         "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
-        "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing", "reductions",
-        "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record", "spares",
-        "symbolic", "synchronize", "tags", "together", "world",
+        "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
+        "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",
+        "spares", "symbolic", "synchronize", "tags", "together", "world",
     },
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",

@@ -130,6 +130,16 @@ def no_use(comm: cr.Communicator) -> object:
     return met
 
 
+def fruitless(comm: cr.Communicator) -> object:
+    """Whoever uses what was revoked in every attempt is told at last."""
+    ring, attempt = comm.Create_cart([comm.size], [True]), None
+    for attempt in comm.attempts():
+        with attempt:
+            die(comm, 2)
+            ring.Barrier()
+    return attempt and attempt.number
+
+
 def a_limit(comm: cr.Communicator) -> object:
     """The last attempt's error is the end."""
     for attempt in comm.attempts(limit=2):
@@ -339,7 +349,7 @@ CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_break_alone, no_use, a_limit, too_few,
                  nested, unfinished, before_the_loop, a_late_start, messages, children,
-                 topologies, ways)
+                 topologies, ways, fruitless)
 }  # fmt: skip
 
 

@@ -90,6 +90,12 @@ def test_what_is_of_no_use_ends_the_loop(launch: Launch) -> None:
     assert said == dict.fromkeys((0, 3), "[(2, 'revoked'), (1, 'revoked'), (1, '2')]")
 
 
+def test_what_cannot_go_well_is_not_repeated_for_ever(launch: Launch) -> None:
+    said = leave(launch, "fruitless")
+    words = "Revoked attempts: they fail again and again, though nobody is lost; see the cause"
+    assert said == dict.fromkeys((0, 1, 3), words)
+
+
 def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch) -> None:
     assert leave(launch, "a_break") == dict.fromkeys((0, 1, 3), "3")
 
