@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives import native
+from closeranks.comms import ulfm
 from closeranks.comms.neighbours import neighbours
 from closeranks.errors import UsageError
 
@@ -39,6 +40,12 @@ class Deriving(MPI.Intracomm):
         del color, key
         raise UsageError("derive", f"{made} belongs to no family", "use closeranks.init")
 
+    def _met(self, made: Communicator) -> Communicator:
+        """Give what all have made: who has it revokes it, and some may have failed."""
+        if ulfm.is_on():
+            self._alias().Barrier()
+        return made
+
     def _alias(self) -> MPI.Intracomm:
         """See ourselves as mpi4py's own class."""
         return MPI.Intracomm(self)
@@ -50,7 +57,7 @@ class Deriving(MPI.Intracomm):
 
     def Clone(self) -> Communicator:
         """Duplicate this communicator, attributes and hints included."""
-        return self._derive(self._alias().Clone(), 0, self.rank)
+        return self._met(self._derive(self._alias().Clone(), 0, self.rank))
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate this communicator.
@@ -65,7 +72,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks; messages of the two never meet.
         """
-        return self._derive(self._alias().Dup(info), 0, self.rank)
+        return self._met(self._derive(self._alias().Dup(info), 0, self.rank))
 
     def Dup_with_info(self, info: MPI.Info) -> Communicator:
         """Duplicate this communicator with hints.
@@ -80,7 +87,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks.
         """
-        return self._derive(self._alias().Dup_with_info(info), 0, self.rank)
+        return self._met(self._derive(self._alias().Dup_with_info(info), 0, self.rank))
 
     def Create(self, group: MPI.Group) -> Communicator:
         """Make a communicator of a subgroup.
@@ -95,7 +102,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._derive(self._alias().Create(group))
+        return self._met(self._derive(self._alias().Create(group)))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
         """Make a communicator of a subgroup; only its members call.
@@ -129,7 +136,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._derive(self._alias().Split(color, key), color, key)
+        return self._met(self._derive(self._alias().Split(color, key), color, key))
 
     def Split_type(
         self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -154,8 +161,8 @@ class Deriving(MPI.Intracomm):
         # Who stays out says so by MPI.UNDEFINED, which is below all types.
         if native.agreed_max(alias, [float(split_type)]) == [float(MPI.COMM_TYPE_SHARED)]:
             node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
-            return self._derive(node, None, key)
-        return self._derive(alias.Split_type(split_type, key, info), None, key)
+            return self._met(self._derive(node, None, key))
+        return self._met(self._derive(alias.Split_type(split_type, key, info), None, key))
 
     def Idup(self, info: MPI.Info | None = None) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
         """Start to duplicate this communicator.

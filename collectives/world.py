@@ -140,11 +140,9 @@ class World:
         self.rank, self.size = comm.rank, comm.size
         self.window = tags.window()
         self.compiled: bool | None = None
-        self._marked = False
-        self._closed = False
+        self._marked = self._closed = False
         self._owned: list[Any] = []
-        self._born_s = time.monotonic()
-        self._numbers = np.zeros(1, np.int64)
+        self._born_s, self._numbers = time.monotonic(), np.zeros(1, np.int64)
         self._sequence = self._numbers.data
         self.sequence_at = self._numbers.ctypes.data
         self._entered: dict[int, None] = {}
@@ -152,19 +150,22 @@ class World:
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
         self._word = memoryview(bytearray(128)).cast("q")
         self.followed = self.own(Followed())
-        self._divide()
-        self.attendance = self.own(
-            Attendance(self.traffic, tags.roll_call(self.window), self.revoke)
-        )
-        self.groups = self.own(Groups(comm, topology))
         try:
+            self._divide()
+            roll = tags.roll_call(self.window)
+            self.attendance = self.own(Attendance(self.traffic, roll, self.revoke))
+            self.groups = self.own(Groups(comm, topology))
             self._meet()
         except Exception:
             self.revoke()  # others may wait for this rank on any of its communicators
             raise
 
     def _divide(self) -> None:
-        """Make the communicators that every world has; all ranks have them, or none."""
+        """Make the communicators that every world has; all ranks have them, or none.
+
+        A child's are made in calls of the program, while others may vote: then no
+        agreement ends, but a barrier does, and who is there has what is to be revoked.
+        """
         from mpi4py import MPI
 
         def divided() -> tuple[MPI.Intracomm, MPI.Intracomm]:
@@ -172,7 +173,10 @@ class World:
             traffic.Set_errhandler(MPI.ERRORS_RETURN)
             return traffic, self.own(neighbours(self.comm))
 
-        self.traffic, self.node = ulfm.all_or_none(self.comm, divided)
+        is_child = self._whole is not self
+        self.traffic, self.node = divided() if is_child else ulfm.all_or_none(self.comm, divided)
+        if is_child and self._hears:
+            self.comm.Barrier()
 
     def _meet(self) -> None:
         """Find out what the ranks of this node can do; collective over them."""

@@ -240,6 +240,17 @@ def children(comm: cr.Communicator) -> object:
     return found
 
 
+def first_call_of_a_child(comm: cr.Communicator) -> object:
+    """Whoever opens a child meanwhile comes to the vote, too."""
+    child = comm.Dup()
+    for attempt in comm.attempts():
+        with attempt:
+            if attempt.number == 1 and comm.seat == 1:
+                raise cr.PeerLate("mine", waited_s=1, limit_s=1)
+            found = total(child)
+    return found, attempt.number
+
+
 def ring(comm: cr.Communicator) -> MPI.Cartcomm:
     """Arrange the members in a ring; whoever is left without neighbours has none."""
     return comm.Create_cart([comm.size], [True])
@@ -349,7 +360,7 @@ CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_break_alone, no_use, a_limit, too_few,
                  nested, unfinished, before_the_loop, a_late_start, messages, children,
-                 topologies, ways, fruitless)
+                 first_call_of_a_child, topologies, ways, fruitless)
 }  # fmt: skip
 
 

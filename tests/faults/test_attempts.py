@@ -131,6 +131,11 @@ def test_plain_messages_that_fail_are_repeated(launch: Launch) -> None:
     assert leave(launch, "messages") == dict.fromkeys((0, 1, 3), "3")
 
 
+def test_who_opens_a_child_comes_to_the_vote(launch: Launch) -> None:
+    said = leave(launch, "first_call_of_a_child")
+    assert said == dict.fromkeys(range(4), "(4, 2)")
+
+
 def test_what_was_split_is_split_again(launch: Launch) -> None:
     everybody, odd = 0b1011, 0b1010
     assert leave(launch, "children") == {
