@@ -70,7 +70,7 @@ class Followed:
             return plain
         if plain != MPI.COMM_NULL:
             plain = _ours(plain)
-            plain._followed = self  # type: ignore[attr-defined]
+            plain._followed, plain._meets = self, meets  # type: ignore[attr-defined]
             self._hold(plain, MPI.REQUEST_NULL)
         if meets:
             try:
@@ -90,6 +90,9 @@ class Followed:
         tag: int,
     ) -> MPI.Intercomm:
         """Make an intercommunicator, see `made`.
+
+        Nobody is met where the leaders know each other by a communicator that is not
+        of this family: the other side may be no such program.
 
         Parameters
         ----------
@@ -115,7 +118,10 @@ class Followed:
         def make() -> MPI.Intercomm:
             return MPI.Intracomm.Create_intercomm(over, local_leader, peer_comm, remote_leader, tag)
 
-        return self.made(make, meet)
+        knows = bytearray([getattr(peer_comm, "_followed", None) is self])  # where that counts
+        if ulfm.is_on():
+            over.Bcast([knows, 1, MPI.BYTE], local_leader)
+        return self.made(make, meet, meets=bool(knows[0]))
 
     def started(
         self, over: _C, start: Callable[[_C], tuple[_C, MPI.Request]]
@@ -175,7 +181,7 @@ def _follows(make: Callable[..., MPI.Comm], *, meets: bool = True) -> Callable[.
                 self.Barrier()
 
         followed: Followed = self._followed
-        return followed.made(lambda: make(self, *args, **kwargs), meet, meets=meets)
+        return followed.made(lambda: make(self, *args, **kwargs), meet, meets=meets and self._meets)
 
     return method
 
@@ -202,7 +208,7 @@ def _joins(
 def _subclass(plain: type[MPI.Comm]) -> type[MPI.Comm]:
     """Make the subclass of one of mpi4py's whose methods are followed."""
     # Who makes another object of the class by hand has one that no world follows.
-    members: dict[str, object] = {"__module__": __name__, "_followed": Followed()}
+    members: dict[str, object] = {"__module__": __name__, "_followed": Followed(), "_meets": True}
     for name in _MAKERS:
         if hasattr(plain, name):
             members[name] = _follows(getattr(plain, name))

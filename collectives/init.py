@@ -27,7 +27,7 @@ from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
-from closeranks.comms import ballot, cuda_aware, device_interface, finalization, ulfm, warden
+from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates, pid_namespace
@@ -121,7 +121,6 @@ def init(
     start_s = 0.0
     if ulfm.is_on():
         _guard(given, timeout_s)
-        finalization.limit(recovery_timeout_s)
         start_s = age_s()  # the slowest rank's, for by now all are here
     with _arrival(recovery_timeout_s + 2 * start_s):
         plain, crew = _staffed(given, _spares(spares, on_failure), starts)
@@ -133,7 +132,8 @@ def init(
         family.crew = family.world.own(crew)
         atexit.register(crew.end)
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
-    ballot.stand(family.world.rank, family.world.epoch, family.group)
+    world = family.world
+    ballot.stand(world.rank, world.epoch, family.group, world.size)
     if family.joined:
         family.recovery.fill()  # the others do so, too
     return opened

@@ -33,11 +33,11 @@ class _Member:
     process = 0
     rank = sys.maxsize
     epoch = 0
-    group = 0
+    group = size = 0
     named = False
 
 
-def stand(rank: int, epoch: int, group: int = 0) -> None:
+def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
     """Note the place of this process in a world that begins.
 
     Who is first in a first world tells the launcher that its group has begun, and
@@ -52,13 +52,15 @@ def stand(rank: int, epoch: int, group: int = 0) -> None:
     group : int, optional
         Whose epochs these are: the rank in MPI_COMM_WORLD of who was first in the
         first world; of several the first counts.
+    size : int, optional
+        Of that world.
     """
     if not setting("VOTES"):
         return
     begins = rank == epoch == 0
     if not _Member.process:
-        _Member.group, _Member.named = group, begins
-    elif _Member.named and not epoch and group != _Member.group:
+        _Member.group, _Member.size, _Member.named = group, size, begins
+    elif _Member.named and not epoch and (group != _Member.group or size > _Member.size):
         _tell(f"mixed {_Member.group}:0")
     _Member.process = os.getpid()
     _Member.rank, _Member.epoch = min(rank, _Member.rank), max(epoch, _Member.epoch)

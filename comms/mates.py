@@ -135,8 +135,8 @@ class Mates:
 
     def _is_first(self) -> bool:
         """Whether this process speaks for its node to the others."""
-        return pmix.own_name() <= min((mate.name for mate in self._watched.values()),
-                                      default=pmix.own_name())  # fmt: skip
+        here = [mate.name for mate in self._watched.values() if not mate.goodbyes[mate.place]]
+        return pmix.own_name() <= min(here, default=pmix.own_name())
 
     def part(self) -> None:
         """Say that this process ends as it should, and tell nobody's end from now on.

@@ -98,7 +98,8 @@ def start(pids: Iterable[int], silence_s: float) -> None:
     words = [sys.executable, "-I", "-S", __file__, str(silence_s), *map(str, new)]
     quiet = [(os.POSIX_SPAWN_OPEN, handle, os.devnull, os.O_RDWR, 0) for handle in range(3)]
     between = os.posix_spawn(words[0], words, os.environ, file_actions=quiet, setpgroup=0)
-    os.waitpid(between, 0)
+    with suppress(ChildProcessError):  # a program may have them reaped
+        os.waitpid(between, 0)
 
 
 def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os.environ) -> None:
@@ -113,11 +114,12 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
     environ : mapping of str to str, optional
         Says where ``closeranks run`` answers.
     """
+    launcher = Launcher(environ)
     wards = {pid: (look.started, Ward()) for pid in pids if (look := _look(pid)) is not None}
     while wards:
         time.sleep(silence_s / LOOKS)
         looks = {pid: look for pid in wards if (look := _look(pid)) is not None}
-        sleeps = any(look.state == "T" for look in looks.values()) and launcher_sleeps(environ)
+        sleeps = any(look.state == "T" for look in looks.values()) and launcher.sleeps()
         for pid, (started, ward) in list(wards.items()):
             look = looks.get(pid)
             if look is None or look.started != started:  # a number may be given again
@@ -126,31 +128,66 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
                 os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
 
 
-def launcher_sleeps(environ: Mapping[str, str]) -> bool:
-    """Tell whether ``closeranks run`` listens, but does not answer.
+class Launcher:
+    """``closeranks run``, which does not answer while it is suspended.
 
-    It takes calls even then: the system does that for it.
+    Its system takes calls even then, and keeps them: so there is one at a time.
 
     Parameters
     ----------
     environ : mapping of str to str
         With ``CLOSERANKS_VOTES``, see `closeranks.comms.ballot`.
-
-    Returns
-    -------
-    bool
-        False where nobody listens, too.
     """
-    addresses, _, rest = environ.get("CLOSERANKS_VOTES", "").partition(":")
-    port, _, token = rest.partition(":")
-    for address in filter(None, addresses.split(",")):
-        with (
-            suppress(OSError, ValueError),
-            socket.create_connection((address, int(port)), timeout=_PATIENCE_S) as launcher,
-        ):
-            launcher.sendall(f"{token} here\n".encode())
-            return not select.select([launcher], [], [], _PATIENCE_S)[0]
-    return False
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        addresses, _, rest = environ.get("CLOSERANKS_VOTES", "").partition(":")
+        self._addresses, (port, _, token) = addresses.split(","), rest.partition(":")
+        self._port = int(port) if port.isdigit() else 0
+        self._line = f"{token} here\n".encode()
+        self._call: socket.socket | None = None
+
+    def sleeps(self) -> bool:
+        """Tell whether it listens, but does not answer.
+
+        Local; takes a second or two where it does not.
+
+        Returns
+        -------
+        bool
+            False where nobody listens, too.
+        """
+        if self._call is None:
+            patience_s = _PATIENCE_S
+            try:
+                self._call = self._called()
+            except TimeoutError:
+                return True
+        else:
+            patience_s = 0.0
+        if self._call is None:
+            return False
+        if not select.select([self._call], [], [], patience_s)[0]:
+            return True
+        self._call.close()
+        self._call = None
+        return False
+
+    def _called(self) -> socket.socket | None:
+        """Call it; None if nobody takes calls, TimeoutError if that is not known."""
+        late: TimeoutError | None = None
+        for address in filter(None, self._addresses):
+            try:
+                call = socket.create_connection((address, self._port), timeout=_PATIENCE_S)
+                call.sendall(self._line)
+            except TimeoutError as error:
+                late = error
+            except OSError:
+                continue
+            else:
+                return call
+        if late is not None:
+            raise late
+        return None
 
 
 def _look(pid: int) -> _Look | None:

@@ -101,7 +101,8 @@ def test_who_stops_while_the_launcher_does_not_answer_is_left_alone(
         with pytest.raises(subprocess.TimeoutExpired):
             first.wait(2.5)
         with open_poll() as poll:
-            assert not warden.launcher_sleeps(poll.environment)
+            awake = warden.Launcher(poll.environment)
+            assert not any(awake.sleeps() for _ in range(3))
         launcher.settimeout(0.1)
         end_s = time.monotonic() + 5
         while first.poll() is None and time.monotonic() < end_s:  # it is back
@@ -113,7 +114,18 @@ def test_who_stops_while_the_launcher_does_not_answer_is_left_alone(
 
 def test_nobody_sleeps_who_is_not_there() -> None:
     for where in ("", "nonsense", "127.0.0.1:1:token", "127.0.0.1:port:token"):
-        assert not warden.launcher_sleeps({"CLOSERANKS_VOTES": where})
+        assert not warden.Launcher({"CLOSERANKS_VOTES": where}).sleeps()
+
+
+def test_one_call_waits_for_a_launcher_that_sleeps() -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as ear:
+        place = f"127.0.0.1:{ear.getsockname()[1]}:secret"
+        launcher = warden.Launcher({"CLOSERANKS_VOTES": place})
+        assert all(launcher.sleeps() for _ in range(5))
+        others = [warden.Launcher({"CLOSERANKS_VOTES": place}) for _ in range(3)]
+        assert all(other.sleeps() for other in others), "its queue is full"
+        ear.accept()[0].close()
+        assert not launcher.sleeps()
 
 
 def test_looks_are_counted_one_after_the_other() -> None:

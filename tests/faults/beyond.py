@@ -3,14 +3,12 @@
 "long": seat 2 computes for longer than any silence is borne.  "abort", "exit": it
 ends in a way that Open MPI's launcher tells nobody.  "loop": all go on until somebody
 ends them.  "early": it ends as it should, and the others go on without it.
-"alone": nothing happens.  "stuck": two ranks never come to MPI_Finalize, though Python
-has ended, as they would if it never returned.  "children": seat 2 is killed, and what
+"alone": nothing happens.  "children": seat 2 is killed, and what
 it has started has its standard output.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -40,8 +38,7 @@ ENDS: dict[str, Callable[[], object]] = {
 
 def main(case: str) -> None:
     """Meet it in the tenth step."""
-    limit_s = 3.0 if case == "stuck" else 30.0
-    with cr.init(on_failure="shrink", recovery_timeout_s=limit_s) as comm:
+    with cr.init(on_failure="shrink") as comm:
         given, total = np.full(5000, 1 << comm.seat), np.empty(5000, int)
         step = 0
         while case == "loop" or step < 20:
@@ -59,8 +56,6 @@ def main(case: str) -> None:
                 sys.stdout.flush()
         if comm.rank == 0:
             sys.stdout.write(f"{comm.size} ranks, epoch {comm.epoch}\n")
-    if case == "stuck" and MPI.COMM_WORLD.rank in (1, 2):
-        ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).pause)
     if case == "early":
         _go_on_without(2)
 

@@ -287,6 +287,14 @@ def _inter(comm: cr.Communicator) -> MPI.Intercomm:
     return comm.Split(second, comm.rank).Create_intercomm(0, comm, 0 if second else 2, tag=3)
 
 
+def plain_side(comm: cr.Communicator) -> object:
+    """The other side of an intercommunicator may be no such program."""
+    side, half = comm.rank // 2, comm.Split(comm.rank // 2, comm.rank)
+    ours = MPI.Intracomm(half) if side else half
+    inter = ours.Create_intercomm(0, MPI.COMM_WORLD, 0 if side else 2, tag=5)
+    return inter.Merge(high=bool(side)).allreduce(1)
+
+
 def _whole(made: tuple[MPI.Comm, MPI.Request]) -> MPI.Comm:
     made[1].Wait()
     return made[0]
@@ -360,7 +368,8 @@ CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_break_alone, no_use, a_limit, too_few,
                  nested, unfinished, before_the_loop, a_late_start, messages, children,
-                 first_call_of_a_child, topologies, ways, fruitless)
+                 first_call_of_a_child, topologies, ways, fruitless,
+                 plain_side)
 }  # fmt: skip
 
 

@@ -136,6 +136,10 @@ def test_who_opens_a_child_comes_to_the_vote(launch: Launch) -> None:
     assert said == dict.fromkeys(range(4), "(4, 2)")
 
 
+def test_the_other_side_may_be_plain(launch: Launch) -> None:
+    assert leave(launch, "plain_side") == dict.fromkeys(range(4), "4")
+
+
 def test_what_was_split_is_split_again(launch: Launch) -> None:
     everybody, odd = 0b1011, 0b1010
     assert leave(launch, "children") == {

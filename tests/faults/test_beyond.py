@@ -52,14 +52,6 @@ def test_who_ends_as_it_should_is_not_missed(launch: Launch) -> None:
     assert done.returncode == 0
 
 
-def test_who_never_comes_back_from_mpi_finalize_is_ended(launch: Launch) -> None:
-    begun = time.monotonic()
-    done = launch([*COMMAND, sys.executable, str(PROGRAM), "stuck"])
-    assert "4 ranks, epoch 0" in done.stdout, done.stdout
-    assert done.returncode == 0
-    assert 3 < time.monotonic() - begun < 25
-
-
 def test_a_program_without_a_launcher_has_nobody_to_watch(
     launch: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

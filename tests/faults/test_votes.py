@@ -58,6 +58,7 @@ def test_the_status_is_what_the_survivors_say(
         ("groups_well", 0, "seat 0: 1"),
         ("newcomer_ends_well", 0, "seat 0: 2"),
         ("node_lost", 0, "seat 1: 2"),
+        ("first_node_lost", 0, "seat 3: 2"),
     ],
 )
 def test_every_group_has_a_say(launch: Launch, case: str, status: int, line: str) -> None:

@@ -173,18 +173,23 @@ def newcomer_ends_well() -> None:
         say(comm, comm.epoch)
 
 
-def node_lost() -> None:
+def node_lost(first: int = 2) -> None:
     """All who were in a communicator of their own are killed; those of the whole go on."""
     rank = MPI.COMM_WORLD.rank
     node = cr.init(part(rank // 2), on_failure="shrink")
     total(node)
     with cr.init(on_failure="shrink") as comm:
         total(comm)
-        if rank >= 2:
+        if rank // 2 == first // 2:
             os.kill(os.getpid(), signal.SIGKILL)
         while comm.size > 2:
             total(comm)
         say(comm, comm.size)
+
+
+def first_node_lost() -> None:
+    """Those are the first."""
+    node_lost(0)
 
 
 def say(comm: cr.Communicator, what: object) -> None:
@@ -197,7 +202,7 @@ CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
                  times_out, aborts, group_fails, first_group_fails, group_killed, groups_well,
-                 newcomer_ends_well, node_lost)
+                 newcomer_ends_well, node_lost, first_node_lost)
 }  # fmt: skip
 
 if __name__ == "__main__":

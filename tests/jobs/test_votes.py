@@ -122,7 +122,8 @@ def test_statuses_are_those_that_the_system_gives(code: object, status: int) -> 
 def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
     """A poll, and this process a rank that knows of it."""
     for name, value in (
-        ("process", 0), ("rank", sys.maxsize), ("epoch", 0), ("group", 0), ("named", False),
+        ("process", 0), ("rank", sys.maxsize), ("epoch", 0), ("group", 0), ("size", 0),
+        ("named", False),
     ):  # fmt: skip
         monkeypatch.setattr(ballot._Member, name, value)
     with open_poll() as opened:
@@ -171,6 +172,13 @@ def test_only_who_gave_a_group_its_name_says_that_it_is_mixed(
     assert ear.votes == Votes()
     ballot.end(0)
     assert ear.votes == Votes(begun=frozenset({2}), last={2: (place[1], 0)})
+
+
+@pytest.mark.parametrize(("size", "mixed"), [(2, set()), (1, set()), (4, {0})])
+def test_a_group_is_mixed_with_those_outside_of_it(ear: Poll, size: int, mixed: set[int]) -> None:
+    ballot.stand(0, 0, 0, 2)
+    ballot.stand(0, 0, 0, size)
+    assert ear.votes == Votes(begun=frozenset({0}), mixed=frozenset(mixed))
 
 
 def test_a_child_of_a_rank_has_no_vote(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
