@@ -7,7 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 SYSTEM ?= yes
 TESTS ?= tests
-LIMIT_S ?= 1500
+LIMIT_S ?= 1740
 
 OPENMPI := .venv-openmpi
 MPICH := .venv-mpich
