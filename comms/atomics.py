@@ -19,6 +19,8 @@ from numba.extending import intrinsic
 _intrinsic: Any = intrinsic
 _carray: Any = numba.carray  # type: ignore[attr-defined]
 _VOID, _I8, _I32, _I64 = ir.VoidType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
+#: How many lines ahead those are asked for that are to be written.
+_EARLY = 32
 #: The instruction of a polite spin loop, by architecture: (LLVM name, argument).
 _PAUSES = {
     "x86_64": ("llvm.x86.sse2.pause", None),
@@ -135,7 +137,8 @@ def copy_lines(context: Any, target: Any, source: Any, pairs: Any) -> Any:  # no
 
     From 2 KiB on the C library copies by ``rep movsb``, which takes up to
     fifteen times as long on some processors (Zen 3) where the target lies a
-    little further on in its page than the source.
+    little further on in its page than the source.  Lines that another core has
+    read are asked for early, as they have to be taken from it.
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -146,11 +149,22 @@ def copy_lines(context: Any, target: Any, source: Any, pairs: Any) -> Any:  # no
         with cgutils.for_range(builder, pairs) as loop:
             first = builder.shl(loop.index, _I64(1))
             places = first, builder.add(first, _I64(1))
+            for at in places:
+                _ask_for(builder, builder.gep(into, [builder.add(at, _I64(_EARLY))]))
             values = [builder.load(builder.gep(out_of, [at]), align=1) for at in places]
             for at, value in zip(places, values, strict=True):
                 builder.store(value, builder.gep(into, [at]), align=64)
 
     return types.void(types.int64, types.int64, types.int64), code
+
+
+def _ask_for(builder: Any, line: Any) -> None:
+    """Fetch a line that will be written."""
+    place = builder.bitcast(line, _I8.as_pointer())
+    kind = ir.FunctionType(_VOID, [place.type, _I32, _I32, _I32])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0i8")
+    to_write, everywhere, data = _I32(1), _I32(3), _I32(1)
+    builder.call(prefetch, [place, to_write, everywhere, data])
 
 
 @_intrinsic

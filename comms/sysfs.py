@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from closeranks.comms.node import Domain, Fact, Nic
 
@@ -202,6 +203,11 @@ def l3(root: Path) -> Fact[tuple[Domain, ...]]:
     return Fact(tuple(found), _SOURCE) if found else Fact()
 
 
+#: How many times its own second-level cache a rank gets of a third-level cache at most: of
+#: those that dozens of cores share, others hold the rest, on virtual machines unseen.
+_MOST_OF_L3: Final = 32
+
+
 def l3_share(root: Path, ranks: int) -> int:
     """Give the bytes of the level-3 cache that each rank of a node may count on.
 
@@ -218,12 +224,20 @@ def l3_share(root: Path, ranks: int) -> int:
         0 if sysfs does not tell.
     """
     for _, entry in _numbered(root / "sys/devices/system/cpu", "cpu"):
-        for _, cache in _numbered(entry / "cache", "index"):
-            size = read_text(cache / "size")
-            if read_int(cache / "level") == 3 and size.endswith("K") and size[:-1].isdigit():
-                sharing = len(cpu_list(read_text(cache / "shared_cpu_list"))) or ranks
-                return int(size[:-1]) * 1024 // min(ranks, sharing)
+        found = {
+            read_int(cache / "level"): cache for _, cache in _numbered(entry / "cache", "index")
+        }
+        if last := _kib(found.get(3)):
+            sharing = len(cpu_list(read_text(found[3] / "shared_cpu_list"))) or ranks
+            share, own = last // min(ranks, sharing), _kib(found.get(2))
+            return min(share, _MOST_OF_L3 * own or share) * 1024
     return 0
+
+
+def _kib(cache: Path | None) -> int:
+    """Give the size of a cache, 0 if sysfs does not tell."""
+    size = read_text(cache / "size") if cache else ""
+    return int(size[:-1]) if size.endswith("K") and size[:-1].isdigit() else 0
 
 
 def _domains(cpus: dict[int, list[int]]) -> Fact[tuple[Domain, ...]]:

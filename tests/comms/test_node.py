@@ -252,3 +252,8 @@ def test_a_rank_counts_on_its_share_of_the_last_cache(
     (cache / "size").write_text("32768K")
     (cache / "shared_cpu_list").write_text("0-3")
     assert sysfs.l3_share(tmp_path, ranks) == share << 20
+    own = cache.parent / "index2"
+    own.mkdir()
+    (own / "level").write_text("2")
+    (own / "size").write_text("256K")
+    assert sysfs.l3_share(tmp_path, ranks) == 8 << 20
