@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
 from closeranks.jobs.bench import best as launches
-from closeranks.jobs.bench import faults
+from closeranks.jobs.bench import erasure, faults
 from closeranks.jobs.bench.best import Best
 from closeranks.jobs.bench.chart import check_drawable, draw
 from closeranks.jobs.bench.churn import campaign
@@ -45,7 +45,7 @@ _COMPARISONS = ("native", "best", "copy", "plain")
 @click.command(epilog="NAMEs: " + " ".join((*NAMES, "all")))
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--sizes", help="8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, "
-              "for matrix 1M, for overlap 64K:16M:4.")  # fmt: skip
+              "for matrix 1M, for overlap 64K:16M:4, for erasure 64K,64M.")  # fmt: skip
 @click.option("--algorithms", default="auto", show_default=True, help="Names, comma-separated.")
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--op", default="sum", show_default=True, help="Reduction.")
@@ -73,6 +73,8 @@ _COMPARISONS = ("native", "best", "copy", "plain")
 @click.option("--spares", type=click.IntRange(0), default=6, show_default=True,
               help="Ranks that wait in churn.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of churn's first schedule.")
+@click.option("--data", default="4,8", show_default=True, help="Data blocks of erasure.")
+@click.option("--parity", default="2,3", show_default=True, help="Parity blocks of erasure.")
 @click.option("--empty", is_flag=True, help="Buffers of comm.empty, which a node's ranks share.")
 @click.option("--persistent", is_flag=True, help="Start persistent operations, and wait.")
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
@@ -97,6 +99,8 @@ def bench(
     members: int,
     spares: int,
     seed: int,
+    data: str,
+    parity: str,
     empty: bool,
     persistent: bool,
     counters: bool,
@@ -109,8 +113,6 @@ def bench(
     Run it under closeranks run, closeranks lab, mpirun or srun.  Size, times
     and bandwidths are those of nccl-tests; exit status 1 if a result is wrong.
     """
-    if form not in FORMATS:
-        raise UsageError("bench --format", f"unknown {form!r}", f"choose {', '.join(FORMATS)}")
     compared = _comparisons(vs)
     request = Request(
         names=tuple(expand(names)),
@@ -133,23 +135,27 @@ def bench(
         json=json_path,
         draw=draw_path,
     )
-    check_request(request)
+    check_request(request, form)
     if "faults" in request.names:
         raise SystemExit(lose_ranks(request, faults.check_kinds(kinds), recruits))
     if "churn" in request.names:
-        raise SystemExit(lose_and_fill(request, minutes, members, spares, seed))
+        end_alone(request, campaign.report(minutes, members, spares, seed, click.echo))
+    if "erasure" in request.names:
+        end_alone(request, erasure.report(data, parity, sizes, budget, click.echo))
     if "init" in request.names:
         become_fresh(sys.argv[1:])
     raise SystemExit(execute(request, form))
 
 
-def check_request(request: Request) -> None:
+def check_request(request: Request, form: str) -> None:
     """Refuse what cannot end well, before MPI starts; local.
 
     Parameters
     ----------
     request : Request
         The command line.
+    form : str
+        Name of an output format.
 
     Raises
     ------
@@ -158,6 +164,8 @@ def check_request(request: Request) -> None:
     Unavailable
         If a chart is wanted without matplotlib.
     """
+    if form not in FORMATS:
+        raise UsageError("bench --format", f"unknown {form!r}", f"choose {', '.join(FORMATS)}")
     as_dtype(request.dtype)
     check_op(request.op, request.dtype)
     collectives = collectives_among(request.names)
@@ -168,6 +176,8 @@ def check_request(request: Request) -> None:
     for name in {"faults", "churn"} & set(request.names):
         if len(request.names) > 1 or request.draw is not None:
             raise UsageError(f"bench {name}", "ranks are lost", "name it alone, without --draw")
+    if "erasure" in request.names and (len(request.names) > 1 or request.draw is not None):
+        raise UsageError("bench erasure", "no ranks", "name it alone, without --draw")
     if "churn" in request.names and inside_a_job():
         raise UsageError("bench churn", "called inside an MPI job", "it starts jobs itself")
     if request.persistent and not collectives:
@@ -258,27 +268,19 @@ def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
         return 1 if any(row["wrong"] for row in rows) else 0
 
 
-def lose_and_fill(request: Request, minutes: float, members: int, spares: int, seed: int) -> int:
-    """Run ``churn``: job after job; local.
+def end_alone(request: Request, rows: Sequence[Row]) -> NoReturn:
+    """Write rows that needed no session, and end; local.
 
     Parameters
     ----------
     request : Request
         The command line.
-    minutes : float
-        How long.
-    members, spares, seed : int
-        As for `closeranks.jobs.bench.churn.campaign.campaign`.
-
-    Returns
-    -------
-    int
-        Exit status: 1 if a sum was wrong or a job hung, else 0.
+    rows : sequence of dict
+        Each with ``wrong``, and maybe ``hangs``: if there are any, with status 1.
     """
-    rows = campaign.report(minutes, members, spares, seed, click.echo)
     if request.json is not None:
-        request.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    return 1 if any(row["wrong"] or row["hangs"] for row in rows) else 0
+        request.json.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
+    raise SystemExit(int(any(row["wrong"] or row.get("hangs") for row in rows)))
 
 
 def open_session(request: Request, comm: Communicator) -> Session:

@@ -47,6 +47,9 @@ def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.Com
         ("scan --op mean", "a scan has no mean"),
         ("overlap --of pingpong", "not all collectives: pingpong"),
         ("overlap --vs native", "point-to-point has nothing to compare"),
+        ("erasure --data four", "'four' is no list of numbers; write 4,8"),
+        ("erasure --data 300", "300 data and 2 parity blocks"),
+        ("erasure allreduce", "name it alone, without --draw"),
         ("allreduce --faster", "No such option '--faster'"),
     ],
 )
