@@ -1,0 +1,226 @@
+"""The loops that sum bytes up, written for LLVM.
+
+Importing this imports llvmlite.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import cache
+from typing import Any, Final, NamedTuple
+
+import llvmlite.binding as llvm
+from llvmlite import ir
+
+#: What the function is called.
+NAME: Final = "checksum"
+#: Its arguments, all int64: target, source, how many chunks, bytes of each, addresses of
+#: the seeds, which become the sums, of the shift of a lane and of the table.
+ARGUMENTS: Final = 7
+#: Bytes that are copied at a time.
+LINE: Final = 64
+_LANES: Final = 3
+_I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
+_LINE: Final = ir.VectorType(_I64, LINE // 8)
+
+
+class Way(NamedTuple):
+    """How a processor sums up.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    needs : tuple of str
+        Features, in LLVM's words.
+    machines : tuple of str
+        Architectures; none: all.
+    word : str
+        The instruction for eight bytes, by LLVM; none: byte by byte, from a table.
+    wide : bool
+        Whether it takes and gives 64 bits, of which 32 are zero.
+    """
+
+    name: str
+    needs: tuple[str, ...] = ()
+    machines: tuple[str, ...] = ()
+    word: str = ""
+    wide: bool = False
+
+
+#: The ways, the fastest first.
+ALL: Final = (
+    Way("sse4.2", ("sse4.2", "crc32"), ("x86_64", "AMD64"), "llvm.x86.sse42.crc32.64.64", wide=True),
+    Way("arm", ("crc",), ("aarch64", "arm64"), "llvm.aarch64.crc32cx"),
+    Way("table"),
+)
+
+
+@cache
+def ways() -> tuple[Way, ...]:
+    """Give the ways that this processor knows, the fastest first; local."""
+    features, machine = llvm.get_host_cpu_features(), platform.machine()
+    return tuple(
+        way
+        for way in ALL
+        if (not way.machines or machine in way.machines)
+        and all(features.get(name, False) for name in way.needs)
+    )
+
+
+def write(way: Way, *, copies: bool, past: bool) -> str:
+    """Write the function, ``void checksum(...)`` of `ARGUMENTS`.
+
+    Parameters
+    ----------
+    way : Way
+        How.
+    copies, past : bool
+        Whether bytes are copied, and past the caches; the target is aligned to a
+        line then, and so are chunks.
+
+    Returns
+    -------
+    str
+        A module for LLVM.
+    """
+    module = ir.Module()
+    kind = ir.FunctionType(ir.VoidType(), [_I64] * ARGUMENTS)
+    function = ir.Function(module, kind, NAME)
+    loop = _Loop(ir.IRBuilder(function.append_basic_block()), way, copies, past)
+    loop.chunks()
+    return str(module)
+
+
+class _Loop:
+    """Writes the loops over chunks, lines, words and bytes."""
+
+    def __init__(self, builder: Any, way: Way, copies: bool, past: bool) -> None:
+        self.builder, self.way, self.copies, self.past = builder, way, copies, past
+        (self.target, self.source, self.count, self.nbytes,
+         self.sums, self.shift, self.table) = builder.function.args  # fmt: skip
+
+    def chunks(self) -> None:
+        """Write the whole function."""
+        builder = self.builder
+        lane = builder.mul(builder.udiv(self.nbytes, _I64(_LANES * LINE)), _I64(LINE))
+
+        def chunk(number: Any, _: list[Any]) -> list[Any]:
+            start = builder.mul(number, self.nbytes)
+            place = self._at(self.sums, builder.mul(number, _I64(4)), _I32)
+            zero = _I32(0)
+            found = self._lines(start, lane, [builder.load(place), zero, zero])
+            total = found[0]
+            for other in found[1:]:
+                total = builder.xor(self._shifted(total), other)
+            builder.store(self._rest(start, builder.mul(lane, _I64(_LANES)), total), place)
+            return []
+
+        self._loop(_I64(0), self.count, 1, [], chunk)
+        if self.past and "x86" in self.way.word:
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(ir.Function(builder.module, kind, "llvm.x86.sse.sfence"), [])
+        elif self.past:
+            builder.fence("seq_cst")
+        builder.ret_void()
+
+    def _lines(self, start: Any, lane: Any, begun: list[Any]) -> list[Any]:
+        """Write the loop over lines, of all lanes side by side."""
+        builder = self.builder
+
+        def line(inside: Any, values: list[Any]) -> list[Any]:
+            places = []
+            for number in range(_LANES):
+                at = builder.add(start, builder.add(builder.mul(lane, _I64(number)), inside))
+                places.append(at)
+                if self.copies:
+                    self._copy_line(at)
+            for word in range(LINE // 8):
+                for number, at in enumerate(places):
+                    place = self._at(self.source, builder.add(at, _I64(8 * word)), _I64)
+                    values[number] = self._word(values[number], builder.load(place, align=1))
+            return values
+
+        return self._loop(_I64(0), lane, LINE, begun, line)
+
+    def _rest(self, start: Any, done: Any, total: Any) -> Any:
+        """Write the loop over bytes that fill no lines."""
+        builder = self.builder
+
+        def byte(inside: Any, values: list[Any]) -> list[Any]:
+            at = builder.add(start, inside)
+            value = builder.load(self._at(self.source, at, _I8))
+            if self.copies:
+                builder.store(value, self._at(self.target, at, _I8))
+            return [self._byte(values[0], builder.zext(value, _I32))]
+
+        return self._loop(done, self.nbytes, 1, [total], byte)[0]
+
+    def _copy_line(self, at: Any) -> None:
+        builder = self.builder
+        line = builder.load(self._at(self.source, at, _LINE), align=1)
+        store = builder.store(line, self._at(self.target, at, _LINE), align=1)
+        if self.past:
+            store.align = LINE
+            store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+
+    def _word(self, value: Any, word: Any) -> Any:
+        """Write what eight bytes make of a sum."""
+        builder, way = self.builder, self.way
+        if not way.word:
+            for byte in range(8):
+                shifted = builder.lshr(word, _I64(8 * byte))
+                value = self._byte(value, builder.trunc(shifted, _I32))
+            return value
+        kind = _I64 if way.wide else _I32
+        known = builder.module.globals.get(way.word)
+        function = known or ir.Function(
+            builder.module, ir.FunctionType(kind, [kind, _I64]), way.word
+        )
+        if not way.wide:
+            return builder.call(function, [value, word])
+        return builder.trunc(builder.call(function, [builder.zext(value, _I64), word]), _I32)
+
+    def _byte(self, value: Any, byte: Any) -> Any:
+        """Write what a byte makes of a sum, by the table."""
+        builder = self.builder
+        row = builder.and_(builder.xor(value, byte), _I32(255))
+        inside = builder.mul(builder.zext(row, _I64), _I64(4))
+        return builder.xor(
+            builder.load(self._at(self.table, inside, _I32)), builder.lshr(value, _I32(8))
+        )
+
+    def _shifted(self, value: Any) -> Any:
+        """Write what a lane of zeros makes of a sum."""
+        builder = self.builder
+
+        def bit(number: Any, values: list[Any]) -> list[Any]:
+            part = builder.load(self._at(self.shift, builder.mul(number, _I64(4)), _I32))
+            chosen = builder.trunc(builder.lshr(value, builder.trunc(number, _I32)), _I1)
+            return [builder.xor(values[0], builder.select(chosen, part, _I32(0)))]
+
+        return self._loop(_I64(0), _I64(32), 1, [_I32(0)], bit)[0]
+
+    def _at(self, address: Any, inside: Any, kind: Any) -> Any:
+        """Write a pointer."""
+        return self.builder.inttoptr(self.builder.add(address, inside), kind.as_pointer())
+
+    def _loop(self, start: Any, stop: Any, step: int, begun: list[Any], body: Any) -> list[Any]:
+        """Write a loop that carries values; ``body(index, values)`` gives the next ones."""
+        builder, before = self.builder, self.builder.block
+        head, inner, after = (builder.append_basic_block() for _ in range(3))
+        builder.branch(head)
+        builder.position_at_end(head)
+        index, values = builder.phi(_I64), [builder.phi(value.type) for value in begun]
+        index.add_incoming(start, before)
+        for value, first in zip(values, begun, strict=True):
+            value.add_incoming(first, before)
+        builder.cbranch(builder.icmp_unsigned("<", index, stop), inner, after)
+        builder.position_at_end(inner)
+        following = body(index, list(values))
+        index.add_incoming(builder.add(index, _I64(step)), builder.block)
+        for value, later in zip(values, following, strict=True):
+            value.add_incoming(later, builder.block)
+        builder.branch(head)
+        builder.position_at_end(after)
+        return values
