@@ -21,6 +21,13 @@ def test_examples_are_short() -> None:
     assert max(lengths.values()) <= 60
 
 
+def test_lost_blocks_come_back() -> None:
+    command = [sys.executable, str(EXAMPLES / "lose_blocks.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "blocks [1, 3] lost, 0 bytes wrong" in done.stdout
+    assert "survives the loss of any one switch, node" in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_training_recognises_digits(
