@@ -50,7 +50,9 @@ class Way(NamedTuple):
 
 #: The ways, the fastest first.
 ALL: Final = (
-    Way("sse4.2", ("sse4.2", "crc32"), ("x86_64", "AMD64"), "llvm.x86.sse42.crc32.64.64", wide=True),
+    Way(
+        "sse4.2", ("sse4.2", "crc32"), ("x86_64", "AMD64"), "llvm.x86.sse42.crc32.64.64", wide=True
+    ),
     Way("arm", ("crc",), ("aarch64", "arm64"), "llvm.aarch64.crc32cx"),
     Way("table"),
 )

@@ -68,7 +68,7 @@ class Protection:
 
         As many as let every rank of its fullest node code one.
         """
-        ranks = np.bincount(_nodes(self.topology))
+        ranks = np.bincount(nodes_of(self.topology))
         busiest = (
             max(-(-int(ranks[node]) // members) for node, members in Counter(ring).items())
             for ring in self.rings
@@ -226,8 +226,21 @@ def _depth(topology: Topology) -> int:
     return topology.position("node") if "node" in topology.levels else 0
 
 
-def _nodes(topology: Topology) -> NDArray[np.int32]:
-    """Give the node of each rank; all are on one where nobody says otherwise."""
+def nodes_of(topology: Topology) -> NDArray[np.int32]:
+    """Give the node of each rank; all are on one where nobody says otherwise.
+
+    Local.
+
+    Parameters
+    ----------
+    topology : Topology
+        Of the job.
+
+    Returns
+    -------
+    ndarray of int32, shape (size,)
+        Numbers of nodes.
+    """
     if "node" not in topology.levels:
         return np.zeros(topology.size, np.int32)
     nodes: NDArray[np.int32] = topology.groups[topology.position("node")]
@@ -242,14 +255,14 @@ def _count(topology: Topology, level: str) -> int:
 def _parts(topology: Topology, level: str) -> dict[int, int]:
     """Give the group of a level in which each node is."""
     row = topology.groups[topology.position(level)] if level in topology.levels else None
-    nodes = _nodes(topology)
+    nodes = nodes_of(topology)
     _, first = np.unique(nodes, return_index=True)
     return {int(nodes[rank]): 0 if row is None else int(row[rank]) for rank in first}
 
 
 def _in_order(topology: Topology) -> list[int]:
     """Give the nodes in the order of the hierarchy: parts of it are in one run."""
-    nodes = _nodes(topology)
+    nodes = nodes_of(topology)
     _, first = np.unique(nodes, return_index=True)
     path = topology.groups[: _depth(topology)][:, first]
     order = np.lexsort((nodes[first], *path[::-1]))

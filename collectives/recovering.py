@@ -55,6 +55,16 @@ class Recovering(MPI.Intracomm):
         return self._family.world.epoch
 
     @property
+    def threaded(self) -> bool:
+        """Whether what nobody waits for goes on: MPI_THREAD_MULTIPLE on all ranks."""
+        return self._family.threaded
+
+    @property
+    def checks(self) -> bool:
+        """Whether what ranks pass is compared, see `closeranks.init`."""
+        return self._family.check
+
+    @property
     def alive(self) -> tuple[int, ...]:
         """Seats of the members, ascending."""
         return tuple(sorted(self._seats))
@@ -247,6 +257,26 @@ class Recovering(MPI.Intracomm):
     def voice(self) -> tuple[int, bool]:
         """Since which epoch this process is a member, and whether its state counts."""
         return self._family.born, self._family.synchronized
+
+    def explained(self, operation: str, error: MPI.Exception) -> Exception:
+        """Give what is to be raised for an error of the library.
+
+        Local.  If it speaks of dead ranks, or of a communicator that was revoked,
+        the family is given up, as if a call of its own had met it.
+
+        Parameters
+        ----------
+        operation : str
+            The call.
+        error : MPI.Exception
+            What the library raised, here or on a communicator of the same ranks.
+
+        Returns
+        -------
+        Exception
+            `PeerLost`, `Revoked`, or the error itself if it speaks of something else.
+        """
+        return self._service.explained(operation, error)
 
     def note_synchronized(self) -> None:
         """Let the state of this process count from now on.  Local."""

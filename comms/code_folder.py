@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import gettempdir
 
-from closeranks.comms import shared_file
+from closeranks.comms import shared_folder
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Unavailable, UsageError
 
@@ -47,7 +47,7 @@ def folder() -> Path | None:
         if _is_safe(place):
             return place
     try:
-        return shared_file.folder(Path(gettempdir()))
+        return shared_folder.folder(Path(gettempdir()))
     except Unavailable:
         return None
 

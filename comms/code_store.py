@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from closeranks.comms import code_folder, shared_file
+from closeranks.comms import code_folder, shared_folder
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Unavailable
 
@@ -243,4 +243,4 @@ def _is_taken(lock: int) -> bool:
 
 def _lock() -> Path:
     """Name the lock: in memory, so that it is this node's, and nobody else's."""
-    return shared_file.folder() / "compiling"
+    return shared_folder.folder() / "compiling"

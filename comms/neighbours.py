@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closeranks.comms.shared_file import ROOT
+from closeranks.comms.shared_folder import ROOT
 from closeranks.comms.sysfs import boot_id
 
 if TYPE_CHECKING:

@@ -27,14 +27,13 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 _T = TypeVar("_T")
-#: Where node memory is a file system.
-ROOT = Path("/dev/shm")
 # All pages at once: who first touches one must not wait for it in a kernel.
 _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
 # Python keeps a descriptor for each mapping where it cannot be told otherwise.
@@ -72,7 +71,9 @@ class SharedFile:
         self._maker: int | None = None
 
     @classmethod
-    def create(cls, nbytes: int, *, root: Path | None = None) -> SharedFile:
+    def create(
+        cls, nbytes: int, *, root: Path | None = None, name: str | None = None
+    ) -> SharedFile:
         """Make a new file of ``nbytes`` zero bytes and map it.
 
         Local.
@@ -83,16 +84,19 @@ class SharedFile:
             Its size, at least 1.
         root : Path, optional
             The file system in memory; /dev/shm.
+        name : str, optional
+            What to call it; it outlives this process then, until somebody removes it.
 
         Raises
         ------
         UsageError
             If ``nbytes`` is not positive.
         Unavailable
-            If node memory is full, or the folder cannot be trusted.
+            If node memory is full, or the folder cannot be trusted, or has a file of
+            this name.
         """
         _check_size(nbytes)
-        with _new(nbytes, root or ROOT) as handle:
+        with _new(nbytes, root or ROOT, name) as handle:
             path = Path(handle.name)
             try:
                 _reserve(handle, 0, nbytes)
@@ -100,8 +104,26 @@ class SharedFile:
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
-        made._maker = os.getpid()
+        made._maker = os.getpid() if name is None else None
         return made
+
+    @staticmethod
+    def reading(path: Path) -> FileIO:
+        """Open a file of this user's, no link, for who looks before mapping it.
+
+        Local; the caller closes it.
+
+        Parameters
+        ----------
+        path : Path
+            Its name.
+
+        Raises
+        ------
+        Unavailable
+            If it is not there, not ours or no plain file.
+        """
+        return _old(path, None)
 
     @classmethod
     def attach(cls, path: Path, nbytes: int) -> SharedFile:
@@ -266,38 +288,6 @@ def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
     return taken[0]
 
 
-def folder(root: Path = ROOT) -> Path:
-    """Return this user's folder in node memory, made if need be, checked always.
-
-    Local.
-
-    Parameters
-    ----------
-    root : Path
-        The file system in memory.
-
-    Raises
-    ------
-    Unavailable
-        If it cannot be made, or is not this user's alone.
-    """
-    path = root / f"closeranks-{os.getuid()}"
-    try:
-        path.mkdir(mode=0o700, exist_ok=True)
-        found = os.lstat(path)
-    except OSError as error:
-        raise Unavailable(
-            f"node memory {path}: {error.strerror}", "make /dev/shm writable"
-        ) from error
-    private = stat.S_IMODE(found.st_mode) & 0o077 == 0
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or not private:
-        raise Unavailable(
-            f"node memory {path}: not a folder of this user alone (0700, no link)",
-            "look who made it, then remove it",
-        )
-    return path
-
-
 def tidy(root: Path = ROOT) -> None:
     """Remove files whose makers died before all ranks had mapped them.
 
@@ -318,10 +308,13 @@ def tidy(root: Path = ROOT) -> None:
             continue  # somebody holds it, or has removed it
 
 
-def _new(nbytes: int, root: Path) -> FileIO:
+def _new(nbytes: int, root: Path, name: str | None = None) -> FileIO:
     """Make a file that has no pages yet."""
-    path = folder(root) / f"{os.getpid()}-{secrets.token_hex(8)}"
-    handle = FileIO(str(path), "r+", opener=_creating)
+    path = folder(root) / (name or f"{os.getpid()}-{secrets.token_hex(8)}")
+    try:
+        handle = FileIO(str(path), "r+", opener=_creating)
+    except FileExistsError as error:
+        raise Unavailable(f"node memory {path}: it is there", "look who made it") from error
     try:
         os.truncate(handle.fileno(), nbytes)
     except OSError:
@@ -344,8 +337,8 @@ def _opening(path: str, _: int) -> int:
     return os.open(path, _FLAGS)
 
 
-def _old(path: Path, nbytes: int) -> FileIO:
-    """Open a file that another rank has made."""
+def _old(path: Path, nbytes: int | None) -> FileIO:
+    """Open a file that another rank has made, of this size if it is known."""
     try:
         handle = FileIO(str(path), "r+", opener=_opening)
     except OSError as error:
@@ -356,7 +349,7 @@ def _old(path: Path, nbytes: int) -> FileIO:
     problem = ""
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid():
         problem = "not a file of this user"
-    elif found.st_size != nbytes:
+    elif nbytes is not None and found.st_size != nbytes:
         problem = f"{found.st_size} bytes, not {nbytes}"
     if problem:
         handle.close()

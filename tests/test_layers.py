@@ -38,6 +38,7 @@ TALKERS = {
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",
         "spares", "symbolic", "synchronize", "tags", "together", "world",
     },
+    "checkpoint": {"talk"},
     "jobs": {
         "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",
         "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo", "topology",

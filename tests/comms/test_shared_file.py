@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from closeranks.comms import shared_file
-from closeranks.comms.shared_file import SharedFile, folder, tidy
+from closeranks.comms.shared_file import SharedFile, tidy
+from closeranks.comms.shared_folder import folder
 from closeranks.errors import Unavailable, UsageError
 
 

@@ -1,0 +1,351 @@
+"""Checkpoints of a job in the memory of its nodes."""
+
+from __future__ import annotations
+
+import os
+import queue
+import re
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from closeranks.checkpoint import nest
+from closeranks.checkpoint.choosing import Objection
+from closeranks.checkpoint.groups import Protection, protect
+from closeranks.checkpoint.layout import ALIGNED, Share
+from closeranks.checkpoint.pending import Pending, skipped
+from closeranks.checkpoint.saving import Saving
+from closeranks.comms.settings import setting
+from closeranks.errors import NotFound, TooManyErasures, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.term import Term
+    from closeranks.collectives.communicator import Communicator
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,47}", re.ASCII)
+#: Bytes of a chunk: few enough to be lost alone, many enough that their sums cost nothing.
+CHUNK_BYTES: Final = 256 << 10
+
+
+class Checkpointer:
+    """Keeps states of a job in its nodes' memory: they outlive ranks and nodes.
+
+    Making it is local; the first `save` or `restore` looks for what is there.
+    Close it, or leave its ``with`` block.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the job; after a recovery, of those who are left.
+    name : str
+        Of the checkpoints: up to 48 letters, digits, ``_``, ``.`` and ``-``.  With
+        the SLURM job, or CLOSERANKS_RUN, it names the run.
+    parity : int
+        Members of an erasure group that may be lost.
+    group : int, optional
+        Members of a group; see `closeranks.checkpoint.groups.protect`.
+    keep : int
+        Saves that are kept, 2 to 9: one is not touched while the next is written.
+    directory : path, optional
+        A file system in memory; /dev/shm.
+    on_busy : {"wait", "skip"}
+        What `save` does while the save before goes on.
+    chunk_bytes : int
+        Bytes that have a check sum of their own at most, a multiple of 64.
+
+    Attributes
+    ----------
+    skipped : tuple of str
+        Why the last `restore` has left newer steps.
+
+    Raises
+    ------
+    UsageError
+        If an argument is none of these (local).
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        *,
+        name: str,
+        parity: int = 1,
+        group: int | None = None,
+        keep: int = 2,
+        directory: str | os.PathLike[str] | None = None,
+        on_busy: Literal["wait", "skip"] = "wait",
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise UsageError("Checkpointer", f"name={name!r}", "up to 48 of A-Z a-z 0-9 _ . -")
+        if not 2 <= keep <= 9:
+            raise UsageError("Checkpointer", f"keep={keep!r}", "give 2 to 9")
+        if on_busy not in ("wait", "skip"):
+            raise UsageError("Checkpointer", f"on_busy={on_busy!r}", "give 'wait' or 'skip'")
+        if chunk_bytes < 4096 or chunk_bytes % ALIGNED:
+            raise UsageError("Checkpointer", f"chunk_bytes={chunk_bytes!r}",
+                             "give a multiple of 64, at least 4096")  # fmt: skip
+        protect(comm.hierarchy, parity, group)  # which may object
+        self._comm, self._parity, self._group = comm, parity, group
+        self._keep, self._on_busy, self._chunk_bytes = keep, on_busy, chunk_bytes
+        self._root = None if directory is None else Path(directory)
+        job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
+        self._key = re.sub(r"[^\w.-]", "_", f"{name}.{job}"[:100] if job else name)
+        self.skipped: tuple[str, ...] = ()
+        self._term: Term | None = None
+        self._pid = os.getpid()
+        self._pending: Pending | None = None
+        self._orders: queue.SimpleQueue[tuple[Term, Saving] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self._leave()
+
+    def plan(self) -> Protection:
+        """Tell who protects whom, and what may be lost.
+
+        Local.
+
+        Returns
+        -------
+        Protection
+            Printable.
+        """
+        return protect(self._comm.hierarchy, self._parity, self._group)
+
+    def save(self, step: int, state: Any, *, lazy: bool = False) -> Pending:
+        """Keep a state.
+
+        Collective.  Returns once the state is copied; all else goes on in the
+        background.
+
+        Parameters
+        ----------
+        step : int
+            The caller's number, the same on all ranks.
+        state : dict, list or tuple
+            A nest of arrays, numbers, strings and bytes, `Shard` and `PerRank`; its
+            shape is the same on all ranks.  What is equal on all ranks is kept once
+            in each erasure group.
+        lazy : bool
+            Return at once: the arrays stay as they are until ``copied``.
+
+        Returns
+        -------
+        Pending
+            ``.copied`` and ``.committed``, each with ``.wait(timeout_s)``.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if one has what cannot be saved, or they differ; or why the
+            save before has failed, if nobody has been told.
+        PeerLost, Revoked
+            If ranks have died.
+        """
+        term = self._open()
+        if self._on_busy == "skip" and self._is_busy(term):
+            return skipped(step)
+        problem = self._finish()
+        shape: Any = None
+        leaves: list[nest.Leaf] = []
+        if problem is None:
+            try:
+                shape, leaves = nest.flatten(state)
+            except UsageError as error:
+                problem = error
+        self._pending = pending = Pending(step)
+        saving = Saving(pending, shape, leaves, problem, checks=self._comm.checks)
+        if self._comm.threaded:
+            self._start_thread()
+            self._orders.put((term, saving))
+        else:
+            term.save(saving)
+        if not lazy:
+            pending.copied.wait()
+        return pending
+
+    def restore(self, step: int | None = None, into: Any = None) -> tuple[int, Any] | None:
+        """Give the newest state back that is whole, or can be made so.
+
+        Collective.  What was lost is made anew, in memory, on the nodes that are
+        there now.  `skipped` tells why newer steps were left.
+
+        Parameters
+        ----------
+        step : int, optional
+            This one and no other.
+        into : dict, list or tuple, optional
+            A nest like the state: its arrays are filled.  For another number of
+            ranks than saved it holds a `Shard` where the state did, and
+            ``PerRank(function(old_values, rank))`` where ranks had values of their
+            own.
+
+        Returns
+        -------
+        (int, state) or None
+            None if there is nothing of this name anywhere.
+
+        Raises
+        ------
+        TooManyErasures
+            On all ranks, if more is lost than can be made anew.
+        NotFound
+            On all ranks, if there is no such step.
+        CheckpointError
+            On all ranks, if what one of them wants does not fit.
+        PeerLost, Revoked
+            If ranks have died.
+        """
+        self._finish()
+        term = self._open()
+        self.skipped = ()
+        every = term.saves()
+        first: Objection | None = None
+        for save in every:
+            if step in (None, save.step):
+                found, objection = term.restore(save, into)
+                if objection is None:
+                    return save.step, found
+                first = first or objection
+                self.skipped += (f"step {save.step}: {objection.text}",)
+        if not every:
+            return None
+        if first is None:
+            known = ", ".join(str(save.step) for save in every)
+            raise NotFound("restore", f"no step {step} of {self._key}; there are {known}")
+        raise TooManyErasures("restore", first.lost, first.tolerated, "; ".join(self.skipped))
+
+    def steps(self) -> tuple[int, ...]:
+        """List the steps that can be restored, ascending.  Collective."""
+        self._finish()
+        every = self._open().saves()
+        return tuple(sorted({save.step for save in every if save.objection() is None}))
+
+    def verify(self) -> dict[int, str]:
+        """Look at all check sums of all that is kept.
+
+        Collective.
+
+        Returns
+        -------
+        dict of int to str
+            Step -> ``whole``, or what is wrong with it.
+        """
+        self._finish()
+        term, found = self._open(), {}
+        for save in reversed(term.saves()):
+            damaged = term.damaged(save)
+            objection = save.objection(damaged)
+            found[save.step] = objection.text if objection else _told(save.lost, tuple(damaged))
+        return found
+
+    def close(self, keep: bool = False) -> None:
+        """End: what is kept is removed, for the job is done.
+
+        Collective, harmless twice.
+
+        Parameters
+        ----------
+        keep : bool
+            Leave it where it is.
+
+        Raises
+        ------
+        CheckpointError
+            Why the last save has failed, if nobody has been told; nothing is removed
+            then.
+        """
+        if self._term is None or self._pid != os.getpid():
+            return
+        untold = self._finish()
+        self._stop_thread()
+        term, self._term = self._term, None
+        if term.epoch == self._comm.epoch:
+            term.end(untold, keep=keep)
+        else:
+            term.close()
+
+    def _leave(self) -> None:
+        """Go after an error: everything stays, nobody is waited for."""
+        if self._term is not None and self._pid == os.getpid():
+            self._stop_thread()
+            self._term = None
+
+    def _open(self) -> Term:
+        """Meet the others, and find out what is there; once an epoch.  Collective."""
+        from closeranks.checkpoint.term import Term
+
+        self._check_pid()
+        if self._term is None or self._term.epoch != self._comm.epoch:
+            if self._term is not None:
+                self._finish()
+                self._term.close()
+            self._term = Term(
+                self._comm, self.plan(), self._key, self._root,
+                keep=self._keep, chunk_bytes=self._chunk_bytes,
+            )  # fmt: skip
+        return self._term
+
+    def _finish(self) -> Exception | None:
+        """Wait for the save before; gives why it has failed if nobody knows."""
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return None
+        while not pending.committed.done():
+            try:
+                pending.committed.wait(60.0)
+            except TimeoutError:
+                continue
+            except Exception:
+                pending.committed.is_told = False
+        return pending.untold
+
+    def _is_busy(self, term: Term) -> bool:
+        """Tell whether a save goes on on any rank.  Collective."""
+        own = self._pending is not None and not self._pending.committed.done()
+        return not bool(term.talk.least([not own])[0])
+
+    def _start_thread(self) -> None:
+        """Have a thread that does what is ordered."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        """Do what is ordered, until nothing more will be."""
+        while (order := self._orders.get()) is not None:
+            term, saving = order
+            term.save(saving)
+
+    def _stop_thread(self) -> None:
+        """Let the thread end, if there is one."""
+        if self._thread is not None:
+            self._orders.put(None)
+            self._thread = None
+
+    def _check_pid(self) -> None:
+        """Refuse to work in a child that was forked: MPI does not, either."""
+        if self._pid != os.getpid():
+            raise UsageError("Checkpointer", f"made by process {self._pid}, used by {os.getpid()}",
+                             "make one after the fork")  # fmt: skip
+
+
+def _told(lost: Sequence[Share], damaged: Sequence[Share]) -> str:
+    """Tell what is wrong with a save that can be restored."""
+    both = (lost, "lost"), (damaged, "damaged")
+    wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
+    return f"can be restored, {', '.join(wrong)}" if wrong else "whole"

@@ -1,0 +1,337 @@
+"""Handing a restored save out: to the ranks that saved it, or to others.
+
+Where as many ranks restore as have saved, each gets back what it had.  For any
+other number, or another layout, the caller passes a nest of the shape that it
+wants: shards are put together from the old ones that meet them, what was alike
+on all ranks is alike again, and what each rank had for itself goes through a
+function of the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.checkpoint import extent, nest
+from closeranks.checkpoint.extent import Description
+from closeranks.checkpoint.fetch import Want, fetch, of_extent
+from closeranks.checkpoint.finding import Recovery
+from closeranks.checkpoint.gf256 import Bytes
+from closeranks.checkpoint.layout import slice_of
+from closeranks.checkpoint.values import PerRank, Shard
+from closeranks.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.talk import Talk
+
+
+class _Box(NamedTuple):
+    """Part of an array: where it starts, and its shape."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class Delivery:
+    """Hands out one save.
+
+    Parameters
+    ----------
+    recovery : Recovery
+        The save, whole.
+    talk : Talk
+        Between the ranks.
+    into : dict, list, tuple or None
+        What the caller wants it to be like, and whose arrays are filled.
+    """
+
+    def __init__(self, recovery: Recovery, talk: Talk, into: Any) -> None:
+        self._recovery, self._talk = recovery, talk
+        self._world = recovery.save.header.world
+        self._same = self._world == talk.size
+        self._shape, self._wanted = _taken_apart(into)
+        self._heads: dict[int, Description] = {}
+        self._wants: list[Want] = []
+        self._later: list[tuple[int, Any]] = []
+        self._old: dict[tuple[int, int], Bytes] = {}
+
+    def run(self) -> Any:
+        """Hand it out.
+
+        Collective.
+
+        Returns
+        -------
+        dict, list or tuple
+            The state of this rank.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if what one of them wants does not fit.
+        """
+        self._read_heads()
+        mine = self._heads[self._talk.rank % self._world]
+        problem: Exception | None = None
+        leaves: list[Any] = []
+        try:
+            leaves = self._plan(mine)
+        except CheckpointError as error:
+            problem = error
+        self._talk.together("restore", problem)
+        fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
+        try:
+            for at, finish in self._later:
+                leaves[at] = finish()
+        except CheckpointError as error:
+            problem = error
+        self._talk.together("restore", problem)
+        return nest.unflatten(self._shape if self._shape is not None else mine.shape, leaves)
+
+    def _read_heads(self) -> None:
+        """Read the descriptions of this rank's, or of all, old ranks."""
+        me, size = self._talk.rank, self._talk.size
+        every = not self._same or any(isinstance(one, PerRank | Shard) for one in self._wanted)
+        every = not bool(self._talk.least([not every])[0])
+        own = range(me, self._world, size) if every or me < self._world else [me % self._world]
+        heads = {}
+        for rank in own:
+            layout = self._recovery.save.layout_of(rank)
+            heads[rank] = np.empty(layout.sizes[rank].head, np.uint8)
+            self._wants += of_extent(layout, rank, 0, heads[rank])
+        fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
+        self._wants = []
+        problem: Exception | None = None
+        try:
+            self._heads = {rank: extent.read(head) for rank, head in heads.items()}
+        except CheckpointError as error:
+            problem = error
+        self._talk.together("restore", problem)
+        if every:
+            said = self._talk.everything(
+                [[rank, *_told(description)] for rank, description in self._heads.items()]
+            )
+            self._heads = {rank: Description(*rest) for lot in said for rank, *rest in lot}
+
+    def _plan(self, mine: Description) -> list[Any]:
+        """Decide what is fetched for each entry."""
+        paths = list(nest.paths(mine.shape))
+        if self._shape is not None and list(nest.paths(self._shape)) != paths:
+            differing = set(paths) ^ set(nest.paths(self._shape))
+            told = ", ".join(sorted(differing)[:8]) or "another order"
+            problem = f"into has other entries: {told}"
+            raise CheckpointError("restore", problem, "pass a nest as it was saved")
+        wanted = self._wanted or [None] * len(paths)
+        leaves: list[Any] = [None] * len(paths)
+        for at, (path, entry, into) in enumerate(zip(paths, mine.leaves, wanted, strict=True)):
+            if isinstance(into, PerRank):
+                self._per_rank(at, into)
+            elif entry["kind"] == "shard" or isinstance(into, Shard):
+                leaves[at] = self._shard(at, path, entry, into)
+            elif entry["alike"] or self._same:
+                leaves[at] = self._whole(at, path, entry, into)
+            else:
+                problem = f"{path} is of each of {self._world} ranks, and now there are"
+                raise CheckpointError(
+                    "restore", f"{problem} {self._talk.size}",
+                    f"pass into with PerRank(function(old_values, rank)) at {path}",
+                )  # fmt: skip
+        return leaves
+
+    def _whole(self, at: int, path: str, entry: dict[str, Any], into: Any) -> Any:
+        """Get an entry as it was."""
+        if "at" not in entry:
+            return nest.value(entry, None)
+        old = None if entry["alike"] else self._talk.rank
+        if isinstance(into, np.ndarray):
+            return self._filled(at, path, entry, old, into)
+        data = np.empty(nest.nbytes(entry), np.uint8)
+        self._want(entry, old, 0, data)
+        self._later.append((at, lambda: nest.value(entry, data)))
+        return None
+
+    def _filled(
+        self, at: int, path: str, entry: dict[str, Any], old: int | None, into: NDArray[Any]
+    ) -> Any:
+        """Get an array into the caller's memory."""
+        _check_like(path, entry, into)
+        if into.flags.c_contiguous:
+            self._want(entry, old, 0, into.reshape(-1).view(np.uint8))
+            return into
+        data = np.empty(into.nbytes, np.uint8)
+        self._want(entry, old, 0, data)
+
+        def finish() -> NDArray[Any]:
+            into[...] = nest.value(entry, data)
+            return into
+
+        self._later.append((at, finish))
+        return None
+
+    def _per_rank(self, at: int, into: PerRank) -> None:
+        """Get the values of all old ranks, and let the caller make one of them."""
+        values: list[Any] = [None] * self._world
+        if not callable(into.value):
+            raise CheckpointError("restore", f"PerRank({into.value!r}) in into is no function",
+                                  "pass PerRank(function(old_values, rank))")  # fmt: skip
+        kept: list[tuple[dict[str, Any], Bytes | None]] = []
+        for old in range(self._world):
+            entry = self._heads[old].leaves[at]
+            data = np.empty(nest.nbytes(entry), np.uint8) if "at" in entry else None
+            if data is not None:
+                self._want(entry, None if entry["alike"] else old, 0, data)
+            kept.append((entry, data))
+
+        def finish() -> Any:
+            for old, (entry, data) in enumerate(kept):
+                values[old] = nest.value(entry, data)
+            return into.value(values, self._talk.rank)
+
+        self._later.append((at, finish))
+
+    def _shard(self, at: int, path: str, entry: dict[str, Any], into: Any) -> Any:
+        """Get a part of an array that the ranks have together."""
+        if into is None:
+            if not self._same or entry["kind"] != "shard":
+                raise CheckpointError(
+                    "restore", f"{path} is a part of a whole on each of {self._world} ranks",
+                    f"pass into with the Shard of this rank at {path}",
+                )  # fmt: skip
+            array = np.empty(entry["shape"], nest.read_dtype(entry["dtype"]))
+            self._want(entry, self._talk.rank, 0, array.reshape(-1).view(np.uint8))
+            return Shard(array, entry["global_shape"], entry["offset"])
+        if not isinstance(into, Shard):
+            raise CheckpointError("restore", f"{path} was saved as a Shard",
+                                  "pass into with a Shard there")  # fmt: skip
+        self._assemble(at, path, into)
+        return into
+
+    def _assemble(self, at: int, path: str, into: Shard) -> None:
+        """Put a shard together from the old ones that meet it."""
+        box, met = _Box(into.offset, tuple(into.array.shape)), []
+        seen: set[_Box] = set()
+        for old, head in sorted(self._heads.items()):
+            entry = head.leaves[at]
+            is_shard = entry["kind"] == "shard"
+            offset = tuple(entry["offset"]) if is_shard else (0,) * len(entry["shape"])
+            theirs = _Box(offset, tuple(entry["shape"]))
+            whole = tuple(entry["global_shape" if is_shard else "shape"])
+            if whole != into.global_shape or nest.read_dtype(entry["dtype"]) != into.array.dtype:
+                found = f"{into.array.dtype} of {into.global_shape}"
+                problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
+                raise CheckpointError("restore", problem, "ask for what was saved")
+            overlap = _overlap(box, theirs)
+            if theirs not in seen and overlap is not None:
+                seen.add(theirs)
+                met.append((overlap, self._rows(entry, old, theirs, overlap)))
+        if not _is_covered(box, [overlap for overlap, _ in met]):
+            problem = f"{path}: nobody has saved all of {box.shape} from {box.offset}"
+            raise CheckpointError("restore", problem, "ask for what was saved")
+
+        def finish() -> Shard:
+            for overlap, (rows, of) in met:
+                into.array[_within(overlap, box)] = rows[_within(overlap, of)]
+            return into
+
+        self._later.append((at, finish))
+
+    def _rows(
+        self, entry: dict[str, Any], old: int, box: _Box, overlap: _Box
+    ) -> tuple[NDArray[Any], _Box]:
+        """Fetch the rows of an old shard that meet a new one; gives them, and their box."""
+        dtype = nest.read_dtype(entry["dtype"])
+        if not box.shape:
+            first, of = 0, box
+        else:
+            first = overlap.offset[0] - box.offset[0]
+            of = _Box((overlap.offset[0], *box.offset[1:]), (overlap.shape[0], *box.shape[1:]))
+        rows = np.empty(of.shape, dtype)
+        row_bytes = prod(box.shape[1:]) * dtype.itemsize
+        source = None if entry["alike"] else old
+        self._want(entry, source, first * row_bytes, rows.reshape(-1).view(np.uint8))
+        return rows, of
+
+    def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Bytes) -> None:
+        """Ask for bytes of an entry: of an old rank's own, or of what was alike on all."""
+        save = self._recovery.save
+        at = entry["at"] + start
+        if old is not None:
+            layout = save.layout_of(old)
+            begin = layout.head(old) + self._heads[old].own + at
+            self._wants += of_extent(layout, old, begin, target)
+            return
+        layout = save.layout_of(self._talk.rank % self._world)
+        alike = next(iter(self._heads.values())).alike
+        members = layout.everybody
+        for number, rank in enumerate(members):
+            first, last = slice_of(alike, len(members), number)
+            low, high = max(first, at), min(last, at + target.size)
+            if low < high:
+                begin = layout.head(rank) + low - first
+                part = target[low - at : high - at]
+                self._wants += of_extent(layout, rank, begin, part)
+
+
+def _taken_apart(into: Any) -> tuple[Any, list[Any]]:
+    """Take apart what a caller wants filled: functions are leaves there."""
+    if into is None:
+        return None, []
+    leaves: list[Any] = []
+
+    def shape(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {"dict": [[key, shape(value)] for key, value in part.items()]}
+        if isinstance(part, list | tuple):
+            return {type(part).__name__: [shape(value) for value in part]}
+        leaves.append(part)
+        return len(leaves) - 1
+
+    return shape(into), leaves
+
+
+def _told(head: Description) -> tuple[Any, ...]:
+    """Give a description as plain JSON."""
+    return head.shape, head.leaves, head.alike, head.own, head.body, head.of_sums
+
+
+def _check_like(path: str, entry: dict[str, Any], into: NDArray[Any]) -> None:
+    """Refuse an array that an entry does not fit into."""
+    has = (nest.read_dtype(entry["dtype"]), tuple(entry["shape"])) if "dtype" in entry else ()
+    if has != (into.dtype, into.shape) or not into.flags.writeable:
+        problem = f"{path} is {into.dtype} of shape {into.shape} in into, saved as"
+        saved = f"{entry.get('dtype', entry['kind'])} of shape {tuple(entry.get('shape', ()))}"
+        raise CheckpointError("restore", f"{problem} {saved}", "pass a writable array like it")
+
+
+def _overlap(one: _Box, other: _Box) -> _Box | None:
+    """Give what two boxes share, None if that is nothing."""
+    offset = tuple(map(max, one.offset, other.offset))
+    ends = [min(a + m, b + n) for a, m, b, n in
+            zip(one.offset, one.shape, other.offset, other.shape, strict=True)]  # fmt: skip
+    shape = tuple(end - start for start, end in zip(offset, ends, strict=True))
+    return _Box(offset, shape) if all(length > 0 for length in shape) else None
+
+
+def _within(part: _Box, whole: _Box) -> tuple[slice, ...]:
+    """Give where one box lies in another."""
+    return tuple(
+        slice(start - origin, start - origin + length)
+        for start, origin, length in zip(part.offset, whole.offset, part.shape, strict=True)
+    )
+
+
+def _is_covered(box: _Box, parts: Sequence[_Box]) -> bool:
+    """Tell whether parts of a box fill it."""
+    if 0 in box.shape:
+        return True
+    if all(_overlap(one, other) is None for one, other in combinations(parts, 2)):
+        return sum(prod(part.shape) for part in parts) == prod(box.shape)
+    covered = np.zeros(box.shape, bool)
+    for part in parts:
+        covered[_within(part, box)] = True
+    return bool(covered.all())

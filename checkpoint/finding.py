@@ -1,0 +1,248 @@
+"""What is left on the nodes: found, judged together, and made whole again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from closeranks.checkpoint import slots
+from closeranks.checkpoint.choosing import Damaged, Found, Save
+from closeranks.checkpoint.coding import rebuilding
+from closeranks.checkpoint.erasure import Code
+from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITING, Header
+from closeranks.checkpoint.layout import Share
+from closeranks.checkpoint.recoding import Recoding
+from closeranks.checkpoint.slots import Slot
+from closeranks.errors import CheckpointError, Unavailable
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.talk import Talk
+
+
+class Nodes:
+    """Which ranks are on which nodes, of those that look for a save.
+
+    Parameters
+    ----------
+    nodes : sequence of int
+        Rank -> its node.
+    rank : int
+        This one.
+
+    Attributes
+    ----------
+    ranks : dict of int to list of int
+        Node -> its ranks.
+    here : int
+        This rank's node.
+    """
+
+    def __init__(self, nodes: Sequence[int], rank: int) -> None:
+        self.nodes, self.rank = tuple(nodes), rank
+        self.ranks: dict[int, list[int]] = {}
+        for other, node in enumerate(nodes):
+            self.ranks.setdefault(node, []).append(other)
+        self.here = self.nodes[rank]
+
+    def turn(self, node: int, number: int) -> int:
+        """Give the rank of a node whose turn it is."""
+        return self.ranks[node][number % len(self.ranks[node])]
+
+
+def scan(talk: Talk, nodes: Nodes, name: str, root: Path | None) -> list[Found]:
+    """Find all slots of a name, on all nodes.
+
+    Collective.
+
+    Parameters
+    ----------
+    talk : Talk
+        Between the ranks.
+    nodes : Nodes
+        Where they are.
+    name : str
+        Of the checkpoints.
+    root : Path or None
+        The file system in memory.
+
+    Returns
+    -------
+    list of Found
+        The same on all ranks; files that no header is whole of are left out.
+    """
+    own = []
+    if nodes.turn(nodes.here, 0) == nodes.rank:
+        for path, _ in sorted(slots.found(name, root)):
+            try:
+                own.append([str(path), slots.look(path).encode().decode()])
+            except (CheckpointError, Unavailable):
+                continue  # damaged beyond recognition: as good as lost
+    return [
+        Found(nodes.nodes[rank], path, Header.decode(text.encode()))
+        for rank, lot in enumerate(talk.everything(own))
+        for path, text in lot
+    ]
+
+
+class Recovery:
+    """A save that is being restored: its slots, mapped, and who serves them.
+
+    Parameters
+    ----------
+    save : Save
+        Which.
+    talk : Talk
+        Between the ranks.
+    nodes : Nodes
+        Where they are.
+    root : Path or None
+        The file system in memory.
+    """
+
+    def __init__(self, save: Save, talk: Talk, nodes: Nodes, root: Path | None) -> None:
+        self.save, self._talk, self._nodes, self._root = save, talk, nodes, root
+        self._node = {share: found.node for share, found in save.found.items()}
+        self._slots: dict[Share, Slot] = {}
+        shares = [share for layout in save.layouts.values() for share in layout.shares]
+        self._number = {share: at for at, share in enumerate(shares)}
+
+    def server(self, share: Share) -> int:
+        """Give the rank that looks after a share."""
+        return self._nodes.turn(self._node[share], self._number[share])
+
+    def mapped(self, share: Share) -> Slot | None:
+        """Give a slot of this node, mapped; None of another one."""
+        if self._node[share] != self._nodes.here:
+            return None
+        if share not in self._slots:
+            self._slots[share] = Slot.attach(Path(self.save.found[share].path))
+        return self._slots[share]
+
+    def verify(self) -> dict[Share, Damaged]:
+        """Look at all check sums.
+
+        Collective; each rank reads its part of what is on its node.
+
+        Returns
+        -------
+        dict of Share to Damaged
+            Of all ranks, those that are damaged.
+        """
+        own = []
+        for share in self.save.found:
+            if self.server(share) != self._nodes.rank:
+                continue
+            try:
+                slot = self.mapped(share)
+                assert slot is not None
+                parities = slot.parity if slot.header.state in (ENCODED, COMMITTED) else ()
+                broken = [(number, chunk) for number, area in enumerate(parities)
+                          for chunk in area.damaged()]  # fmt: skip
+                data = slot.data.damaged()
+            except (CheckpointError, Unavailable):  # it was whole when it was found
+                layout = self.save.layouts[share.group]
+                data, broken = list(range(-(-layout.filled(share) // layout.chunk))), []
+            if data or broken:
+                own.append([list(share), data, broken])
+        return {
+            Share(*share): Damaged(tuple(data), tuple((number, chunk) for number, chunk in broken))
+            for lot in self._talk.everything(own)
+            for share, data, broken in lot
+        }
+
+    def rebuild(self, damaged: dict[Share, Damaged]) -> None:
+        """Make every share whole again.
+
+        Collective.
+
+        Parameters
+        ----------
+        damaged : dict of Share to Damaged
+            As `verify` has found; the save has no objection to it.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if there is no room for what was lost.
+        """
+        lost = self.save.lost
+        self._seat(lost)
+        problem: Exception | None = None
+        try:
+            for share in lost:
+                if self.server(share) == self._nodes.rank:
+                    self._slots[share] = self._make(share)
+        except Unavailable as error:
+            problem = error
+        self._talk.together("restore", problem)
+        for group, layout in sorted(self.save.layouts.items()):
+            damage = self.save.damage(group, damaged)
+            if damage:
+                local = {share: slot for share in layout.shares
+                         if (slot := self._there(share)) is not None}  # fmt: skip
+                tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self.server)
+                reaches = self._reaches
+                for _ in Recoding(tasks, layout, local, self.server, reaches, self._talk).run():
+                    pass
+                for share in {share for share, _ in damage}:
+                    if self.server(share) == self._nodes.rank:
+                        _sum_up(local[share])
+        self._talk.together("restore", None)
+        for share in self._number:
+            if self.server(share) == self._nodes.rank:
+                slot = self._there(share)
+                assert slot is not None
+                if slot.header.state != COMMITTED:
+                    slot.write(replace(slot.header, state=COMMITTED))
+        self._talk.together("restore", None)
+
+    def close(self) -> None:
+        """Let go of the slots; the files stay.  Local."""
+        for slot in self._slots.values():
+            slot.close()
+        self._slots = {}
+
+    def _seat(self, lost: Sequence[Share]) -> None:
+        """Decide where lost shares are made anew: where fewest of their group are."""
+        for share in lost:
+            layout = self.save.layouts[share.group]
+            beside = [self._node[other] for other in layout.shares
+                      if other in self._node and other.lane == share.lane]  # fmt: skip
+            mates = [self._node[other] for other in layout.shares if other in self._node
+                     and layout.ring[other.member] == layout.ring[share.member]]  # fmt: skip
+            every = list(self._node.values())
+            self._node[share] = min(
+                self._nodes.ranks,
+                key=lambda node: (beside.count(node), -mates.count(node), every.count(node), node),
+            )
+
+    def _make(self, share: Share) -> Slot:
+        """Make an empty slot for a share that is lost."""
+        layout = self.save.layouts[share.group]
+        header = replace(self.save.header, share=share, layout=layout, state=WRITING)
+        place = slots.place_of(Path(next(iter(self.save.found.values())).path))
+        return Slot.create(header, place, self._root)
+
+    def _there(self, share: Share) -> Slot | None:
+        """Give a slot of this node, mapped, made anew or not; None of another one."""
+        if self._node[share] != self._nodes.here:
+            return None
+        if share not in self._slots and share not in self.save.found:
+            layout = self.save.layouts[share.group]
+            place = slots.place_of(Path(next(iter(self.save.found.values())).path))
+            header = replace(self.save.header, share=share, layout=layout)
+            self._slots[share] = Slot.attach(slots.path_of(header, place, self._root))
+        return self.mapped(share)
+
+    def _reaches(self, rank: int, share: Share) -> bool:
+        """Tell whether a rank is where a share is."""
+        return self._nodes.nodes[rank] == self._node[share]
+
+
+def _sum_up(slot: Slot) -> None:
+    """Sum all of a slot up anew."""
+    slot.data.sum(0, slot.data.memory.size)
+    for area in slot.parity:
+        area.sum(0, area.memory.size)

@@ -1,0 +1,299 @@
+"""A state as a nest of leaves, and the description that is kept with its bytes.
+
+Dicts, lists and tuples hold arrays, numbers, strings and bytes.  A leaf is
+described by plain JSON; what is an array, or as long as one, has bytes beside
+it.  Nothing of it is ever executed: no pickle.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from closeranks.checkpoint.gf256 import Bytes
+from closeranks.checkpoint.values import PerRank, Shard
+from closeranks.errors import CheckpointError, UsageError
+
+State: TypeAlias = Any
+Described: TypeAlias = dict[str, Any]
+
+_Kind: TypeAlias = tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]
+
+#: Bytes and strings that are longer lie beside the description.
+_SHORT: Final = 256
+_REMEDY: Final = "dict, list, tuple, array, number, string, bytes, Shard or PerRank"
+
+
+class Leaf(NamedTuple):
+    """One entry of a state.
+
+    Attributes
+    ----------
+    path : str
+        Such as ``model/layers/0/weight``.
+    described : dict
+        What it is, as plain JSON.
+    array : ndarray or None
+        Its bytes, where they lie beside the description.
+    own : bool
+        Whether this rank alone has it, as somebody said: a `Shard` or a `PerRank`.
+    """
+
+    path: str
+    described: Described
+    array: np.ndarray[Any, Any] | None
+    own: bool
+
+
+def flatten(state: State) -> tuple[Any, list[Leaf]]:
+    """Take a state apart.
+
+    Local; arrays are looked at, not copied.
+
+    Parameters
+    ----------
+    state : dict, list or tuple
+        A nest; keys are strings or integers.
+
+    Returns
+    -------
+    shape : object
+        The nest as plain JSON, with numbers for leaves.
+    leaves : list of Leaf
+        In the order of the numbers.
+
+    Raises
+    ------
+    UsageError
+        If something else is in it.
+    """
+    leaves: list[Leaf] = []
+    return _shape(state, "", False, leaves), leaves
+
+
+def _shape(state: State, path: str, own: bool, leaves: list[Leaf]) -> Any:
+    """Describe a nest, and collect what is in it."""
+    if isinstance(state, PerRank):
+        return _shape(state.value, path, True, leaves)
+    if isinstance(state, dict):
+        return {"dict": [[_key(key, path), _shape(value, _below(path, key), own, leaves)]
+                         for key, value in state.items()]}  # fmt: skip
+    if isinstance(state, list | tuple):
+        kind = "list" if isinstance(state, list) else "tuple"
+        items = enumerate(state)
+        return {kind: [_shape(value, _below(path, at), own, leaves) for at, value in items]}
+    leaves.append(_leaf(state, path, own))
+    return len(leaves) - 1
+
+
+def _key(key: Any, path: str) -> str | int:
+    """Check a key of a dict."""
+    if type(key) not in (str, int):
+        problem = f"the key {key!r} of {path or 'the state'} is a {type(key).__name__}"
+        raise UsageError("save", problem, "use strings or integers")
+    return key  # type: ignore[no-any-return]
+
+
+def _below(path: str, key: object) -> str:
+    """Give the path of an entry of a nest."""
+    return f"{path}/{key}" if path else str(key)
+
+
+def _leaf(value: Any, path: str, own: bool) -> Leaf:
+    """Describe what is no nest."""
+    if isinstance(value, Shard):
+        described = {**_array(value.array, path), "kind": "shard"}
+        described |= {"global_shape": list(value.global_shape), "offset": list(value.offset)}
+        return Leaf(path, described, value.array, True)
+    if isinstance(value, np.ndarray):
+        return Leaf(path, _array(value, path), value, own)
+    if isinstance(value, np.generic):
+        array = np.asarray(value)
+        return Leaf(path, {**_array(array, path), "kind": "scalar"}, array, own)
+    if isinstance(value, str | bytes) and len(value) > _SHORT:
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        described = {"kind": type(value).__name__, "shape": [len(data)]}
+        return Leaf(path, described, np.frombuffer(data, np.uint8), own)
+    for kind, (types, write, _) in _VALUES.items():
+        if type(value) in types:
+            return Leaf(path, {"kind": kind, "value": write(value)}, None, own)
+    problem = f"{path or 'the state'} is a {type(value).__name__}"
+    raise UsageError("save", problem, _REMEDY)
+
+
+def _array(array: np.ndarray[Any, Any], path: str) -> Described:
+    """Describe an array."""
+    if array.dtype.hasobject:
+        raise UsageError("save", f"{path or 'the state'} is an array of objects", _REMEDY)
+    return {"kind": "array", "dtype": _write_dtype(array.dtype), "shape": list(array.shape)}
+
+
+#: Kind -> types, how a value is written as JSON, and how it is read.
+_VALUES: Final[Mapping[Any, _Kind]] = {
+    "none": ((type(None),), lambda _: None, lambda _: None),
+    "bool": ((bool,), bool, bool),
+    "int": ((int,), hex, lambda text: int(text, 16)),
+    "float": ((float,), float.hex, float.fromhex),
+    "complex": (
+        (complex,),
+        lambda value: [value.real.hex(), value.imag.hex()],
+        lambda parts: complex(*map(float.fromhex, parts)),
+    ),
+    "text": ((str,), lambda text: text.encode("utf-8", "surrogatepass").hex(),
+             lambda digits: bytes.fromhex(digits).decode("utf-8", "surrogatepass")),
+    "data": ((bytes,), lambda data: base64.b64encode(data).decode(), base64.b64decode),
+}  # fmt: skip
+
+
+def _write_dtype(dtype: np.dtype[Any]) -> Any:
+    """Write a type: its name where NumPy's description says too little."""
+    described: Any = np.lib.format.dtype_to_descr(dtype)
+    return dtype.name if described == dtype.str and dtype.kind == "V" else described
+
+
+def read_dtype(described: Any) -> np.dtype[Any]:
+    """Read the type of an array's elements.
+
+    Local.
+
+    Parameters
+    ----------
+    described : object
+        As `flatten` has written it.
+
+    Returns
+    -------
+    dtype
+        Without objects.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none.
+    """
+    import ml_dtypes  # noqa: F401 - which makes its names known to NumPy
+
+    try:
+        plain = described if isinstance(described, str) else _tuples(described)
+        dtype = np.dtype(plain) if isinstance(plain, str) else np.lib.format.descr_to_dtype(plain)
+    except (TypeError, ValueError, KeyError, SyntaxError) as error:
+        raise CheckpointError("restore", f"no type of elements: {str(described)[:80]}") from error
+    if dtype.hasobject:
+        raise CheckpointError("restore", "elements that are objects", "they are never read")
+    return dtype
+
+
+def _tuples(described: Any) -> Any:
+    """Give fields as NumPy wants them; JSON knows lists alone."""
+    if isinstance(described, list):
+        return [tuple(_tuples(part) if isinstance(part, list) and part and isinstance(part[0], list)
+                      else tuple(part) if isinstance(part, list) else part
+                      for part in field) for field in described]  # fmt: skip
+    return described
+
+
+def nbytes(described: Described) -> int:
+    """Give how many bytes lie beside a description.  Local.
+
+    Parameters
+    ----------
+    described : dict
+        Of a leaf.
+
+    Returns
+    -------
+    int
+        0 where all is in the description.
+    """
+    if "shape" not in described:
+        return 0
+    itemsize = read_dtype(described["dtype"]).itemsize if "dtype" in described else 1
+    count = 1
+    for length in described["shape"]:
+        count *= int(length)
+    return count * itemsize
+
+
+def value(described: Described, data: Bytes | None) -> Any:
+    """Make a leaf anew.
+
+    Local.
+
+    Parameters
+    ----------
+    described : dict
+        What it is.
+    data : ndarray of uint8, or None
+        Its bytes, if any lie beside the description; an array keeps them.
+
+    Returns
+    -------
+    object
+        An array, a number, a text or bytes; of a shard its array.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such kind.
+    """
+    kind = described.get("kind")
+    if data is None:
+        if kind not in _VALUES:
+            raise CheckpointError("restore", f"an entry of kind {kind!r}", "use a newer closeranks")
+        return _VALUES[kind][2](described["value"])
+    if kind in ("str", "bytes"):
+        plain = data.tobytes()
+        return plain.decode("utf-8", "surrogatepass") if kind == "str" else plain
+    array = data.view(read_dtype(described["dtype"])).reshape(described["shape"])
+    return array[()] if kind == "scalar" else array
+
+
+def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
+    """Put a state together.  Local.
+
+    Parameters
+    ----------
+    shape : object
+        As `flatten` has given it.
+    leaves : sequence
+        What stands for its numbers.
+
+    Returns
+    -------
+    dict, list or tuple
+        The nest.
+    """
+    if isinstance(shape, int):
+        return leaves[shape]
+    ((kind, items),) = shape.items()
+    if kind == "dict":
+        return {key: unflatten(item, leaves) for key, item in items}
+    made = [unflatten(item, leaves) for item in items]
+    return made if kind == "list" else tuple(made)
+
+
+def paths(shape: Any, path: str = "") -> Iterator[str]:
+    """Give the paths of the leaves of a nest, in their order.  Local.
+
+    Parameters
+    ----------
+    shape : object
+        As `flatten` has given it.
+    path : str
+        Of the nest itself.
+
+    Yields
+    ------
+    str
+        Such as ``model/layers/0/weight``.
+    """
+    if isinstance(shape, int):
+        yield path
+        return
+    ((kind, items),) = shape.items()
+    for at, item in enumerate(items):
+        key, below = item if kind == "dict" else (at, item)
+        yield from paths(below, _below(path, key))

@@ -1,0 +1,139 @@
+"""What a save gives back: how far it has come."""
+
+from __future__ import annotations
+
+import threading
+
+from closeranks.errors import CheckpointError
+
+
+class Milestone:
+    """A point that a save reaches, or not.
+
+    Local; any thread may wait.
+
+    Parameters
+    ----------
+    step : int
+        Of the save.
+    what : str
+        For the text of an error: what is done then.
+    """
+
+    def __init__(self, step: int, what: str) -> None:
+        self._step, self._what = step, what
+        self._event = threading.Event()
+        self._error: Exception | None = None
+        #: Whether somebody has been told of the error.
+        self.is_told = False
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was not reached."""
+        return self._error
+
+    def reach(self, error: Exception | None = None) -> None:
+        """Say that it is reached, or why not; the first word counts.
+
+        Local.
+
+        Parameters
+        ----------
+        error : Exception, optional
+            Why not.
+        """
+        if not self._event.is_set():
+            self._error = error
+            self._event.set()
+
+    def done(self) -> bool:
+        """Tell whether it is reached, or will not be.  Local; never blocks."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it is reached.
+
+        Local.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Seconds; for ever if not given.
+
+        Raises
+        ------
+        CheckpointError, PeerError
+            Why it was not.
+        TimeoutError
+            If it takes longer; the save goes on.
+        """
+        if not self._event.wait(timeout_s):
+            raise TimeoutError(f"step {self._step}: not {self._what} after {timeout_s:g} s")
+        if self._error is not None:
+            self.is_told = True
+            raise self._error
+
+
+class Pending:
+    """A save that goes on in the background.
+
+    Made by `Checkpointer.save`.
+
+    Parameters
+    ----------
+    step : int
+        The caller's number.
+
+    Attributes
+    ----------
+    step : int
+        As given.
+    copied : Milestone
+        The caller's arrays are free.
+    committed : Milestone
+        All ranks have it, with parity: it can be restored.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.copied = Milestone(step, "copied")
+        self.committed = Milestone(step, "committed")
+
+    def __repr__(self) -> str:
+        reached = [name for name in ("copied", "committed")
+                   if (mark := getattr(self, name)).done() and mark.error is None]  # fmt: skip
+        return f"<Pending step {self.step}: {', '.join(reached) or 'nothing yet'}>"
+
+    def fail(self, error: Exception) -> None:
+        """Say of all that is not reached yet that it will not be.
+
+        Local.
+
+        Parameters
+        ----------
+        error : Exception
+            Why not.
+        """
+        for mark in (self.copied, self.committed):
+            mark.reach(error)
+
+    @property
+    def untold(self) -> Exception | None:
+        """The error that nobody has been told of, told now."""
+        marks = (self.copied, self.committed)
+        errors = [mark.error for mark in marks if mark.error is not None]
+        if not errors or any(mark.is_told for mark in marks):
+            return None
+        for mark in marks:
+            mark.is_told = True
+        return errors[0]
+
+
+def skipped(step: int) -> Pending:
+    """Give what a save gives back that was not done, for another one was under way."""
+    pending = Pending(step)
+    pending.fail(CheckpointError("save", f"step {step} skipped: the save before goes on",
+                                 "wait for it, or pass on_busy='wait'"))  # fmt: skip
+    for mark in (pending.copied, pending.committed):
+        mark.is_told = True
+    return pending

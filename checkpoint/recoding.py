@@ -1,0 +1,164 @@
+"""Doing the tasks of `closeranks.checkpoint.coding`, on slots and between ranks.
+
+A block that the worker has mapped is read where it lies; others come as
+messages, a segment ahead of the arithmetic.  Nobody adds up what travels: to
+whom a parity belongs gets the data and makes it, which moves as many bytes as
+a ring of partial sums and touches memory less often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from closeranks.checkpoint.coding import Task, holder
+from closeranks.checkpoint.gf256 import Bytes
+from closeranks.checkpoint.layout import Layout, Share
+from closeranks.checkpoint.product import Product
+from closeranks.checkpoint.slots import Slot
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.talk import Talk
+
+#: Bytes of a block that are done at a time: they stay in a cache.
+SEGMENT: Final = 1 << 20
+#: Bytes that may wait here for the arithmetic.
+_STAGED: Final = 8 << 20
+
+
+class Recoding:
+    """Tasks of one group, done by all of its ranks.
+
+    Parameters
+    ----------
+    tasks : sequence of Task
+        The same on all ranks of the group.
+    layout : Layout
+        Of the group.
+    slots : mapping of Share to Slot
+        Those that this rank has mapped.
+    server : callable
+        Gives the rank that sends what is in a share to those who do not map it.
+    reaches : callable
+        Tells whether a rank has mapped a share.
+    talk : Talk
+        Between the ranks.
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        layout: Layout,
+        slots: Mapping[Share, Slot],
+        server: Callable[[Share], int],
+        reaches: Callable[[int, Share], bool],
+        talk: Talk,
+    ) -> None:
+        self._layout, self._slots, self._talk = layout, slots, talk
+        self._server, self._reaches = server, reaches
+        self._mine = [(task, Product(task.matrix)) for task in tasks if task.worker == talk.rank]
+        self._tasks = tasks
+        self._segment = self._segment_bytes()
+
+    def run(self) -> Iterator[None]:
+        """Do them, a segment at a time.
+
+        Collective over the group; between two segments the caller may rest.
+
+        Yields
+        ------
+        None
+            After each segment.
+        """
+        block, segment = self._layout.block, self._segment
+        starts = range(0, block, segment)
+        ahead = self._start(0)
+        for start in starts:
+            staged, finish = ahead
+            if start + segment < block:
+                ahead = self._start(start + segment)
+            finish()
+            self._compute(start, staged)
+            yield
+
+    def _segment_bytes(self) -> int:
+        """Choose how much is done at a time; the same on all ranks."""
+        worst: dict[int, int] = {}
+        for task in self._tasks:
+            worst[task.worker] = worst.get(task.worker, 0) + sum(1 for _ in self._foreign(task))
+        most = max(worst.values(), default=0)
+        room = SEGMENT if not most else min(SEGMENT, _STAGED // (2 * most))
+        return max(4096, room // 4096 * 4096)
+
+    def _foreign(self, task: Task) -> Iterator[tuple[int, Share, int]]:
+        """Give what a worker reads and has not mapped: number in the row, share, block."""
+        for number in task.read:
+            share, block = holder(self._layout, task.lane, task.row, number)
+            if not self._reaches(task.worker, share):
+                yield number, share, block
+
+    def _start(self, start: int) -> tuple[dict[tuple[int, int], Bytes], Callable[[], None]]:
+        """Let the blocks of a segment travel; gives where they arrive."""
+        sends: list[tuple[int, Bytes]] = []
+        receives: list[tuple[int, Bytes]] = []
+        staged: dict[tuple[int, int], Bytes] = {}
+        me = self._talk.rank
+        for at, task in enumerate(self._tasks):
+            first, last = self._part(task, start)
+            if first >= last:
+                continue
+            for number, share, block in self._foreign(task):
+                if task.worker == me:
+                    staged[at, number] = np.empty(last - first, np.uint8)
+                    receives.append((self._server(share), staged[at, number]))
+                elif self._server(share) == me:
+                    sends.append((task.worker, self._view(share, block, first, last)))
+        return staged, self._talk.move(sends, receives) if sends or receives else _nothing
+
+    def _compute(self, start: int, staged: Mapping[tuple[int, int], Bytes]) -> None:
+        """Make this rank's blocks of a segment."""
+        places = {id(task): at for at, task in enumerate(self._tasks)}
+        for task, product in self._mine:
+            first, last = self._part(task, start)
+            if first >= last:
+                continue
+            at = places[id(task)]
+            blocks = [self._block(staged, at, task, number, first, last) for number in task.read]
+            targets = [holder(self._layout, task.lane, task.row, number) for number in task.write]
+            product(blocks, [self._view(*target, first, last) for target in targets])
+            for share, block in targets:
+                if block >= self._layout.data:
+                    area = self._slots[share].parity[block - self._layout.data]
+                    area.sum(first, last - first)
+
+    def _block(
+        self,
+        staged: Mapping[tuple[int, int], Bytes],
+        at: int,
+        task: Task,
+        number: int,
+        first: int,
+        last: int,
+    ) -> Bytes:
+        """Give what has arrived of a block, or where it lies."""
+        arrived = staged.get((at, number))
+        if arrived is not None:
+            return arrived
+        return self._view(*holder(self._layout, task.lane, task.row, number), first, last)
+
+    def _part(self, task: Task, start: int) -> tuple[int, int]:
+        """Give which bytes of a task are in a segment."""
+        return max(task.start, start), min(task.stop, start + self._segment)
+
+    def _view(self, share: Share, block: int, first: int, last: int) -> Bytes:
+        """Give bytes of a block of a share that is mapped here."""
+        slot, nbytes = self._slots[share], self._layout.block
+        if block >= self._layout.data:
+            return slot.parity[block - self._layout.data].memory[first:last]
+        return slot.room[block * nbytes + first : block * nbytes + last]
+
+
+def _nothing() -> None:
+    """Wait for nothing."""

@@ -1,0 +1,305 @@
+"""One save: how ranks come from a state to a generation that all have.
+
+Its phases, each of which ends with a word of all ranks, so that none goes on
+where another one could not: the same state; room for it; copied; coded;
+committed.  Until the last one the generation before is not touched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from closeranks.checkpoint import writing
+from closeranks.checkpoint.coding import encoding
+from closeranks.checkpoint.erasure import Code
+from closeranks.checkpoint.extent import Extent, describe
+from closeranks.checkpoint.groups import Protection
+from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITTEN, Header
+from closeranks.checkpoint.layout import Layout, Share, Size, chunk_for
+from closeranks.checkpoint.nest import Leaf
+from closeranks.checkpoint.pending import Pending
+from closeranks.checkpoint.recoding import Recoding
+from closeranks.checkpoint.shelf import Shelf
+from closeranks.checkpoint.slots import Slot
+from closeranks.errors import Error, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.talk import Talk
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this rank stands in its erasure group.
+
+    Parameters
+    ----------
+    protection : Protection
+        Of the job.
+    nodes : tuple of int
+        Rank -> its node.
+    rank : int
+        This one.
+    """
+
+    protection: Protection
+    nodes: tuple[int, ...]
+    rank: int
+
+    @property
+    def group(self) -> int:
+        """Its group."""
+        return self.protection.group_of[self.nodes[self.rank]]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks of its group."""
+        own = set(self.protection.rings[self.group])
+        return tuple(rank for rank, node in enumerate(self.nodes) if node in own)
+
+    def layout(self, sizes: Sequence[Size], most: int) -> Layout:
+        """Lay the group out.
+
+        Local; the same on all ranks of the group.
+
+        Parameters
+        ----------
+        sizes : sequence of Size
+            Of all ranks of the job.
+        most : int
+            Bytes of a chunk at most.
+
+        Returns
+        -------
+        Layout
+            Of this rank's group.
+        """
+        ring, members = self.protection.rings[self.group], self.members
+        ranks = {node: tuple(rank for rank in members if self.nodes[rank] == node) for node in ring}
+        own = {rank: sizes[rank] for rank in members}
+        lanes = self.protection.lanes[self.group]
+        chunk = chunk_for(dict(enumerate(sizes)), most)
+        return Layout(self.group, self.protection.parity, lanes, ring, ranks, own, chunk)
+
+
+class Saving:
+    """One save of one rank; `run` does it.
+
+    Parameters
+    ----------
+    pending : Pending
+        Who is told.
+    shape, leaves
+        The state, as `closeranks.checkpoint.nest.flatten` takes it apart; empty
+        where that was not possible.
+    problem : Exception or None
+        Why it was not.
+    checks : bool
+        Whether to look that the arrays do not change until they are copied.
+    """
+
+    def __init__(
+        self,
+        pending: Pending,
+        shape: Any,
+        leaves: Sequence[Leaf],
+        problem: Exception | None,
+        *,
+        checks: bool,
+    ) -> None:
+        self.pending, self._problem = pending, problem
+        self._shape, self._leaves = shape, leaves
+        self._before = _digests(leaves) if checks else None
+        self.seconds: dict[str, float] = {}
+
+    def agree(self, talk: Talk) -> tuple[bool, ...]:
+        """Make sure that all ranks save the same state; gives what of it is alike.
+
+        Collective.
+
+        Parameters
+        ----------
+        talk : Talk
+            Between the ranks.
+
+        Returns
+        -------
+        tuple of bool
+            For each leaf whether all ranks have the same.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if they differ in steps, paths or kinds, or if one has what
+            cannot be saved.
+        """
+        words = np.array([self.pending.step, *_signature(self._shape, self._leaves)], np.int64)
+        found = talk.least([self._problem is None, *words, *~words])
+        problem = self._problem
+        if found[0] and not np.array_equal(found[1:4], ~found[4:]):
+            here = f"step {self.pending.step} of {_told(self._leaves)}"
+            problem = UsageError("save", f"{here}; not all ranks save the same",
+                                 "pass the same step and nest on all ranks")  # fmt: skip
+        talk.together("save", problem)
+        own = [leaf.own for leaf in self._leaves]
+        digests = self._before if self._before is not None else _digests(self._leaves, own)
+        alike = talk.least(np.concatenate([digests, ~digests]))
+        same = (alike[: len(digests)] == ~alike[len(digests) :]).reshape(-1, 2).all(axis=1)
+        return tuple(bool(equal) and not mine for equal, mine in zip(same, own, strict=True))
+
+    def extent(self, alike: Sequence[bool], place: Place) -> Extent:
+        """Decide what this rank keeps.  Local."""
+        members = place.members
+        at = members.index(place.rank)
+        return describe(self._shape, self._leaves, alike, len(members), at)
+
+    def check_unchanged(self) -> None:
+        """Raise if an array has changed since the save began.  Local."""
+        if self._before is None:
+            return
+        changed = (_digests(self._leaves) != self._before).reshape(-1, 2).any(axis=1)
+        paths = [leaf.path for leaf, other in zip(self._leaves, changed, strict=True) if other]
+        if paths:
+            raise UsageError("save", f"changed while it was copied: {', '.join(paths)}",
+                             "wait for pending.copied before you write to arrays")  # fmt: skip
+
+    def forget(self) -> None:
+        """Let go of the caller's arrays.  Local."""
+        self._leaves = ()
+
+
+def carry_out(
+    saving: Saving,
+    talk: Talk,
+    place: Place,
+    shelf: Shelf,
+    number: int,
+    head: Callable[[Layout], Header],
+    chunk_bytes: int,
+) -> Header:
+    """Do a save.
+
+    Collective; on any thread.
+
+    Parameters
+    ----------
+    saving : Saving
+        Whose state.
+    talk : Talk
+        Between the ranks.
+    place : Place
+        Where this rank stands.
+    shelf : Shelf
+        Its slots.
+    number : int
+        Which slots it takes.
+    head : callable
+        Gives a header for a layout.
+    chunk_bytes : int
+        At most so many in a chunk.
+
+    Returns
+    -------
+    Header
+        Of what is committed now.
+
+    Raises
+    ------
+    CheckpointError
+        On all ranks alike, what one of them met.
+    PeerLost, Revoked
+        If ranks have died.
+    """
+    extent = saving.extent(saving.agree(talk), place)
+    sizes = [Size(*map(int, pair)) for pair in talk.gather([*extent.size])]
+    layout = place.layout(sizes, chunk_bytes)
+    header = head(layout)
+    _together(talk, lambda: shelf.prepare(number, header))
+    here = place.nodes[place.rank]
+    near = {share for share in layout.shares if layout.ring[share.member] == here}
+    slots: dict[Share, Slot] = {}
+
+    def copy() -> None:
+        slots.update(shelf.map(number, header, near))
+        began = time.perf_counter()
+        writing.write(extent, layout, place.rank, slots)
+        saving.check_unchanged()
+        saving.seconds["copied"] = time.perf_counter() - began
+        saving.forget()
+        saving.pending.copied.reach()
+
+    _together(talk, copy)
+    shelf.mark(number, WRITTEN)
+    began = time.perf_counter()
+    _together(talk, lambda: encode(layout, slots, place, talk))
+    shelf.mark(number, ENCODED)
+    saving.seconds["encoded"] = time.perf_counter() - began
+    _together(talk, lambda: None)
+    shelf.mark(number, COMMITTED)
+    return header
+
+
+def encode(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk) -> None:
+    """Make the parities of a group.
+
+    Collective over the group.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the group.
+    slots : mapping of Share to Slot
+        All that are on this rank's node.
+    place : Place
+        Where this rank stands.
+    talk : Talk
+        Between the ranks.
+    """
+    code = Code(layout.data, layout.parity)
+    tasks = encoding(layout, code, apart=len(set(layout.ring)) > 1)
+
+    def reaches(rank: int, share: Share) -> bool:
+        return layout.ring[share.member] == place.nodes[rank]
+
+    for _ in Recoding(tasks, layout, slots, layout.keeper, reaches, talk).run():
+        pass
+
+
+def _together(talk: Talk, step: Callable[[], None]) -> None:
+    """Take a step on all ranks; raise on all what one has met."""
+    problem: Exception | None = None
+    try:
+        step()
+    except (Error, OSError, MemoryError, BufferError) as error:
+        problem = error
+    talk.together("save", problem)
+
+
+def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:
+    """Give 126 bits of what a nest and the kinds of its entries are."""
+    kinds = [(leaf.path, leaf.own, leaf.described.get("global_shape")) for leaf in leaves]
+    digest = xxhash.xxh3_128(repr((shape, kinds)).encode()).intdigest()
+    return digest >> 65, digest & (1 << 63) - 1
+
+
+def _digests(leaves: Sequence[Leaf], own: Sequence[bool] | None = None) -> np.ndarray[Any, Any]:
+    """Give 128 bits of each leaf, zeros for those that nobody compares."""
+    found = np.zeros((len(leaves), 2), np.int64)
+    for at, leaf in enumerate(leaves):
+        if own is None or not own[at]:
+            digest = xxhash.xxh3_128(repr(leaf.described).encode())
+            if leaf.array is not None:
+                digest.update(np.ascontiguousarray(leaf.array).reshape(-1).view(np.uint8).data)
+            found[at] = np.frombuffer(digest.digest(), np.int64)
+    return found.reshape(-1)
+
+
+def _told(leaves: Sequence[Leaf]) -> str:
+    """Name some entries."""
+    names = [leaf.path for leaf in leaves[:4]]
+    return ", ".join(names) + (", ..." if len(leaves) > len(names) else "")

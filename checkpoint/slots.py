@@ -1,0 +1,359 @@
+"""Slots: files in node memory, outside of processes, that hold shares.
+
+A slot has a header twice, check sums, data and parity.  Of the two headers the
+older one is overwritten, so that one is always whole; the state that it names
+goes from *writing* over *written* and *encoded* to *committed*.  The check
+sums start from seeds that say whose, when and where: a chunk that belongs
+elsewhere, or to another time, is as good as damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from closeranks.checkpoint.area import Area
+from closeranks.checkpoint.checksum import crc32c
+from closeranks.checkpoint.header import WRITING, Header
+from closeranks.checkpoint.layout import Layout, Share
+from closeranks.comms.shared_file import SharedFile
+from closeranks.comms.shared_folder import ROOT, folder
+from closeranks.errors import CheckpointError, Unavailable
+
+#: Of what is in a slot; a newer one is refused.
+FORMAT: Final = 1
+_MAGIC: Final = b"clsrslot"
+#: Magic, format, how often the header was written, bytes of JSON, room for a header, check sum.
+_PROLOGUE: Final = struct.Struct("<8sIQQQI")
+_PAGE: Final = 4096
+#: Longest header that is read.
+_MOST_HEADER: Final = 64 << 20
+_NAME: Final = re.compile(r"checkpoint-([\w.-]{1,100})-([0-9a-f]{16})-(\d+)-(\d+)-(\d+)\.(\d)")
+
+
+class Slot:
+    """A slot, mapped.
+
+    Made by `create` and `attach`.  Whoever maps it may write its data; the keeper
+    of its share alone writes the header.
+
+    Parameters
+    ----------
+    file : SharedFile
+        All of it.
+    header : Header
+        What it says.
+    room : int
+        Bytes of each of its two headers.
+    count : int
+        How often its header was written.
+
+    Attributes
+    ----------
+    header : Header
+        As it was when last read or written here.
+    data : Area
+        Its data.
+    room : ndarray of uint8
+        The blocks of its data: what is in no chunk of them is zero.
+    parity : tuple of Area
+        Its blocks of parity.
+    """
+
+    def __init__(self, file: SharedFile, header: Header, room: int, count: int) -> None:
+        self.file, self.header, self._room, self._count = file, header, room, count
+        self._name_areas()
+
+    @classmethod
+    def create(cls, header: Header, place: int, root: Path | None = None) -> Slot:
+        """Make a slot, in a state that says that nothing is in it.
+
+        Local.
+
+        Parameters
+        ----------
+        header : Header
+            What it will hold.
+        place : int
+            Which of the share's slots it is.
+        root : Path, optional
+            The file system in memory; /dev/shm.
+
+        Returns
+        -------
+        Slot
+            Zeros.
+
+        Raises
+        ------
+        Unavailable
+            If node memory is full, or the folder cannot be trusted.
+        """
+        room = _PAGE * -(-(_PROLOGUE.size + 2 * len(header.encode())) // _PAGE)
+        (path := path_of(header, place, root)).unlink(missing_ok=True)
+        nbytes = _places(header, room)[-1][1]
+        file = SharedFile.create(nbytes, root=root, name=path.name)
+        slot = cls(file, header, room, 0)
+        slot.write(replace(header, state=WRITING))
+        return slot
+
+    @classmethod
+    def attach(cls, path: Path) -> Slot:
+        """Map a slot that is there.
+
+        Local.
+
+        Parameters
+        ----------
+        path : Path
+            Its name.
+
+        Returns
+        -------
+        Slot
+            With the newer one of its headers that are whole.
+
+        Raises
+        ------
+        CheckpointError
+            If no header is whole, or it is of another size than it says.
+        Unavailable
+            If it is not there, not ours, or no plain file.
+        """
+        with SharedFile.reading(path) as handle:
+            header, room, count = _read(path, handle.fileno())
+            nbytes = _check_size(path, handle.fileno(), header, room)
+        return cls(SharedFile.attach(path, nbytes), header, room, count)
+
+    @property
+    def path(self) -> Path:
+        """Its name."""
+        return self.file.path
+
+    def fits(self, header: Header) -> bool:
+        """Whether it may be used for other contents as it is."""
+        long = _PROLOGUE.size + len(header.encode()) > self._room
+        mine, other = self.header.layout, header.layout
+        same = self.header.share == header.share
+        return same and not long and _shape(mine, header.share) == _shape(other, header.share)
+
+    def write(self, header: Header) -> None:
+        """Write the header: over the older one, and that it is whole at the end of it.
+
+        Local; for the keeper.
+
+        Parameters
+        ----------
+        header : Header
+            What is so now.
+        """
+        text, self._count = header.encode(), self._count + 1
+        start = self._count % 2 * self._room
+        words = struct.pack("<IQQQ", FORMAT, self._count, len(text), self._room)
+        total = crc32c(words + text)
+        memory = self.file.array[start : start + self._room]
+        memory[: len(_MAGIC)] = 0  # what is there now is whole no longer
+        after = memory[_PROLOGUE.size : _PROLOGUE.size + len(text)]
+        after[:] = np.frombuffer(text, np.uint8)
+        prologue = _PROLOGUE.pack(_MAGIC, FORMAT, self._count, len(text), self._room, total)
+        memory[: len(prologue)] = np.frombuffer(prologue, np.uint8)
+        self.header = header
+        self._name_areas()
+
+    def _name_areas(self) -> None:
+        """Find the parts; their check sums start from what the header says."""
+        header, layout = self.header, self.header.layout
+        whole, chunk, block = self.file.array, layout.chunk, layout.block
+        places = _places(header, self._room)
+        sums, parity_sums, self.room, parity = (whole[start:stop] for start, stop in places)
+        whose = f"{header.run} {header.epoch} {header.generation} {tuple(header.share)}"
+        filled, each = layout.filled(header.share), 4 * -(-block // chunk)
+        own = sums.view(np.uint32)
+        self.data = Area(self.room[:filled], own, chunk, crc32c(f"{whose} data".encode()))
+        self.parity = tuple(
+            Area(parity[number * block : (number + 1) * block],
+                 parity_sums[number * each : (number + 1) * each].view(np.uint32),
+                 chunk, crc32c(f"{whose} {number}".encode()))
+            for number in range(layout.parity)
+        )  # fmt: skip
+
+    def follow(self, header: Header) -> None:
+        """Take over what the keeper has written into the header.  Local."""
+        self.header = header
+        self._name_areas()
+
+    def reread(self) -> None:
+        """Look what the header says now.
+
+        Local.
+
+        Raises
+        ------
+        CheckpointError
+            If it says nothing.
+        """
+        with SharedFile.reading(self.path) as handle:
+            self.header, self._room, self._count = _read(self.path, handle.fileno())
+        self._name_areas()
+
+    def remove(self) -> None:
+        """Take its name away, and let go of it.  Local."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; the file stays.  Local."""
+        del self.data, self.parity, self.room
+        self.file.close()
+
+
+def path_of(header: Header, place: int, root: Path | None = None) -> Path:
+    """Give the name of a slot.
+
+    Local.
+
+    Parameters
+    ----------
+    header : Header
+        What it holds.
+    place : int
+        Which of the share's slots it is.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Returns
+    -------
+    Path
+        In this user's folder, which is made if need be.
+    """
+    group, lane, member = header.share
+    name = f"checkpoint-{header.name}-{header.epoch:016x}-{group}-{lane}-{member}.{place}"
+    return folder(root or ROOT) / name
+
+
+def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
+    """Give all slots of a name.  Local.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Yields
+    ------
+    path : Path
+        In no order; whether they are whole nobody has looked.
+    epoch : int
+        In which it was made.
+    """
+    for path in folder(root or ROOT).iterdir():
+        parts = _NAME.fullmatch(path.name)
+        if parts and parts[1] == name:
+            yield path, int(parts[2], 16)
+
+
+def look(path: Path) -> Header:
+    """Read what a slot says of itself, without mapping it.
+
+    Local.
+
+    Parameters
+    ----------
+    path : Path
+        Its name.
+
+    Returns
+    -------
+    Header
+        The newer one that is whole.
+
+    Raises
+    ------
+    CheckpointError
+        If none is, or the file is of another size than it says.
+    Unavailable
+        If it is not there, not ours, or no plain file.
+    """
+    with SharedFile.reading(path) as handle:
+        header, room, _ = _read(path, handle.fileno())
+        _check_size(path, handle.fileno(), header, room)
+    return header
+
+
+def place_of(path: Path) -> int:
+    """Give which of the slots of a share one is, by its name.  Local."""
+    parts = _NAME.fullmatch(path.name)
+    if parts is None:
+        raise Unavailable(f"a slot named {path.name}", "look what it is")
+    return int(parts[6])
+
+
+def _check_size(path: Path, handle: int, header: Header, room: int) -> int:
+    """Give the size of a slot; refuse one of another size than it says."""
+    wanted, found = _places(header, room)[-1][1], os.fstat(handle).st_size
+    if wanted != found:
+        problem = f"{path}: {found} bytes, its header says {wanted}"
+        raise CheckpointError("restore", problem, "it is left out")
+    return wanted
+
+
+def _shape(layout: Layout, share: Share) -> tuple[int, ...]:
+    """Give what decides how long the parts of a slot are, and which chunks it has."""
+    filled = layout.filled(share)
+    return layout.members, layout.parity, layout.block, layout.chunk, filled
+
+
+def _places(header: Header, room: int) -> tuple[tuple[int, int], ...]:
+    """Give where the parts of a slot lie."""
+    layout, at = header.layout, 2 * room
+    places = []
+    chunks = -(-layout.filled(header.share) // layout.chunk)
+    parity_chunks = layout.parity * -(-layout.block // layout.chunk)
+    for nbytes in (4 * chunks, 4 * parity_chunks, layout.data_bytes, layout.parity_bytes):
+        places.append((at, at + nbytes))
+        at += -(-nbytes // _PAGE) * _PAGE
+    return tuple(places)
+
+
+def _read(path: Path, handle: int) -> tuple[Header, int, int]:
+    """Read the newer header that is whole; gives its room and its number too."""
+    best: tuple[Header, int, int] | None = None
+    for start in _starts(handle):
+        taken = os.pread(handle, _PROLOGUE.size, start)
+        if len(taken) < _PROLOGUE.size:
+            continue
+        magic, version, count, length, room, total = _PROLOGUE.unpack(taken)
+        if magic != _MAGIC or length > _MOST_HEADER or room > _MOST_HEADER:
+            continue
+        if version > FORMAT:
+            problem = f"{path}: format {version}, newer than {FORMAT}"
+            raise CheckpointError("restore", problem, "use the closeranks that wrote it")
+        text = os.pread(handle, length, start + _PROLOGUE.size)
+        words = struct.pack("<IQQQ", version, count, length, room)
+        whole = crc32c(words + text) == total
+        if whole and start == count % 2 * room and (best is None or count > best[2]):
+            best = Header.decode(text), room, count
+    if best is None:
+        raise CheckpointError("restore", f"{path}: no header is whole", "it is left out")
+    return best
+
+
+def _starts(handle: int) -> Iterator[int]:
+    """Give where headers may start: at the front, and after the room of the first."""
+    yield 0
+    first = os.pread(handle, _PROLOGUE.size, 0)
+    size = os.fstat(handle).st_size
+    if len(first) == _PROLOGUE.size and first.startswith(_MAGIC):
+        room = _PROLOGUE.unpack(first)[4]
+        if 0 < room < min(size, _MOST_HEADER):
+            yield room
+    yield from range(_PAGE, min(size, 1 << 20), _PAGE)

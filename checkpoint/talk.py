@@ -1,0 +1,159 @@
+"""How the ranks of a job agree on checkpoints, beside what else they say.
+
+On a duplicate of the communicator, so that nothing meets the program's own
+messages; it is revoked with the communicator.  Whoever waits sleeps: the
+program has better use for the core.  Any thread may call; one at a time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.checkpoint.gf256 import Bytes
+from closeranks.comms.calling import TURN
+from closeranks.comms.wait import wait
+from closeranks.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator import Communicator
+
+Numbers = NDArray[np.int64]
+#: Characters of a problem that others are told.
+_TOLD = 240
+
+
+class Talk:
+    """A duplicate of a communicator; making it is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the job.
+
+    Attributes
+    ----------
+    rank, size : int
+        Of the communicator.
+    epoch : int
+        In which it was made; it is of no use in another one.
+    """
+
+    def __init__(self, comm: Communicator) -> None:
+        self._comm, self.epoch = comm, comm.epoch
+        self.rank, self.size = comm.rank, comm.size
+        self._plain, request = comm.Idup()
+        self._finish("checkpoint", [request])
+
+    def least(self, values: Sequence[int] | Numbers) -> Numbers:
+        """Give the least of each value over all ranks.  Collective."""
+        own = np.asarray(values, np.int64)
+        found = np.empty_like(own)
+        with TURN:
+            request = self._plain.Iallreduce(own, found, MPI.MIN)
+        self._finish("checkpoint", [request])
+        return found
+
+    def gather(self, values: Sequence[int] | Numbers | Bytes) -> NDArray[np.generic]:
+        """Give the values of all ranks, shape (size, count).  Collective."""
+        own = np.asarray(values)
+        found = np.empty((self.size, own.size), own.dtype)
+        with TURN:
+            request = self._plain.Iallgather(own, found)
+        self._finish("checkpoint", [request])
+        return found
+
+    def together(self, operation: str, problem: BaseException | None) -> None:
+        """Raise on all ranks if any has a problem.
+
+        Collective.
+
+        Parameters
+        ----------
+        operation : str
+            What was being done.
+        problem : BaseException or None
+            This rank's; raised here as the cause.
+
+        Raises
+        ------
+        CheckpointError
+            With what the first rank that has one says.
+        """
+        if int(self.least([problem is None])[0]):
+            return
+        text = "" if problem is None else f"{type(problem).__name__}: {problem}"
+        own = np.zeros(_TOLD, np.uint8)
+        data = np.frombuffer(text.encode()[:_TOLD], np.uint8)
+        own[: len(data)] = data
+        said = self.gather(own)
+        first = int(np.flatnonzero(said[:, 0])[0])
+        words = said[first].tobytes().rstrip(b"\0").decode(errors="ignore")
+        raise CheckpointError(operation, f"rank {first}: {words}") from problem
+
+    def everything(self, mine: object) -> list[Any]:
+        """Give what all ranks say, as plain JSON.  Collective."""
+        own = np.frombuffer(json.dumps(mine).encode(), np.uint8)
+        counts = self.gather([own.size])[:, 0].astype(np.int64)
+        found = np.empty(int(counts.sum()), np.uint8)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        with TURN:
+            spec = [found, (counts, starts[:-1]), MPI.BYTE]
+            request = self._plain.Iallgatherv([own, MPI.BYTE], spec)
+        self._finish("checkpoint", [request])
+        return [json.loads(found[starts[rank] : starts[rank + 1]].tobytes())
+                for rank in range(self.size)]  # fmt: skip
+
+    def across(self, values: Sequence[int] | Numbers) -> Numbers:
+        """Give one value of each rank for this one, for a value for each.  Collective."""
+        own = np.asarray(values, np.int64)
+        found = np.empty_like(own)
+        with TURN:
+            request = self._plain.Ialltoall(own, found)
+        self._finish("checkpoint", [request])
+        return found
+
+    def move(
+        self, sends: Sequence[tuple[int, Bytes]], receives: Sequence[tuple[int, Bytes]]
+    ) -> Callable[[], None]:
+        """Start to move bytes between ranks.
+
+        Both ends name what goes between them in the same order.
+
+        Parameters
+        ----------
+        sends, receives : sequence of (int, ndarray of uint8)
+            Rank and memory, in one piece, below 2 GiB.
+
+        Returns
+        -------
+        callable
+            Waits until all have arrived and the memory is free.
+        """
+        with TURN:
+            requests = [self._plain.Irecv([data, MPI.BYTE], rank) for rank, data in receives]
+            requests += [self._plain.Isend([data, MPI.BYTE], rank) for rank, data in sends]
+        return partial(self._finish, "checkpoint", requests)
+
+    def close(self) -> None:
+        """Free the duplicate.  Collective."""
+        with TURN:
+            self._plain.Free()
+
+    def _finish(self, operation: str, requests: list[MPI.Request]) -> None:
+        """Wait for requests of the library."""
+
+        def is_done() -> bool:
+            with TURN:
+                return bool(MPI.Request.Testall(requests))
+
+        try:
+            wait(is_done, polite=True)
+        except MPI.Exception as error:
+            raise self._comm.explained(operation, error)  # noqa: B904 - which knows its cause

@@ -1,0 +1,96 @@
+"""Copying an extent into slots, and summing it up on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from closeranks.checkpoint.checksum import Sums
+from closeranks.checkpoint.extent import Extent, Source
+from closeranks.checkpoint.gf256 import Bytes
+from closeranks.checkpoint.layout import Layout, Piece, Share
+from closeranks.checkpoint.slots import Slot
+
+#: Filling between entries.
+_ZEROS: Bytes = np.zeros(1 << 16, np.uint8)
+_ZEROS.flags.writeable = False
+
+
+def write(extent: Extent, layout: Layout, rank: int, slots: Mapping[Share, Slot]) -> None:
+    """Copy an extent to where it belongs: data first, then what describes them.
+
+    Local; without the GIL but for some microseconds an entry.
+
+    Parameters
+    ----------
+    extent : Extent
+        Of this rank.
+    layout : Layout
+        Of its group.
+    rank : int
+        This rank.
+    slots : mapping of Share to Slot
+        Those that it has a part of, in state *writing*.
+    """
+    pieces = tuple(layout.pieces(rank))
+    head, stop = layout.head(rank), layout.extent(rank)
+    _put(pieces, slots, [Source(head + at, data) for at, data in extent.sources], head, stop)
+    sums = list(sums_of(pieces, slots, head, stop))
+    _put(pieces, slots, [Source(0, extent.head(sums))], 0, head)
+
+
+def sums_of(
+    pieces: Sequence[Piece], slots: Mapping[Share, Slot], start: int, stop: int
+) -> Iterator[Sums]:
+    """Give the check sums of part of an extent, in its order.
+
+    Local.
+
+    Parameters
+    ----------
+    pieces : sequence of Piece
+        Of the extent.
+    slots : mapping of Share to Slot
+        Where they lie.
+    start, stop : int
+        The part: whole chunks.
+
+    Yields
+    ------
+    ndarray of uint32
+        Those of a piece.
+    """
+    for piece in pieces:
+        first, last = max(start, piece.start), min(stop, piece.start + piece.nbytes)
+        if first < last:
+            area = slots[piece.share].data
+            at = piece.at + first - piece.start
+            yield area.kept[at // area.chunk : (at + last - first) // area.chunk]
+
+
+def _put(
+    pieces: Sequence[Piece],
+    slots: Mapping[Share, Slot],
+    sources: Sequence[Source],
+    start: int,
+    stop: int,
+) -> None:
+    """Fill part of an extent: with sources, and with zeros where there are none."""
+    for at, data in _filled(sources, start, stop):
+        for piece in pieces:
+            first, last = max(at, piece.start), min(at + data.size, piece.start + piece.nbytes)
+            if first < last:
+                part = data[first - at : last - at]
+                slots[piece.share].data.put(piece.at + first - piece.start, part)
+
+
+def _filled(sources: Sequence[Source], start: int, stop: int) -> Iterator[Source]:
+    """Give sources, and zeros for what is between them."""
+    ends = accumulate((at + data.size for at, data in sources), max, initial=start)
+    for end, (at, data) in zip(ends, (*sources, Source(stop, _ZEROS[:0])), strict=True):
+        for place in range(end, at, len(_ZEROS)):
+            yield Source(place, _ZEROS[: min(at - place, len(_ZEROS))])
+        if data.size:
+            yield Source(at, data)

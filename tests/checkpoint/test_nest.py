@@ -1,0 +1,106 @@
+"""A state goes to JSON and bytes and comes back as it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from closeranks.checkpoint import nest
+from closeranks.checkpoint.values import PerRank, Shard
+from closeranks.errors import CheckpointError, UsageError
+
+LEAVES = some.one_of(
+    some.none(), some.booleans(), some.integers(), some.floats(allow_nan=False),
+    some.complex_numbers(allow_nan=False), some.text(max_size=400), some.binary(max_size=400),
+)  # fmt: skip
+NESTS = some.recursive(
+    LEAVES,
+    lambda inner: some.one_of(
+        some.lists(inner, max_size=4),
+        some.lists(inner, max_size=4).map(tuple),
+        some.dictionaries(some.one_of(some.text(max_size=5), some.integers()), inner, max_size=4),
+    ),
+    max_leaves=20,
+)
+
+
+def there_and_back(state: Any) -> Any:
+    shape, leaves = nest.flatten(state)
+    shape = json.loads(json.dumps(shape))
+    made = []
+    for leaf in leaves:
+        described = json.loads(json.dumps(leaf.described))
+        data = leaf.array
+        if data is not None:
+            data = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+            assert nest.nbytes(described) == data.size
+        made.append(nest.value(described, data))
+    assert len(list(nest.paths(shape))) == len(leaves)
+    return nest.unflatten(shape, made)
+
+
+@given(NESTS)
+def test_any_nest(state: Any) -> None:
+    found = there_and_back(state)
+    assert repr(found) == repr(state)
+
+
+@pytest.mark.parametrize("array", [
+    np.arange(6, dtype=">i4").reshape(2, 3), np.zeros((0, 5)), np.array(3.5), np.array([], "S0"),
+    np.ones(3, ml_dtypes.bfloat16), np.array(["a", "bcd"]), np.arange(20.0)[::-3],
+    np.array([(1, [2.0, 3.0])], [("a", "<i4"), ("b", "<f8", (2,))]), np.float32(2.5),
+    np.array([np.datetime64("2026-01-01")]), np.array([float("nan")]),
+], ids=str)  # fmt: skip
+def test_arrays(array: Any) -> None:
+    found = there_and_back({"x": array})["x"]
+    assert type(found) is type(array)
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert found.tobytes() == array.tobytes()
+
+
+def test_shards_and_values_of_ranks_are_marked() -> None:
+    state = {"s": Shard(np.ones((2, 3)), (4, 3), (2, 0)), "r": PerRank([1, {"x": 2}]), "a": 1}
+    _, leaves = nest.flatten(state)
+    assert [(leaf.path, leaf.own) for leaf in leaves] == [
+        ("s", True), ("r/0", True), ("r/1/x", True), ("a", False),
+    ]  # fmt: skip
+    assert leaves[0].described["offset"] == [2, 0]
+
+
+@pytest.mark.parametrize(("state", "words"), [
+    ({"a": object()}, "a is a object"), ({"a": {1.5: 2}}, "the key 1.5 of a"),
+    ([np.array([None])], "0 is an array of objects"), ({"a": {3}}, "a is a set"),
+    (lambda: 0, "the state is a function"), ({True: 1}, "the key True"),
+])  # fmt: skip
+def test_what_cannot_be_kept_is_named(state: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        nest.flatten(state)
+
+
+@pytest.mark.parametrize("described", [
+    "O", "nonsense", ["x"], 3, None, [["a", "O"]], {"a": 1}, "<f99",
+])  # fmt: skip
+def test_types_of_strangers_are_refused(described: Any) -> None:
+    with pytest.raises(CheckpointError):
+        nest.read_dtype(described)
+
+
+def test_kinds_of_strangers_are_refused() -> None:
+    with pytest.raises(CheckpointError, match="of kind 'pickle'"):
+        nest.value({"kind": "pickle", "value": "x"}, None)
+
+
+@pytest.mark.parametrize(("shape", "whole", "offset"), [
+    ((2, 2), (3, 2), (2, 0)), ((2,), (2, 2), (0, 0)), ((1,), (4,), (-1,)),
+])  # fmt: skip
+def test_a_part_outside_of_the_whole_is_refused(
+    shape: tuple[int, ...], whole: tuple[int, ...], offset: tuple[int, ...]
+) -> None:
+    with pytest.raises(UsageError, match="a part of shape"):
+        Shard(np.ones(shape), whole, offset)
