@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -99,10 +99,20 @@ class Recovery:
         Where they are.
     root : Path or None
         The file system in memory.
+    known : mapping of Path to Slot, optional
+        Slots that this process has mapped; they stay so.
     """
 
-    def __init__(self, save: Save, talk: Talk, nodes: Nodes, root: Path | None) -> None:
+    def __init__(
+        self,
+        save: Save,
+        talk: Talk,
+        nodes: Nodes,
+        root: Path | None,
+        known: Mapping[Path, Slot] | None = None,
+    ) -> None:
         self.save, self._talk, self._nodes, self._root = save, talk, nodes, root
+        self._known = known or {}
         self._node = {share: found.node for share, found in save.found.items()}
         self._slots: dict[Share, Slot] = {}
         shares = [share for layout in save.layouts.values() for share in layout.shares]
@@ -113,43 +123,47 @@ class Recovery:
         return self._nodes.turn(self._node[share], self._number[share])
 
     def mapped(self, share: Share) -> Slot | None:
-        """Give a slot of this node, mapped; None of another one."""
+        """Give a slot of this node, mapped, found or made anew; None of another one."""
         if self._node[share] != self._nodes.here:
             return None
         if share not in self._slots:
-            self._slots[share] = Slot.attach(Path(self.save.found[share].path))
+            found = self.save.found.get(share)
+            path = self._path(share) if found is None else Path(found.path)
+            slot = self._known.get(path)
+            if slot is None or found is None:
+                self._slots[share] = Slot.attach(path, whole=False)
+            else:
+                self._slots[share] = slot.following(found.header)
         return self._slots[share]
 
-    def verify(self) -> dict[Share, Damaged]:
-        """Look at all check sums.
+    def verify(self, *, everything: bool = False) -> dict[Share, Damaged]:
+        """Look at check sums.
 
         Collective; each rank reads its part of what is on its node.
+
+        Parameters
+        ----------
+        everything : bool
+            Also at parities that nobody needs, for no data are lost or damaged.
 
         Returns
         -------
         dict of Share to Damaged
             Of all ranks, those that are damaged.
         """
-        own = []
-        for share in self.save.found:
-            if self.server(share) != self._nodes.rank:
-                continue
-            try:
-                slot = self.mapped(share)
-                assert slot is not None
-                parities = slot.parity if slot.header.state in (ENCODED, COMMITTED) else ()
-                broken = [(number, chunk) for number, area in enumerate(parities)
-                          for chunk in area.damaged()]  # fmt: skip
-                data = slot.data.damaged()
-            except (CheckpointError, Unavailable):  # it was whole when it was found
-                layout = self.save.layouts[share.group]
-                data, broken = list(range(-(-layout.filled(share) // layout.chunk))), []
-            if data or broken:
-                own.append([list(share), data, broken])
+        mine = [share for share in self.save.found if self.server(share) == self._nodes.rank]
+        data = {share: self._damaged(share, parity=False) for share in mine}
+        needed = everything or bool(self.save.lost) or any(data.values())
+        needed = not bool(self._talk.least([not needed])[0])
+        parity = {share: self._damaged(share, parity=needed) for share in mine if needed}
+        own = [[list(share), data[share], parity.get(share, [])] for share in mine
+               if data[share] or parity.get(share)]  # fmt: skip
         return {
-            Share(*share): Damaged(tuple(data), tuple((number, chunk) for number, chunk in broken))
+            Share(*share): Damaged(
+                tuple(chunk for _, chunk in of_data), tuple((number, at) for number, at in broken)
+            )
             for lot in self._talk.everything(own)
-            for share, data, broken in lot
+            for share, of_data, broken in lot
         }
 
     def rebuild(self, damaged: dict[Share, Damaged]) -> None:
@@ -180,8 +194,7 @@ class Recovery:
         for group, layout in sorted(self.save.layouts.items()):
             damage = self.save.damage(group, damaged)
             if damage:
-                local = {share: slot for share in layout.shares
-                         if (slot := self._there(share)) is not None}  # fmt: skip
+                local = _Mapped(self.mapped)
                 tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self.server)
                 reaches = self._reaches
                 for _ in Recoding(tasks, layout, local, self.server, reaches, self._talk).run():
@@ -192,8 +205,9 @@ class Recovery:
         self._talk.together("restore", None)
         for share in self._number:
             if self.server(share) == self._nodes.rank:
-                slot = self._there(share)
+                slot = self.mapped(share)
                 assert slot is not None
+                slot.reread()
                 if slot.header.state != COMMITTED:
                     slot.write(replace(slot.header, state=COMMITTED))
         self._talk.together("restore", None)
@@ -201,8 +215,22 @@ class Recovery:
     def close(self) -> None:
         """Let go of the slots; the files stay.  Local."""
         for slot in self._slots.values():
-            slot.close()
+            if slot.path not in self._known:
+                slot.close()
         self._slots = {}
+
+    def _damaged(self, share: Share, *, parity: bool) -> list[tuple[int, int]]:
+        """List the damaged chunks of a slot here: which parity, or 0, and which chunk."""
+        layout = self.save.layouts[share.group]
+        try:
+            slot = self.mapped(share)
+        except (CheckpointError, Unavailable):  # it was whole when it was found
+            chunks = range(-(-layout.filled(share) // layout.chunk))
+            return [] if parity else [(0, chunk) for chunk in chunks]
+        assert slot is not None
+        encoded = self.save.found[share].header.state in (ENCODED, COMMITTED)
+        areas = (slot.parity if encoded else ()) if parity else (slot.data,)
+        return [(number, chunk) for number, area in enumerate(areas) for chunk in area.damaged()]
 
     def _seat(self, lost: Sequence[Share]) -> None:
         """Decide where lost shares are made anew: where fewest of their group are."""
@@ -220,25 +248,39 @@ class Recovery:
 
     def _make(self, share: Share) -> Slot:
         """Make an empty slot for a share that is lost."""
-        layout = self.save.layouts[share.group]
-        header = replace(self.save.header, share=share, layout=layout, state=WRITING)
-        place = slots.place_of(Path(next(iter(self.save.found.values())).path))
-        return Slot.create(header, place, self._root)
+        return Slot.create(self._header(share), self._place, self._root)
 
-    def _there(self, share: Share) -> Slot | None:
-        """Give a slot of this node, mapped, made anew or not; None of another one."""
-        if self._node[share] != self._nodes.here:
-            return None
-        if share not in self._slots and share not in self.save.found:
-            layout = self.save.layouts[share.group]
-            place = slots.place_of(Path(next(iter(self.save.found.values())).path))
-            header = replace(self.save.header, share=share, layout=layout)
-            self._slots[share] = Slot.attach(slots.path_of(header, place, self._root))
-        return self.mapped(share)
+    def _path(self, share: Share) -> Path:
+        """Give the name of a slot that was made anew."""
+        return slots.path_of(self._header(share), self._place, self._root)
+
+    def _header(self, share: Share) -> Header:
+        """Give what the slot of a lost share says at first."""
+        layout = self.save.layouts[share.group]
+        return replace(self.save.header, share=share, layout=layout, state=WRITING)
+
+    @property
+    def _place(self) -> int:
+        """Which of the slots of each share the save is in."""
+        return slots.place_of(Path(next(iter(self.save.found.values())).path))
 
     def _reaches(self, rank: int, share: Share) -> bool:
         """Tell whether a rank is where a share is."""
         return self._nodes.nodes[rank] == self._node[share]
+
+
+class _Mapped(dict[Share, Slot]):
+    """Slots of this node, mapped when somebody asks for them."""
+
+    def __init__(self, find: Callable[[Share], Slot | None]) -> None:
+        super().__init__()
+        self._find = find
+
+    def __missing__(self, share: Share) -> Slot:
+        slot = self._find(share)
+        assert slot is not None
+        self[share] = slot
+        return slot
 
 
 def _sum_up(slot: Slot) -> None:

@@ -96,8 +96,12 @@ class Shelf:
             if share not in slots:
                 slots[share] = Slot.attach(path_of(header, place, self.root))
             elif head.layout.keeper(share) != self.rank:
-                slots[share].follow(header)
+                slots[share].following(header)
         return slots
+
+    def known(self) -> dict[Path, Slot]:
+        """Give all that is mapped, by name.  Local."""
+        return {slot.path: slot for slots in self.slots.values() for slot in slots.values()}
 
     def mark(self, place: int, state: str) -> None:
         """Say how far the slots that this rank looks after have come.  Local."""

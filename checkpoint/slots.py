@@ -105,7 +105,7 @@ class Slot:
         return slot
 
     @classmethod
-    def attach(cls, path: Path) -> Slot:
+    def attach(cls, path: Path, *, whole: bool = True) -> Slot:
         """Map a slot that is there.
 
         Local.
@@ -114,6 +114,8 @@ class Slot:
         ----------
         path : Path
             Its name.
+        whole : bool
+            Map all pages at once, not those that are touched then.
 
         Returns
         -------
@@ -130,7 +132,7 @@ class Slot:
         with SharedFile.reading(path) as handle:
             header, room, count = _read(path, handle.fileno())
             nbytes = _check_size(path, handle.fileno(), header, room)
-        return cls(SharedFile.attach(path, nbytes), header, room, count)
+        return cls(SharedFile.attach(path, nbytes, whole=whole), header, room, count)
 
     @property
     def path(self) -> Path:
@@ -154,6 +156,8 @@ class Slot:
         header : Header
             What is so now.
         """
+        if self._count:
+            self.reread()  # others may have written it meanwhile
         text, self._count = header.encode(), self._count + 1
         start = self._count % 2 * self._room
         words = struct.pack("<IQQQ", FORMAT, self._count, len(text), self._room)
@@ -184,10 +188,11 @@ class Slot:
             for number in range(layout.parity)
         )  # fmt: skip
 
-    def follow(self, header: Header) -> None:
-        """Take over what the keeper has written into the header.  Local."""
+    def following(self, header: Header) -> Slot:
+        """Take over what the keeper has written into the header; gives itself.  Local."""
         self.header = header
         self._name_areas()
+        return self
 
     def reread(self) -> None:
         """Look what the header says now.
@@ -200,8 +205,8 @@ class Slot:
             If it says nothing.
         """
         with SharedFile.reading(self.path) as handle:
-            self.header, self._room, self._count = _read(self.path, handle.fileno())
-        self._name_areas()
+            header, self._room, self._count = _read(self.path, handle.fileno())
+        self.following(header)
 
     def remove(self) -> None:
         """Take its name away, and let go of it.  Local."""
@@ -342,6 +347,8 @@ def _read(path: Path, handle: int) -> tuple[Header, int, int]:
         whole = crc32c(words + text) == total
         if whole and start == count % 2 * room and (best is None or count > best[2]):
             best = Header.decode(text), room, count
+        if best is not None and start:
+            break
     if best is None:
         raise CheckpointError("restore", f"{path}: no header is whole", "it is left out")
     return best

@@ -134,7 +134,8 @@ class Term:
         objection = save.objection()
         if objection is not None:
             return None, objection
-        recovery = Recovery(save, self.talk, self._nodes, self._root)
+        known = self._shelf.known()
+        recovery = Recovery(save, self.talk, self._nodes, self._root, known)
         try:
             damaged = recovery.verify()
             objection = save.objection(damaged)
@@ -149,7 +150,7 @@ class Term:
         """Look at all check sums of a save.  Collective."""
         recovery = Recovery(save, self.talk, self._nodes, self._root)
         try:
-            return recovery.verify()
+            return recovery.verify(everything=True)
         finally:
             recovery.close()
 

@@ -126,7 +126,7 @@ class SharedFile:
         return _old(path, None)
 
     @classmethod
-    def attach(cls, path: Path, nbytes: int) -> SharedFile:
+    def attach(cls, path: Path, nbytes: int, *, whole: bool = True) -> SharedFile:
         """Map a file that another rank of this node has made.
 
         Local.
@@ -137,6 +137,8 @@ class SharedFile:
             Its name.
         nbytes : int
             The size it must have.
+        whole : bool
+            Map all pages at once, not those that are touched then.
 
         Raises
         ------
@@ -144,7 +146,7 @@ class SharedFile:
             If it is not there, not ours, no plain file or of another size.
         """
         with _old(path, nbytes) as handle:
-            return cls(path, _mapping(handle))
+            return cls(path, _mapping(handle, _MAPPED if whole else mmap.MAP_SHARED))
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -357,11 +359,11 @@ def _old(path: Path, nbytes: int | None) -> FileIO:
     return handle
 
 
-def _mapping(handle: FileIO) -> mmap.mmap:
+def _mapping(handle: FileIO, flags: int = _MAPPED) -> mmap.mmap:
     """Map all of a file."""
     nbytes = os.fstat(handle.fileno()).st_size
     try:
-        return mmap.mmap(handle.fileno(), nbytes, flags=_MAPPED, **_LEAN)
+        return mmap.mmap(handle.fileno(), nbytes, flags=flags, **_LEAN)
     except OSError as error:
         raise Unavailable(
             f"node memory {handle.name}: {nbytes} bytes not mapped, {error.strerror}",

@@ -135,7 +135,7 @@ def test_damage_is_loss_of_what_is_damaged(
         # a third member, in another row: more members than parities have some damage
         _flip(paths[Share(0, 0, member)], parity=not parity, at=0.25)
     recovery = ground.recovery()
-    damaged = recovery.verify()
+    damaged = recovery.verify(everything=True)
     assert sorted(share.member for share in damaged) == sorted(members)
     if ground.newest().objection(damaged) is None:
         recovery.rebuild(damaged)

@@ -22,9 +22,17 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, area, finding, header, shelf
+from closeranks.checkpoint import (
+    Checkpointer,
+    PerRank,
+    Shard,
+    area,
+    finding,
+    header,
+    shelf,
+    writing,
+)
 from closeranks.checkpoint import recoding as recoding_
-from closeranks.checkpoint import saving as saving_
 from closeranks.errors import CheckpointError
 
 ROWS = 12
@@ -89,9 +97,9 @@ def always(*_: Any) -> bool:
 #: Point -> what is called there, which call counts, whether death comes after it.
 POINTS: dict[str, tuple[Any, str, int, Callable[..., bool], bool]] = {
     "room": (shelf.Shelf, "prepare", 1, always, True),
-    "before the copy": (saving_.writing, "write", 1, always, False),
+    "before the copy": (writing, "write", 1, always, False),
     "in the copy": (area.Area, "put", 2, always, True),
-    "copied": (saving_.writing, "write", 1, always, True),
+    "copied": (writing, "write", 1, always, True),
     "written": (shelf.Shelf, "mark", 1, _marks(header.WRITTEN), True),
     "in the code": (recoding_.Recoding, "_compute", 1, always, True),
     "encoded": (shelf.Shelf, "mark", 1, _marks(header.ENCODED), True),
@@ -123,7 +131,7 @@ def save(name: str, steps: int, death: list[str]) -> None:
 
 def restore(name: str, death: list[str]) -> None:
     """Restore, with ranks numbered backwards."""
-    backwards = MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank)
+    backwards = MPI.Intracomm(MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank))
     with cr.init(backwards) as comm:
         keeper = Checkpointer(comm, name=name)
         arm(death)
