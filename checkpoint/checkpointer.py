@@ -57,6 +57,8 @@ class Checkpointer:
 
     Attributes
     ----------
+    key : str
+        The name, with that of the job.
     skipped : tuple of str
         Why the last `restore` has left newer steps.
 
@@ -92,7 +94,7 @@ class Checkpointer:
         self._keep, self._on_busy, self._chunk_bytes = keep, on_busy, chunk_bytes
         self._root = None if directory is None else Path(directory)
         job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
-        self._key = re.sub(r"[^\w.-]", "_", f"{name}.{job}"[:100] if job else name)
+        self.key = re.sub(r"[^\w.-]", "_", f"{name}.{job}"[:100] if job else name)
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
         self._pid = os.getpid()
@@ -226,7 +228,7 @@ class Checkpointer:
             return None
         if first is None:
             known = ", ".join(str(save.step) for save in every)
-            raise NotFound("restore", f"no step {step} of {self._key}; there are {known}")
+            raise NotFound("restore", f"no step {step} of {self.key}; there are {known}")
         raise TooManyErasures("restore", first.lost, first.tolerated, "; ".join(self.skipped))
 
     def steps(self) -> tuple[int, ...]:
@@ -295,7 +297,7 @@ class Checkpointer:
                 self._finish()
                 self._term.close()
             self._term = Term(
-                self._comm, self.plan(), self._key, self._root,
+                self._comm, self.plan(), self.key, self._root,
                 keep=self._keep, chunk_bytes=self._chunk_bytes,
             )  # fmt: skip
         return self._term

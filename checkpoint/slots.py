@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -130,8 +132,9 @@ class Slot:
             If it is not there, not ours, or no plain file.
         """
         with SharedFile.reading(path) as handle:
-            header, room, count = _read(path, handle.fileno())
-            nbytes = _check_size(path, handle.fileno(), header, room)
+            read, size = _of_file(handle)
+            header, room, count = _read(path, read, size)
+            nbytes = _check_size(path, size, header, room)
         return cls(SharedFile.attach(path, nbytes, whole=whole), header, room, count)
 
     @property
@@ -204,8 +207,10 @@ class Slot:
         CheckpointError
             If it says nothing.
         """
-        with SharedFile.reading(self.path) as handle:
-            header, self._room, self._count = _read(self.path, handle.fileno())
+        memory = self.file.array
+        header, self._room, self._count = _read(
+            self.path, lambda nbytes, at: memory[at : at + nbytes].tobytes(), memory.size
+        )
         self.following(header)
 
     def remove(self) -> None:
@@ -289,8 +294,9 @@ def look(path: Path) -> Header:
         If it is not there, not ours, or no plain file.
     """
     with SharedFile.reading(path) as handle:
-        header, room, _ = _read(path, handle.fileno())
-        _check_size(path, handle.fileno(), header, room)
+        read, size = _of_file(handle)
+        header, room, _ = _read(path, read, size)
+        _check_size(path, size, header, room)
     return header
 
 
@@ -302,9 +308,9 @@ def place_of(path: Path) -> int:
     return int(parts[6])
 
 
-def _check_size(path: Path, handle: int, header: Header, room: int) -> int:
+def _check_size(path: Path, found: int, header: Header, room: int) -> int:
     """Give the size of a slot; refuse one of another size than it says."""
-    wanted, found = _places(header, room)[-1][1], os.fstat(handle).st_size
+    wanted = _places(header, room)[-1][1]
     if wanted != found:
         problem = f"{path}: {found} bytes, its header says {wanted}"
         raise CheckpointError("restore", problem, "it is left out")
@@ -329,11 +335,11 @@ def _places(header: Header, room: int) -> tuple[tuple[int, int], ...]:
     return tuple(places)
 
 
-def _read(path: Path, handle: int) -> tuple[Header, int, int]:
+def _read(path: Path, read: Callable[[int, int], bytes], size: int) -> tuple[Header, int, int]:
     """Read the newer header that is whole; gives its room and its number too."""
     best: tuple[Header, int, int] | None = None
-    for start in _starts(handle):
-        taken = os.pread(handle, _PROLOGUE.size, start)
+    for start in _starts(read, size):
+        taken = read(_PROLOGUE.size, start)
         if len(taken) < _PROLOGUE.size:
             continue
         magic, version, count, length, room, total = _PROLOGUE.unpack(taken)
@@ -342,7 +348,7 @@ def _read(path: Path, handle: int) -> tuple[Header, int, int]:
         if version > FORMAT:
             problem = f"{path}: format {version}, newer than {FORMAT}"
             raise CheckpointError("restore", problem, "use the closeranks that wrote it")
-        text = os.pread(handle, length, start + _PROLOGUE.size)
+        text = read(length, start + _PROLOGUE.size)
         words = struct.pack("<IQQQ", version, count, length, room)
         whole = crc32c(words + text) == total
         if whole and start == count % 2 * room and (best is None or count > best[2]):
@@ -354,11 +360,15 @@ def _read(path: Path, handle: int) -> tuple[Header, int, int]:
     return best
 
 
-def _starts(handle: int) -> Iterator[int]:
+def _of_file(handle: FileIO) -> tuple[Callable[[int, int], bytes], int]:
+    """Give what reads bytes of a file, and its size."""
+    return partial(os.pread, handle.fileno()), os.fstat(handle.fileno()).st_size
+
+
+def _starts(read: Callable[[int, int], bytes], size: int) -> Iterator[int]:
     """Give where headers may start: at the front, and after the room of the first."""
     yield 0
-    first = os.pread(handle, _PROLOGUE.size, 0)
-    size = os.fstat(handle).st_size
+    first = read(_PROLOGUE.size, 0)
     if len(first) == _PROLOGUE.size and first.startswith(_MAGIC):
         room = _PROLOGUE.unpack(first)[4]
         if 0 < room < min(size, _MOST_HEADER):

@@ -30,6 +30,16 @@ def test_lost_blocks_come_back() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3])
+def test_a_simulation_is_remembered(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "remember.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    assert "back at step 10, 0 numbers wrong" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3])
 def test_training_recognises_digits(
     mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
 ) -> None:

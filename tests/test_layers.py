@@ -40,9 +40,9 @@ TALKERS = {
     },
     "checkpoint": {"talk"},
     "jobs": {
-        "bench.case", "bench.command", "bench.exchange", "bench.fresh", "bench.line",
-        "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo", "topology",
-        "tune.command", "tune.survey",
+        "bench.case", "bench.checkpoint", "bench.command", "bench.exchange", "bench.fresh",
+        "bench.line", "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo",
+        "topology", "tune.command", "tune.survey",
     },
 }  # fmt: skip
 

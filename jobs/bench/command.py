@@ -8,14 +8,14 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
 from closeranks.jobs.bench import best as launches
-from closeranks.jobs.bench import erasure, faults
+from closeranks.jobs.bench import checkpoint, erasure, faults
 from closeranks.jobs.bench.best import Best
 from closeranks.jobs.bench.chart import check_drawable, draw
 from closeranks.jobs.bench.churn import campaign
@@ -45,7 +45,8 @@ _COMPARISONS = ("native", "best", "copy", "plain")
 @click.command(epilog="NAMEs: " + " ".join((*NAMES, "all")))
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--sizes", help="8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, "
-              "for matrix 1M, for overlap 64K:16M:4, for erasure 64K,64M.")  # fmt: skip
+              "for matrix 1M, for overlap 64K:16M:4, for erasure 64K,64M, "
+              "for checkpoint 64M.")  # fmt: skip
 @click.option("--algorithms", default="auto", show_default=True, help="Names, comma-separated.")
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--op", default="sum", show_default=True, help="Reduction.")
@@ -74,7 +75,7 @@ _COMPARISONS = ("native", "best", "copy", "plain")
               help="Ranks that wait in churn.")  # fmt: skip
 @click.option("--seed", default=0, show_default=True, help="Of churn's first schedule.")
 @click.option("--data", default="4,8", show_default=True, help="Data blocks of erasure.")
-@click.option("--parity", default="2,3", show_default=True, help="Parity blocks of erasure.")
+@click.option("--parity", help="Parity blocks of erasure, default 2,3, and of checkpoint, 1.")
 @click.option("--empty", is_flag=True, help="Buffers of comm.empty, which a node's ranks share.")
 @click.option("--persistent", is_flag=True, help="Start persistent operations, and wait.")
 @click.option("--counters", is_flag=True, help="Read what the NICs sent.")
@@ -100,7 +101,7 @@ def bench(
     spares: int,
     seed: int,
     data: str,
-    parity: str,
+    parity: str | None,
     empty: bool,
     persistent: bool,
     counters: bool,
@@ -113,12 +114,13 @@ def bench(
     Run it under closeranks run, closeranks lab, mpirun or srun.  Size, times
     and bandwidths are those of nccl-tests; exit status 1 if a result is wrong.
     """
-    compared = _comparisons(vs)
     request = Request(
         names=tuple(expand(names)),
         sizes=parse_sizes(sizes or "8:4M"),
         matrix_sizes=parse_sizes(sizes or "1M"),
         overlap_sizes=parse_sizes(sizes or "64K:16M:4"),
+        checkpoint_sizes=parse_sizes(sizes or checkpoint.SIZES),
+        parities=erasure.numbers("--parity", parity) if parity else (1,),
         overlapped=_collectives(overlapped),
         algorithms=tuple(dict.fromkeys(algorithms.split(","))),
         dtype=dtype,
@@ -126,12 +128,9 @@ def bench(
         effort=Effort(iterations, warmup, budget),
         check=check,
         counters=counters,
-        native="native" in compared,
-        best="best" in compared,
-        copy="copy" in compared,
         empty=empty,
         persistent=persistent,
-        plain="plain" in compared,
+        **_comparisons(vs),
         json=json_path,
         draw=draw_path,
     )
@@ -141,7 +140,7 @@ def bench(
     if "churn" in request.names:
         end_alone(request, campaign.report(minutes, members, spares, seed, click.echo))
     if "erasure" in request.names:
-        end_alone(request, erasure.report(data, parity, sizes, budget, click.echo))
+        end_alone(request, erasure.report(data, parity or "2,3", sizes, budget, click.echo))
     if "init" in request.names:
         become_fresh(sys.argv[1:])
     raise SystemExit(execute(request, form))
@@ -355,15 +354,15 @@ def _collectives(words: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _comparisons(vs: str | None) -> list[str]:
-    """Read ``--vs``."""
+def _comparisons(vs: str | None) -> dict[str, Any]:
+    """Read ``--vs``: what is asked for is true."""
     words = [] if vs is None else vs.split(",")
     unknown = [word for word in words if word not in _COMPARISONS]
     if unknown:
         raise UsageError(
             "bench --vs", f"unknown {', '.join(unknown)}", f"choose {' or '.join(_COMPARISONS)}"
         )
-    return words
+    return {word: word in words for word in _COMPARISONS}
 
 
 def _writer(plain: MPI.Intracomm) -> Write:

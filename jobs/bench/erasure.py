@@ -148,8 +148,21 @@ def _as_line(row: Row) -> str:
     return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True))
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read a list of numbers."""
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Read a list of numbers; UsageError if it is none.
+
+    Parameters
+    ----------
+    option : str
+        That holds it.
+    text : str
+        Numbers above 0, between commas.
+
+    Returns
+    -------
+    tuple of int
+        In the order of the text.
+    """
     parts = text.split(",")
     if not all(part.isdigit() and int(part) > 0 for part in parts):
         raise UsageError(f"bench {option}", f"{text!r} is no list of numbers", "write 4,8")
@@ -182,7 +195,7 @@ def report(
     UsageError
         If there is no such code, or a text is no list of numbers.
     """
-    counts = _numbers("--data", data), _numbers("--parity", parity)
+    counts = numbers("--data", data), numbers("--parity", parity)
     lengths = parse_sizes(sizes or SIZES)
     for pair in product(*counts):
         Code(*pair)

@@ -13,7 +13,7 @@ LOCAL = ("pack",)
 ALL = (*COLLECTIVES, *POINT_TO_POINT)
 #: Measured when named: they look at one part of the package, and some take long where
 #: ranks share cores.
-APART = ("steps", *LOCAL, "overlap", "init", "faults", "churn", "erasure")
+APART = ("steps", *LOCAL, "overlap", "init", "faults", "churn", "erasure", "checkpoint")
 NAMES = (*ALL, *APART)
 
 

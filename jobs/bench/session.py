@@ -27,8 +27,10 @@ class Request:
     ----------
     names : tuple of str
         Benchmarks, in order.
-    sizes, matrix_sizes, overlap_sizes : tuple of int
-        Bytes; the matrix and ``overlap`` have their own.
+    sizes, matrix_sizes, overlap_sizes, checkpoint_sizes : tuple of int
+        Bytes; the matrix, ``overlap`` and ``checkpoint`` have their own.
+    parities : tuple of int
+        Losses that ``checkpoint`` guards against.
     overlapped : tuple of str
         Collectives that ``overlap`` starts.
     algorithms : tuple of str
@@ -55,6 +57,8 @@ class Request:
     sizes: tuple[int, ...]
     matrix_sizes: tuple[int, ...] = (1 << 20,)
     overlap_sizes: tuple[int, ...] = (1 << 20,)
+    checkpoint_sizes: tuple[int, ...] = (1 << 20,)
+    parities: tuple[int, ...] = (1,)
     overlapped: tuple[str, ...] = ("allreduce",)
     algorithms: tuple[str, ...] = ("auto",)
     dtype: str = "float32"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import overlap, start
+from closeranks.jobs.bench import checkpoint, overlap, start
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.comparison import check_comparable
@@ -96,6 +96,9 @@ def items(session: Session) -> list[Item]:
             continue
         if name == "overlap":
             chosen += _overlaps(session)
+            continue
+        if name == "checkpoint":
+            chosen += [Item(name, "auto", nbytes) for nbytes in request.checkpoint_sizes]
             continue
         if name not in COLLECTIVES:
             sizes = request.matrix_sizes if name == "matrix" else request.sizes
@@ -212,6 +215,13 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
         found = overlap.measure_overlap(session, item.operation, item.algorithm, item.nbytes)
         for i, row in enumerate(found):
             yield row, [overlap.as_line(row)] if i else [overlap.head(), overlap.as_line(row)]
+    elif item.name == "checkpoint":
+        for i, parity in enumerate(session.request.parities):
+            row = checkpoint.measure_checkpoint(session, item.nbytes, parity)
+            yield (
+                row,
+                [checkpoint.as_line(row)] if i else [checkpoint.head(), checkpoint.as_line(row)],
+            )
     elif item.name == "init":
         row = start.measure_start(session)
         yield row, start.as_lines(row)

@@ -206,6 +206,19 @@ def test_overlap(world: closeranks.Communicator) -> None:
     assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
 
 
+def test_checkpoints(world: closeranks.Communicator) -> None:
+    where = session(world, "checkpoint", checkpoint_sizes=(100_000,), parities=(1, 2))
+    lines, rows = lines_and_rows(where)
+    assert [row["parity"] for row in rows] == [1, 2]
+    for row in rows:
+        assert row["wrong"] == 0, row
+        assert 0 < row["copied_s"] <= row["committed_s"]
+        assert all(row[key] > 0 for key in ("memcpy_s", "lazy_s", "restored_s", "rebuilt_s"))
+        assert row["slowdown"] > 0
+        assert row["state_bytes"] == 100_000
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+
+
 def test_wrong_results_beside_a_computation_are_counted(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,7 +66,8 @@ def test_names() -> None:
     assert not set(POINT_TO_POINT) & set(COLLECTIVES)
     for names in (["allredcue"], []):
         with pytest.raises(
-            UsageError, match=r"choose from: .*all.*pack overlap init faults churn erasure all"
+            UsageError,
+            match=r"choose from: .*all.*pack overlap init faults churn erasure checkpoint all",
         ):
             expand(names)
 
