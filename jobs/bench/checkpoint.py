@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -154,23 +155,33 @@ def _back(
     target: NDArray[np.uint8],
 ) -> Row:
     """Restore: with all slots there, and after one rank's are gone."""
-    from closeranks.checkpoint import slots
-
     comm, times, wrong = session.comm, dict[str, list[float]](), 0
     into = {"state": target}
     for lost in (False, True):
         for _ in range(3):
             target[:] = 0
-            comm.Barrier()
-            if lost and comm.rank == comm.size - 1:
-                for path, _ in slots.found(keeper.key):
-                    if slots.look(path).layout.keeper(slots.look(path).share) == comm.rank:
-                        path.unlink()
+            gone = _last(keeper.key, comm.rank) if lost else []
+            comm.Barrier()  # all have looked
+            for path in gone:
+                path.unlink()
             took = clock(lambda: keeper.restore(into=into))
             _note(times, "rebuilt_s" if lost else "restored_s", took)
             wrong += int(np.count_nonzero(target != source))
     found: Row = {key: median(values) for key, values in times.items()}
     return {**found, "wrong": comm.allreduce(wrong)}
+
+
+def _last(key: str, rank: int) -> list[Path]:
+    """List the slots of the last members of groups, those that a rank looks after."""
+    from closeranks.checkpoint import slots
+
+    found = []
+    for path, _ in slots.found(key):
+        header = slots.look(path)
+        layout, share = header.layout, header.share
+        if share.member == layout.members - 1 and layout.keeper(share) == rank:
+            found.append(path)
+    return found
 
 
 def head() -> str:
