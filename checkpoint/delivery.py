@@ -81,14 +81,14 @@ class Delivery:
         leaves: list[Any] = []
         try:
             leaves = self._plan(mine)
-        except CheckpointError as error:
+        except Exception as error:
             problem = error
         self._talk.together("restore", problem)
         fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
         try:
             for at, finish in self._later:
                 leaves[at] = finish()
-        except CheckpointError as error:
+        except Exception as error:
             problem = error
         self._talk.together("restore", problem)
         return nest.unflatten(self._shape if self._shape is not None else mine.shape, leaves)
@@ -109,7 +109,7 @@ class Delivery:
         problem: Exception | None = None
         try:
             self._heads = {rank: extent.read(head) for rank, head in heads.items()}
-        except CheckpointError as error:
+        except Exception as error:
             problem = error
         self._talk.together("restore", problem)
         if every:

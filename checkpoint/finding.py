@@ -183,21 +183,16 @@ class Recovery:
         """
         lost = self.save.lost
         self._seat(lost)
-        problem: Exception | None = None
-        try:
-            for share in lost:
-                if self.server(share) == self._nodes.rank:
-                    self._slots[share] = self._make(share)
-        except Unavailable as error:
-            problem = error
-        self._talk.together("restore", problem)
+        self._together(lambda: self._make_all(lost))
         for group, layout in sorted(self.save.layouts.items()):
             damage = self.save.damage(group, damaged)
             if damage:
                 local = _Mapped(self.mapped)
                 tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self.server)
-                reaches = self._reaches
-                for _ in Recoding(tasks, layout, local, self.server, reaches, self._talk).run():
+                made: list[Recoding] = []
+                parts = local, self.server, self._reaches, self._talk
+                self._together(lambda: made.append(Recoding(tasks, layout, *parts)))  # noqa: B023
+                for _ in made[0].run():
                     pass
                 for share in {share for share, _ in damage}:
                     if self.server(share) == self._nodes.rank:
@@ -246,9 +241,20 @@ class Recovery:
                 key=lambda node: (beside.count(node), -mates.count(node), every.count(node), node),
             )
 
-    def _make(self, share: Share) -> Slot:
-        """Make an empty slot for a share that is lost."""
-        return Slot.create(self._header(share), self._place, self._root)
+    def _make_all(self, lost: Sequence[Share]) -> None:
+        """Make empty slots for what is lost, those that this rank will look after."""
+        for share in lost:
+            if self.server(share) == self._nodes.rank:
+                self._slots[share] = Slot.create(self._header(share), self._place, self._root)
+
+    def _together(self, step: Callable[[], None]) -> None:
+        """Take a step on all ranks; raise on all what one has met."""
+        problem: Exception | None = None
+        try:
+            step()
+        except Exception as error:
+            problem = error
+        self._talk.together("restore", problem)
 
     def _path(self, share: Share) -> Path:
         """Give the name of a slot that was made anew."""

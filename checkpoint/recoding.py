@@ -31,6 +31,8 @@ _STAGED: Final = 8 << 20
 class Recoding:
     """Tasks of one group, done by all of its ranks.
 
+    Making it is local, and all that may fail on one rank alone is done then.
+
     Parameters
     ----------
     tasks : sequence of Task
@@ -58,9 +60,14 @@ class Recoding:
     ) -> None:
         self._layout, self._slots, self._talk = layout, slots, talk
         self._server, self._reaches = server, reaches
-        self._mine = [(task, Product(task.matrix)) for task in tasks if task.worker == talk.rank]
+        self._mine = [(at, task, Product(task.matrix)) for at, task in enumerate(tasks)
+                      if task.worker == talk.rank]  # fmt: skip
         self._tasks = tasks
         self._segment = self._segment_bytes()
+        # All memory is taken here: who runs out of it later leaves others waiting.
+        self._staged = {(at, number): np.empty((2, self._segment), np.uint8)
+                        for at, task, _ in self._mine
+                        for number, _, _ in self._foreign(task)}  # fmt: skip
 
     def run(self) -> Iterator[None]:
         """Do them, a segment at a time.
@@ -76,11 +83,11 @@ class Recoding:
         starts = range(0, block, segment)
         ahead = self._start(0)
         for start in starts:
-            staged, finish = ahead
+            finish = ahead
             if start + segment < block:
                 ahead = self._start(start + segment)
             finish()
-            self._compute(start, staged)
+            self._compute(start)
             yield
 
     def _segment_bytes(self) -> int:
@@ -99,11 +106,10 @@ class Recoding:
             if not self._reaches(task.worker, share):
                 yield number, share, block
 
-    def _start(self, start: int) -> tuple[dict[tuple[int, int], Bytes], Callable[[], None]]:
-        """Let the blocks of a segment travel; gives where they arrive."""
+    def _start(self, start: int) -> Callable[[], None]:
+        """Let the blocks of a segment travel; gives what waits for them."""
         sends: list[tuple[int, Bytes]] = []
         receives: list[tuple[int, Bytes]] = []
-        staged: dict[tuple[int, int], Bytes] = {}
         me = self._talk.rank
         for at, task in enumerate(self._tasks):
             first, last = self._part(task, start)
@@ -111,42 +117,33 @@ class Recoding:
                 continue
             for number, share, block in self._foreign(task):
                 if task.worker == me:
-                    staged[at, number] = np.empty(last - first, np.uint8)
-                    receives.append((self._server(share), staged[at, number]))
+                    receives.append((self._server(share), self._arrived(at, number, first, last)))
                 elif self._server(share) == me:
                     sends.append((task.worker, self._view(share, block, first, last)))
-        return staged, self._talk.move(sends, receives) if sends or receives else _nothing
+        return self._talk.move(sends, receives) if sends or receives else _nothing
 
-    def _compute(self, start: int, staged: Mapping[tuple[int, int], Bytes]) -> None:
+    def _arrived(self, at: int, number: int, first: int, last: int) -> Bytes:
+        """Give where bytes of a block arrive: two segments take turns."""
+        turn: Bytes = self._staged[at, number][first // self._segment % 2]
+        return turn[: last - first]
+
+    def _compute(self, start: int) -> None:
         """Make this rank's blocks of a segment."""
-        places = {id(task): at for at, task in enumerate(self._tasks)}
-        for task, product in self._mine:
+        for at, task, product in self._mine:
             first, last = self._part(task, start)
             if first >= last:
                 continue
-            at = places[id(task)]
-            blocks = [self._block(staged, at, task, number, first, last) for number in task.read]
+            blocks = [
+                self._arrived(at, number, first, last) if (at, number) in self._staged
+                else self._view(*holder(self._layout, task.lane, task.row, number), first, last)
+                for number in task.read
+            ]  # fmt: skip
             targets = [holder(self._layout, task.lane, task.row, number) for number in task.write]
             product(blocks, [self._view(*target, first, last) for target in targets])
             for share, block in targets:
                 if block >= self._layout.data:
                     area = self._slots[share].parity[block - self._layout.data]
                     area.sum(first, last - first)
-
-    def _block(
-        self,
-        staged: Mapping[tuple[int, int], Bytes],
-        at: int,
-        task: Task,
-        number: int,
-        first: int,
-        last: int,
-    ) -> Bytes:
-        """Give what has arrived of a block, or where it lies."""
-        arrived = staged.get((at, number))
-        if arrived is not None:
-            return arrived
-        return self._view(*holder(self._layout, task.lane, task.row, number), first, last)
 
     def _part(self, task: Task, start: int) -> tuple[int, int]:
         """Give which bytes of a task are in a segment."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -27,10 +27,12 @@ from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.shelf import Shelf
 from closeranks.checkpoint.slots import Slot
-from closeranks.errors import Error, UsageError
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.talk import Talk
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -215,7 +217,8 @@ def carry_out(
     PeerLost, Revoked
         If ranks have died.
     """
-    extent = saving.extent(saving.agree(talk), place)
+    alike = saving.agree(talk)
+    extent = _together(talk, lambda: saving.extent(alike, place))
     sizes = [Size(*map(int, pair)) for pair in talk.gather([*extent.size])]
     layout = place.layout(sizes, chunk_bytes)
     header = head(layout)
@@ -236,7 +239,9 @@ def carry_out(
     _together(talk, copy)
     shelf.mark(number, WRITTEN)
     began = time.perf_counter()
-    _together(talk, lambda: encode(layout, slots, place, talk))
+    recoding = _together(talk, lambda: recoding_of(layout, slots, place, talk))
+    for _ in recoding.run():
+        pass
     shelf.mark(number, ENCODED)
     saving.seconds["encoded"] = time.perf_counter() - began
     _together(talk, lambda: None)
@@ -244,10 +249,10 @@ def carry_out(
     return header
 
 
-def encode(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk) -> None:
-    """Make the parities of a group.
+def recoding_of(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk) -> Recoding:
+    """Prepare to make the parities of a group.
 
-    Collective over the group.
+    Local.
 
     Parameters
     ----------
@@ -259,6 +264,11 @@ def encode(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk
         Where this rank stands.
     talk : Talk
         Between the ranks.
+
+    Returns
+    -------
+    Recoding
+        All ranks of the group run theirs.
     """
     code = Code(layout.data, layout.parity)
     tasks = encoding(layout, code, apart=len(set(layout.ring)) > 1)
@@ -266,18 +276,19 @@ def encode(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk
     def reaches(rank: int, share: Share) -> bool:
         return layout.ring[share.member] == place.nodes[rank]
 
-    for _ in Recoding(tasks, layout, slots, layout.keeper, reaches, talk).run():
-        pass
+    return Recoding(tasks, layout, slots, layout.keeper, reaches, talk)
 
 
-def _together(talk: Talk, step: Callable[[], None]) -> None:
+def _together(talk: Talk, step: Callable[[], _T]) -> _T:
     """Take a step on all ranks; raise on all what one has met."""
+    taken: list[_T] = []
     problem: Exception | None = None
     try:
-        step()
-    except (Error, OSError, MemoryError, BufferError) as error:
+        taken.append(step())
+    except Exception as error:
         problem = error
     talk.together("save", problem)
+    return taken[0]
 
 
 def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -240,6 +243,44 @@ def test_another_number_of_ranks(world: cr.Communicator, name: str) -> None:
         keeper.close(keep=True)
     part.close()
     everyone.close()
+
+
+@pytest.fixture
+def small(world: cr.Communicator | None) -> Iterator[str]:
+    """A file system in memory of 4 MiB."""
+    if world is None:
+        yield ""
+        return
+    if os.geteuid() != 0:
+        pytest.skip("only root mounts file systems")
+    place = Path(
+        world.bcast(tempfile.mkdtemp(prefix="closeranks-small-") if not world.rank else "")
+    )
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4M", "closeranks", str(place)]
+    done = subprocess.run(mount, capture_output=True).returncode if not world.rank else 0
+    if world.bcast(done):
+        pytest.skip("mount is not allowed here")
+    yield str(place)
+    world.Barrier()
+    if not world.rank:
+        subprocess.run(["umount", str(place)], check=True)
+        place.rmdir()
+
+
+def test_a_full_file_system_leaves_the_save_before(
+    world: cr.Communicator, small: str, name: str
+) -> None:
+    keeper = Checkpointer(world, name=name, directory=small, group=max(world.size, 2))
+    keeper.save(1, {"own": PerRank(np.full(1000, world.rank))}).committed.wait(30)
+    for step in (2, 3):
+        with pytest.raises(CheckpointError, match=r"bytes wanted, \d+ free"):
+            keeper.save(step, {"own": PerRank(np.zeros(8 << 20, np.uint8))})
+    keeper.save(4, {"own": PerRank(np.full(2000, world.rank))}).committed.wait(30)
+    assert keeper.steps() == (1, 4)
+    found = keeper.restore(step=1)
+    assert found is not None
+    np.testing.assert_array_equal(found[1]["own"], np.full(1000, world.rank))
+    keeper.close()
 
 
 @pytest.mark.parametrize("options", [
