@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import queue
 import re
 import threading
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
+from weakref import WeakValueDictionary
 
 from closeranks.checkpoint import nest
 from closeranks.checkpoint.choosing import Objection
@@ -18,13 +21,15 @@ from closeranks.checkpoint.layout import ALIGNED, Share
 from closeranks.checkpoint.pending import Pending, skipped
 from closeranks.checkpoint.saving import Saving
 from closeranks.comms.settings import setting
-from closeranks.errors import NotFound, TooManyErasures, UsageError
+from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.term import Term
     from closeranks.collectives.communicator import Communicator
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,47}", re.ASCII)
+#: Those that are open in this process: two of one name would remove each other's slots.
+_OPEN: Final[WeakValueDictionary[str, Checkpointer]] = WeakValueDictionary()
 #: Bytes of a chunk: few enough to be lost alone, many enough that their sums cost nothing.
 CHUNK_BYTES: Final = 256 << 10
 
@@ -94,9 +99,10 @@ class Checkpointer:
         self._keep, self._on_busy, self._chunk_bytes = keep, on_busy, chunk_bytes
         self._root = None if directory is None else Path(directory)
         job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
-        self.key = re.sub(r"[^\w.-]", "_", f"{name}.{job}"[:100] if job else name)
+        self.key = _key(name, job)
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
+        self._untold: Exception | None = None
         self._pid = os.getpid()
         self._pending: Pending | None = None
         self._orders: queue.SimpleQueue[tuple[Term, Saving] | None] = queue.SimpleQueue()
@@ -161,16 +167,17 @@ class Checkpointer:
         term = self._open()
         if self._on_busy == "skip" and self._is_busy(term):
             return skipped(step)
-        problem = self._finish()
-        shape: Any = None
-        leaves: list[nest.Leaf] = []
+        self._finish()
+        problem, self._untold = self._untold, None
+        self._pending = pending = Pending(step)
+        saving = Saving(pending, None, (), problem, checks=False)
         if problem is None:
             try:
-                shape, leaves = nest.flatten(state)
-            except UsageError as error:
-                problem = error
-        self._pending = pending = Pending(step)
-        saving = Saving(pending, shape, leaves, problem, checks=self._comm.checks)
+                pending.step = operator.index(step)
+                saving = Saving(pending, *nest.flatten(state), None, checks=self._comm.checks)
+            except Exception as error:
+                pending.step = 0
+                saving = Saving(pending, None, (), error, checks=False)
         if self._comm.threaded:
             self._start_thread()
             self._orders.put((term, saving))
@@ -221,9 +228,13 @@ class Checkpointer:
             if step in (None, save.step):
                 found, objection = term.restore(save, into)
                 if objection is None:
+                    if step is None:
+                        term.forget_before(save)
                     return save.step, found
                 first = first or objection
                 self.skipped += (f"step {save.step}: {objection.text}",)
+        if not every and term.unread:
+            raise CheckpointError("restore", "; ".join(term.unread[:4]), "remove what is of no use")
         if not every:
             return None
         if first is None:
@@ -273,11 +284,12 @@ class Checkpointer:
         """
         if self._term is None or self._pid != os.getpid():
             return
-        untold = self._finish()
+        self._finish()
         self._stop_thread()
         term, self._term = self._term, None
+        _OPEN.pop(self.key, None)
         if term.epoch == self._comm.epoch:
-            term.end(untold, keep=keep)
+            term.end(self._untold, keep=keep)
         else:
             term.close()
 
@@ -286,27 +298,34 @@ class Checkpointer:
         if self._term is not None and self._pid == os.getpid():
             self._stop_thread()
             self._term = None
+            _OPEN.pop(self.key, None)
 
     def _open(self) -> Term:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
         from closeranks.checkpoint.term import Term
 
         self._check_pid()
+        if self._term is None and self.key in _OPEN:
+            raise UsageError("Checkpointer", f"{self.key!r} is open twice", "close the other one")
         if self._term is None or self._term.epoch != self._comm.epoch:
+            run = None
             if self._term is not None:
+                run = self._term.run
                 self._finish()
+                self._untold = None  # of members that are no more
                 self._term.close()
             self._term = Term(
                 self._comm, self.plan(), self.key, self._root,
-                keep=self._keep, chunk_bytes=self._chunk_bytes,
+                keep=self._keep, chunk_bytes=self._chunk_bytes, run=run,
             )  # fmt: skip
+            _OPEN[self.key] = self
         return self._term
 
-    def _finish(self) -> Exception | None:
-        """Wait for the save before; gives why it has failed if nobody knows."""
+    def _finish(self) -> None:
+        """Wait for the save before, and keep why it has failed if nobody knows."""
         pending, self._pending = self._pending, None
         if pending is None:
-            return None
+            return
         while not pending.committed.done():
             try:
                 pending.committed.wait(60.0)
@@ -314,7 +333,7 @@ class Checkpointer:
                 continue
             except Exception:
                 pending.committed.is_told = False
-        return pending.untold
+        self._untold = pending.untold or self._untold
 
     def _is_busy(self, term: Term) -> bool:
         """Tell whether a save goes on on any rank.  Collective."""
@@ -344,6 +363,14 @@ class Checkpointer:
         if self._pid != os.getpid():
             raise UsageError("Checkpointer", f"made by process {self._pid}, used by {os.getpid()}",
                              "make one after the fork")  # fmt: skip
+
+
+def _key(name: str, job: str) -> str:
+    """Name files: by the name and the job, in full or by a digest of it."""
+    plain = re.sub(r"[^\w.-]", "_", job, flags=re.ASCII)
+    if plain != job or len(job) > 32:
+        plain = sha256(job.encode(errors="surrogateescape")).hexdigest()[:32]
+    return f"{name}.{plain}" if job else name
 
 
 def _told(lost: Sequence[Share], damaged: Sequence[Share]) -> str:

@@ -170,23 +170,25 @@ class Objection(NamedTuple):
     tolerated: int
 
 
-def saves(found: Iterable[Found]) -> list[Save]:
+def saves(found: Iterable[Found], run: str | None = None) -> list[Save]:
     """Sort what was found into saves.
 
     Parameters
     ----------
     found : iterable of Found
         Everything of one name, on all nodes.
+    run : str, optional
+        Of which run; of that of the newest save if not given.
 
     Returns
     -------
     list of Save
-        The newest first; those of other runs than the newest one are left out.
+        The newest first; those of other runs are left out.
     """
     useful = [one for one in found if one.header.state != WRITING]
     if not useful:
         return []
-    run = max(useful, key=lambda one: one.header.age).header.run
+    run = run or max(useful, key=lambda one: one.header.age).header.run
     by_age: dict[tuple[int, int], list[Found]] = {}
     for one in useful:
         if one.header.run == run:

@@ -97,7 +97,7 @@ class Delivery:
         """Read the descriptions of this rank's, or of all, old ranks."""
         me, size = self._talk.rank, self._talk.size
         every = not self._same or any(isinstance(one, PerRank | Shard) for one in self._wanted)
-        every = not bool(self._talk.least([not every])[0])
+        every = int(self._talk.least([not every])[0]) != 1
         own = range(me, self._world, size) if every or me < self._world else [me % self._world]
         heads = {}
         for rank in own:
@@ -220,6 +220,9 @@ class Delivery:
             is_shard = entry["kind"] == "shard"
             offset = tuple(entry["offset"]) if is_shard else (0,) * len(entry["shape"])
             theirs = _Box(offset, tuple(entry["shape"]))
+            if not is_shard and not entry["alike"]:
+                raise CheckpointError("restore", f"{path} is of each rank, and no part of a whole",
+                                      "pass into with PerRank(function) there")  # fmt: skip
             whole = tuple(entry["global_shape" if is_shard else "shape"])
             if whole != into.global_shape or nest.read_dtype(entry["dtype"]) != into.array.dtype:
                 found = f"{into.array.dtype} of {into.global_shape}"

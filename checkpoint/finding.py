@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from closeranks.checkpoint import slots
+import numpy as np
+
+from closeranks.checkpoint import extent, slots
+from closeranks.checkpoint.checksum import Sums
 from closeranks.checkpoint.choosing import Damaged, Found, Save
-from closeranks.checkpoint.coding import rebuilding
+from closeranks.checkpoint.coding import Task, rebuilding
 from closeranks.checkpoint.erasure import Code
+from closeranks.checkpoint.fetch import fetch, of_extent
+from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITING, Header
-from closeranks.checkpoint.layout import Share
+from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.slots import Slot
+from closeranks.checkpoint.writing import sums_of
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
@@ -51,7 +58,7 @@ class Nodes:
         return self.ranks[node][number % len(self.ranks[node])]
 
 
-def scan(talk: Talk, nodes: Nodes, name: str, root: Path | None) -> list[Found]:
+def scan(talk: Talk, nodes: Nodes, name: str, root: Path | None) -> tuple[list[Found], list[str]]:
     """Find all slots of a name, on all nodes.
 
     Collective.
@@ -69,21 +76,33 @@ def scan(talk: Talk, nodes: Nodes, name: str, root: Path | None) -> list[Found]:
 
     Returns
     -------
-    list of Found
-        The same on all ranks; files that no header is whole of are left out.
+    found : list of Found
+        The same on all ranks.
+    unread : list of str
+        Why files of this name could not be read: as good as lost.
+
+    Raises
+    ------
+    CheckpointError
+        On all ranks, if a node has no such folder.
     """
-    own = []
+    own: list[list[str]] = []
+    unread: list[str] = []
+    problem: Exception | None = None
     if nodes.turn(nodes.here, 0) == nodes.rank:
-        for path, _ in sorted(slots.found(name, root)):
-            try:
-                own.append([str(path), slots.look(path).encode().decode()])
-            except (CheckpointError, Unavailable):
-                continue  # damaged beyond recognition: as good as lost
-    return [
-        Found(nodes.nodes[rank], path, Header.decode(text.encode()))
-        for rank, lot in enumerate(talk.everything(own))
-        for path, text in lot
-    ]
+        try:
+            for path, _ in sorted(slots.found(name, root)):
+                try:
+                    own.append([str(path), slots.look(path).encode().decode()])
+                except (CheckpointError, Unavailable) as error:
+                    unread.append(str(error))
+        except Exception as error:
+            problem = error
+    talk.together("restore", problem)
+    every = talk.everything([own, unread])
+    found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
+             for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
+    return found, [text for _, lot in every for text in lot]
 
 
 class Recovery:
@@ -154,7 +173,7 @@ class Recovery:
         mine = [share for share in self.save.found if self.server(share) == self._nodes.rank]
         data = {share: self._damaged(share, parity=False) for share in mine}
         needed = everything or bool(self.save.lost) or any(data.values())
-        needed = not bool(self._talk.least([not needed])[0])
+        needed = int(self._talk.least([not needed])[0]) != 1
         parity = {share: self._damaged(share, parity=needed) for share in mine if needed}
         own = [[list(share), data[share], parity.get(share, [])] for share in mine
                if data[share] or parity.get(share)]  # fmt: skip
@@ -166,7 +185,7 @@ class Recovery:
             for share, of_data, broken in lot
         }
 
-    def rebuild(self, damaged: dict[Share, Damaged]) -> None:
+    def rebuild(self, damaged: dict[Share, Damaged]) -> tuple[int, ...]:
         """Make every share whole again.
 
         Collective.
@@ -176,36 +195,43 @@ class Recovery:
         damaged : dict of Share to Damaged
             As `verify` has found; the save has no objection to it.
 
+        Returns
+        -------
+        tuple of int
+            Old ranks whose data, made anew, are not what they saved: none, unless
+            what they were made of was wrong.
+
         Raises
         ------
         CheckpointError
             On all ranks, if there is no room for what was lost.
         """
-        lost = self.save.lost
-        self._seat(lost)
-        self._together(lambda: self._make_all(lost))
-        for group, layout in sorted(self.save.layouts.items()):
-            damage = self.save.damage(group, damaged)
-            if damage:
-                local = _Mapped(self.mapped)
-                tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self.server)
-                made: list[Recoding] = []
-                parts = local, self.server, self._reaches, self._talk
-                self._together(lambda: made.append(Recoding(tasks, layout, *parts)))  # noqa: B023
-                for _ in made[0].run():
-                    pass
-                for share in {share for share, _ in damage}:
-                    if self.server(share) == self._nodes.rank:
-                        _sum_up(local[share])
-        self._talk.together("restore", None)
-        for share in self._number:
-            if self.server(share) == self._nodes.rank:
-                slot = self.mapped(share)
-                assert slot is not None
-                slot.reread()
-                if slot.header.state != COMMITTED:
-                    slot.write(replace(slot.header, state=COMMITTED))
-        self._talk.together("restore", None)
+        self._seat(self.save.lost)
+        self._together(self._make_lost)
+        hurt = {group: damage for group in sorted(self.save.layouts)
+                if (damage := self.save.damage(group, damaged))}  # fmt: skip
+        for group, damage in hurt.items():
+            layout = self.save.layouts[group]
+            tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self.server)
+            made: list[Recoding] = []
+            self._together(partial(self._prepare, made, layout, tasks))
+            for _ in made[0].run():
+                pass
+            mine = {share for share, _ in damage if self.server(share) == self._nodes.rank}
+            self._together(partial(self._sum_up, mine))
+        return self._differing(hurt)
+
+    def settle(self, state: str = COMMITTED) -> None:
+        """Say of every share how far it is.
+
+        Collective.
+
+        Parameters
+        ----------
+        state : str
+            All ranks have it; or *writing*, for nobody shall use it any more.
+        """
+        self._together(partial(self._mark, state))
 
     def close(self) -> None:
         """Let go of the slots; the files stay.  Local."""
@@ -220,8 +246,9 @@ class Recovery:
         try:
             slot = self.mapped(share)
         except (CheckpointError, Unavailable):  # it was whole when it was found
-            chunks = range(-(-layout.filled(share) // layout.chunk))
-            return [] if parity else [(0, chunk) for chunk in chunks]
+            nbytes, numbers = (layout.block, layout.parity) if parity else (layout.filled(share), 1)
+            chunks = range(-(-nbytes // layout.chunk))
+            return [(number, chunk) for number in range(numbers) for chunk in chunks]
         assert slot is not None
         encoded = self.save.found[share].header.state in (ENCODED, COMMITTED)
         areas = (slot.parity if encoded else ()) if parity else (slot.data,)
@@ -241,11 +268,73 @@ class Recovery:
                 key=lambda node: (beside.count(node), -mates.count(node), every.count(node), node),
             )
 
-    def _make_all(self, lost: Sequence[Share]) -> None:
+    def _make_lost(self) -> None:
         """Make empty slots for what is lost, those that this rank will look after."""
-        for share in lost:
+        for share in self.save.lost:
             if self.server(share) == self._nodes.rank:
                 self._slots[share] = Slot.create(self._header(share), self._place, self._root)
+
+    def _prepare(self, made: list[Recoding], layout: Layout, tasks: Sequence[Task]) -> None:
+        """Map what the tasks of a group need, and clean what no sum covers."""
+        local, me = {}, self._nodes.rank
+        for share in layout.shares:
+            if self._node[share] == self._nodes.here:
+                slot = self.mapped(share)
+                assert slot is not None
+                local[share] = slot
+                if self.server(share) == me:
+                    slot.room[layout.filled(share) :] = 0
+        made.append(Recoding(tasks, layout, local, self.server, self._reaches, self._talk))
+
+    def _sum_up(self, shares: Iterable[Share]) -> None:
+        """Sum all of some slots up anew."""
+        for share in shares:
+            slot = self.mapped(share)
+            assert slot is not None
+            for area in (slot.data, *slot.parity):
+                area.sum(0, area.memory.size)
+
+    def _differing(self, groups: Iterable[int]) -> tuple[int, ...]:
+        """Compare what ranks of some groups have said of their data with what there is."""
+        sums: dict[Share, Sums] = {}
+        own = []
+        for group in groups:
+            for share in self.save.layouts[group].shares:
+                if self.server(share) == self._nodes.rank:
+                    slot = self.mapped(share)
+                    assert slot is not None
+                    own.append([list(share), slot.data.kept.tolist()])
+        for lot in self._talk.everything(own):
+            sums |= {Share(*share): np.array(kept, np.uint32) for share, kept in lot}
+        ranks = [rank for group in groups for rank in self.save.layouts[group].everybody]
+        mine = ranks[self._nodes.rank :: len(self._nodes.nodes)]
+        heads = {rank: np.empty(self.save.layout_of(rank).sizes[rank].head, np.uint8)
+                 for rank in mine}  # fmt: skip
+        wants = [want for rank, head in heads.items()
+                 for want in of_extent(self.save.layout_of(rank), rank, 0, head)]  # fmt: skip
+        fetch(wants, self._talk, self.server, self.mapped)
+        wrong = [rank for rank, head in heads.items() if not self._fits(rank, head, sums)]
+        return tuple(sorted(rank for lot in self._talk.everything(wrong) for rank in lot))
+
+    def _fits(self, rank: int, head: Bytes, sums: Mapping[Share, Sums]) -> bool:
+        """Tell whether the data of an old rank are what its description says."""
+        layout = self.save.layout_of(rank)
+        try:
+            description = extent.read(head)
+        except CheckpointError:
+            return False
+        start, stop = layout.head(rank), layout.extent(rank)
+        return description.check(list(sums_of(layout, rank, sums, start, stop)))
+
+    def _mark(self, state: str) -> None:
+        """Write a state into headers that say another one."""
+        for share in self._number:
+            if self.server(share) == self._nodes.rank:
+                slot = self.mapped(share)
+                assert slot is not None
+                slot.reread()
+                if slot.header.state != state:
+                    slot.write(replace(slot.header, state=state))
 
     def _together(self, step: Callable[[], None]) -> None:
         """Take a step on all ranks; raise on all what one has met."""
@@ -273,24 +362,3 @@ class Recovery:
     def _reaches(self, rank: int, share: Share) -> bool:
         """Tell whether a rank is where a share is."""
         return self._nodes.nodes[rank] == self._node[share]
-
-
-class _Mapped(dict[Share, Slot]):
-    """Slots of this node, mapped when somebody asks for them."""
-
-    def __init__(self, find: Callable[[Share], Slot | None]) -> None:
-        super().__init__()
-        self._find = find
-
-    def __missing__(self, share: Share) -> Slot:
-        slot = self._find(share)
-        assert slot is not None
-        self[share] = slot
-        return slot
-
-
-def _sum_up(slot: Slot) -> None:
-    """Sum all of a slot up anew."""
-    slot.data.sum(0, slot.data.memory.size)
-    for area in slot.parity:
-        area.sum(0, area.memory.size)

@@ -8,6 +8,7 @@ it.  Nothing of it is ever executed: no pickle.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -126,9 +127,14 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
 
 def _array(array: np.ndarray[Any, Any], path: str) -> Described:
     """Describe an array."""
-    if array.dtype.hasobject:
-        raise UsageError("save", f"{path or 'the state'} is an array of objects", _REMEDY)
-    return {"kind": "array", "dtype": _write_dtype(array.dtype), "shape": list(array.shape)}
+    if array.dtype.hasobject or isinstance(array, np.ma.MaskedArray):
+        kind = "objects" if array.dtype.hasobject else "values and masks"
+        raise UsageError("save", f"{path or 'the state'} is an array of {kind}", _REMEDY)
+    dtype = _write_dtype(array.dtype)
+    if read_dtype(json.loads(json.dumps(dtype))) != array.dtype:
+        problem = f"{path or 'the state'} has elements of type {array.dtype}"
+        raise UsageError("save", problem, "which nobody could read back; use plain types")
+    return {"kind": "array", "dtype": dtype, "shape": list(array.shape)}
 
 
 #: Kind -> types, how a value is written as JSON, and how it is read.
@@ -151,7 +157,8 @@ _VALUES: Final[Mapping[Any, _Kind]] = {
 def _write_dtype(dtype: np.dtype[Any]) -> Any:
     """Write a type: its name where NumPy's description says too little."""
     described: Any = np.lib.format.dtype_to_descr(dtype)
-    return dtype.name if described == dtype.str and dtype.kind == "V" else described
+    is_named = type(dtype) is not np.dtypes.VoidDType and dtype.kind == "V"
+    return dtype.name if described == dtype.str and is_named else described
 
 
 def read_dtype(described: Any) -> np.dtype[Any]:

@@ -7,8 +7,8 @@ committed.  Until the last one the generation before is not touched.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +27,7 @@ from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.shelf import Shelf
 from closeranks.checkpoint.slots import Slot
-from closeranks.errors import UsageError
+from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.talk import Talk
@@ -117,7 +117,6 @@ class Saving:
         self.pending, self._problem = pending, problem
         self._shape, self._leaves = shape, leaves
         self._before = _digests(leaves) if checks else None
-        self.seconds: dict[str, float] = {}
 
     def agree(self, talk: Talk) -> tuple[bool, ...]:
         """Make sure that all ranks save the same state; gives what of it is alike.
@@ -143,7 +142,7 @@ class Saving:
         words = np.array([self.pending.step, *_signature(self._shape, self._leaves)], np.int64)
         found = talk.least([self._problem is None, *words, *~words])
         problem = self._problem
-        if found[0] and not np.array_equal(found[1:4], ~found[4:]):
+        if found[0] == 1 and not np.array_equal(found[1:4], ~found[4:]):
             here = f"step {self.pending.step} of {_told(self._leaves)}"
             problem = UsageError("save", f"{here}; not all ranks save the same",
                                  "pass the same step and nest on all ranks")  # fmt: skip
@@ -222,30 +221,32 @@ def carry_out(
     sizes = [Size(*map(int, pair)) for pair in talk.gather([*extent.size])]
     layout = place.layout(sizes, chunk_bytes)
     header = head(layout)
-    _together(talk, lambda: shelf.prepare(number, header))
+    _together(talk, lambda: shelf.clear(number, header))
+    _together(talk, lambda: shelf.make(number, header))
     here = place.nodes[place.rank]
     near = {share for share in layout.shares if layout.ring[share.member] == here}
     slots: dict[Share, Slot] = {}
 
     def copy() -> None:
         slots.update(shelf.map(number, header, near))
-        began = time.perf_counter()
         writing.write(extent, layout, place.rank, slots)
         saving.check_unchanged()
-        saving.seconds["copied"] = time.perf_counter() - began
         saving.forget()
         saving.pending.copied.reach()
 
     _together(talk, copy)
-    shelf.mark(number, WRITTEN)
-    began = time.perf_counter()
-    recoding = _together(talk, lambda: recoding_of(layout, slots, place, talk))
+
+    def coded() -> Recoding:
+        shelf.mark(number, WRITTEN)
+        return recoding_of(layout, slots, place, talk)
+
+    recoding = _together(talk, coded)
     for _ in recoding.run():
         pass
-    shelf.mark(number, ENCODED)
-    saving.seconds["encoded"] = time.perf_counter() - began
-    _together(talk, lambda: None)
-    shelf.mark(number, COMMITTED)
+    _together(talk, lambda: shelf.mark(number, ENCODED))
+    # It is a fact now.  A header that cannot be written says no less: evidence counts.
+    with suppress(CheckpointError):
+        shelf.mark(number, COMMITTED)
     return header
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Share
 from closeranks.checkpoint.slots import Slot, found, path_of
+from closeranks.errors import Unavailable
 
 
 @dataclass
@@ -33,10 +35,32 @@ class Shelf:
     root: Path | None
     slots: dict[int, dict[Share, Slot]] = field(default_factory=dict)
 
-    def prepare(self, place: int, head: Header) -> None:
-        """Make room for a save in the slots that this rank looks after.
+    def clear(self, place: int, head: Header) -> None:
+        """Let go of slots that a save cannot use, so that their room is free.
 
-        Local.  What was in the place is no longer: its header says so first.
+        Local.  What was in the place is no longer: its headers say so first.
+
+        Parameters
+        ----------
+        place : int
+            Which slots.
+        head : Header
+            Of the save; the share does not count.
+        """
+        slots, layout = self.slots.setdefault(place, {}), head.layout
+        for share, old in list(slots.items()):
+            header = replace(head, share=share, state=WRITING)
+            if share not in layout.shares or not old.fits(header):
+                del slots[share]
+                self._drop(old)
+            elif layout.keeper(share) == self.rank:
+                old.write(header)
+                old.room[layout.filled(share) :] = 0
+
+    def make(self, place: int, head: Header) -> None:
+        """Make the slots that are missing of those that this rank looks after.
+
+        Local; all ranks have cleared the place.
 
         Parameters
         ----------
@@ -50,31 +74,15 @@ class Shelf:
         Unavailable
             If node memory is full.
         """
-        layout = head.layout
-        before = self.slots.pop(place, {})
-        mine = {}
-        for share in layout.shares:
-            header = replace(head, share=share, state=WRITING)
-            old = before.pop(share, None)
-            is_mine = layout.keeper(share) == self.rank
-            if old is not None and not old.fits(header):
-                self._drop(old)
-                old = None
-            if old is not None:
-                mine[share] = old
-                if is_mine:
-                    old.write(header)
-                    old.room[layout.filled(share) :] = 0
-            elif is_mine:
-                mine[share] = Slot.create(header, place, self.root)
-        for old in before.values():
-            self._drop(old)
-        self.slots[place] = mine
+        slots = self.slots[place]
+        for share in head.layout.shares:
+            if head.layout.keeper(share) == self.rank and share not in slots:
+                slots[share] = Slot.create(replace(head, share=share), place, self.root)
 
     def map(self, place: int, head: Header, wanted: set[Share]) -> dict[Share, Slot]:
         """Map slots of other ranks of this node beside one's own.
 
-        Local; their keepers have prepared them.
+        Local; their keepers have made them.
 
         Parameters
         ----------
@@ -93,10 +101,14 @@ class Shelf:
         slots = self.slots[place]
         for share in wanted:
             header = replace(head, share=share)
+            is_mine = head.layout.keeper(share) == self.rank
+            if share in slots and not is_mine:
+                if slots[share].file.is_named():
+                    slots[share].following(header)
+                else:  # its keeper has made another one
+                    slots.pop(share).close()
             if share not in slots:
                 slots[share] = Slot.attach(path_of(header, place, self.root))
-            elif head.layout.keeper(share) != self.rank:
-                slots[share].following(header)
         return slots
 
     def known(self) -> dict[Path, Slot]:
@@ -112,7 +124,8 @@ class Shelf:
         """Take the names of all slots away that this rank looks after.  Local."""
         for place in self.slots:
             for slot in self._kept(place):
-                slot.path.unlink(missing_ok=True)
+                with suppress(OSError):
+                    slot.path.unlink(missing_ok=True)
         self.close()
 
     def close(self) -> None:
@@ -137,10 +150,11 @@ class Shelf:
         slot.close()
 
 
-def clear(name: str, epoch: int, root: Path | None) -> list[Path]:
+def clear(name: str, epoch: int, root: Path | None) -> None:
     """Remove the slots of earlier epochs.
 
-    Local; once something newer has been committed by all.
+    Local; once something newer has been committed by all.  What cannot be removed
+    stays until the next time.
 
     Parameters
     ----------
@@ -150,15 +164,8 @@ def clear(name: str, epoch: int, root: Path | None) -> list[Path]:
         That is kept.
     root : Path or None
         The file system in memory.
-
-    Returns
-    -------
-    list of Path
-        What was removed.
     """
-    gone = []
-    for path, of in found(name, root):
-        if of < epoch:
-            path.unlink(missing_ok=True)
-            gone.append(path)
-    return gone
+    with suppress(OSError, Unavailable):
+        for path, of in found(name, root):
+            if of < epoch:
+                path.unlink(missing_ok=True)

@@ -143,10 +143,10 @@ class Slot:
         return self.file.path
 
     def fits(self, header: Header) -> bool:
-        """Whether it may be used for other contents as it is."""
+        """Whether it may be used for other contents as it is, and others find it."""
         long = _PROLOGUE.size + len(header.encode()) > self._room
         mine, other = self.header.layout, header.layout
-        same = self.header.share == header.share
+        same = self.header.share == header.share and self.file.is_named()
         return same and not long and _shape(mine, header.share) == _shape(other, header.share)
 
     def write(self, header: Header) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,8 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.int64]
 #: Characters of a problem that others are told.
 _TOLD = 240
+#: For the text of errors.
+_OPERATION = "checkpoint"
 
 
 class Talk:
@@ -48,25 +49,29 @@ class Talk:
     def __init__(self, comm: Communicator) -> None:
         self._comm, self.epoch = comm, comm.epoch
         self.rank, self.size = comm.rank, comm.size
-        self._plain, request = comm.Idup()
-        self._finish("checkpoint", [request])
+        made: list[MPI.Intracomm] = []
+
+        def duplicate() -> list[MPI.Request]:
+            plain, request = comm.Idup()
+            made.append(plain)
+            return [request]
+
+        self._finish(duplicate)()
+        self._plain = made[0]
 
     def least(self, values: Sequence[int] | Numbers) -> Numbers:
         """Give the least of each value over all ranks.  Collective."""
         own = np.asarray(values, np.int64)
-        found = np.empty_like(own)
-        with TURN:
-            request = self._plain.Iallreduce(own, found, MPI.MIN)
-        self._finish("checkpoint", [request])
+        # Where a rank has died the library may end well and write nothing: that is no yes.
+        found = np.full_like(own, np.iinfo(np.int64).min)
+        self._finish(lambda: [self._plain.Iallreduce(own, found, MPI.MIN)])()
         return found
 
     def gather(self, values: Sequence[int] | Numbers | Bytes) -> NDArray[np.generic]:
         """Give the values of all ranks, shape (size, count).  Collective."""
         own = np.asarray(values)
         found = np.empty((self.size, own.size), own.dtype)
-        with TURN:
-            request = self._plain.Iallgather(own, found)
-        self._finish("checkpoint", [request])
+        self._finish(lambda: [self._plain.Iallgather(own, found)])()
         return found
 
     def together(self, operation: str, problem: BaseException | None) -> None:
@@ -86,14 +91,15 @@ class Talk:
         CheckpointError
             With what the first rank that has one says.
         """
-        if int(self.least([problem is None])[0]):
+        if int(self.least([problem is None])[0]) == 1:
             return
         text = "" if problem is None else f"{type(problem).__name__}: {problem}"
         own = np.zeros(_TOLD, np.uint8)
-        data = np.frombuffer(text.encode()[:_TOLD], np.uint8)
+        data = np.frombuffer(text.encode(errors="replace")[:_TOLD], np.uint8)
         own[: len(data)] = data
         said = self.gather(own)
-        first = int(np.flatnonzero(said[:, 0])[0])
+        told = np.flatnonzero(said[:, 0])
+        first = int(told[0]) if len(told) else self.rank
         words = said[first].tobytes().rstrip(b"\0").decode(errors="ignore")
         raise CheckpointError(operation, f"rank {first}: {words}") from problem
 
@@ -103,10 +109,8 @@ class Talk:
         counts = self.gather([own.size])[:, 0].astype(np.int64)
         found = np.empty(int(counts.sum()), np.uint8)
         starts = np.concatenate([[0], np.cumsum(counts)])
-        with TURN:
-            spec = [found, (counts, starts[:-1]), MPI.BYTE]
-            request = self._plain.Iallgatherv([own, MPI.BYTE], spec)
-        self._finish("checkpoint", [request])
+        spec = [found, (counts, starts[:-1]), MPI.BYTE]
+        self._finish(lambda: [self._plain.Iallgatherv([own, MPI.BYTE], spec)])()
         return [json.loads(found[starts[rank] : starts[rank + 1]].tobytes())
                 for rank in range(self.size)]  # fmt: skip
 
@@ -114,9 +118,7 @@ class Talk:
         """Give one value of each rank for this one, for a value for each.  Collective."""
         own = np.asarray(values, np.int64)
         found = np.empty_like(own)
-        with TURN:
-            request = self._plain.Ialltoall(own, found)
-        self._finish("checkpoint", [request])
+        self._finish(lambda: [self._plain.Ialltoall(own, found)])()
         return found
 
     def move(
@@ -136,24 +138,34 @@ class Talk:
         callable
             Waits until all have arrived and the memory is free.
         """
-        with TURN:
+
+        def post() -> list[MPI.Request]:
             requests = [self._plain.Irecv([data, MPI.BYTE], rank) for rank, data in receives]
-            requests += [self._plain.Isend([data, MPI.BYTE], rank) for rank, data in sends]
-        return partial(self._finish, "checkpoint", requests)
+            return requests + [self._plain.Isend([data, MPI.BYTE], rank) for rank, data in sends]
+
+        return self._finish(post)
 
     def close(self) -> None:
         """Free the duplicate.  Collective."""
         with TURN:
             self._plain.Free()
 
-    def _finish(self, operation: str, requests: list[MPI.Request]) -> None:
-        """Wait for requests of the library."""
+    def _finish(self, post: Callable[[], list[MPI.Request]]) -> Callable[[], None]:
+        """Start what the library does; gives what waits for it."""
+        try:
+            with TURN:
+                requests = post()
+        except MPI.Exception as error:
+            raise self._comm.explained(_OPERATION, error)  # noqa: B904 - which knows its cause
 
         def is_done() -> bool:
             with TURN:
                 return bool(MPI.Request.Testall(requests))
 
-        try:
-            wait(is_done, polite=True)
-        except MPI.Exception as error:
-            raise self._comm.explained(operation, error)  # noqa: B904 - which knows its cause
+        def finish() -> None:
+            try:
+                wait(is_done, polite=True)
+            except MPI.Exception as error:
+                raise self._comm.explained(_OPERATION, error)  # noqa: B904 - which knows its cause
+
+        return finish

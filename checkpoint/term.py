@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,9 @@ from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.saving import Place, Saving, carry_out
 from closeranks.checkpoint.shelf import Shelf, clear
+from closeranks.checkpoint.slots import found, look, place_of
 from closeranks.checkpoint.talk import Talk
+from closeranks.errors import CheckpointError, Unavailable, named
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -40,11 +43,17 @@ class Term:
         Saves that are kept.
     chunk_bytes : int
         At most so many in a chunk.
+    run : str, optional
+        Of the term before, where there was one.
 
     Attributes
     ----------
     talk : Talk
         What the caller's thread says to other ranks.
+    run : str
+        What tells this run from others of the same name: 16 digits.
+    unread : tuple of str
+        Why files could not be read when they were last looked for.
     """
 
     def __init__(
@@ -56,6 +65,7 @@ class Term:
         *,
         keep: int,
         chunk_bytes: int,
+        run: str | None = None,
     ) -> None:
         self._key, self._root, self._keep, self._chunk_bytes = key, root, keep, chunk_bytes
         self.talk, self._background = Talk(comm), Talk(comm)
@@ -63,11 +73,14 @@ class Term:
         self._nodes = Nodes(nodes, self.talk.rank)
         self._place = Place(protection, tuple(nodes), self.talk.rank)
         self._shelf, self._kept = Shelf(self.talk.rank, root), list[int]()
+        fresh = self.talk.everything([run, secrets.token_hex(8), secrets.randbits(32)])
+        known = [one for one, *_ in fresh if one is not None]
+        self.run: str | None = known[0] if known else None
         every = self.saves()
-        fresh = self.talk.everything([secrets.token_hex(8), secrets.randbits(32)])[0]
-        self._run = every[0].header.run if every else fresh[0]
-        number = 1 + max((save.header.epoch >> 32 for save in every), default=0)
-        self._epoch = number << 32 | fresh[1]
+        if self.run is None:
+            self.run = every[0].header.run if every else fresh[0][1]
+        number = 1 + max((of >> 32 for of in self._epochs), default=0)
+        self._epoch = number << 32 | fresh[0][2]
         self._generation = max((save.header.generation for save in every), default=0)
 
     @property
@@ -76,8 +89,11 @@ class Term:
         return self.talk.epoch
 
     def saves(self) -> list[Save]:
-        """Find what is there, the newest first.  Collective."""
-        return saves(scan(self.talk, self._nodes, self._key, self._root))
+        """Find what is there of this run, the newest first.  Collective."""
+        seen, unread = scan(self.talk, self._nodes, self._key, self._root)
+        self.unread = tuple(unread)
+        self._epochs = {one.header.epoch for one in seen}
+        return saves(seen, self.run)
 
     def save(self, saving: Saving) -> None:
         """Carry a save out, and tell what became of it.
@@ -94,7 +110,7 @@ class Term:
 
         def head(layout: Layout) -> Header:
             return Header(
-                name=self._key, run=self._run, epoch=self._epoch, generation=generation,
+                name=self._key, run=self.run or "", epoch=self._epoch, generation=generation,
                 step=step, state=WRITING, world=self.talk.size,
                 groups=len(self._place.protection.rings), share=Share(layout.group, 0, 0),
                 layout=layout,
@@ -141,10 +157,39 @@ class Term:
             objection = save.objection(damaged)
             if objection is not None:
                 return None, objection
-            recovery.rebuild(damaged)
-            return Delivery(recovery, self.talk, into).run(), None
+            wrong = recovery.rebuild(damaged)
+            if wrong:
+                recovery.settle(WRITING)  # so that nobody takes it for whole
+                return None, Objection(
+                    f"what was made anew of ranks {named(wrong)} is wrong", (), 0
+                )
+            recovery.settle()
+            state = Delivery(recovery, self.talk, into).run()
         finally:
             recovery.close()
+        if save.header.epoch == self._epoch:  # the next save takes another place
+            place = place_of(Path(next(iter(save.found.values())).path))
+            self._kept = [*(at for at in self._kept if at != place), place][1 - self._keep :]
+        return state, None
+
+    def forget_before(self, save: Save) -> None:
+        """Remove what is older than a save that was restored, so that there is room.
+
+        Local.  Slots that were being written in terms before are of no use, either.
+
+        Parameters
+        ----------
+        save : Save
+            Whole.
+        """
+        if self._nodes.turn(self._nodes.here, 0) != self._nodes.rank:
+            return
+        for path, of in found(self._key, self._root):
+            with suppress(CheckpointError, Unavailable, OSError):
+                header = look(path)
+                useless = header.state == WRITING or header.age < save.header.age
+                if of < self._epoch and header.run == self.run and useless:
+                    path.unlink()
 
     def damaged(self, save: Save) -> dict[Share, Damaged]:
         """Look at all check sums of a save.  Collective."""

@@ -37,12 +37,13 @@ def write(extent: Extent, layout: Layout, rank: int, slots: Mapping[Share, Slot]
     pieces = tuple(layout.pieces(rank))
     head, stop = layout.head(rank), layout.extent(rank)
     _put(pieces, slots, [Source(head + at, data) for at, data in extent.sources], head, stop)
-    sums = list(sums_of(pieces, slots, head, stop))
+    kept = {piece.share: slots[piece.share].data.kept for piece in pieces}
+    sums = list(sums_of(layout, rank, kept, head, stop))
     _put(pieces, slots, [Source(0, extent.head(sums))], 0, head)
 
 
 def sums_of(
-    pieces: Sequence[Piece], slots: Mapping[Share, Slot], start: int, stop: int
+    layout: Layout, rank: int, sums: Mapping[Share, Sums], start: int, stop: int
 ) -> Iterator[Sums]:
     """Give the check sums of part of an extent, in its order.
 
@@ -50,10 +51,12 @@ def sums_of(
 
     Parameters
     ----------
-    pieces : sequence of Piece
-        Of the extent.
-    slots : mapping of Share to Slot
-        Where they lie.
+    layout : Layout
+        Of the rank's group.
+    rank : int
+        Whose extent.
+    sums : mapping of Share to ndarray of uint32
+        Of the chunks of the data of shares.
     start, stop : int
         The part: whole chunks.
 
@@ -62,12 +65,12 @@ def sums_of(
     ndarray of uint32
         Those of a piece.
     """
-    for piece in pieces:
+    chunk = layout.chunk
+    for piece in layout.pieces(rank):
         first, last = max(start, piece.start), min(stop, piece.start + piece.nbytes)
         if first < last:
-            area = slots[piece.share].data
             at = piece.at + first - piece.start
-            yield area.kept[at // area.chunk : (at + last - first) // area.chunk]
+            yield sums[piece.share][at // chunk : (at + last - first) // chunk]
 
 
 def _put(

@@ -55,6 +55,8 @@ class SharedFile:
         Its name, which may be gone already.
     memory : mmap
         Its bytes, mapped shared and writable.
+    found : os.stat_result, optional
+        What the file system says of it.
 
     Attributes
     ----------
@@ -64,8 +66,8 @@ class SharedFile:
         Its size.
     """
 
-    def __init__(self, path: Path, memory: mmap.mmap) -> None:
-        self.path = path
+    def __init__(self, path: Path, memory: mmap.mmap, found: os.stat_result | None = None) -> None:
+        self.path, self._found = path, found
         self.nbytes = len(memory)
         self._memory: mmap.mmap | None = memory
         self._maker: int | None = None
@@ -100,7 +102,7 @@ class SharedFile:
             path = Path(handle.name)
             try:
                 _reserve(handle, 0, nbytes)
-                made = cls(path, _mapping(handle))
+                made = cls(path, _mapping(handle), os.fstat(handle.fileno()))
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
@@ -146,7 +148,8 @@ class SharedFile:
             If it is not there, not ours, no plain file or of another size.
         """
         with _old(path, nbytes) as handle:
-            return cls(path, _mapping(handle, _MAPPED if whole else mmap.MAP_SHARED))
+            flags = _MAPPED if whole else mmap.MAP_SHARED
+            return cls(path, _mapping(handle, flags), os.fstat(handle.fileno()))
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -157,6 +160,13 @@ class SharedFile:
         if self._memory is None:
             raise UsageError("shared memory", f"{self.path} is closed", "use it before close()")
         return np.frombuffer(self._memory, np.uint8)
+
+    def is_named(self) -> bool:
+        """Tell whether its name still leads to it.  Local."""
+        try:
+            return self._found is not None and os.path.samestat(self._found, self.path.lstat())
+        except FileNotFoundError:
+            return False
 
     def unlink(self) -> None:
         """Take the name away; the bytes live on in those who have mapped them.

@@ -75,7 +75,9 @@ class Ground:
 
     def saves(self) -> list[Save]:
         """Find what is there."""
-        return saves(scan(Alone(), Nodes([0], 0), NAME, self.root))  # type: ignore[arg-type]
+        found, unread = scan(Alone(), Nodes([0], 0), NAME, self.root)  # type: ignore[arg-type]
+        assert not unread
+        return saves(found)
 
     def newest(self) -> Save:
         """Find the newest save."""

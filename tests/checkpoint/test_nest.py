@@ -55,7 +55,7 @@ def test_any_nest(state: Any) -> None:
     np.arange(6, dtype=">i4").reshape(2, 3), np.zeros((0, 5)), np.array(3.5), np.array([], "S0"),
     np.ones(3, ml_dtypes.bfloat16), np.array(["a", "bcd"]), np.arange(20.0)[::-3],
     np.array([(1, [2.0, 3.0])], [("a", "<i4"), ("b", "<f8", (2,))]), np.float32(2.5),
-    np.array([np.datetime64("2026-01-01")]), np.array([float("nan")]),
+    np.array([np.datetime64("2026-01-01")]), np.array([float("nan")]), np.zeros(2, "V8"),
 ], ids=str)  # fmt: skip
 def test_arrays(array: Any) -> None:
     found = there_and_back({"x": array})["x"]
@@ -76,6 +76,8 @@ def test_shards_and_values_of_ranks_are_marked() -> None:
 @pytest.mark.parametrize(("state", "words"), [
     ({"a": object()}, "a is a object"), ({"a": {1.5: 2}}, "the key 1.5 of a"),
     ([np.array([None])], "0 is an array of objects"), ({"a": {3}}, "a is a set"),
+    ({"m": np.ma.array([1])}, "m is an array of values and masks"),
+    ([np.zeros(2, [("x", ml_dtypes.bfloat16)])], "0 has elements of type"),
     (lambda: 0, "the state is a function"), ({True: 1}, "the key True"),
 ])  # fmt: skip
 def test_what_cannot_be_kept_is_named(state: Any, words: str) -> None:

@@ -84,7 +84,8 @@ def test_every_pattern_of_losses(root: Path, members: int, parity: int, sizes: s
             else:
                 assert objection is None
                 recovery = ground.recovery(save)
-                recovery.rebuild(recovery.verify())
+                assert recovery.rebuild(recovery.verify()) == ()
+                recovery.settle()
                 recovery.close()
                 assert {share: contents(path) for share, path in paths.items()} == kept
             for path, data in saved.items():
@@ -105,7 +106,8 @@ def test_nodes_of_unequal_ranks_and_several_lanes(root: Path, parity: int) -> No
             if share.member in gone:
                 path.unlink()
         recovery = ground.recovery()
-        recovery.rebuild(recovery.verify())
+        assert recovery.rebuild(recovery.verify()) == ()
+        recovery.settle()
         recovery.close()
         assert {share: contents(path) for share, path in ground.paths().items()} == kept
     for found, state in zip(states_of(ground), ground.states.values(), strict=True):
@@ -138,7 +140,8 @@ def test_damage_is_loss_of_what_is_damaged(
     damaged = recovery.verify(everything=True)
     assert sorted(share.member for share in damaged) == sorted(members)
     if ground.newest().objection(damaged) is None:
-        recovery.rebuild(damaged)
+        assert recovery.rebuild(damaged) == ()
+        recovery.settle()
         assert {share: contents(path) for share, path in paths.items()} == kept
     else:
         assert len(members) > 2
@@ -158,7 +161,8 @@ def test_damage_in_different_rows_of_more_members_than_parities(root: Path) -> N
     damaged = recovery.verify()
     assert len(damaged) == 4
     assert ground.newest().objection(damaged) is None
-    recovery.rebuild(damaged)
+    assert recovery.rebuild(damaged) == ()
+    recovery.settle()
     recovery.close()
     assert {share: contents(path) for share, path in paths.items()} == kept
 
@@ -178,7 +182,8 @@ def test_evidence_counts_not_the_last_word(
     found = [save for save in ground.saves() if save.objection() is None]
     assert [save.step for save in found] == ([20, 10] if whole else [10])
     recovery = ground.recovery(found[0])
-    recovery.rebuild(recovery.verify())
+    assert recovery.rebuild(recovery.verify()) == ()
+    recovery.settle()
     recovery.close()
 
 
@@ -197,6 +202,37 @@ def test_a_chunk_of_another_time_does_not_fit(root: Path) -> None:
     assert list(damaged) == [Share(0, 0, 1)]
     assert len(damaged[Share(0, 0, 1)].data) == 50_000 // other.layout.chunk + 2
     recovery.close()
+
+
+def test_what_no_sum_covers_is_not_decoded(root: Path) -> None:
+    ranks = {0: (0,), 1: (1,), 2: (2,)}
+    ground = make(root, [200_000, 10, 10], 1, ring=(0, 1, 2), ranks=ranks)
+    paths = ground.paths()
+    kept = {share: contents(path) for share, path in paths.items()}
+    slot = Slot.attach(paths[Share(0, 0, 1)])
+    assert slot.room.size > slot.data.memory.size
+    slot.room[slot.data.memory.size :] = 7
+    slot.close()
+    paths[Share(0, 0, 0)].unlink()
+    recovery = ground.recovery()
+    assert recovery.rebuild(recovery.verify()) == ()
+    recovery.close()
+    assert {share: contents(path) for share, path in paths.items()} == kept
+
+
+def test_what_is_made_anew_of_wrong_parity_is_noticed(root: Path) -> None:
+    ground = make(root, [50_000] * 4, 1)
+    paths = ground.paths()
+    slot = Slot.attach(paths[Share(0, 0, 1)])
+    slot.parity[0].memory[100] ^= 1  # wrong when it was made: its sum fits
+    slot.parity[0].sum(0, slot.parity[0].memory.size)
+    slot.close()
+    paths[Share(0, 0, 2)].unlink()
+    recovery = ground.recovery()
+    assert recovery.rebuild(recovery.verify()) == (2,)
+    recovery.settle(WRITING)
+    recovery.close()
+    assert not ground.saves()
 
 
 def test_a_node_that_comes_back_is_not_believed(root: Path) -> None:

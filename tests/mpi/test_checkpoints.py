@@ -110,6 +110,7 @@ def test_lost_slots_come_back(world: cr.Communicator, name: str, parity: int) ->
     members = max(world.size, parity + 1)
     keeper = Checkpointer(world, name=name, parity=parity, group=members)
     keeper.save(5, state_of(world.rank, world.size, 5)).committed.wait(30)
+    keeper.close(keep=True)
     lost = tuple(range(members - parity, members))
     drop(world, name, lost)
     again = Checkpointer(world, name=name, parity=parity, group=members)
@@ -121,7 +122,6 @@ def test_lost_slots_come_back(world: cr.Communicator, name: str, parity: int) ->
     again.save(6, state_of(world.rank, world.size, 6)).committed.wait(30)
     assert again.steps() == (6,)
     again.close()
-    keeper.close()
 
 
 def test_one_loss_more_takes_the_older_step(world: cr.Communicator, name: str) -> None:
@@ -189,6 +189,7 @@ def test_a_failure_that_nobody_saw_is_told_by_the_next_save(
     keeper.save(4, {"a": 4}).committed.wait(30)
     assert keeper.steps() == (1, 4)
     keeper.save(5, {"a": {1, 2}}, lazy=True)
+    assert keeper.steps() == (1, 4)
     with pytest.raises(CheckpointError, match="a is a set"):
         keeper.close()
     assert list(slots.found(name))
@@ -212,6 +213,7 @@ def test_another_number_of_ranks(world: cr.Communicator, name: str) -> None:
     state = state_of(world.rank, world.size, 8)
     state["mean"] = PerRank(float(world.rank))
     everyone.save(8, state).committed.wait(30)
+    everyone.close(keep=True)
     old, fewer = world.size, max(1, world.size - 1)
     part = world.Split(0 if world.rank < fewer else 1, world.rank)
     if world.rank < fewer:
@@ -242,7 +244,51 @@ def test_another_number_of_ranks(world: cr.Communicator, name: str) -> None:
         np.testing.assert_array_equal(got["across"], (np.arange(600).reshape(20, 30) + 8).T)
         keeper.close(keep=True)
     part.close()
-    everyone.close()
+
+
+def test_slots_that_vanish_are_made_again(world: cr.Communicator, name: str) -> None:
+    keeper = Checkpointer(world, name=name, group=max(world.size, 2))
+    for step in (1, 2):
+        keeper.save(step, {"own": PerRank(np.full(9000, step))}).committed.wait(30)
+    drop(world, name, tuple(range(max(world.size, 2))))
+    for step in (3, 4):
+        keeper.save(step, {"own": PerRank(np.full(9000, step))}).committed.wait(30)
+    assert keeper.steps() == (3, 4)
+    keeper.close()
+
+
+def test_a_step_that_was_restored_is_not_written_over(world: cr.Communicator, name: str) -> None:
+    keeper = Checkpointer(world, name=name)
+    for step in (1, 2):
+        keeper.save(step, {"own": PerRank(np.full(9000, step))}).committed.wait(30)
+    assert keeper.restore(step=1) is not None
+    keeper.save(3, {"own": PerRank(np.full(9000, 3))}).committed.wait(30)
+    assert keeper.steps() == (1, 3)
+    with pytest.raises(UsageError, match="is open twice"):
+        Checkpointer(world, name=name).steps()
+    keeper.close()
+
+
+def test_what_nobody_can_read_is_not_nothing(world: cr.Communicator, name: str) -> None:
+    keeper = Checkpointer(world, name=name)
+    keeper.save(np.int64(1), {"a": 1}).committed.wait(30)  # type: ignore[arg-type]
+    keeper.close(keep=True)
+    if world.rank == 0:
+        for path, _ in slots.found(name):
+            path.write_bytes(bytes(path.stat().st_size))
+    world.Barrier()
+    again = Checkpointer(world, name=name)
+    with pytest.raises(CheckpointError, match="no header is whole"):
+        again.restore()
+    with pytest.raises(CheckpointError, match="float"):
+        again.save(1.5, {"a": 1})  # type: ignore[arg-type]
+    again.close()
+
+
+def test_a_place_that_is_not_there_is_an_error_on_all(world: cr.Communicator) -> None:
+    keeper = Checkpointer(world, name="test", directory="/nowhere")
+    with pytest.raises(CheckpointError, match="/nowhere"):
+        keeper.restore()
 
 
 @pytest.fixture
