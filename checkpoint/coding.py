@@ -110,7 +110,7 @@ def encoding(layout: Layout, code: Code, *, apart: bool) -> list[Task]:
 
 
 def rebuilding(
-    layout: Layout, code: Code, damage: Damage, worker: Callable[[Share], int]
+    layout: Layout, code: Code, damage: Damage, worker: Callable[[Share, int], int]
 ) -> list[Task]:
     """List what makes blocks anew.
 
@@ -125,7 +125,7 @@ def rebuilding(
     damage : mapping of (Share, int) to sequence of (int, int)
         Block of a share -> runs of bytes in it that are of no use.
     worker : callable
-        Gives the rank that makes the blocks of a share.
+        Gives the rank that makes the block of a share in a row.
 
     Returns
     -------
@@ -145,7 +145,7 @@ def rebuilding(
                 by_worker: dict[int, list[int]] = {}
                 for at, block in enumerate(recipe.lost):
                     share, _ = holder(layout, lane, row, block)
-                    by_worker.setdefault(worker(share), []).append(at)
+                    by_worker.setdefault(worker(share, row), []).append(at)
                 for rank, places in sorted(by_worker.items()):
                     write = tuple(recipe.lost[at] for at in places)
                     matrix = recipe.matrix[places]

@@ -13,7 +13,7 @@ import numpy as np
 from closeranks.checkpoint import extent, slots
 from closeranks.checkpoint.checksum import Sums
 from closeranks.checkpoint.choosing import Damaged, Found, Save
-from closeranks.checkpoint.coding import Task, rebuilding
+from closeranks.checkpoint.coding import Task, holder, rebuilding
 from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.fetch import fetch, of_extent
 from closeranks.checkpoint.gf256 import Bytes
@@ -212,13 +212,13 @@ class Recovery:
                 if (damage := self.save.damage(group, damaged))}  # fmt: skip
         for group, damage in hurt.items():
             layout = self.save.layouts[group]
-            tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self.server)
+            tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self._worker)
             made: list[Recoding] = []
             self._together(partial(self._prepare, made, layout, tasks))
             for _ in made[0].run():
                 pass
-            mine = {share for share, _ in damage if self.server(share) == self._nodes.rank}
-            self._together(partial(self._sum_up, mine))
+            self._talk.together("restore", None)  # all rows are there
+            self._together(partial(self._sum_up, {share for share, _ in damage}))
         return self._differing(hurt)
 
     def settle(self, state: str = COMMITTED) -> None:
@@ -254,6 +254,16 @@ class Recovery:
         areas = (slot.parity if encoded else ()) if parity else (slot.data,)
         return [(number, chunk) for number, area in enumerate(areas) for chunk in area.damaged()]
 
+    def _mine(self, share: Share) -> Slot:
+        """Give a slot that is on this node, mapped."""
+        slot = self.mapped(share)
+        assert slot is not None
+        return slot
+
+    def _worker(self, share: Share, row: int) -> int:
+        """Give the rank that makes a row of a share: those of its node take turns."""
+        return self._nodes.turn(self._node[share], self._number[share] + row)
+
     def _seat(self, lost: Sequence[Share]) -> None:
         """Decide where lost shares are made anew: where fewest of their group are."""
         for share in lost:
@@ -272,38 +282,43 @@ class Recovery:
         """Make empty slots for what is lost, those that this rank will look after."""
         for share in self.save.lost:
             if self.server(share) == self._nodes.rank:
-                self._slots[share] = Slot.create(self._header(share), self._place, self._root)
+                self._slots[share] = Slot.create(
+                    self._header(share), self._place, self._root, whole=False
+                )
 
     def _prepare(self, made: list[Recoding], layout: Layout, tasks: Sequence[Task]) -> None:
         """Map what the tasks of a group need, and clean what no sum covers."""
-        local, me = {}, self._nodes.rank
-        for share in layout.shares:
-            if self._node[share] == self._nodes.here:
-                slot = self.mapped(share)
-                assert slot is not None
-                local[share] = slot
-                if self.server(share) == me:
-                    slot.room[layout.filled(share) :] = 0
+        me = self._nodes.rank
+        needed = {share for share in layout.shares if self.server(share) == me}
+        for task in tasks:
+            shares = {holder(layout, task.lane, task.row, block)[0]
+                      for block in (*task.read, *task.write)}  # fmt: skip
+            if task.worker == me:
+                needed |= {share for share in shares if self._node[share] == self._nodes.here}
+        local = {share: self._mine(share) for share in needed}
+        for share in needed:
+            if self.server(share) == me:
+                local[share].room[layout.filled(share) :] = 0
         made.append(Recoding(tasks, layout, local, self.server, self._reaches, self._talk))
 
     def _sum_up(self, shares: Iterable[Share]) -> None:
-        """Sum all of some slots up anew."""
-        for share in shares:
-            slot = self.mapped(share)
-            assert slot is not None
-            for area in (slot.data, *slot.parity):
-                area.sum(0, area.memory.size)
+        """Sum some slots up anew, a part on each rank of their node."""
+        ranks = self._nodes.ranks[self._nodes.here]
+        at = ranks.index(self._nodes.rank)
+        for share in sorted(shares):
+            if self._node[share] == self._nodes.here:
+                slot = self._mine(share)
+                for area in (slot.data, *slot.parity):
+                    first, last = (len(area.kept) * part // len(ranks) for part in (at, at + 1))
+                    start, stop = first * area.chunk, min(last * area.chunk, area.memory.size)
+                    area.sum(start, stop - start)
 
     def _differing(self, groups: Iterable[int]) -> tuple[int, ...]:
         """Compare what ranks of some groups have said of their data with what there is."""
         sums: dict[Share, Sums] = {}
-        own = []
-        for group in groups:
-            for share in self.save.layouts[group].shares:
-                if self.server(share) == self._nodes.rank:
-                    slot = self.mapped(share)
-                    assert slot is not None
-                    own.append([list(share), slot.data.kept.tolist()])
+        shares = [share for group in groups for share in self.save.layouts[group].shares]
+        own = [[list(share), self._mine(share).data.kept.tolist()] for share in shares
+               if self.server(share) == self._nodes.rank]  # fmt: skip
         for lot in self._talk.everything(own):
             sums |= {Share(*share): np.array(kept, np.uint32) for share, kept in lot}
         ranks = [rank for group in groups for rank in self.save.layouts[group].everybody]
@@ -330,8 +345,7 @@ class Recovery:
         """Write a state into headers that say another one."""
         for share in self._number:
             if self.server(share) == self._nodes.rank:
-                slot = self.mapped(share)
-                assert slot is not None
+                slot = self._mine(share)
                 slot.reread()
                 if slot.header.state != state:
                     slot.write(replace(slot.header, state=state))

@@ -74,7 +74,9 @@ class Slot:
         self._name_areas()
 
     @classmethod
-    def create(cls, header: Header, place: int, root: Path | None = None) -> Slot:
+    def create(
+        cls, header: Header, place: int, root: Path | None = None, *, whole: bool = True
+    ) -> Slot:
         """Make a slot, in a state that says that nothing is in it.
 
         Local.
@@ -87,6 +89,8 @@ class Slot:
             Which of the share's slots it is.
         root : Path, optional
             The file system in memory; /dev/shm.
+        whole : bool
+            Map all pages at once, not those that are touched then.
 
         Returns
         -------
@@ -101,7 +105,7 @@ class Slot:
         room = _PAGE * -(-(_PROLOGUE.size + 2 * len(header.encode())) // _PAGE)
         (path := path_of(header, place, root)).unlink(missing_ok=True)
         nbytes = _places(header, room)[-1][1]
-        file = SharedFile.create(nbytes, root=root, name=path.name)
+        file = SharedFile.create(nbytes, root=root, name=path.name, whole=whole)
         slot = cls(file, header, room, 0)
         slot.write(replace(header, state=WRITING))
         return slot

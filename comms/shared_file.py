@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 # All pages at once: who first touches one must not wait for it in a kernel.
 _MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-# Python keeps a descriptor for each mapping where it cannot be told otherwise.
-_LEAN: dict[str, bool] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+_LEAN: dict[str, bool] = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # no descriptor
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _NAME = re.compile(r"\d+-[0-9a-f]{16}")
 #: How long a file may be without a lock while it is made, seconds; far more than it takes.
@@ -74,7 +73,12 @@ class SharedFile:
 
     @classmethod
     def create(
-        cls, nbytes: int, *, root: Path | None = None, name: str | None = None
+        cls,
+        nbytes: int,
+        *,
+        root: Path | None = None,
+        name: str | None = None,
+        whole: bool = True,
     ) -> SharedFile:
         """Make a new file of ``nbytes`` zero bytes and map it.
 
@@ -88,6 +92,8 @@ class SharedFile:
             The file system in memory; /dev/shm.
         name : str, optional
             What to call it; it outlives this process then, until somebody removes it.
+        whole : bool
+            Map all pages at once, not those that are touched then.
 
         Raises
         ------
@@ -102,7 +108,7 @@ class SharedFile:
             path = Path(handle.name)
             try:
                 _reserve(handle, 0, nbytes)
-                made = cls(path, _mapping(handle), os.fstat(handle.fileno()))
+                made = cls(path, _mapping(handle, whole=whole), os.fstat(handle.fileno()))
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
@@ -111,19 +117,14 @@ class SharedFile:
 
     @staticmethod
     def reading(path: Path) -> FileIO:
-        """Open a file of this user's, no link, for who looks before mapping it.
+        """Open a file for who looks before mapping it, and closes it.
 
-        Local; the caller closes it.
+        Local.
 
         Parameters
         ----------
         path : Path
-            Its name.
-
-        Raises
-        ------
-        Unavailable
-            If it is not there, not ours or no plain file.
+            Of a plain file of this user's; `Unavailable` if it is none.
         """
         return _old(path, None)
 
@@ -148,8 +149,7 @@ class SharedFile:
             If it is not there, not ours, no plain file or of another size.
         """
         with _old(path, nbytes) as handle:
-            flags = _MAPPED if whole else mmap.MAP_SHARED
-            return cls(path, _mapping(handle, flags), os.fstat(handle.fileno()))
+            return cls(path, _mapping(handle, whole=whole), os.fstat(handle.fileno()))
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -369,9 +369,10 @@ def _old(path: Path, nbytes: int | None) -> FileIO:
     return handle
 
 
-def _mapping(handle: FileIO, flags: int = _MAPPED) -> mmap.mmap:
+def _mapping(handle: FileIO, *, whole: bool = True) -> mmap.mmap:
     """Map all of a file."""
     nbytes = os.fstat(handle.fileno()).st_size
+    flags = _MAPPED if whole else mmap.MAP_SHARED
     try:
         return mmap.mmap(handle.fileno(), nbytes, flags=flags, **_LEAN)
     except OSError as error:
