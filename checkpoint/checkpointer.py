@@ -338,7 +338,7 @@ class Checkpointer:
     def _is_busy(self, term: Term) -> bool:
         """Tell whether a save goes on on any rank.  Collective."""
         own = self._pending is not None and not self._pending.committed.done()
-        return not bool(term.talk.least([not own])[0])
+        return int(term.talk.least([not own])[0]) != 1
 
     def _start_thread(self) -> None:
         """Have a thread that does what is ordered."""

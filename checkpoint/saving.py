@@ -90,7 +90,7 @@ class Place:
 
 
 class Saving:
-    """One save of one rank; `run` does it.
+    """One save of one rank; `carry_out` does it.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def carry_out(
     number: int,
     head: Callable[[Layout], Header],
     chunk_bytes: int,
-) -> Header:
+) -> None:
     """Do a save.
 
     Collective; on any thread.
@@ -203,11 +203,6 @@ def carry_out(
         Gives a header for a layout.
     chunk_bytes : int
         At most so many in a chunk.
-
-    Returns
-    -------
-    Header
-        Of what is committed now.
 
     Raises
     ------
@@ -247,7 +242,6 @@ def carry_out(
     # It is a fact now.  A header that cannot be written says no less: evidence counts.
     with suppress(CheckpointError):
         shelf.mark(number, COMMITTED)
-    return header
 
 
 def recoding_of(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk) -> Recoding:

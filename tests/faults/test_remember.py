@@ -45,6 +45,7 @@ def due(cells: Iterable[Any]) -> list[Any]:
 def test_a_save_is_cut_off(mpirun: Run, name: str, point: str, who: str) -> None:
     cut = mpirun(4, PROGRAM, name, "save", "3", point, who)
     assert cut.returncode != 0, cut.stdout
+    assert "AttributeError" not in cut.stdout, "the point is called otherwise now"
     assert point == "committed" or "saved" not in cut.stdout
     done = mpirun(4, PROGRAM, name, "restore")
     assert done.returncode == 0, done.stdout
@@ -61,6 +62,7 @@ def test_a_restore_is_cut_off(mpirun: Run, name: str, point: str) -> None:
             path.unlink()
     cut = mpirun(4, PROGRAM, name, "restore", point, "0,1,2,3")
     assert cut.returncode != 0, cut.stdout
+    assert "AttributeError" not in cut.stdout, "the point is called otherwise now"
     assert "restored" not in cut.stdout
     done = mpirun(4, PROGRAM, name, "restore")
     assert done.returncode == 0, done.stdout
