@@ -106,7 +106,7 @@ POINTS: dict[str, tuple[Any, str, int, Callable[..., bool], bool]] = {
     "committed": (shelf.Shelf, "mark", 1, _marks(header.COMMITTED), True),
     "verified": (finding.Recovery, "verify", 1, always, True),
     "rebuilding": (recoding_.Recoding, "_compute", 1, always, True),
-    "rebuilt": (finding, "_sum_up", 1, always, True),
+    "rebuilt": (finding.Recovery, "_sum_up", 1, always, True),
 }
 
 
