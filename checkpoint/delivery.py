@@ -77,20 +77,14 @@ class Delivery:
         """
         self._read_heads()
         mine = self._heads[self._talk.rank % self._world]
-        problem: Exception | None = None
-        leaves: list[Any] = []
-        try:
-            leaves = self._plan(mine)
-        except Exception as error:
-            problem = error
-        self._talk.together("restore", problem)
+        leaves = self._talk.taken("restore", lambda: self._plan(mine))
         fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
-        try:
-            for at, finish in self._later:
-                leaves[at] = finish()
-        except Exception as error:
-            problem = error
-        self._talk.together("restore", problem)
+
+        def finish() -> None:
+            for at, make in self._later:  # the caller's functions may raise anything
+                leaves[at] = make()
+
+        self._talk.taken("restore", finish)
         return nest.unflatten(self._shape if self._shape is not None else mine.shape, leaves)
 
     def _read_heads(self) -> None:
@@ -106,12 +100,9 @@ class Delivery:
             self._wants += of_extent(layout, rank, 0, heads[rank])
         fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
         self._wants = []
-        problem: Exception | None = None
-        try:
-            self._heads = {rank: extent.read(head) for rank, head in heads.items()}
-        except Exception as error:
-            problem = error
-        self._talk.together("restore", problem)
+        self._heads = self._talk.taken(
+            "restore", lambda: {rank: extent.read(head) for rank, head in heads.items()}
+        )
         if every:
             said = self._talk.everything(
                 [[rank, *_told(description)] for rank, description in self._heads.items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -88,17 +88,16 @@ def scan(talk: Talk, nodes: Nodes, name: str, root: Path | None) -> tuple[list[F
     """
     own: list[list[str]] = []
     unread: list[str] = []
-    problem: Exception | None = None
-    if nodes.turn(nodes.here, 0) == nodes.rank:
-        try:
-            for path, _ in sorted(slots.found(name, root)):
-                try:
-                    own.append([str(path), slots.look(path).encode().decode()])
-                except (CheckpointError, Unavailable) as error:
-                    unread.append(str(error))
-        except Exception as error:
-            problem = error
-    talk.together("restore", problem)
+
+    def look() -> None:
+        for path, _ in sorted(slots.found(name, root)):
+            try:
+                own.append([str(path), slots.look(path).encode().decode()])
+            except (CheckpointError, Unavailable) as error:
+                unread.append(str(error))
+
+    is_first = nodes.turn(nodes.here, 0) == nodes.rank
+    talk.taken("restore", look if is_first else lambda: None)
     every = talk.everything([own, unread])
     found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
              for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
@@ -207,18 +206,18 @@ class Recovery:
             On all ranks, if there is no room for what was lost.
         """
         self._seat(self.save.lost)
-        self._together(self._make_lost)
+        self._talk.taken("restore", self._make_lost)
         hurt = {group: damage for group in sorted(self.save.layouts)
                 if (damage := self.save.damage(group, damaged))}  # fmt: skip
         for group, damage in hurt.items():
             layout = self.save.layouts[group]
             tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self._worker)
             made: list[Recoding] = []
-            self._together(partial(self._prepare, made, layout, tasks))
+            self._talk.taken("restore", partial(self._prepare, made, layout, tasks))
             for _ in made[0].run():
                 pass
             self._talk.together("restore", None)  # all rows are there
-            self._together(partial(self._sum_up, {share for share, _ in damage}))
+            self._talk.taken("restore", partial(self._sum_up, {share for share, _ in damage}))
         return self._differing(hurt)
 
     def settle(self, state: str = COMMITTED) -> None:
@@ -231,7 +230,7 @@ class Recovery:
         state : str
             All ranks have it; or *writing*, for nobody shall use it any more.
         """
-        self._together(partial(self._mark, state))
+        self._talk.taken("restore", partial(self._mark, state))
 
     def close(self) -> None:
         """Let go of the slots; the files stay.  Local."""
@@ -349,15 +348,6 @@ class Recovery:
                 slot.reread()
                 if slot.header.state != state:
                     slot.write(replace(slot.header, state=state))
-
-    def _together(self, step: Callable[[], None]) -> None:
-        """Take a step on all ranks; raise on all what one has met."""
-        problem: Exception | None = None
-        try:
-            step()
-        except Exception as error:
-            problem = error
-        self._talk.together("restore", problem)
 
     def _path(self, share: Share) -> Path:
         """Give the name of a slot that was made anew."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -31,8 +31,6 @@ from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.talk import Talk
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -212,12 +210,12 @@ def carry_out(
         If ranks have died.
     """
     alike = saving.agree(talk)
-    extent = _together(talk, lambda: saving.extent(alike, place))
+    extent = talk.taken("save", lambda: saving.extent(alike, place))
     sizes = [Size(*map(int, pair)) for pair in talk.gather([*extent.size])]
     layout = place.layout(sizes, chunk_bytes)
     header = head(layout)
-    _together(talk, lambda: shelf.clear(number, header))
-    _together(talk, lambda: shelf.make(number, header))
+    talk.taken("save", lambda: shelf.clear(number, header))
+    talk.taken("save", lambda: shelf.make(number, header))
     here = place.nodes[place.rank]
     near = {share for share in layout.shares if layout.ring[share.member] == here}
     slots: dict[Share, Slot] = {}
@@ -229,16 +227,16 @@ def carry_out(
         saving.forget()
         saving.pending.copied.reach()
 
-    _together(talk, copy)
+    talk.taken("save", copy)
 
     def coded() -> Recoding:
         shelf.mark(number, WRITTEN)
         return recoding_of(layout, slots, place, talk)
 
-    recoding = _together(talk, coded)
+    recoding = talk.taken("save", coded)
     for _ in recoding.run():
         pass
-    _together(talk, lambda: shelf.mark(number, ENCODED))
+    talk.taken("save", lambda: shelf.mark(number, ENCODED))
     # It is a fact now.  A header that cannot be written says no less: evidence counts.
     with suppress(CheckpointError):
         shelf.mark(number, COMMITTED)
@@ -272,18 +270,6 @@ def recoding_of(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk:
         return layout.ring[share.member] == place.nodes[rank]
 
     return Recoding(tasks, layout, slots, layout.keeper, reaches, talk)
-
-
-def _together(talk: Talk, step: Callable[[], _T]) -> _T:
-    """Take a step on all ranks; raise on all what one has met."""
-    taken: list[_T] = []
-    problem: Exception | None = None
-    try:
-        taken.append(step())
-    except Exception as error:
-        problem = error
-    talk.together("save", problem)
-    return taken[0]
 
 
 def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:

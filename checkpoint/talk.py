@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
 
 Numbers = NDArray[np.int64]
+_T = TypeVar("_T")
 #: Characters of a problem that others are told.
 _TOLD = 240
 #: For the text of errors.
@@ -102,6 +103,37 @@ class Talk:
         first = int(told[0]) if len(told) else self.rank
         words = said[first].tobytes().rstrip(b"\0").decode(errors="ignore")
         raise CheckpointError(operation, f"rank {first}: {words}") from problem
+
+    def taken(self, operation: str, step: Callable[[], _T]) -> _T:
+        """Take a step on all ranks; raise on all of them what one has met.
+
+        Collective.
+
+        Parameters
+        ----------
+        operation : str
+            What is being done.
+        step : callable
+            What may fail on one rank alone, and talks to nobody.
+
+        Returns
+        -------
+        object
+            What the step has given here.
+
+        Raises
+        ------
+        CheckpointError
+            As of `together`.
+        """
+        made: list[_T] = []
+        problem: Exception | None = None
+        try:
+            made.append(step())
+        except Exception as error:
+            problem = error
+        self.together(operation, problem)
+        return made[0]
 
     def everything(self, mine: object) -> list[Any]:
         """Give what all ranks say, as plain JSON.  Collective."""
