@@ -13,8 +13,12 @@ CLEAR, STAYS = 0.9, 1.0
 #: final of so many times the rounds: a plan is given up for good, so it loses twice.
 #: Plans of which the winner takes at least this share are looked at again with it.
 CLOSE, FINAL = 0.7, 3
+#: Calls so short that they have at least so many rounds run a third race, of again as
+#: many times the rounds, where the final gives the library a plan that was close: memory
+#: that a kernel goes round in is not warm before, and nobody looks at the library again.
+SHORT = 16
 #: So there are at most so many races.
-RACES = 2
+RACES = 3
 #: Where each has a single turn, plans that the fastest does not beat by more than
 #: this share of their time meet it again for so many rounds.
 TIE, REPLAY = 0.8, 2
@@ -36,7 +40,8 @@ class Trial:
     takes its local seconds, and once `is_full` the ranks combine ``samples`` by
     maximum, call by call, and `settle`: a call has taken as long as its slowest
     rank.  A race that no plan wins clearly is run again between the first plan and
-    the library; after single turns, between all that are close.
+    the library; after single turns, between all that are close.  Short calls that
+    lose the final narrowly have one more race.
 
     Attributes
     ----------
@@ -45,8 +50,8 @@ class Trial:
         safe choice.  In the final those that are left.
     rounds : int
         Calls for each candidate.
-    final : bool
-        Whether this is the last race.
+    races : int
+        Races that were run before this one.
     samples : list of float
         Seconds, in the order of the calls.
     winner : str or None
@@ -61,7 +66,7 @@ class Trial:
 
     candidates: tuple[str, ...]
     rounds: int = 3
-    final: bool = False
+    races: int = 0
     samples: list[float] = field(default_factory=list)
     winner: str | None = None
     agreed_s: dict[str, float] = field(default_factory=dict)
@@ -80,7 +85,7 @@ class Trial:
             near_s = self.agreed_s[self.winner] / CLOSE
             close = (name for name, seconds in self.agreed_s.items() if seconds <= near_s)
             others = (name for name in close if name not in first)
-            self._meet((self.winner, *others, self._library), self._first_rounds, final=False)
+            self._meet((self.winner, *others, self._library), self._first_rounds, races=0)
             self.served, self.again, self.winner = 0, 10 * self.again, None
 
     @property
@@ -112,13 +117,17 @@ class Trial:
         plans = [name for name in self.candidates if name != self._library]
         first = min(plans, key=lambda name: self.agreed_s[name])
         share = self.agreed_s[first] / max(self.agreed_s[self._library], 1e-9)
-        if not self.final:
+        wins = share < (CLEAR if self.again == AGAIN else STAYS)
+        rivals: tuple[str, ...] = ()
+        if self.races == 0:
             rivals = self._rivals(plans, first, share)
-            if len(rivals) > 1:
-                rounds = FINAL * self.rounds if self.rounds > 1 else REPLAY
-                self._meet(rivals, rounds, final=True)
-                return None
-        self.winner = first if share < (CLEAR if self.again == AGAIN else STAYS) else self._library
+        elif self.races < RACES - 1 and self._first_rounds >= SHORT:
+            rivals = () if wins or share > 1 / CLOSE else (first, self._library)
+        if len(rivals) > 1:
+            rounds = FINAL * self.rounds if self.rounds > 1 else REPLAY
+            self._meet(rivals, rounds, races=self.races + 1)
+            return None
+        self.winner = first if wins else self._library
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
@@ -127,9 +136,9 @@ class Trial:
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
         return (*near, self._library) if share > CLOSE else tuple(near)
 
-    def _meet(self, candidates: tuple[str, ...], rounds: int, *, final: bool) -> None:
+    def _meet(self, candidates: tuple[str, ...], rounds: int, *, races: int) -> None:
         """Start a race."""
-        self.candidates, self.rounds, self.final = candidates, rounds, final
+        self.candidates, self.rounds, self.races = candidates, rounds, races
         self.samples.clear()
 
     def _typical_s(self, agreed_s: Sequence[float]) -> list[float]:
@@ -143,5 +152,5 @@ class Trial:
         for number, seconds in enumerate(agreed_s):
             if burst == 1 or number % burst >= FIRST:
                 taken[number // burst % n].append(seconds)
-        first = int(burst == 1 and not self.final)  # which finds no memory of its own yet
+        first = int(burst == 1 and self.races == 0)  # which finds no memory of its own yet
         return [median(samples[first:] or samples) for samples in taken]

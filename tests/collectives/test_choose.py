@@ -34,7 +34,7 @@ def settle(trial: Trial, *seconds: float) -> str | None:
 
 
 def test_many_rounds_go_in_bursts_whose_first_do_not_count() -> None:
-    trial = Trial(("ring", NATIVE), rounds=16, final=True)
+    trial = Trial(("ring", NATIVE), rounds=16, races=1)
     turns = []
     while not trial.is_full:
         turns.append(trial.turn)
@@ -59,7 +59,7 @@ def test_a_trial_takes_turns_and_settles_on_the_agreed_fastest() -> None:
 
 
 def test_a_plan_must_be_clearly_faster_than_the_library() -> None:
-    trial = Trial(("ring", NATIVE), rounds=3, final=True)
+    trial = Trial(("ring", NATIVE), rounds=3, races=1)
     assert trial.settle([1.0, 1.02] * 3) == NATIVE
 
 
@@ -154,6 +154,17 @@ def test_a_plan_is_given_up_after_two_races() -> None:
         trial.serve()
     assert settle(trial, 3.0, 2.0) is None, "a disturbance"
     assert settle(trial, 1.9, 2.0) == "ring"
+
+
+def test_a_short_call_loses_three_times_before_it_is_given_up() -> None:
+    trial = Trial((SHARED, NATIVE), rounds=16)
+    assert settle(trial, 0.9, 1.0) is None
+    assert settle(trial, 1.3, 1.0) is None, "it is not warm yet"
+    assert (trial.candidates, trial.calls_left) == ((SHARED, NATIVE), 2 * 144)
+    assert settle(trial, 0.6, 1.0) == SHARED
+    far = Trial((SHARED, NATIVE), rounds=16)
+    assert settle(far, 1.5, 1.0) is None
+    assert settle(far, 1.5, 1.0) == NATIVE, "too far behind"
 
 
 def test_a_chooser_follows_its_trial() -> None:
