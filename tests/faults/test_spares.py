@@ -144,7 +144,8 @@ def test_spares_that_nobody_needs_go_home(launch: Launch) -> None:
 
 def test_on_an_emulated_cluster(launch: Launch) -> None:
     start = ("lab", "--nodes", "3", "--per-node", "2", "--no-check")
-    assert replace(launch, "2@20,3@20", *start, spares=2) == members(6, 1, (2, 3))
+    said = replace(launch, "2@20,3@20", *start, spares=2)  # in one recovery or two
+    assert [words[:4] for words in said] == [words[:4] for words in members(6, 1, (2, 3))]
 
 
 def test_spares_without_faults_are_refused(launch: Launch) -> None:
