@@ -178,22 +178,22 @@ def saves(found: Iterable[Found], run: str | None = None) -> list[Save]:
     found : iterable of Found
         Everything of one name, on all nodes.
     run : str, optional
-        Of which run; of that of the newest save if not given.
+        Of which run; of that of the newest save that is whole if not given, for a node
+        that comes back may bring what is left of another one.
 
     Returns
     -------
     list of Save
         The newest first; those of other runs are left out.
     """
-    useful = [one for one in found if one.header.state != WRITING]
-    if not useful:
-        return []
-    run = run or max(useful, key=lambda one: one.header.age).header.run
-    by_age: dict[tuple[int, int], list[Found]] = {}
-    for one in useful:
-        if one.header.run == run:
-            by_age.setdefault(one.header.age, []).append(one)
-    return [_save(lot) for _, lot in sorted(by_age.items(), reverse=True)]
+    by_age: dict[tuple[tuple[int, int], str], list[Found]] = {}
+    for one in found:
+        if one.header.state != WRITING and run in (None, one.header.run):
+            by_age.setdefault((one.header.age, one.header.run), []).append(one)
+    every = [_save(lot) for _, lot in sorted(by_age.items(), reverse=True)]
+    if run is None and every:
+        run = next((save for save in every if save.objection() is None), every[0]).header.run
+    return [save for save in every if save.header.run == run]
 
 
 def _save(found: Sequence[Found]) -> Save:

@@ -113,6 +113,7 @@ def make(
     generation: int = 1,
     state: str = COMMITTED,
     epoch: int = 1 << 32,
+    run: str = "0" * 16,
 ) -> Ground:
     """Save: each rank an array of so many bytes of its own, and what all have alike."""
     rng = np.random.default_rng([*sizes, parity, generation])
@@ -130,7 +131,7 @@ def make(
     members = tuple(ring or (0,) * len(sizes))
     layout = Layout(0, parity, lanes, members, nodes, of, chunk_for(of, 1 << 18))
     header = Header(
-        name=NAME, run="0" * 16, epoch=epoch, generation=generation, step=10 * generation,
+        name=NAME, run=run, epoch=epoch, generation=generation, step=10 * generation,
         state=WRITING, world=len(sizes), groups=1, share=Share(0, 0, 0), layout=layout,
     )  # fmt: skip
     slots = {

@@ -245,6 +245,14 @@ def test_a_node_that_comes_back_is_not_believed(root: Path) -> None:
     assert len(best.found) == 4
 
 
+def test_what_is_left_of_another_run_hides_no_whole_save(root: Path) -> None:
+    other = make(root, [5000] * 4, 1, epoch=9 << 32, run="f" * 16)
+    for member in (0, 1):
+        other.paths()[Share(0, 0, member)].unlink()
+    make(root, [5000] * 4, 1, epoch=2 << 32)
+    assert [save.header.epoch for save in other.saves()] == [2 << 32]
+
+
 def test_a_state_for_others_goes_through_one_process(root: Path) -> None:
     ground = make(root, [40] * 3, 1)
     from closeranks.checkpoint.values import PerRank
