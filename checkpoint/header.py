@@ -77,7 +77,8 @@ class Header:
             found = json.loads(text)
             layout = Layout.from_json(found["layout"])
             share = Share(layout.group, int(found["lane"]), int(found["member"]))
-            if share not in layout.shares or found["state"] not in STATES:
+            is_there = 0 <= share.lane < layout.lanes and 0 <= share.member < layout.members
+            if not is_there or found["state"] not in STATES:
                 raise ValueError(f"share {share}, state {found['state']!r}")
             texts = {name: str(found[name]) for name in _TEXTS}
             numbers = {name: int(found[name]) for name in _NUMBERS}

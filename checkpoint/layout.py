@@ -213,7 +213,8 @@ class Layout:
     def _check(self) -> None:
         """Raise ValueError unless it makes sense."""
         ranks = [rank for ranks in self.ranks.values() for rank in ranks]
-        if not (1 <= self.parity < self.members <= 255 and 1 <= self.lanes <= 1 << 16):
+        most = max(map(len, self.ranks.values()), default=0)
+        if not (1 <= self.parity < self.members <= 255 and 1 <= self.lanes <= most):
             raise ValueError(f"{self.parity} of {self.members} members, {self.lanes} lanes")
         if set(self.ring) != set(self.ranks) or sorted(ranks) != sorted(self.sizes):
             raise ValueError("nodes or ranks that are not there")

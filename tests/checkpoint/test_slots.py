@@ -85,7 +85,8 @@ def test_a_truncated_slot_is_an_error_not_a_signal(root: Path, nbytes: int) -> N
 
 @pytest.mark.parametrize("change", [
     {"ring": [0, 1, 9]}, {"parity": 3}, {"parity": 0}, {"chunk": 0}, {"chunk": 100},
-    {"lanes": 1 << 40}, {"sizes": [[0, 1, 1 << 70]]}, {"sizes": []}, {"ranks": []},
+    {"lanes": 1 << 40}, {"lanes": 1 << 16}, {"lanes": 0},
+    {"sizes": [[0, 1, 1 << 70]]}, {"sizes": []}, {"ranks": []},
     {"ring": [0] * 300}, {"ranks": [[0, []], [1, [1]], [2, [2]]]}, {"group": -1},
     {"sizes": [[0, 1, -5], [1, 1, 1], [2, 1, 1]]}, {"sizes": "x"},
 ])  # fmt: skip
