@@ -220,6 +220,33 @@ def read(head: Bytes) -> Description:
     text = head[_FRONT : _FRONT + length].tobytes()
     if len(text) != length or crc32c(text) != of_text:
         raise CheckpointError("restore", "a description that is damaged", "restore an older step")
+    return parse(text, body, of_sums)
+
+
+def parse(text: bytes, body: int, of_sums: int = 0) -> Description:
+    """Read the text of a description.
+
+    Local.
+
+    Parameters
+    ----------
+    text : bytes
+        As `Extent` has it.
+    body : int
+        Bytes of the data.
+    of_sums : int
+        Check sum of the sums of its chunks, where there are any.
+
+    Returns
+    -------
+    Description
+        Whether it makes sense nobody has looked.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none.
+    """
     try:
         found = json.loads(text)
         return Description(
