@@ -43,8 +43,8 @@ class Part:
     shape : tuple of int
         Of the data set.
     attributes : dict of str to object
-        What is said beside it: ``kind``; of a shard ``global_shape`` and ``offset``;
-        of a slice ``shape`` of the whole and its ``start`` there, in elements, or
+        What is said beside it: ``kind``; of a shard ``global_shape`` and its
+        ``offset``; of a slice ``shape`` of the whole and its ``start`` there, in elements, or
         ``start_byte`` where it starts or ends inside of one.
     """
 

@@ -22,7 +22,6 @@ from closeranks.checkpoint import extent
 from closeranks.checkpoint.archive import BLOCK, FORMAT, About, blocks, complete, sums_of
 from closeranks.checkpoint.archive_parts import Part, parts
 from closeranks.checkpoint.checksum import Sums, crc32c
-from closeranks.checkpoint.extent import Description
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.errors import CheckpointError
 
@@ -40,7 +39,7 @@ _AT_ONCE: Final = 32 * BLOCK
 class _Rank(NamedTuple):
     """What is known of a rank: its data sets, and for each its place and its sums."""
 
-    description: Description
+    text: bytes
     parts: list[Part]
     places: list[tuple[int, Sums]]
 
@@ -105,17 +104,27 @@ class Archive:
             os.close(self._handle)
             self._handle = -1
 
-    def description(self, rank: int) -> Description:
-        """Give what a rank has kept.
+    def text(self, rank: int) -> bytes:
+        """Give the description of what a rank has kept.
 
         Local.
+
+        Parameters
+        ----------
+        rank : int
+            One of the file's.
+
+        Returns
+        -------
+        bytes
+            As `closeranks.checkpoint.extent.parse` takes it.
 
         Raises
         ------
         CheckpointError
-            If it is damaged.
+            If it, or a data set that it names, is not as it says.
         """
-        return self._rank(rank).description
+        return self._rank(rank).text
 
     def read(self, rank: int, start: int, target: Bytes) -> None:
         """Read bytes of a rank's data, and check them.
@@ -223,7 +232,7 @@ class Archive:
                 at += blocks(part.nbytes)
             if at != len(every):
                 raise self._problem(f"sums/{rank:06d} has {len(every)} sums, not {at}")
-            self._ranks[rank] = _Rank(description, found, places)
+            self._ranks[rank] = _Rank(text, found, places)
         return self._ranks[rank]
 
     def _checked(self, part: Part, where: int, sums: Sums, start: int, target: Bytes) -> None:

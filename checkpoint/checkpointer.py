@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-import queue
 import re
-import threading
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +13,13 @@ from weakref import WeakValueDictionary
 
 from closeranks.checkpoint import nest
 from closeranks.checkpoint.choosing import Objection
+from closeranks.checkpoint.farewell import FAREWELL
 from closeranks.checkpoint.groups import Protection, protect
-from closeranks.checkpoint.layout import ALIGNED, Share
+from closeranks.checkpoint.layout import ALIGNED
 from closeranks.checkpoint.pending import Pending, skipped
+from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Saving
+from closeranks.checkpoint.worker import Worker
 from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 
@@ -38,7 +38,8 @@ class Checkpointer:
     """Keeps states of a job in its nodes' memory: they outlive ranks and nodes.
 
     Making it is local; the first `save` or `restore` looks for what is there.
-    Close it, or leave its ``with`` block.
+    Close it, or leave its ``with`` block: by an error, or by SIGTERM, slots stay,
+    and the newest save is written to disk where ``persist`` says.
 
     Parameters
     ----------
@@ -55,8 +56,14 @@ class Checkpointer:
         Saves that are kept, 2 to 9: one is not touched while the next is written.
     directory : path, optional
         A file system in memory; /dev/shm.
+    persist : path, optional
+        A folder on disk, best one that all nodes see: saves are written there in the
+        background, as HDF5, below the name (and CLOSERANKS_RUN), whichever job it is.
+    persist_every : int, optional
+        Write every so many-th save; each, if not given.
     on_busy : {"wait", "skip"}
-        What `save` does while the save before goes on.
+        What `save` does while the save before goes on, or while the one whose slots
+        it takes is not on disk yet.
     chunk_bytes : int
         Bytes that have a check sum of their own at most, a multiple of 64.
 
@@ -82,6 +89,8 @@ class Checkpointer:
         group: int | None = None,
         keep: int = 2,
         directory: str | os.PathLike[str] | None = None,
+        persist: str | os.PathLike[str] | None = None,
+        persist_every: int | None = None,
         on_busy: Literal["wait", "skip"] = "wait",
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
@@ -100,13 +109,17 @@ class Checkpointer:
         self._root = None if directory is None else Path(directory)
         job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
         self.key = _key(name, job)
+        # Of no job: the next one shall find it.
+        self._persist = Persist.asked(
+            _key(name, setting("RUN") or ""), persist, persist_every, keep
+        )
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
         self._untold: Exception | None = None
+        self._report: Exception | None = None
         self._pid = os.getpid()
         self._pending: Pending | None = None
-        self._orders: queue.SimpleQueue[tuple[Term, Saving] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._worker = Worker("checkpoints")
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -154,13 +167,15 @@ class Checkpointer:
         Returns
         -------
         Pending
-            ``.copied`` and ``.committed``, each with ``.wait(timeout_s)``.
+            ``.copied``, ``.committed`` and ``.persisted``, each with
+            ``.wait(timeout_s)``.
 
         Raises
         ------
         CheckpointError
             On all ranks, if one has what cannot be saved, or they differ; or why the
-            save before has failed, if nobody has been told.
+            save before has failed, if nobody has been told.  Also why an earlier one is
+            not on disk: then this one goes on all the same.
         PeerLost, Revoked
             If ranks have died.
         """
@@ -178,13 +193,17 @@ class Checkpointer:
             except Exception as error:
                 pending.step = 0
                 saving = Saving(pending, None, (), error, checks=False)
+        term.expect(pending)
         if self._comm.threaded:
-            self._start_thread()
-            self._orders.put((term, saving))
+            self._worker.order(lambda: term.save(saving))
         else:
             term.save(saving)
         if not lazy:
             pending.copied.wait()
+            self._report, pending.report = self._report or pending.report, None
+        report, self._report = self._report, None
+        if report is not None:
+            raise report
         return pending
 
     def restore(self, step: int | None = None, into: Any = None) -> tuple[int, Any] | None:
@@ -222,7 +241,7 @@ class Checkpointer:
         self._finish()
         term = self._open()
         self.skipped = ()
-        every = term.saves()
+        every = term.found()
         first: Objection | None = None
         for save in every:
             if step in (None, save.step):
@@ -231,25 +250,25 @@ class Checkpointer:
                     if step is None:
                         term.forget_before(save)
                     return save.step, found
-                first = first or objection
+                first = first if first is not None and first.lost else objection
                 self.skipped += (f"step {save.step}: {objection.text}",)
         if not every and term.unread:
             raise CheckpointError("restore", "; ".join(term.unread[:4]), "remove what is of no use")
         if not every:
             return None
         if first is None:
-            known = ", ".join(str(save.step) for save in every)
+            known = ", ".join(dict.fromkeys(str(save.step) for save in every))
             raise NotFound("restore", f"no step {step} of {self.key}; there are {known}")
         raise TooManyErasures("restore", first.lost, first.tolerated, "; ".join(self.skipped))
 
     def steps(self) -> tuple[int, ...]:
         """List the steps that can be restored, ascending.  Collective."""
         self._finish()
-        every = self._open().saves()
+        every = self._open().found()
         return tuple(sorted({save.step for save in every if save.objection() is None}))
 
     def verify(self) -> dict[int, str]:
-        """Look at all check sums of all that is kept.
+        """Look at all check sums of all that is kept, in memory and on disk.
 
         Collective.
 
@@ -259,17 +278,13 @@ class Checkpointer:
             Step -> ``whole``, or what is wrong with it.
         """
         self._finish()
-        term, found = self._open(), {}
-        for save in reversed(term.saves()):
-            damaged = term.damaged(save)
-            objection = save.objection(damaged)
-            found[save.step] = objection.text if objection else _told(save.lost, tuple(damaged))
-        return found
+        return self._open().verify()
 
     def close(self, keep: bool = False) -> None:
-        """End: what is kept is removed, for the job is done.
+        """End: what is in memory is removed, for the job is done.
 
-        Collective, harmless twice.
+        Collective, harmless twice.  What is being written to disk is finished first,
+        and stays there.
 
         Parameters
         ----------
@@ -279,26 +294,41 @@ class Checkpointer:
         Raises
         ------
         CheckpointError
-            Why the last save has failed, if nobody has been told; nothing is removed
-            then.
+            Why the last save has failed, or is not on disk, if nobody has been told;
+            nothing is removed then.
         """
         if self._term is None or self._pid != os.getpid():
             return
         self._finish()
-        self._stop_thread()
-        term, self._term = self._term, None
-        _OPEN.pop(self.key, None)
+        term = self._term
         if term.epoch == self._comm.epoch:
-            term.end(self._untold, keep=keep)
+            problem = self._untold or self._report or term.finish()
+            self._forget()
+            term.end(problem, keep=keep)
         else:
+            self._forget()
             term.close()
 
     def _leave(self) -> None:
         """Go after an error: everything stays, nobody is waited for."""
         if self._term is not None and self._pid == os.getpid():
-            self._stop_thread()
-            self._term = None
-            _OPEN.pop(self.key, None)
+            try:
+                self._term.leave()
+            finally:
+                self._forget()
+
+    def _forget(self) -> None:
+        """Have no term any more."""
+        self._worker.stop()
+        self._term = None
+        _OPEN.pop(self.key, None)
+        FAREWELL.remove(self._told_to_end)
+
+    def _told_to_end(self) -> None:
+        """Put the newest save on disk, for the process has been told to end."""
+        term = self._term
+        if term is not None:
+            term.leave()
 
     def _open(self) -> Term:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
@@ -312,12 +342,14 @@ class Checkpointer:
             if self._term is not None:
                 run = self._term.run
                 self._finish()
-                self._untold = None  # of members that are no more
+                self._untold = self._report = None  # of members that are no more
                 self._term.close()
             self._term = Term(
                 self._comm, self.plan(), self.key, self._root,
-                keep=self._keep, chunk_bytes=self._chunk_bytes, run=run,
+                keep=self._keep, chunk_bytes=self._chunk_bytes, persist=self._persist, run=run,
             )  # fmt: skip
+            if self._persist is not None and self.key not in _OPEN:
+                FAREWELL.add(self._told_to_end)
             _OPEN[self.key] = self
         return self._term
 
@@ -334,29 +366,12 @@ class Checkpointer:
             except Exception:
                 pending.committed.is_told = False
         self._untold = pending.untold or self._untold
+        self._report = pending.report or self._report
 
     def _is_busy(self, term: Term) -> bool:
         """Tell whether a save goes on on any rank.  Collective."""
         own = self._pending is not None and not self._pending.committed.done()
-        return int(term.talk.least([not own])[0]) != 1
-
-    def _start_thread(self) -> None:
-        """Have a thread that does what is ordered."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="checkpoints", daemon=True)
-            self._thread.start()
-
-    def _serve(self) -> None:
-        """Do what is ordered, until nothing more will be."""
-        while (order := self._orders.get()) is not None:
-            term, saving = order
-            term.save(saving)
-
-    def _stop_thread(self) -> None:
-        """Let the thread end, if there is one."""
-        if self._thread is not None:
-            self._orders.put(None)
-            self._thread = None
+        return int(term.talk.least([not own and term.is_free()])[0]) != 1
 
     def _check_pid(self) -> None:
         """Refuse to work in a child that was forked: MPI does not, either."""
@@ -371,10 +386,3 @@ def _key(name: str, job: str) -> str:
     if plain != job or len(job) > 32:
         plain = sha256(job.encode(errors="surrogateescape")).hexdigest()[:32]
     return f"{name}.{plain}" if job else name
-
-
-def _told(lost: Sequence[Share], damaged: Sequence[Share]) -> str:
-    """Tell what is wrong with a save that can be restored."""
-    both = (lost, "lost"), (damaged, "damaged")
-    wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
-    return f"can be restored, {', '.join(wrong)}" if wrong else "whole"

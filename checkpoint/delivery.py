@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint import extent, nest
+from closeranks.checkpoint import nest
 from closeranks.checkpoint.extent import Description
-from closeranks.checkpoint.fetch import Want, fetch, of_extent
-from closeranks.checkpoint.finding import Recovery
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import slice_of
+from closeranks.checkpoint.sources import Source, Wanted
 from closeranks.checkpoint.values import PerRank, Shard
 from closeranks.errors import CheckpointError
 
@@ -42,7 +41,7 @@ class Delivery:
 
     Parameters
     ----------
-    recovery : Recovery
+    source : Source
         The save, whole.
     talk : Talk
         Between the ranks.
@@ -50,13 +49,13 @@ class Delivery:
         What the caller wants it to be like, and whose arrays are filled.
     """
 
-    def __init__(self, recovery: Recovery, talk: Talk, into: Any) -> None:
-        self._recovery, self._talk = recovery, talk
-        self._world = recovery.save.header.world
+    def __init__(self, source: Source, talk: Talk, into: Any) -> None:
+        self._source, self._talk = source, talk
+        self._world = source.world
         self._same = self._world == talk.size
         self._shape, self._wanted = _taken_apart(into)
         self._heads: dict[int, Description] = {}
-        self._wants: list[Want] = []
+        self._wants: list[Wanted] = []
         self._later: list[tuple[int, Any]] = []
         self._old: dict[tuple[int, int], Bytes] = {}
 
@@ -74,11 +73,13 @@ class Delivery:
         ------
         CheckpointError
             On all ranks, if what one of them wants does not fit.
+        Unreadable
+            On all ranks, if the save is damaged; arrays may be filled in part then.
         """
         self._read_heads()
         mine = self._heads[self._talk.rank % self._world]
         leaves = self._talk.taken("restore", lambda: self._plan(mine))
-        fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
+        self._source.fetch(self._wants)
 
         def finish() -> None:
             for at, make in self._later:  # the caller's functions may raise anything
@@ -93,16 +94,7 @@ class Delivery:
         every = not self._same or any(isinstance(one, PerRank | Shard) for one in self._wanted)
         every = int(self._talk.least([not every])[0]) != 1
         own = range(me, self._world, size) if every or me < self._world else [me % self._world]
-        heads = {}
-        for rank in own:
-            layout = self._recovery.save.layout_of(rank)
-            heads[rank] = np.empty(layout.sizes[rank].head, np.uint8)
-            self._wants += of_extent(layout, rank, 0, heads[rank])
-        fetch(self._wants, self._talk, self._recovery.server, self._recovery.mapped)
-        self._wants = []
-        self._heads = self._talk.taken(
-            "restore", lambda: {rank: extent.read(head) for rank, head in heads.items()}
-        )
+        self._heads = self._source.heads(own)
         if every:
             said = self._talk.everything(
                 [[rank, *_told(description)] for rank, description in self._heads.items()]
@@ -252,23 +244,18 @@ class Delivery:
 
     def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Bytes) -> None:
         """Ask for bytes of an entry: of an old rank's own, or of what was alike on all."""
-        save = self._recovery.save
         at = entry["at"] + start
         if old is not None:
-            layout = save.layout_of(old)
-            begin = layout.head(old) + self._heads[old].own + at
-            self._wants += of_extent(layout, old, begin, target)
+            self._wants.append(Wanted(old, self._heads[old].own + at, target))
             return
-        layout = save.layout_of(self._talk.rank % self._world)
         alike = next(iter(self._heads.values())).alike
-        members = layout.everybody
+        members = self._source.members(self._talk.rank % self._world)
         for number, rank in enumerate(members):
             first, last = slice_of(alike, len(members), number)
             low, high = max(first, at), min(last, at + target.size)
             if low < high:
-                begin = layout.head(rank) + low - first
                 part = target[low - at : high - at]
-                self._wants += of_extent(layout, rank, begin, part)
+                self._wants.append(Wanted(rank, low - first, part))
 
 
 def _taken_apart(into: Any) -> tuple[Any, list[Any]]:

@@ -28,7 +28,8 @@ _MAGIC: Final = b"clsrrank"
 FORMAT: Final = 1
 #: Magic, format, bytes of JSON, bytes of data, check sum of JSON, of the sums of the data.
 _PROLOGUE: Final = struct.Struct("<8sIQQII")
-_FRONT: Final = 64
+#: Bytes before the text of a description.
+FRONT: Final = 64
 
 
 class Source(NamedTuple):
@@ -69,7 +70,7 @@ class Extent:
     @property
     def size(self) -> Size:
         """Its bytes."""
-        return Size(_FRONT + len(self.text), self.body)
+        return Size(FRONT + len(self.text), self.body)
 
     def head(self, sums: Sequence[Sums]) -> Bytes:
         """Write what stands at the front.
@@ -88,7 +89,7 @@ class Extent:
         """
         of_sums = crc32c(b"".join(part.tobytes() for part in sums))
         words = FORMAT, len(self.text), self.body, crc32c(self.text), of_sums
-        front = _PROLOGUE.pack(_MAGIC, *words).ljust(_FRONT, b"\0")
+        front = _PROLOGUE.pack(_MAGIC, *words).ljust(FRONT, b"\0")
         return np.frombuffer(front + self.text, np.uint8)
 
 
@@ -192,7 +193,7 @@ def head_bytes(front: Bytes) -> int:
     if magic != _MAGIC or version > FORMAT:
         problem = f"an extent that starts with {magic!r}, format {version}"
         raise CheckpointError("restore", problem, "use the closeranks that wrote it")
-    return _FRONT + int(length)
+    return FRONT + int(length)
 
 
 def read(head: Bytes) -> Description:
@@ -215,9 +216,9 @@ def read(head: Bytes) -> Description:
     CheckpointError
         If it is none, or damaged.
     """
-    length = head_bytes(head) - _FRONT
+    length = head_bytes(head) - FRONT
     *_, body, of_text, of_sums = _PROLOGUE.unpack(head[: _PROLOGUE.size].tobytes())
-    text = head[_FRONT : _FRONT + length].tobytes()
+    text = head[FRONT : FRONT + length].tobytes()
     if len(text) != length or crc32c(text) != of_text:
         raise CheckpointError("restore", "a description that is damaged", "restore an older step")
     return parse(text, body, of_sums)

@@ -88,12 +88,44 @@ def fetch(
     mapped : callable
         Gives a slot of this rank's node, None of another one.
     """
+
+    def read(share: Share, at: int, nbytes: int) -> Bytes:
+        slot = mapped(share)
+        assert slot is not None
+        return slot.data.memory[at : at + nbytes]
+
+    far = []
+    for want in wants:
+        if mapped(want.share) is None:
+            far.append(want)
+        else:
+            np.copyto(want.target, read(want.share, want.at, want.target.size))
+    exchange(far, talk, server, read)
+
+
+def exchange(
+    wants: Sequence[Want],
+    talk: Talk,
+    server: Callable[[Share], int],
+    read: Callable[[Share, int, int], Bytes],
+) -> None:
+    """Get bytes that other ranks have.
+
+    Collective; every rank may want something else.
+
+    Parameters
+    ----------
+    wants : sequence of Want
+        Of this rank.
+    talk : Talk
+        Between the ranks.
+    server : callable
+        Gives the rank that sends what is in a share; the same on all.
+    read : callable
+        Gives bytes of a share that this rank serves: from where, and how many.
+    """
     asked: dict[int, list[Want]] = {}
     for want in wants:
-        slot = mapped(want.share)
-        if slot is not None:
-            np.copyto(want.target, slot.data.memory[want.at : want.at + want.target.size])
-            continue
         for start in range(0, want.target.size, _MESSAGE):
             part = want.target[start : start + _MESSAGE]
             asked.setdefault(server(want.share), []).append(Want(want.share, want.at + start, part))
@@ -111,18 +143,10 @@ def fetch(
         [(rank, _bytes(table)) for rank, table in sorted(tables.items())],
         [(rank, _bytes(table)) for rank, table in sorted(orders.items())],
     )()
-    sends = [(rank, _part(mapped, order)) for rank, table in sorted(orders.items())
-             for order in table.tolist()]  # fmt: skip
+    sends = [(rank, read(Share(*share), at, nbytes)) for rank, table in sorted(orders.items())
+             for *share, at, nbytes in table.tolist()]  # fmt: skip
     receives = [(rank, want.target) for rank, lot in sorted(asked.items()) for want in lot]
     talk.move(sends, receives)()
-
-
-def _part(mapped: Callable[[Share], Slot | None], order: Sequence[int]) -> Bytes:
-    """Give the bytes that somebody wants of a slot here."""
-    group, lane, member, at, nbytes = order
-    slot = mapped(Share(group, lane, member))
-    assert slot is not None
-    return slot.data.memory[at : at + nbytes]
 
 
 def _bytes(table: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Bytes:

@@ -92,15 +92,20 @@ class Pending:
         The caller's arrays are free.
     committed : Milestone
         All ranks have it, with parity: it can be restored.
+    persisted : Milestone
+        It is on disk, all of it, if `Checkpointer` was told where.
     """
 
     def __init__(self, step: int) -> None:
         self.step = step
         self.copied = Milestone(step, "copied")
         self.committed = Milestone(step, "committed")
+        self.persisted = Milestone(step, "on disk")
+        #: Why an earlier save is not on disk, if this one is to tell; the same on all ranks.
+        self.report: Exception | None = None
 
     def __repr__(self) -> str:
-        reached = [name for name in ("copied", "committed")
+        reached = [name for name in ("copied", "committed", "persisted")
                    if (mark := getattr(self, name)).done() and mark.error is None]  # fmt: skip
         return f"<Pending step {self.step}: {', '.join(reached) or 'nothing yet'}>"
 
@@ -114,19 +119,34 @@ class Pending:
         error : Exception
             Why not.
         """
-        for mark in (self.copied, self.committed):
+        for mark in (self.copied, self.committed, self.persisted):
             mark.reach(error)
+
+    def stays(self, why: str) -> None:
+        """Say that it will not be written to disk.
+
+        Local.
+
+        Parameters
+        ----------
+        why : str
+            Why not.
+        """
+        problem = f"step {self.step} is not written to disk: {why}"
+        self.persisted.reach(CheckpointError("persist", problem, "wait for committed"))
+        self.persisted.is_told = True
 
     @property
     def untold(self) -> Exception | None:
-        """The error that nobody has been told of, told now."""
-        marks = (self.copied, self.committed)
-        errors = [mark.error for mark in marks if mark.error is not None]
-        if not errors or any(mark.is_told for mark in marks):
+        """Why it is not committed, if nobody has been told; told now."""
+        error = self.copied.error or self.committed.error
+        every = (self.copied, self.committed, self.persisted)
+        marks = [mark for mark in every if mark.error is error]
+        if error is None or any(mark.is_told for mark in marks):
             return None
         for mark in marks:
             mark.is_told = True
-        return errors[0]
+        return error
 
 
 def skipped(step: int) -> Pending:
@@ -134,6 +154,6 @@ def skipped(step: int) -> Pending:
     pending = Pending(step)
     pending.fail(CheckpointError("save", f"step {step} skipped: the save before goes on",
                                  "wait for it, or pass on_busy='wait'"))  # fmt: skip
-    for mark in (pending.copied, pending.committed):
+    for mark in (pending.copied, pending.committed, pending.persisted):
         mark.is_told = True
     return pending

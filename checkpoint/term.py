@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from closeranks.checkpoint.choosing import Damaged, Objection, Save, saves
+from closeranks.checkpoint.choosing import Objection, Save, saves
 from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.finding import Nodes, Recovery, scan
+from closeranks.checkpoint.flushing import Flushing
 from closeranks.checkpoint.groups import Protection, nodes_of
 from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
+from closeranks.checkpoint.library import Files, Library
+from closeranks.checkpoint.pending import Pending
+from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Place, Saving, carry_out
 from closeranks.checkpoint.shelf import Shelf, clear
 from closeranks.checkpoint.slots import found, look, place_of
+from closeranks.checkpoint.sources import Slots, Unreadable
 from closeranks.checkpoint.talk import Talk
+from closeranks.checkpoint.volumes import Volume
 from closeranks.errors import CheckpointError, Unavailable, named
 
 if TYPE_CHECKING:
@@ -43,6 +50,8 @@ class Term:
         Saves that are kept.
     chunk_bytes : int
         At most so many in a chunk.
+    persist : Persist, optional
+        What is written to disk.
     run : str, optional
         Of the term before, where there was one.
 
@@ -65,6 +74,7 @@ class Term:
         *,
         keep: int,
         chunk_bytes: int,
+        persist: Persist | None = None,
         run: str | None = None,
     ) -> None:
         self._key, self._root, self._keep, self._chunk_bytes = key, root, keep, chunk_bytes
@@ -73,15 +83,22 @@ class Term:
         self._nodes = Nodes(nodes, self.talk.rank)
         self._place = Place(protection, tuple(nodes), self.talk.rank)
         self._shelf, self._kept = Shelf(self.talk.rank, root), list[int]()
+        self._library = Library(self.talk, self._nodes, persist.folder) if persist else None
         fresh = self.talk.everything([run, secrets.token_hex(8), secrets.randbits(32)])
         known = [one for one, *_ in fresh if one is not None]
         self.run: str | None = known[0] if known else None
-        every = self.saves()
-        if self.run is None:
-            self.run = every[0].header.run if every else fresh[0][1]
-        number = 1 + max((of >> 32 for of in self._epochs), default=0)
+        saved, volumes = self.saves(), self.volumes()
+        if self.run is None:  # that of what is in memory, else of what is on disk
+            runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
+            self.run = runs[0] if runs else str(fresh[0][1])
+        ages = [save.header.age for save in saved] + [volume.age for volume in volumes]
+        epochs = self._epochs | {epoch for epoch, _ in ages}
+        number = 1 + max((of >> 32 for of in epochs), default=0)
         self._epoch = number << 32 | fresh[0][2]
-        self._generation = max((save.header.generation for save in every), default=0)
+        self._generation = max((generation for _, generation in ages), default=0)
+        self._flushing: Flushing | None = None
+        if persist is not None:
+            self._flushing = Flushing(comm, self._nodes, persist, volumes, self.run)
 
     @property
     def epoch(self) -> int:
@@ -94,6 +111,29 @@ class Term:
         self.unread = tuple(unread)
         self._epochs = {one.header.epoch for one in seen}
         return saves(seen, self.run)
+
+    def volumes(self) -> list[Volume]:
+        """Find what is on disk, the newest first.  Collective."""
+        return [] if self._library is None else self._library.scan()
+
+    def found(self) -> list[Save | Volume]:
+        """Find all that is there of this run, the newest first.  Collective.
+
+        Of one save what is in memory comes first.
+        """
+        of_run = [one for one in self.volumes() if one.run in (None, self.run)]
+        return sorted([*self.saves(), *of_run], key=_age, reverse=True)
+
+    def expect(self, pending: Pending) -> None:
+        """Say of a new save whether it will be written to disk.  Local."""
+        if self._flushing is None:
+            pending.stays("no persist= was given")
+        else:
+            self._flushing.expect(pending)
+
+    def is_free(self) -> bool:
+        """Tell whether the slots that the next save takes are not being written.  Local."""
+        return self._flushing is None or self._flushing.is_free(self._next)
 
     def save(self, saving: Saving) -> None:
         """Carry a save out, and tell what became of it.
@@ -116,9 +156,9 @@ class Term:
                 layout=layout,
             )  # fmt: skip
 
-        number = next(at for at in range(self._keep) if at not in self._kept)
-        talk, most = self._background, self._chunk_bytes
+        number, talk, most = self._next, self._background, self._chunk_bytes
         try:
+            self._wait(number, saving.pending)
             carry_out(saving, talk, self._place, self._shelf, number, head, most)
         except Exception as error:
             saving.pending.fail(error)
@@ -126,16 +166,34 @@ class Term:
         self._kept = [*self._kept, number][1 - self._keep :]
         if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
             clear(self._key, self._epoch, self._root)
+        if self._flushing is not None:
+            self._flushing.take(number, self._shelf.slots[number], saving.pending)
         saving.pending.committed.reach()
 
-    def restore(self, save: Save, into: Any) -> tuple[Any, Objection | None]:
+    @property
+    def _next(self) -> int:
+        """The slots that the next save takes."""
+        return next(at for at in range(self._keep) if at not in self._kept)
+
+    def _wait(self, number: int, pending: Pending) -> None:
+        """Wait until slots are on disk; have a save tell of it if they are not.  Collective."""
+        failed = self._flushing.wait(number) if self._flushing is not None else None
+        if failed is not None:  # on all ranks
+            mark = failed.persisted
+            is_told = int(self._background.least([mark.is_told])[0]) == 1
+            mark.is_told = True
+            if not is_told:
+                problem = f"step {failed.step} is not on disk: {mark.error}"
+                pending.report = CheckpointError("save", problem, "this save goes on")
+
+    def restore(self, one: Save | Volume, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back, with what was lost made anew.
 
         Collective.
 
         Parameters
         ----------
-        save : Save
+        one : Save or Volume
             Which.
         into : dict, list, tuple or None
             What the caller wants filled.
@@ -147,9 +205,24 @@ class Term:
         objection : Objection or None
             Why it cannot be.
         """
-        objection = save.objection()
+        objection = one.objection()
         if objection is not None:
             return None, objection
+        return self._read(one, into) if isinstance(one, Volume) else self._revive(one, into)
+
+    def _read(self, volume: Volume, into: Any) -> tuple[Any, Objection | None]:
+        """Give a state back from disk."""
+        assert self._library is not None
+        files = Files(volume, self._library)
+        try:
+            return Delivery(files, self.talk, into).run(), None
+        except Unreadable as error:
+            return None, Objection(f"on disk: {error.problem}", (), 0)
+        finally:
+            files.close()
+
+    def _revive(self, save: Save, into: Any) -> tuple[Any, Objection | None]:
+        """Give a state back from memory, with what was lost made anew."""
         known = self._shelf.known()
         recovery = Recovery(save, self.talk, self._nodes, self._root, known)
         try:
@@ -164,7 +237,7 @@ class Term:
                     f"what was made anew of ranks {named(wrong)} is wrong", (), 0
                 )
             recovery.settle()
-            state = Delivery(recovery, self.talk, into).run()
+            state = Delivery(Slots(recovery, self.talk), self.talk, into).run()
         finally:
             recovery.close()
         if save.header.epoch == self._epoch:  # the next save takes another place
@@ -172,14 +245,14 @@ class Term:
             self._kept = [*(at for at in self._kept if at != place), place][1 - self._keep :]
         return state, None
 
-    def forget_before(self, save: Save) -> None:
+    def forget_before(self, one: Save | Volume) -> None:
         """Remove what is older than a save that was restored, so that there is room.
 
         Local.  Slots that were being written in terms before are of no use, either.
 
         Parameters
         ----------
-        save : Save
+        one : Save or Volume
             Whole.
         """
         if self._nodes.turn(self._nodes.here, 0) != self._nodes.rank:
@@ -187,17 +260,44 @@ class Term:
         for path, of in found(self._key, self._root):
             with suppress(CheckpointError, Unavailable, OSError):
                 header = look(path)
-                useless = header.state == WRITING or header.age < save.header.age
+                useless = header.state == WRITING or header.age < _age(one)
                 if of < self._epoch and header.run == self.run and useless:
                     path.unlink()
 
-    def damaged(self, save: Save) -> dict[Share, Damaged]:
-        """Look at all check sums of a save.  Collective."""
-        recovery = Recovery(save, self.talk, self._nodes, self._root)
+    def verify(self) -> dict[int, str]:
+        """Look at all check sums; step -> what is wrong.  Collective."""
+        memory: dict[int, str] = {}
+        disk: dict[int, str] = {}
+        for one in reversed(self.found()):
+            (disk if isinstance(one, Volume) else memory)[one.step] = self._verified(one)
+        return {step: "; ".join(lot[step] for lot in (memory, disk) if step in lot)
+                for step in sorted({*memory, *disk})}  # fmt: skip
+
+    def _verified(self, one: Save | Volume) -> str:
+        """Look at all check sums of a save."""
+        objection = one.objection()
+        if isinstance(one, Volume):
+            assert self._library is not None
+            wrong = [] if objection else self._library.damaged(one)
+            if wrong:
+                return f"on disk: {', '.join(wrong[:4])}" + (", ..." if wrong[4:] else "")
+            return objection.text if objection else "whole on disk"
+        recovery = Recovery(one, self.talk, self._nodes, self._root)
         try:
-            return recovery.verify(everything=True)
+            damaged = recovery.verify(everything=True)
         finally:
             recovery.close()
+        objection = one.objection(damaged)
+        return objection.text if objection else _told(one.lost, tuple(damaged))
+
+    def finish(self) -> Exception | None:
+        """Wait for what is being written to disk; gives what nobody was told.  Local."""
+        return None if self._flushing is None else self._flushing.finish()
+
+    def leave(self) -> None:
+        """Write the newest save of this node to disk, for the process goes.  Local."""
+        if self._flushing is not None:
+            self._flushing.leave(self._shelf.slots)
 
     def end(self, problem: Exception | None, *, keep: bool) -> None:
         """Go, after a normal end.
@@ -224,9 +324,25 @@ class Term:
             self.talk.together("close", None)
         finally:
             self.close()
+            if self._flushing is not None:
+                self._flushing.close()
             self.talk.close()
             self._background.close()
 
     def close(self) -> None:
         """Let go of the slots; the files stay.  Local."""
+        if self._flushing is not None:
+            self._flushing.stop()
         self._shelf.close()
+
+
+def _age(one: Save | Volume) -> tuple[int, int]:
+    """Give what orders saves: the later, the larger."""
+    return one.age if isinstance(one, Volume) else one.header.age
+
+
+def _told(lost: Sequence[Share], damaged: Sequence[Share]) -> str:
+    """Tell what is wrong with a save that can be restored."""
+    both = (lost, "lost"), (damaged, "damaged")
+    wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
+    return f"can be restored, {', '.join(wrong)}" if wrong else "whole"

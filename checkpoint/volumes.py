@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 
 from closeranks.checkpoint.archive import About
 from closeranks.checkpoint.archive_reading import Archive
+from closeranks.checkpoint.choosing import Objection
 from closeranks.errors import CheckpointError
 
 _FOLDER: Final = re.compile(r"([0-9a-f]{16})-(\d{8,20})-step-(-?\d{1,20})", re.ASCII)
@@ -96,23 +97,28 @@ class Volume:
         return next((name, about) for name, about in self.abouts.items()
                     if any(rank == one for one, _, _ in about.ranks))  # fmt: skip
 
-    def objection(self) -> str | None:
+    def objection(self) -> Objection | None:
         """Say why it cannot be restored, or None."""
+        problem = self._problem()
+        return None if problem is None else Objection(f"on disk: {problem}", (), 0)
+
+    def _problem(self) -> str | None:
+        """Say what is wrong with it."""
         every = list(self.abouts.values())
         if not every:
             return "; ".join(file.problem for file in self.files[:2])
         if len({(about.name, about.run, about.world, about.files) for about in every}) > 1 or any(
             (about.age, about.step) != (self.age, self.step) for about in every
         ):
-            return f"{self.folder}: files of several saves"
+            return "files of several saves"
         if len({about.node for about in every}) < every[0].files:
             bad = "".join(f" ({file.problem})" for file in self.files if file.about is None)[:200]
-            return f"{self.folder}: {len(every)} complete files of {every[0].files}{bad}"
+            return f"{len(every)} complete files of {every[0].files}{bad}"
         members = {rank: about.members for about in every for rank, _, _ in about.ranks}
         if sorted(members) != list(range(every[0].world)) or any(
             members[mate] != mine for mine in set(members.values()) for mate in mine
         ):
-            return f"{self.folder}: not the files of {every[0].world} ranks"
+            return f"not the files of {every[0].world} ranks"
         return None
 
 
@@ -146,14 +152,19 @@ def names(folder: Path) -> list[str]:
     CheckpointError
         If the folder is a link, or not this user's.
     """
-    if not folder.exists() and not folder.is_symlink():
-        return []
-    found = []
+    with suppress(FileNotFoundError):
+        folder.lstat()
+        return sorted(_names(folder))
+    return []
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """List the files of a folder that is there."""
     for of in _entries(_trusted(folder)):
         if _FOLDER.fullmatch(of.name) and of.is_dir(follow_symlinks=False):
-            found += [f"{of.name}/{file.name}" for file in _entries(folder / of.name)
-                      if _FILE.fullmatch(file.name)]  # fmt: skip
-    return sorted(found)
+            for file in _entries(folder / of.name):
+                if _FILE.fullmatch(file.name):
+                    yield f"{of.name}/{file.name}"
 
 
 def look(folder: Path, name: str) -> File:

@@ -15,6 +15,7 @@ from closeranks.checkpoint.fetch import fetch, of_extent
 from closeranks.checkpoint.header import ENCODED, WRITING, WRITTEN
 from closeranks.checkpoint.layout import Share
 from closeranks.checkpoint.slots import Slot
+from closeranks.checkpoint.sources import Slots
 from tests.checkpoint.ground import Alone, Ground, contents, make
 
 #: Bytes that ranks have: nothing, one, odd numbers, and one far more than the others.
@@ -260,7 +261,8 @@ def test_a_state_for_others_goes_through_one_process(root: Path) -> None:
     recovery = ground.recovery()
     into = {"own": PerRank(lambda old, rank: [sum(map(int, part)) for part in old] + [rank]),
             "alike": np.empty(99), "rank": PerRank(lambda old, _: old)}  # fmt: skip
-    state = Delivery(recovery, Alone(), into).run()  # type: ignore[arg-type]
+    source = Slots(recovery, Alone())  # type: ignore[arg-type]
+    state = Delivery(source, Alone(), into).run()  # type: ignore[arg-type]
     recovery.close()
     sums = [int(part["own"].sum()) for part in ground.states.values()]
     assert state["own"] == [*sums, 0]

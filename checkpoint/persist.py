@@ -1,0 +1,62 @@
+"""What of a job's saves goes to disk, and where."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from closeranks.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Persist:
+    """What is asked for.
+
+    Attributes
+    ----------
+    name : str
+        Of the checkpoints, without that of the job.
+    folder : Path
+        Where they are.
+    every : int
+        How many saves are made for each that is written.
+    keep : int
+        Saves that stay on disk.
+    """
+
+    name: str
+    folder: Path
+    every: int
+    keep: int
+
+    @classmethod
+    def asked(
+        cls, name: str, place: str | os.PathLike[str] | None, every: int | None, keep: int
+    ) -> Persist | None:
+        """Check what a caller asks for; None if that is nothing.
+
+        Local.
+
+        Parameters
+        ----------
+        name : str
+            Of the checkpoints.
+        place : path or None
+            The folder in which theirs is.
+        every : int or None
+            How many saves are made for each that is written.
+        keep : int
+            Saves that stay on disk.
+
+        Raises
+        ------
+        UsageError
+            If it makes no sense.
+        """
+        if every is not None and (place is None or type(every) is not int or every < 1):
+            problem = f"persist_every={every!r}, persist={place!r}"
+            raise UsageError("Checkpointer", problem, "give a folder and a number from 1 on")
+        if place is None:
+            return None
+        return cls(name, Path(place).absolute() / name, every or 1, keep)
