@@ -44,8 +44,8 @@ class Part:
         Of the data set.
     attributes : dict of str to object
         What is said beside it: ``kind``; of a shard ``global_shape`` and its
-        ``offset``; of a slice ``shape`` of the whole and its ``start`` there, in elements, or
-        ``start_byte`` where it starts or ends inside of one.
+        ``offset``; of a slice ``shape`` of the whole and its ``start`` in that, in
+        elements, or ``start_byte`` where it starts or ends inside of one.
     """
 
     name: str

@@ -20,7 +20,7 @@ import numpy as np
 
 from closeranks.checkpoint import extent
 from closeranks.checkpoint.archive import BLOCK, FORMAT, About, blocks, complete, sums_of
-from closeranks.checkpoint.archive_parts import Part, parts
+from closeranks.checkpoint.archive_parts import parts
 from closeranks.checkpoint.checksum import Sums, crc32c
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.errors import CheckpointError
@@ -36,12 +36,21 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _AT_ONCE: Final = 32 * BLOCK
 
 
+class _Run(NamedTuple):
+    """A data set: its place in a rank's data and in the file, and its check sums."""
+
+    name: str
+    at: int
+    nbytes: int
+    where: int
+    sums: Sums
+
+
 class _Rank(NamedTuple):
-    """What is known of a rank: its data sets, and for each its place and its sums."""
+    """What is known of a rank."""
 
     text: bytes
-    parts: list[Part]
-    places: list[tuple[int, Sums]]
+    runs: list[_Run]
 
 
 class Archive:
@@ -146,15 +155,14 @@ class Archive:
         CheckpointError
             If they are damaged.
         """
-        own, stop = self._rank(rank), start + target.size
-        number = max(0, bisect_right(own.parts, start, key=attrgetter("at")) - 1)
-        for part, (where, sums) in zip(own.parts[number:], own.places[number:], strict=True):
-            if part.at >= stop:
+        runs, stop = self._rank(rank).runs, start + target.size
+        number = max(0, bisect_right(runs, start, key=attrgetter("at")) - 1)
+        for run in runs[number:]:
+            if run.at >= stop:
                 break
-            first, last = max(start, part.at), min(stop, part.at + part.nbytes)
+            first, last = max(start, run.at), min(stop, run.at + run.nbytes)
             if first < last:
-                into = target[first - start : last - start]
-                self._checked(part, where, sums, first - part.at, into)
+                self._checked(run, first - run.at, target[first - start : last - start])
 
     def damaged(self) -> list[str]:
         """Look at all check sums.
@@ -170,15 +178,14 @@ class Archive:
         scratch = np.empty(_AT_ONCE, np.uint8)
         for rank, _, _ in self.about.ranks:
             try:
-                own = self._rank(rank)
+                runs = self._rank(rank).runs
             except CheckpointError as error:
                 wrong.append(error.problem)
                 continue
-            for part, (where, sums) in zip(own.parts, own.places, strict=True):
+            for run in runs:
                 try:
-                    for start in range(0, part.nbytes, _AT_ONCE):
-                        into = scratch[: min(_AT_ONCE, part.nbytes - start)]
-                        self._checked(part, where, sums, start, into)
+                    for start in range(0, run.nbytes, _AT_ONCE):
+                        self._checked(run, start, scratch[: min(_AT_ONCE, run.nbytes - start)])
                 except CheckpointError as error:
                     wrong.append(error.problem)
         return wrong
@@ -225,29 +232,29 @@ class Archive:
             name, members = f"descriptions/{rank:06d}", self.about.members
             description = self._said(name, extent.parse, text, body)
             found = self._said(name, parts, description, len(members), members.index(rank))
-            places, at = [], blocks(head)
+            runs, at = [], blocks(head)
             for part in found:
-                where, _ = self._place(f"ranks/{rank:06d}/{part.name}", part.nbytes)
-                places.append((where, every[at : at + blocks(part.nbytes)]))
-                at += blocks(part.nbytes)
+                of, stop = f"ranks/{rank:06d}/{part.name}", at + blocks(part.nbytes)
+                where, _ = self._place(of, part.nbytes)
+                runs.append(_Run(of, part.at, part.nbytes, where, every[at:stop]))
+                at = stop
             if at != len(every):
                 raise self._problem(f"sums/{rank:06d} has {len(every)} sums, not {at}")
-            self._ranks[rank] = _Rank(text, found, places)
+            self._ranks[rank] = _Rank(text, runs)
         return self._ranks[rank]
 
-    def _checked(self, part: Part, where: int, sums: Sums, start: int, target: Bytes) -> None:
-        """Read bytes of a part, whole blocks at once into the target."""
+    def _checked(self, run: _Run, start: int, target: Bytes) -> None:
+        """Read bytes of a data set, whole blocks at once into the target."""
         stop = start + target.size
         for first in range(start - start % BLOCK, stop, _AT_ONCE):
-            last = min(first + _AT_ONCE, -(-stop // BLOCK) * BLOCK, part.nbytes)
+            last = min(first + _AT_ONCE, -(-stop // BLOCK) * BLOCK, run.nbytes)
             inside = start <= first and last <= stop
             data = (
                 target[first - start : last - start] if inside else np.empty(last - first, np.uint8)
             )
-            self._read(where + first, data)
-            wanted = sums[first // BLOCK : blocks(last)]
-            if not np.array_equal(sums_of(data), wanted):
-                raise self._problem(f"{part.name} is damaged")
+            self._read(run.where + first, data)
+            if not np.array_equal(sums_of(data), run.sums[first // BLOCK : blocks(last)]):
+                raise self._problem(f"{run.name} is damaged")
             if not inside:
                 low, high = max(first, start), min(last, stop)
                 target[low - start : high - start] = data[low - first : high - first]

@@ -57,13 +57,13 @@ class Checkpointer:
     directory : path, optional
         A file system in memory; /dev/shm.
     persist : path, optional
-        A folder on disk, best one that all nodes see: saves are written there in the
-        background, as HDF5, below the name (and CLOSERANKS_RUN), whichever job it is.
+        A folder on disk, best one that all nodes see: saves are written there in
+        the background, below the name (and CLOSERANKS_RUN), whichever job it is.
     persist_every : int, optional
         Write every so many-th save; each, if not given.
     on_busy : {"wait", "skip"}
-        What `save` does while the save before goes on, or while the one whose slots
-        it takes is not on disk yet.
+        What `save` does while the save before goes on, or while the one whose
+        slots it takes is not on disk yet.
     chunk_bytes : int
         Bytes that have a check sum of their own at most, a multiple of 64.
 
@@ -174,8 +174,8 @@ class Checkpointer:
         ------
         CheckpointError
             On all ranks, if one has what cannot be saved, or they differ; or why the
-            save before has failed, if nobody has been told.  Also why an earlier one is
-            not on disk: then this one goes on all the same.
+            save before has failed, if nobody has been told.  Also why an earlier
+            one is not on disk: then this one goes on all the same.
         PeerLost, Revoked
             If ranks have died.
         """

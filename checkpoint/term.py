@@ -176,7 +176,7 @@ class Term:
         return next(at for at in range(self._keep) if at not in self._kept)
 
     def _wait(self, number: int, pending: Pending) -> None:
-        """Wait until slots are on disk; have a save tell of it if they are not.  Collective."""
+        """Wait until slots are on disk; have a save tell if they are not."""
         failed = self._flushing.wait(number) if self._flushing is not None else None
         if failed is not None:  # on all ranks
             mark = failed.persisted
