@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import operator
 import os
-import re
-from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
 from closeranks.checkpoint import nest
+from closeranks.checkpoint.cadence import Cadence
 from closeranks.checkpoint.choosing import Objection
 from closeranks.checkpoint.farewell import FAREWELL
 from closeranks.checkpoint.groups import Protection, protect
+from closeranks.checkpoint.key import check_name, key_of
 from closeranks.checkpoint.layout import ALIGNED
-from closeranks.checkpoint.pending import Pending, skipped
+from closeranks.checkpoint.pending import Pending, not_due, skipped
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Saving
 from closeranks.checkpoint.worker import Worker
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from closeranks.checkpoint.term import Term
     from closeranks.collectives.communicator import Communicator
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][\w.-]{0,47}", re.ASCII)
 #: Those that are open in this process: two of one name would remove each other's slots.
 _OPEN: Final[WeakValueDictionary[str, Checkpointer]] = WeakValueDictionary()
 #: Bytes of a chunk: few enough to be lost alone, many enough that their sums cost nothing.
@@ -64,6 +63,11 @@ class Checkpointer:
     on_busy : {"wait", "skip"}
         What `save` does while the save before goes on, or while the one whose
         slots it takes is not on disk yet.
+    interval : float, "auto" or None
+        Seconds between two saves: calls of `save` before that do nothing.
+        ``"auto"`` for what costs least, as measured.
+    mtbf_s : float, optional
+        Mean seconds between failures of the job, for ``"auto"``.
     chunk_bytes : int
         Bytes that have a check sum of their own at most, a multiple of 64.
 
@@ -92,10 +96,11 @@ class Checkpointer:
         persist: str | os.PathLike[str] | None = None,
         persist_every: int | None = None,
         on_busy: Literal["wait", "skip"] = "wait",
+        interval: float | Literal["auto"] | None = None,
+        mtbf_s: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise UsageError("Checkpointer", f"name={name!r}", "up to 48 of A-Z a-z 0-9 _ . -")
+        check_name(name)
         if not 2 <= keep <= 9:
             raise UsageError("Checkpointer", f"keep={keep!r}", "give 2 to 9")
         if on_busy not in ("wait", "skip"):
@@ -106,13 +111,13 @@ class Checkpointer:
         protect(comm.hierarchy, parity, group)  # which may object
         self._comm, self._parity, self._group = comm, parity, group
         self._keep, self._on_busy, self._chunk_bytes = keep, on_busy, chunk_bytes
+        self._cadence = Cadence(interval, mtbf_s)
         self._root = None if directory is None else Path(directory)
         job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
-        self.key = _key(name, job)
+        self.key = key_of(name, job)
         # Of no job: the next one shall find it.
-        self._persist = Persist.asked(
-            _key(name, setting("RUN") or ""), persist, persist_every, keep
-        )
+        on_disk = key_of(name, setting("RUN") or "")
+        self._persist = Persist.asked(on_disk, persist, persist_every, keep)
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
         self._untold: Exception | None = None
@@ -147,8 +152,8 @@ class Checkpointer:
         """
         return protect(self._comm.hierarchy, self._parity, self._group)
 
-    def save(self, step: int, state: Any, *, lazy: bool = False) -> Pending:
-        """Keep a state.
+    def save(self, step: int, state: Any, *, lazy: bool = False, now: bool = False) -> Pending:
+        """Keep a state, if it is time to.
 
         Collective.  Returns once the state is copied; all else goes on in the
         background.
@@ -163,12 +168,15 @@ class Checkpointer:
             in each erasure group.
         lazy : bool
             Return at once: the arrays stay as they are until ``copied``.
+        now : bool
+            Save whatever the interval says; the same on all ranks.
 
         Returns
         -------
         Pending
             ``.copied``, ``.committed`` and ``.persisted``, each with
-            ``.wait(timeout_s)``.
+            ``.wait(timeout_s)``.  Where it was not time, ``is_due`` is False, and
+            nothing is waited for.
 
         Raises
         ------
@@ -180,6 +188,10 @@ class Checkpointer:
             If ranks have died.
         """
         term = self._open()
+        before = self._pending and self._pending.committed.error
+        has_failed = before is not None or self._untold is not None
+        if not self._cadence.is_due(term.talk.least, now=now, has_failed=has_failed):
+            return not_due(step)
         if self._on_busy == "skip" and self._is_busy(term):
             return skipped(step)
         self._finish()
@@ -201,6 +213,7 @@ class Checkpointer:
         if not lazy:
             pending.copied.wait()
             self._report, pending.report = self._report or pending.report, None
+        self._cadence.note()
         report, self._report = self._report, None
         if report is not None:
             raise report
@@ -351,6 +364,7 @@ class Checkpointer:
             if self._persist is not None and self.key not in _OPEN:
                 FAREWELL.add(self._told_to_end)
             _OPEN[self.key] = self
+            self._cadence.restart()
         return self._term
 
     def _finish(self) -> None:
@@ -378,11 +392,3 @@ class Checkpointer:
         if self._pid != os.getpid():
             raise UsageError("Checkpointer", f"made by process {self._pid}, used by {os.getpid()}",
                              "make one after the fork")  # fmt: skip
-
-
-def _key(name: str, job: str) -> str:
-    """Name files: by the name and the job, in full or by a digest of it."""
-    plain = re.sub(r"[^\w.-]", "_", job, flags=re.ASCII)
-    if plain != job or len(job) > 32:
-        plain = sha256(job.encode(errors="surrogateescape")).hexdigest()[:32]
-    return f"{name}.{plain}" if job else name

@@ -94,10 +94,12 @@ class Pending:
         All ranks have it, with parity: it can be restored.
     persisted : Milestone
         It is on disk, all of it, if `Checkpointer` was told where.
+    is_due : bool
+        Whether it was time to save; if not, nothing is done or awaited.
     """
 
     def __init__(self, step: int) -> None:
-        self.step = step
+        self.step, self.is_due = step, True
         self.copied = Milestone(step, "copied")
         self.committed = Milestone(step, "committed")
         self.persisted = Milestone(step, "on disk")
@@ -105,6 +107,8 @@ class Pending:
         self.report: Exception | None = None
 
     def __repr__(self) -> str:
+        if not self.is_due:
+            return f"<Pending step {self.step}: not due>"
         reached = [name for name in ("copied", "committed", "persisted")
                    if (mark := getattr(self, name)).done() and mark.error is None]  # fmt: skip
         return f"<Pending step {self.step}: {', '.join(reached) or 'nothing yet'}>"
@@ -156,4 +160,13 @@ def skipped(step: int) -> Pending:
                                  "wait for it, or pass on_busy='wait'"))  # fmt: skip
     for mark in (pending.copied, pending.committed, pending.persisted):
         mark.is_told = True
+    return pending
+
+
+def not_due(step: int) -> Pending:
+    """Give what a save gives back that was not done, for it was not time."""
+    pending = Pending(step)
+    pending.is_due = False
+    for mark in (pending.copied, pending.committed, pending.persisted):
+        mark.reach()
     return pending

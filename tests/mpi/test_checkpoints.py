@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,55 @@ def test_a_failure_that_nobody_saw_is_told_by_the_next_save(
     assert list(slots.found(name))
 
 
+def test_saves_that_are_not_due_cost_nothing_and_do_nothing(
+    world: cr.Communicator, name: str
+) -> None:
+    keeper = Checkpointer(world, name=name, interval=3600)
+    assert keeper.save(1, {"a": 1}).is_due
+    for step in range(2, 40):
+        pending = keeper.save(step, {"a": step}, lazy=bool(step % 2))
+        pending.copied.wait(0)
+        pending.committed.wait(0)
+        assert not pending.is_due
+        assert repr(pending) == f"<Pending step {step}: not due>"
+    assert keeper.steps() == (1,)
+    assert keeper.save(40, {"a": 40}, now=True).is_due
+    assert not keeper.save(41, {"a": 41}).is_due
+    assert keeper.steps() == (1, 40)
+    keeper.close()
+
+
+@pytest.mark.parametrize("how", [{"interval": 0.05}, {"interval": "auto", "mtbf_s": 60.0}])
+def test_ranks_of_unequal_pace_save_at_the_same_calls(
+    world: cr.Communicator, name: str, how: dict[str, Any]
+) -> None:
+    keeper = Checkpointer(world, name=name, **how)
+    rng, due = np.random.default_rng(world.rank), []
+    for step in range(60):
+        time.sleep(rng.random() * 0.004)
+        pending = keeper.save(step, {"own": PerRank(np.zeros(1000 * world.rank))})
+        due.append(pending.is_due)
+        pending.committed.wait(30)
+    assert len(set(world.allgather(tuple(due)))) == 1
+    assert due[0]
+    assert due.count(True) < 60
+    keeper.close()
+
+
+def test_what_has_failed_is_due_and_told(world: cr.Communicator, name: str) -> None:
+    keeper = Checkpointer(world, name=name, interval=3600)
+    last = world.rank == world.size - 1
+    pending = keeper.save(1, {"a": {1} if last else 1}, lazy=True)
+    while not pending.committed.done():
+        time.sleep(0.001)
+    with pytest.raises(CheckpointError, match="a is a set"):
+        keeper.save(2, {"a": 1})
+    assert keeper.save(3, {"a": 1}).is_due
+    assert not keeper.save(4, {"a": 1}).is_due
+    assert keeper.steps() == (3,)
+    keeper.close()
+
+
 def test_growing_and_shrinking_states(world: cr.Communicator, name: str) -> None:
     keeper = Checkpointer(world, name=name)
     for step, size in enumerate([10, 300_000, 5, 5, 70_000, 1, 0]):
@@ -332,6 +382,7 @@ def test_a_full_file_system_leaves_the_save_before(
 @pytest.mark.parametrize("options", [
     {"keep": 1}, {"name": ""}, {"name": "a/b"}, {"name": "x" * 99}, {"parity": 0},
     {"on_busy": "drop"}, {"chunk_bytes": 100}, {"group": 1}, {"group": 999},
+    {"interval": 0}, {"interval": "auto"}, {"mtbf_s": 60.0},
 ])  # fmt: skip
 def test_options_that_make_no_sense(world: cr.Communicator, options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
