@@ -206,7 +206,7 @@ class Recovery:
             On all ranks, if there is no room for what was lost.
         """
         self._seat(self.save.lost)
-        self._talk.taken("restore", self._make_lost)
+        self._make_room()
         hurt = {group: damage for group in sorted(self.save.layouts)
                 if (damage := self.save.damage(group, damaged))}  # fmt: skip
         for group, damage in hurt.items():
@@ -277,13 +277,31 @@ class Recovery:
                 key=lambda node: (beside.count(node), -mates.count(node), every.count(node), node),
             )
 
-    def _make_lost(self) -> None:
-        """Make empty slots for what is lost, those that this rank will look after."""
-        for share in self.save.lost:
-            if self.server(share) == self._nodes.rank:
-                self._slots[share] = Slot.create(
-                    self._header(share), self._place, self._root, whole=False
-                )
+    def _make_room(self) -> None:
+        """Make empty slots for what is lost: all ranks of a node ask for their pages."""
+        made: list[Slot] = []
+        ranks = self._nodes.ranks[self._nodes.here]
+
+        def make() -> None:
+            for share in self.save.lost:
+                if self.server(share) == self._nodes.rank:
+                    made.append(
+                        Slot.create(self._header(share), self._place, self._root, bare=True)
+                    )
+                    self._slots[share] = made[-1]
+
+        def ask() -> None:
+            for share in self.save.lost:
+                if self._node[share] == self._nodes.here:
+                    self._mine(share).ask(ranks.index(self._nodes.rank), len(ranks))
+
+        try:
+            self._talk.taken("restore", make)
+            self._talk.taken("restore", ask)
+        except CheckpointError:
+            for slot in made:
+                slot.path.unlink(missing_ok=True)
+            raise
 
     def _prepare(self, made: list[Recoding], layout: Layout, tasks: Sequence[Task]) -> None:
         """Map what the tasks of a group need, and clean what no sum covers."""

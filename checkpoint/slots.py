@@ -25,6 +25,7 @@ from closeranks.checkpoint.area import Area
 from closeranks.checkpoint.checksum import crc32c
 from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
+from closeranks.comms.pages import large_page
 from closeranks.comms.shared_file import SharedFile
 from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import CheckpointError, Unavailable
@@ -75,7 +76,7 @@ class Slot:
 
     @classmethod
     def create(
-        cls, header: Header, place: int, root: Path | None = None, *, whole: bool = True
+        cls, header: Header, place: int, root: Path | None = None, *, bare: bool = False
     ) -> Slot:
         """Make a slot, in a state that says that nothing is in it.
 
@@ -89,8 +90,8 @@ class Slot:
             Which of the share's slots it is.
         root : Path, optional
             The file system in memory; /dev/shm.
-        whole : bool
-            Map all pages at once, not those that are touched then.
+        bare : bool
+            Only the headers have pages; all who map it `ask` for the others.
 
         Returns
         -------
@@ -104,8 +105,8 @@ class Slot:
         """
         room = _PAGE * -(-(_PROLOGUE.size + 2 * len(header.encode())) // _PAGE)
         (path := path_of(header, place, root)).unlink(missing_ok=True)
-        nbytes = _places(header, room)[-1][1]
-        file = SharedFile.create(nbytes, root=root, name=path.name, whole=whole)
+        nbytes, asked = _places(header, room)[-1][1], 2 * room if bare else None
+        file = SharedFile.create(nbytes, root=root, name=path.name, whole=not bare, asked=asked)
         slot = cls(file, header, room, 0)
         slot.write(replace(header, state=WRITING))
         return slot
@@ -145,6 +146,25 @@ class Slot:
     def path(self) -> Path:
         """Its name."""
         return self.file.path
+
+    def ask(self, part: int, parts: int) -> None:
+        """Ask for the pages of a part of all of it.
+
+        Local.
+
+        Parameters
+        ----------
+        part, parts : int
+            Which part of how many, about equal.
+
+        Raises
+        ------
+        Unavailable
+            If node memory is full.
+        """
+        size, nbytes = large_page(), self.file.nbytes
+        first, last = (-(-nbytes // size) * at // parts * size for at in (part, part + 1))
+        self.file.ask(min(first, nbytes), min(last, nbytes))
 
     def fits(self, header: Header) -> bool:
         """Whether it may be used for other contents as it is, and others find it."""

@@ -9,14 +9,12 @@ that goes with him, and who makes the next file removes this one.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import mmap
 import os
 import re
 import secrets
 import stat
-import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms.pages import enlarge, lay, mapping, region, reserve
 from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable, UsageError
 
@@ -34,9 +33,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _T = TypeVar("_T")
-# All pages at once: who first touches one must not wait for it in a kernel.
-_MAPPED = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-_LEAN: dict[str, bool] = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # no descriptor
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _NAME = re.compile(r"\d+-[0-9a-f]{16}")
 #: How long a file may be without a lock while it is made, seconds; far more than it takes.
@@ -54,8 +50,8 @@ class SharedFile:
         Its name, which may be gone already.
     memory : mmap
         Its bytes, mapped shared and writable.
-    found : os.stat_result, optional
-        What the file system says of it.
+    found, start
+        What the file system says of it, and where in the memory it starts.
 
     Attributes
     ----------
@@ -65,9 +61,11 @@ class SharedFile:
         Its size.
     """
 
-    def __init__(self, path: Path, memory: mmap.mmap, found: os.stat_result | None = None) -> None:
-        self.path, self._found = path, found
-        self.nbytes = len(memory)
+    def __init__(
+        self, path: Path, memory: mmap.mmap, found: os.stat_result | None = None, start: int = 0
+    ) -> None:
+        self.path, self._found, self._start = path, found, start
+        self.nbytes = len(memory) if found is None else found.st_size
         self._memory: mmap.mmap | None = memory
         self._maker: int | None = None
 
@@ -79,6 +77,7 @@ class SharedFile:
         root: Path | None = None,
         name: str | None = None,
         whole: bool = True,
+        asked: int | None = None,
     ) -> SharedFile:
         """Make a new file of ``nbytes`` zero bytes and map it.
 
@@ -94,6 +93,8 @@ class SharedFile:
             What to call it; it outlives this process then, until somebody removes it.
         whole : bool
             Map all pages at once, not those that are touched then.
+        asked : int, optional
+            How many bytes get their pages now, the others by `ask`.  Default: all.
 
         Raises
         ------
@@ -104,14 +105,14 @@ class SharedFile:
             this name.
         """
         _check_size(nbytes)
-        with _new(nbytes, root or ROOT, name) as handle:
-            path = Path(handle.name)
-            try:
-                _reserve(handle, 0, nbytes)
-                made = cls(path, _mapping(handle, whole=whole), os.fstat(handle.fileno()))
-            except BaseException:
-                path.unlink(missing_ok=True)
-                raise
+        with _new(nbytes, root or ROOT, name) as handle, ExitStack() as undone:
+            undone.callback(os.unlink, handle.name)
+            made = cls._mapped(handle)
+            undone.callback(made.close)
+            made.ask(0, nbytes if asked is None else asked)
+            if whole:
+                lay(handle, made._addresses, made._start, whole=True)
+            undone.pop_all()
         made._maker = os.getpid() if name is None else None
         return made
 
@@ -149,7 +150,31 @@ class SharedFile:
             If it is not there, not ours, no plain file or of another size.
         """
         with _old(path, nbytes) as handle:
-            return cls(path, _mapping(handle, whole=whole), os.fstat(handle.fileno()))
+            return cls._mapped(handle, whole=whole)
+
+    @classmethod
+    def _mapped(cls, handle: FileIO, *, whole: bool = False) -> SharedFile:
+        """Map all of a file, at a place where it may have large pages."""
+        memory, start = region(handle)
+        lay(handle, memory, start, whole=whole)
+        return cls(Path(str(handle.name)), memory, os.fstat(handle.fileno()), start)
+
+    def ask(self, first: int, last: int) -> None:
+        """Give a part its pages, for all who map the file.  Local; what is in it stays.
+
+        Parameters
+        ----------
+        first, last : int
+            From which byte on, up to which.
+
+        Raises
+        ------
+        Unavailable
+            If node memory is full.
+        """
+        with _old(self.path, self.nbytes) as handle:
+            enlarge(handle, self._addresses, self._start, first, last)
+            reserve(handle, first, last - first)  # what is still missing
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -157,9 +182,14 @@ class SharedFile:
 
         The memory lives as long as any such array does.
         """
+        return np.frombuffer(self._addresses, np.uint8, self.nbytes, self._start)
+
+    @property
+    def _addresses(self) -> mmap.mmap:
+        """Where it is mapped, and what is set aside around it."""
         if self._memory is None:
             raise UsageError("shared memory", f"{self.path} is closed", "use it before close()")
-        return np.frombuffer(self._memory, np.uint8)
+        return self._memory
 
     def is_named(self) -> bool:
         """Tell whether its name still leads to it.  Local."""
@@ -189,7 +219,8 @@ class SharedFile:
             The first byte, at a whole page.
         """
         if self._memory is not None and start < self.nbytes:
-            self._memory.madvise(mmap.MADV_REMOVE, start, self.nbytes - start)
+            at = self._start + start
+            self._memory.madvise(mmap.MADV_REMOVE, at, self.nbytes - start)
 
     def close(self) -> None:
         """Let go of the name and, once no array looks at it, of the memory.
@@ -276,11 +307,11 @@ def _shared(
     def ask() -> FileIO:
         handle = stack.enter_context(_old(path, nbytes))
         for start, length in parts:
-            _reserve(handle, start, length)
+            reserve(handle, start, length)
         return handle
 
     handle = _together(node, ask)
-    return SharedFile(path, _together(node, lambda: _mapping(handle)))
+    return SharedFile(path, _together(node, lambda: mapping(handle)))
 
 
 def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
@@ -367,34 +398,3 @@ def _old(path: Path, nbytes: int | None) -> FileIO:
         handle.close()
         raise Unavailable(f"node memory {path}: {problem}", "remove it")
     return handle
-
-
-def _mapping(handle: FileIO, *, whole: bool = True) -> mmap.mmap:
-    """Map all of a file."""
-    nbytes = os.fstat(handle.fileno()).st_size
-    flags = _MAPPED if whole else mmap.MAP_SHARED
-    try:
-        return mmap.mmap(handle.fileno(), nbytes, flags=flags, **_LEAN)
-    except OSError as error:
-        raise Unavailable(
-            f"node memory {handle.name}: {nbytes} bytes not mapped, {error.strerror}",
-            "give the job more memory or address space (ulimit -v)",
-        ) from error
-
-
-def _reserve(handle: FileIO, start: int, nbytes: int) -> None:
-    """Give part of a file its pages, so that touching them cannot fail later."""
-    if not nbytes:
-        return
-    try:
-        os.posix_fallocate(handle.fileno(), start, nbytes)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENOMEM):
-            raise
-        place = Path(str(handle.name)).parent
-        room = os.statvfs(place)
-        free = room.f_bavail * room.f_frsize
-        raise Unavailable(
-            f"node memory {place}: {nbytes} bytes wanted, {free} free",
-            "free /dev/shm or give it more (mount -o remount,size=...; docker --shm-size)",
-        ) from error

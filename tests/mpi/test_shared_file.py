@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.comms import shared_file
+from closeranks.comms import pages, shared_file
 from closeranks.comms.shared_file import share
 from closeranks.errors import Unavailable, UsageError
 
@@ -37,7 +37,7 @@ def test_what_one_rank_cannot_map_nobody_gets(
         def refuse(*_: object) -> None:
             raise Unavailable("node memory here", "mend it")
 
-        monkeypatch.setattr(shared_file, "_mapping", refuse)
+        monkeypatch.setattr(shared_file, "mapping", refuse)
     if comm.size == 1:
         return
     with pytest.raises(Unavailable, match="node memory here"):
@@ -100,14 +100,14 @@ def test_no_bytes_are_refused_on_all_ranks(comm: MPI.Intracomm) -> None:
 
 def test_what_is_being_made_stays(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_file, "_UNLOCKED_S", -1.0)
-    reserve, names = shared_file._reserve, []
+    names: list[bool] = []
 
     def reserving(handle: FileIO, start: int, nbytes: int) -> None:
         shared_file.tidy()
         names.append(Path(str(handle.name)).exists())
-        reserve(handle, start, nbytes)
+        pages.reserve(handle, start, nbytes)
 
-    monkeypatch.setattr(shared_file, "_reserve", reserving)
+    monkeypatch.setattr(shared_file, "reserve", reserving)
     made = share(comm, 100, own=((0, 100),))
     assert names == [True]
     made.close()

@@ -1,0 +1,208 @@
+"""Pages of files in node memory: there before they are touched, large if any are.
+
+In pages of 4 KiB who touches a new file first pays for each of them, and so
+does, or nearly, each process that maps it later.  A file system in memory has
+large pages only if it was mounted so, which /dev/shm is nowhere; but since
+Linux 6.1 a process may ask for them where it has mapped a file (MADV_COLLAPSE
+of madvise(2)).  Where there are none, nothing is lost but the asking.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import sys
+from functools import cache
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from closeranks.errors import Unavailable
+
+_SIZE: Final = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+#: Larger ones waste too much: processors with small pages of 64 KiB have some of 512 MiB.
+_LARGEST: Final = 32 << 20
+#: MAP_FIXED, MAP_NORESERVE and MADV_COLLAPSE of Linux, which Python does not know.
+_FIXED, _UNRESERVED, _COLLAPSE = 0x10, 0x4000, 25
+_REGION: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
+_BOTH: Final = mmap.PROT_READ | mmap.PROT_WRITE
+_WHOLE: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+_LEAN: Final[dict[str, bool]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
+
+
+@cache
+def large_page() -> int:
+    """Give the bytes of a large page, or of a small one if there are none.  Local."""
+    try:
+        found = int(_SIZE.read_text())
+    except (OSError, ValueError):
+        return mmap.PAGESIZE
+    return found if found <= _LARGEST else mmap.PAGESIZE
+
+
+def mapping(handle: FileIO) -> mmap.mmap:
+    """Map all of a file, with all its pages: who touches them waits for nothing.
+
+    Local.
+
+    Parameters
+    ----------
+    handle : FileIO
+        The file.
+
+    Raises
+    ------
+    Unavailable
+        If the system does not let us.
+    """
+    try:
+        return mmap.mmap(handle.fileno(), _size(handle), flags=_WHOLE, **_LEAN)
+    except OSError as error:
+        raise _unmapped(handle, error) from error
+
+
+def region(handle: FileIO) -> tuple[mmap.mmap, int]:
+    """Set addresses aside for a file, from a multiple of a large page on.
+
+    Local.
+
+    Parameters
+    ----------
+    handle : FileIO
+        The file.
+
+    Returns
+    -------
+    memory : mmap
+        Addresses that are nobody's yet; it gives them back, with what lies there.
+    start : int
+        Where in it the file is to go.
+
+    Raises
+    ------
+    Unavailable
+        If the system does not let us.
+    """
+    try:
+        memory = mmap.mmap(-1, _size(handle) + large_page(), flags=_REGION)
+    except OSError as error:
+        raise _unmapped(handle, error) from error
+    return memory, -_address(memory) % large_page()
+
+
+def lay(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
+    """Map a file to where there is room for it, in place of what is there.
+
+    Local.
+
+    Parameters
+    ----------
+    handle : FileIO
+        The file.
+    memory, start
+        Of `region`.
+    whole : bool
+        Map all pages at once, not those that are touched then.
+
+    Raises
+    ------
+    Unavailable
+        If the system does not let us.
+    """
+    at, flags = _address(memory) + start, _FIXED | (_WHOLE if whole else mmap.MAP_SHARED)
+    if _library().mmap(at, _size(handle), _BOTH, flags, handle.fileno(), 0) != at:
+        number = ctypes.get_errno()
+        raise _unmapped(handle, OSError(number, os.strerror(number)))
+
+
+def enlarge(handle: FileIO, memory: mmap.mmap, start: int, first: int, last: int) -> None:
+    """Ask for large pages for part of a file; some or all may not come.
+
+    Local; what lies there stays, and the rest are zeros.
+
+    Parameters
+    ----------
+    handle : FileIO
+        The file.
+    memory, start
+        Where `lay` has put it.
+    first, last : int
+        The part, in bytes of the file: whole large pages of it.
+    """
+    size = large_page()
+    first, last = -(-first // size) * size, last // size * size
+    if size == mmap.PAGESIZE or first >= last or last - first > _free(handle):
+        return
+    for place in range(first, last, size):  # one that has nothing in it is left alone
+        reserve(handle, place, mmap.PAGESIZE)
+    _library().madvise(_address(memory) + start + first, last - first, _COLLAPSE)
+
+
+def reserve(handle: FileIO, start: int, nbytes: int) -> None:
+    """Give part of a file its pages, so that touching them cannot fail later.
+
+    Local.
+
+    Parameters
+    ----------
+    handle : FileIO
+        The file.
+    start, nbytes : int
+        The part; it may have some already.
+
+    Raises
+    ------
+    Unavailable
+        If node memory is full.
+    """
+    if not nbytes:
+        return
+    try:
+        os.posix_fallocate(handle.fileno(), start, nbytes)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT, errno.ENOMEM):
+            raise
+        raise Unavailable(
+            f"node memory {Path(str(handle.name)).parent}: {nbytes} bytes wanted,"
+            f" {_free(handle)} free",
+            "free /dev/shm or give it more (mount -o remount,size=...; docker --shm-size)",
+        ) from error
+
+
+def _unmapped(handle: FileIO, error: OSError) -> Unavailable:
+    """Say that a file was not mapped, and why."""
+    return Unavailable(
+        f"node memory {handle.name}: {_size(handle)} bytes not mapped, {error.strerror}",
+        "give the job more memory or address space (ulimit -v)",
+    )
+
+
+def _size(handle: FileIO) -> int:
+    """Give the bytes of a file."""
+    return os.fstat(handle.fileno()).st_size
+
+
+def _free(handle: FileIO) -> int:
+    """Give how many bytes are free where a file is."""
+    room = os.fstatvfs(handle.fileno())
+    return room.f_bavail * room.f_frsize
+
+
+def _address(memory: mmap.mmap) -> int:
+    """Tell where memory lies."""
+    return int(np.frombuffer(memory, np.uint8).ctypes.data)
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Give the C library, with what it takes; calls are made without the GIL."""
+    library = ctypes.CDLL(None, use_errno=True)
+    size, number = ctypes.c_size_t, ctypes.c_int
+    library.mmap.argtypes = [ctypes.c_void_p, size, number, number, number, ctypes.c_long]
+    library.mmap.restype = ctypes.c_void_p
+    library.madvise.argtypes = [ctypes.c_void_p, size, number]
+    return library
