@@ -178,8 +178,8 @@ def saves(found: Iterable[Found], run: str | None = None) -> list[Save]:
     found : iterable of Found
         Everything of one name, on all nodes.
     run : str, optional
-        Of which run; of that of the newest save that is whole if not given, for a node
-        that comes back may bring what is left of another one.
+        Of which run; of that of the newest save that is whole if not given, for a
+        node that comes back may bring what is left of another one.
 
     Returns
     -------
