@@ -142,7 +142,7 @@ class Layout:
         """Give how many bytes of data a share has: whole chunks."""
         node = self.ring[share.member]
         each = self._piece_bytes(node)
-        return min(max(self._total(node) - self._number(share) * each, 0), each)
+        return min(max(self._totals[node] - self._number(share) * each, 0), each)
 
     def keeper(self, share: Share) -> int:
         """Give the rank that looks after a share."""
@@ -230,11 +230,12 @@ class Layout:
     def _piece_bytes(self, node: int) -> int:
         """Give how many bytes of data each share of a node has, but for the last ones."""
         shares = self.ring.count(node) * self.lanes
-        return _up(-(-self._total(node) // shares), self.chunk)
+        return _up(-(-self._totals[node] // shares), self.chunk)
 
-    def _total(self, node: int) -> int:
-        """Give how many bytes the extents of a node take."""
-        return sum(map(self.extent, self.ranks[node]))
+    @cached_property
+    def _totals(self) -> dict[int, int]:
+        """Give how many bytes the extents of each node take."""
+        return {node: sum(map(self.extent, ranks)) for node, ranks in self.ranks.items()}
 
     def _number(self, share: Share) -> int:
         """Count the shares of a node up to one of them."""
