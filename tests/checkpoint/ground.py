@@ -15,7 +15,7 @@ from closeranks.checkpoint.coding import encoding
 from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.extent import describe
 from closeranks.checkpoint.finding import Nodes, Recovery, scan
-from closeranks.checkpoint.header import COMMITTED, WRITING, Header
+from closeranks.checkpoint.header import COMMITTED, STATES, WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share, chunk_for
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.slots import Slot
@@ -142,10 +142,11 @@ def make(
         writing.write(extent, layout, rank, slots)
     tasks = encoding(layout, Code(layout.data, parity), apart=False)
     alone = [replace(task, worker=0) for task in tasks]
-    run = Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone())  # type: ignore[arg-type]
-    for _ in run.run():
+    recoding = Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone())  # type: ignore[arg-type]
+    for _ in recoding.run():
         pass
     for slot in slots.values():
-        slot.write(replace(slot.header, state=state))
+        for one in STATES[1 : STATES.index(state) + 1]:
+            slot.write(replace(slot.header, state=one))
         slot.close()
     return Ground(root, layout, states)
