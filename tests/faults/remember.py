@@ -4,6 +4,8 @@
     remember.py NAME restore [POINT RANKS]
     remember.py NAME reshape
     remember.py NAME attempts shrink|replace RANKS
+    remember.py NAME large
+    remember.py NAME steady FOLDER STEPS    until somebody kills it, or so many steps
 
 POINT is one of `POINTS`; RANKS such as ``1`` or ``0,1,2,3``.  Ranks are
 numbered backwards when a state is restored.
@@ -15,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,7 @@ from closeranks.checkpoint import (
     finding,
     header,
     shelf,
+    slots,
     writing,
 )
 from closeranks.checkpoint import recoding as recoding_
@@ -205,6 +209,55 @@ def attempts(name: str, replaces: bool, dying: str) -> None:
         keeper.close()
 
 
+def steady(name: str, folder: Path, steps: int) -> None:
+    """Restore what any number of ranks has left, and save; tell who one is, and what is kept."""
+    backwards = MPI.Intracomm(MPI.COMM_WORLD.Split(0, -MPI.COMM_WORLD.rank))
+    with cr.init(backwards if steps < 99 else None) as comm:
+        (folder / f"rank-{comm.rank}").write_text(f"{os.getpid()}\n")
+        keeper, step = Checkpointer(comm, name=name), 0
+        found = keeper.restore(into={**wanted(comm), "own": PerRank(lambda old, _: old)})
+        if found is not None:
+            step, state = found
+            old = len(state["own"])
+            for rank, own in enumerate(state["own"]):
+                np.testing.assert_array_equal(own, state_of(rank, old, step)["own"])
+            mine = state_of(comm.rank, comm.size, step)
+            np.testing.assert_array_equal(state["alike"], mine["alike"])
+            np.testing.assert_array_equal(state["part"].array, mine["part"].array)
+            assert state["step"] == step
+            say(f"restored {step}, skipped {len(keeper.skipped)}")
+        for at in range(step + 1, step + 1 + steps):
+            lazy = at % 2 == 0
+            keeper.save(at, state_of(comm.rank, comm.size, at), lazy=lazy).committed.wait(30)
+            if comm.rank == 0:
+                with (folder / "committed").open("a") as file:
+                    file.write(f"{at}\n")
+        keeper.close(keep=True)
+
+
+def large(name: str) -> None:
+    """Save 2.2 GiB, most of it on one rank; lose a slot, and get all back."""
+    with cr.init() as comm:
+        count = 283 << 20 if comm.rank == 0 else 5 << 20  # of 8 bytes
+        own = np.arange(count, dtype=np.int64)
+        own *= comm.rank + 3
+        with Checkpointer(comm, name=name) as keeper:
+            keeper.save(1, {"own": PerRank(own)}).committed.wait(60)
+            comm.Barrier()
+            if comm.rank == 0:
+                next(path for path, _ in slots.found(name) if "-1." in path.name).unlink()
+            own[:] = 0
+            comm.Barrier()
+            found = keeper.restore(into={"own": own})
+        assert found is not None
+        assert found[1]["own"] is own
+        step = 1 << 20
+        for start in range(0, count, step):
+            wanted = np.arange(start, min(start + step, count)) * (comm.rank + 3)
+            assert np.array_equal(own[start : start + step], wanted), start
+        say(f"{own.nbytes} bytes are back")
+
+
 if __name__ == "__main__":
     given = sys.argv[2:]
     if given[0] == "save":
@@ -213,5 +266,9 @@ if __name__ == "__main__":
         restore(sys.argv[1], given[1:])
     elif given[0] == "reshape":
         reshape(sys.argv[1])
+    elif given[0] == "steady":
+        steady(sys.argv[1], Path(given[1]), int(given[2]))
+    elif given[0] == "large":
+        large(sys.argv[1])
     else:
         attempts(sys.argv[1], given[1] == "replace", given[2])

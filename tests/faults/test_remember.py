@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import psutil
 import pytest
 
 from closeranks.checkpoint import slots
+from closeranks.comms.wait import Deadline
+from closeranks.errors import CheckpointError
+from tests.checkpoint.mishaps import MISHAPS, hurt
 from tests.faults.cells import SEED
 
 PROGRAM = str(Path(__file__).parent / "remember.py")
@@ -67,6 +78,72 @@ def test_a_restore_is_cut_off(mpirun: Run, name: str, point: str) -> None:
     done = mpirun(4, PROGRAM, name, "restore")
     assert done.returncode == 0, done.stdout
     assert "restored 2, skipped 0, whole" in done.stdout
+
+
+def kill(folder: Path, ranks: int, rng: Random) -> None:
+    """Kill ranks at some moment of a save, or between two."""
+    after, share = rng.randrange(2, 6), rng.random()
+    dying = range(ranks) if rng.random() < 0.5 else [rng.randrange(ranks)]
+    seen: list[float] = []
+    deadline = Deadline(40)
+    while len(seen) < after and not deadline.expired:
+        kept = committed(folder)
+        seen += [time.monotonic()] * (len(kept) - len(seen))
+        time.sleep(0.0005)
+    time.sleep(share * (seen[-1] - seen[-2]) if len(seen) > 1 else 0)
+    for rank in dying:
+        with suppress(ProcessLookupError):
+            os.kill(int((folder / f"rank-{rank}").read_text()), signal.SIGKILL)
+
+
+def committed(folder: Path) -> list[int]:
+    """Give the steps that the first rank knows to be kept."""
+    path = folder / "committed"
+    return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+
+#: Runs of which each takes two launches: three of them, others every day, or all.
+DRAWN = range(50) if SEED == "all" else [(3 * int(SEED) + at) % 50 for at in range(3)]
+
+
+@pytest.mark.parametrize("seed", DRAWN)
+def test_killed_from_outside_at_any_moment(
+    mpirun: Run, name: str, tmp_path: Path, seed: int
+) -> None:
+    rng = Random(seed)
+    ranks = rng.choice((2, 3, 4))
+    killer = threading.Thread(target=kill, args=(tmp_path, ranks, rng))
+    killer.start()
+    cut = mpirun(ranks, PROGRAM, name, "steady", str(tmp_path), "100000")
+    killer.join()
+    assert cut.returncode != 0, cut.stdout
+    kept = committed(tmp_path)
+    assert kept, cut.stdout
+    member, how = rng.randrange(ranks), rng.choice((*MISHAPS, "nothing"))
+    for path, _ in sorted(slots.found(name)):
+        if how != "nothing" and f"-{member}." in path.name:
+            with suppress(CheckpointError):  # who was killed when it was made has left no header
+                hurt(path, how, rng)
+    again = rng.choice((ranks, ranks, 2, 3, 4))
+    done = mpirun(again, PROGRAM, name, "steady", str(tmp_path), "2")
+    told = f"{ranks} ranks, then {again}, {how} of member {member}\n{done.stdout}"
+    assert done.returncode == 0, told
+    found = [int(step) for step in re.findall(r"restored (\d+), ", done.stdout)]
+    assert len(found) == again, told
+    assert len(set(found)) == 1, told
+    assert found[0] >= kept[-1], told
+
+
+@pytest.mark.skipif(SEED != "all", reason="2.2 GiB take half a minute: make faults")
+@pytest.mark.timeout(300)
+def test_more_than_two_gibibytes(mpirun: Run, name: str) -> None:
+    room = os.statvfs("/dev/shm")
+    if min(room.f_bavail * room.f_frsize, psutil.virtual_memory().available) < 9 << 30:
+        pytest.skip("9 GiB of memory are not free")
+    done = mpirun(3, PROGRAM, name, "large", timeout_s=240)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("bytes are back") == 3, done.stdout
+    assert f"{283 << 23} bytes are back" in done.stdout
 
 
 @pytest.mark.parametrize("ranks", [3, 6])
