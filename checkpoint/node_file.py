@@ -124,6 +124,8 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
         path = volumes.make(folder, said)
         if not path.exists():
             still()
+            for left in path.parent.glob(f".{path.name}.*"):  # by who was killed
+                left.unlink(missing_ok=True)
             wrong = [tuple(share) for share, area in kept.areas.items() if area.damaged()]
             if wrong:
                 raise CheckpointError("persist", f"slots {wrong} of step {said.step} are damaged")

@@ -92,7 +92,8 @@ def test_what_is_written_is_read_back(
 
 
 def test_what_is_large_is_read_back(tmp_path: Path) -> None:
-    state = {"a": np.arange(1_300_000.0), "alike": np.arange(700_001, dtype=np.int32), "b": 1}
+    state: dict[str, Any] = {"a": np.arange(1_300_000.0), "b": 1}
+    state["alike"] = np.arange(700_001, dtype=np.int32)
     states = [state, {**state, "a": -state["a"]}]
     every = dict(enumerate(extents(states, lambda path: path == "alike")))
     path = put(tmp_path, every, about_of(every, 2))
