@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
-from closeranks.checkpoint import nest
+from closeranks.checkpoint import locks, nest
 from closeranks.checkpoint.cadence import Cadence
 from closeranks.checkpoint.choosing import Objection
 from closeranks.checkpoint.farewell import FAREWELL
@@ -24,6 +24,7 @@ from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 
 if TYPE_CHECKING:
+    from closeranks.checkpoint.availability import Availability
     from closeranks.checkpoint.term import Term
     from closeranks.collectives.communicator import Communicator
 
@@ -277,8 +278,12 @@ class Checkpointer:
     def steps(self) -> tuple[int, ...]:
         """List the steps that can be restored, ascending.  Collective."""
         self._finish()
-        every = self._open().found()
-        return tuple(sorted({save.step for save in every if save.objection() is None}))
+        return tuple(sorted({save.step for save in self._open().found() if not save.objection()}))
+
+    def availability(self) -> Availability:
+        """Picture who holds which save: printable, and with ``draw(path)``.  Collective."""
+        self._finish()
+        return self._open().availability()
 
     def verify(self) -> dict[int, str]:
         """Look at all check sums of all that is kept, in memory and on disk.
@@ -335,6 +340,7 @@ class Checkpointer:
         self._worker.stop()
         self._term = None
         _OPEN.pop(self.key, None)
+        locks.release(self.key, self._root)
         FAREWELL.remove(self._told_to_end)
 
     def _told_to_end(self) -> None:

@@ -11,11 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from closeranks.checkpoint.coding import all_lost, damaged_blocks, losses
 from closeranks.checkpoint.header import STATES, WRITING, WRITTEN, Header
 from closeranks.checkpoint.layout import Layout, Share
+
+#: Groups that a text names.
+_NAMED: Final = 8
 
 
 class Found(NamedTuple):
@@ -123,7 +126,9 @@ class Save:
         Objection or None
             None if it is whole, or can be made so.
         """
-        absent = sorted(set(range(self.header.groups)) - set(self.layouts))
+        # So few are named anyhow, and what a file says may be any number.
+        some = min(self.header.groups, len(self.layouts) + _NAMED + 1)
+        absent = [group for group in range(some) if group not in self.layouts]
         if absent:
             return Objection(f"nothing is left of erasure groups {_few(absent)}", (), 0)
         ranks = sum(len(layout.sizes) for layout in self.layouts.values())
@@ -213,4 +218,4 @@ def _save(found: Sequence[Found]) -> Save:
 
 def _few(numbers: Sequence[int]) -> str:
     """Name some numbers."""
-    return ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > len(numbers[:8]) else "")
+    return ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")

@@ -20,6 +20,7 @@ from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.recoding import Recoding
+from closeranks.checkpoint.slot_name import place_of
 from closeranks.checkpoint.slots import Slot
 from closeranks.checkpoint.writing import sums_of
 from closeranks.errors import CheckpointError, Unavailable
@@ -379,7 +380,7 @@ class Recovery:
     @property
     def _place(self) -> int:
         """Which of the slots of each share the save is in."""
-        return slots.place_of(Path(next(iter(self.save.found.values())).path))
+        return place_of(Path(next(iter(self.save.found.values())).path))
 
     def _reaches(self, rank: int, share: Share) -> bool:
         """Tell whether a rank is where a share is."""

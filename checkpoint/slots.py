@@ -10,9 +10,9 @@ elsewhere, or to another time, is as good as damaged.
 from __future__ import annotations
 
 import os
-import re
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from io import FileIO
@@ -25,10 +25,11 @@ from closeranks.checkpoint.area import Area
 from closeranks.checkpoint.checksum import crc32c
 from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
+from closeranks.checkpoint.slot_name import NAMED, name_of
 from closeranks.comms.pages import large_page
 from closeranks.comms.shared_file import SharedFile
 from closeranks.comms.shared_folder import ROOT, folder
-from closeranks.errors import CheckpointError, Unavailable
+from closeranks.errors import CheckpointError
 
 #: Of what is in a slot; a newer one is refused.
 FORMAT: Final = 1
@@ -38,7 +39,6 @@ _PROLOGUE: Final = struct.Struct("<8sIQQQI")
 _PAGE: Final = 4096
 #: Longest header that is read.
 _MOST_HEADER: Final = 64 << 20
-_NAME: Final = re.compile(r"checkpoint-([\w.-]{1,100})-([0-9a-f]{16})-(\d+)-(\d+)-(\d+)\.(\d)")
 
 
 class Slot:
@@ -196,6 +196,8 @@ class Slot:
         prologue = _PROLOGUE.pack(_MAGIC, FORMAT, self._count, len(text), self._room, total)
         memory[: len(prologue)] = np.frombuffer(prologue, np.uint8)
         self.header = header
+        with suppress(OSError):  # its time is not that of writes to mapped memory
+            os.utime(self.path, follow_symlinks=False)
         self._name_areas()
 
     def _name_areas(self) -> None:
@@ -267,9 +269,7 @@ def path_of(header: Header, place: int, root: Path | None = None) -> Path:
     Path
         In this user's folder, which is made if need be.
     """
-    group, lane, member = header.share
-    name = f"checkpoint-{header.name}-{header.epoch:016x}-{group}-{lane}-{member}.{place}"
-    return folder(root or ROOT) / name
+    return folder(root or ROOT) / name_of(header, place)
 
 
 def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
@@ -290,7 +290,7 @@ def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
         In which it was made.
     """
     for path in folder(root or ROOT).iterdir():
-        parts = _NAME.fullmatch(path.name)
+        parts = NAMED.fullmatch(path.name)
         if parts and parts[1] == name:
             yield path, int(parts[2], 16)
 
@@ -322,14 +322,6 @@ def look(path: Path) -> Header:
         header, room, _ = _read(path, read, size)
         _check_size(path, size, header, room)
     return header
-
-
-def place_of(path: Path) -> int:
-    """Give which of the slots of a share one is, by its name.  Local."""
-    parts = _NAME.fullmatch(path.name)
-    if parts is None:
-        raise Unavailable(f"a slot named {path.name}", "look what it is")
-    return int(parts[6])
 
 
 def _check_size(path: Path, found: int, header: Header, room: int) -> int:

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from closeranks.checkpoint import locks
+from closeranks.checkpoint.availability import Availability, of_nodes
 from closeranks.checkpoint.choosing import Objection, Save, saves
 from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.finding import Nodes, Recovery, scan
@@ -20,7 +22,8 @@ from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Place, Saving, carry_out
 from closeranks.checkpoint.shelf import Shelf, clear
-from closeranks.checkpoint.slots import found, look, place_of
+from closeranks.checkpoint.slot_name import place_of
+from closeranks.checkpoint.slots import found, look
 from closeranks.checkpoint.sources import Slots, Unreadable
 from closeranks.checkpoint.talk import Talk
 from closeranks.checkpoint.volumes import Volume
@@ -79,6 +82,7 @@ class Term:
     ) -> None:
         self._key, self._root, self._keep, self._chunk_bytes = key, root, keep, chunk_bytes
         self.talk, self._background = Talk(comm), Talk(comm)
+        self.talk.taken("checkpoint", lambda: locks.hold(key, root))
         nodes = nodes_of(comm.hierarchy).tolist()
         self._nodes = Nodes(nodes, self.talk.rank)
         self._place = Place(protection, tuple(nodes), self.talk.rank)
@@ -298,6 +302,10 @@ class Term:
         """Write the newest save of this node to disk, for the process goes.  Local."""
         if self._flushing is not None:
             self._flushing.leave(self._shelf.slots)
+
+    def availability(self) -> Availability:
+        """Picture who holds which save.  Collective."""
+        return of_nodes(self._key, self.saves(), len(self._nodes.ranks))
 
     def end(self, problem: Exception | None, *, keep: bool) -> None:
         """Go, after a normal end.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from closeranks.checkpoint import nest, writing
+from closeranks.checkpoint.alone import Alone
 from closeranks.checkpoint.choosing import Save, saves
 from closeranks.checkpoint.coding import encoding
 from closeranks.checkpoint.erasure import Code
@@ -21,38 +23,6 @@ from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.slots import Slot
 
 NAME = "ground"
-
-
-class Alone:
-    """What a rank says to others, where there are none."""
-
-    rank, size, epoch = 0, 1, 0
-
-    def least(self, values: Any) -> Any:
-        return np.asarray(values, np.int64)
-
-    def gather(self, values: Any) -> Any:
-        return np.asarray(values)[None]
-
-    def everything(self, mine: object) -> list[Any]:
-        return [mine]
-
-    def across(self, values: Any) -> Any:
-        return np.asarray(values, np.int64)
-
-    def together(self, operation: str, problem: BaseException | None) -> None:
-        del operation
-        if problem is not None:
-            raise problem
-
-    def taken(self, operation: str, step: Callable[[], Any]) -> Any:
-        del operation
-        return step()
-
-    def move(self, sends: Sequence[Any], receives: Sequence[Any]) -> Callable[[], None]:
-        assert not sends
-        assert not receives
-        return lambda: None
 
 
 @dataclass
@@ -79,7 +49,7 @@ class Ground:
 
     def saves(self) -> list[Save]:
         """Find what is there."""
-        found, unread = scan(Alone(), Nodes([0], 0), NAME, self.root)  # type: ignore[arg-type]
+        found, unread = scan(Alone(), Nodes([0], 0), NAME, self.root)
         assert not unread
         return saves(found)
 
@@ -89,7 +59,7 @@ class Ground:
 
     def recovery(self, save: Save | None = None) -> Recovery:
         """Begin to restore a save."""
-        return Recovery(save or self.newest(), Alone(), Nodes([0], 0), self.root)  # type: ignore[arg-type]
+        return Recovery(save or self.newest(), Alone(), Nodes([0], 0), self.root)
 
 
 def contents(path: Path) -> tuple[bytes, ...]:
@@ -100,6 +70,17 @@ def contents(path: Path) -> tuple[bytes, ...]:
     found = tuple(area.memory.tobytes() for area in areas)
     slot.close()
     return found
+
+
+def collect(ground: Ground, names: Sequence[str] = "abcdefgh") -> list[Path]:
+    """Carry the slots of each node into a folder of its own."""
+    folders = [ground.root / names[node] for node in sorted(ground.layout.ranks)]
+    for path in list((ground.root / f"closeranks-{os.getuid()}").iterdir()):
+        member = int(path.name.rpartition(".")[0].rpartition("-")[2])
+        folder = folders[ground.layout.ring[member]]
+        folder.mkdir(0o700, exist_ok=True)
+        path.rename(folder / path.name)
+    return folders
 
 
 def make(
@@ -114,17 +95,19 @@ def make(
     state: str = COMMITTED,
     epoch: int = 1 << 32,
     run: str = "0" * 16,
+    more: Callable[[int], Mapping[str, Any]] = lambda _: {},
 ) -> Ground:
-    """Save: each rank an array of so many bytes of its own, and what all have alike."""
+    """Save: each rank an array of so many bytes of its own, what all have alike, and more."""
     rng = np.random.default_rng([*sizes, parity, generation])
     states = {
-        rank: {"own": rng.integers(0, 256, size, np.uint8), "alike": np.arange(99.0), "rank": rank}
+        rank: {"own": rng.integers(0, 256, size, np.uint8), "alike": np.arange(99.0), "rank": rank,
+               **more(rank)}
         for rank, size in enumerate(sizes)
-    }
+    }  # fmt: skip
     extents = {}
     for rank, value in states.items():
         shape, leaves = nest.flatten(value)
-        alike = [leaf.path == "alike" for leaf in leaves]
+        alike = [leaf.path.startswith("alike") for leaf in leaves]
         extents[rank] = describe(shape, leaves, alike, len(sizes), rank)
     of = {rank: extent.size for rank, extent in extents.items()}
     nodes = {0: tuple(states)} if ranks is None else {n: tuple(own) for n, own in ranks.items()}
@@ -142,7 +125,7 @@ def make(
         writing.write(extent, layout, rank, slots)
     tasks = encoding(layout, Code(layout.data, parity), apart=False)
     alone = [replace(task, worker=0) for task in tasks]
-    recoding = Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone())  # type: ignore[arg-type]
+    recoding = Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone())
     for _ in recoding.run():
         pass
     for slot in slots.values():

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from closeranks.checkpoint import extent, nest
+from closeranks.checkpoint.alone import Alone
 from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.fetch import fetch, of_extent
 from closeranks.checkpoint.header import ENCODED, WRITING, WRITTEN
 from closeranks.checkpoint.layout import Share
 from closeranks.checkpoint.slots import Slot
 from closeranks.checkpoint.sources import Slots
-from tests.checkpoint.ground import Alone, Ground, contents, make
+from tests.checkpoint.ground import Ground, contents, make
 
 #: Bytes that ranks have: nothing, one, odd numbers, and one far more than the others.
 SIZES: dict[str, Callable[[int], list[int]]] = {
@@ -54,7 +55,7 @@ def states_of(ground: Ground) -> list[object]:
     for rank in ground.states:
         layout = ground.layout
         data = np.empty(layout.extent(rank), np.uint8)
-        fetch(list(of_extent(layout, rank, 0, data)), alone, recovery.server, recovery.mapped)  # type: ignore[arg-type]
+        fetch(list(of_extent(layout, rank, 0, data)), alone, recovery.server, recovery.mapped)
         head = extent.read(data)
         entry = next(e for e, p in zip(head.leaves, nest.paths(head.shape), strict=True)
                      if p == "own")  # fmt: skip
@@ -261,8 +262,8 @@ def test_a_state_for_others_goes_through_one_process(root: Path) -> None:
     recovery = ground.recovery()
     into = {"own": PerRank(lambda old, rank: [sum(map(int, part)) for part in old] + [rank]),
             "alike": np.empty(99), "rank": PerRank(lambda old, _: old)}  # fmt: skip
-    source = Slots(recovery, Alone())  # type: ignore[arg-type]
-    state = Delivery(source, Alone(), into).run()  # type: ignore[arg-type]
+    source = Slots(recovery, Alone())
+    state = Delivery(source, Alone(), into).run()
     recovery.close()
     sums = [int(part["own"].sum()) for part in ground.states.values()]
     assert state["own"] == [*sums, 0]

@@ -15,6 +15,7 @@ import pytest
 
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard, slots
+from closeranks.comms.shared_folder import folder
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 
 ROOT = Path("/dev/shm")
@@ -88,9 +89,12 @@ def test_a_state_comes_back(world: cr.Communicator, name: str, lazy: bool) -> No
     with Checkpointer(world, name=name) as keeper:
         assert keeper.restore() is None
         assert keeper.steps() == ()
+        lock = folder() / f"lock-{keeper.key}"
+        assert lock.exists()
         for step in (1, 2, 3):
             pending = keeper.save(step, state_of(world.rank, world.size, step), lazy=lazy)
         pending.committed.wait(30)
+        assert str(keeper.availability()).splitlines()[1].split()[2:] == ["step", "3", "step", "2"]
         assert keeper.steps() == (2, 3)
         assert keeper.verify() == {2: "whole", 3: "whole"}
         found = keeper.restore()
@@ -104,6 +108,7 @@ def test_a_state_comes_back(world: cr.Communicator, name: str, lazy: bool) -> No
             keeper.restore(step=9)
     world.Barrier()
     assert not list(slots.found(name))
+    assert not lock.exists()
 
 
 @pytest.mark.parametrize("parity", [1, 2])

@@ -1,0 +1,140 @@
+"""A lock on checkpoints lives as long as the processes that hold it, and no longer."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from closeranks.checkpoint import locks
+from closeranks.comms.shared_folder import folder
+from closeranks.errors import Unavailable
+
+#: Holds a lock, and says so; with "fork" a child of it lives on, and says its number.
+HOLDER = """
+import os, sys, time
+from pathlib import Path
+from closeranks.checkpoint import locks
+locks.hold(sys.argv[1], Path(sys.argv[2]))
+child = os.fork() if sys.argv[3] == "fork" else 1
+if not child:
+    time.sleep(60)
+print(child, flush=True)
+sys.stdin.read()
+locks.release(sys.argv[1], Path(sys.argv[2]))
+"""
+
+
+@pytest.fixture
+def root() -> Iterator[Path]:
+    """A file system in memory, and nothing in it but the user's folder."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="closeranks-test-") as made:
+        yield Path(made)
+
+
+def start(root: Path, how: str) -> subprocess.Popen[str]:
+    """Start a process that holds a lock until its input ends."""
+    words = [sys.executable, "-c", HOLDER, "name.7", str(root), how]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def holder(root: Path, how: str = "alone") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Have a process that holds a lock; gives the number of its child, too."""
+    with start(root, how) as process:
+        assert process.stdout is not None
+        try:
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+def files(root: Path) -> list[str]:
+    """Give what is in the folder."""
+    return [path.name for path in folder(root).iterdir()]
+
+
+def may_remove(root: Path) -> bool:
+    """Try to keep others out."""
+    with locks.removing(folder(root), "name.7") as may:
+        return may
+
+
+def test_it_goes_with_the_process_however_that_ends(root: Path) -> None:
+    with holder(root) as (second, _):
+        with holder(root) as (first, _):
+            assert locks.is_held(folder(root), "name.7")
+            assert not locks.is_held(folder(root), "name")
+            assert not may_remove(root)
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+        assert locks.is_held(folder(root), "name.7")
+        second.send_signal(signal.SIGKILL)
+        second.wait()
+    assert not locks.is_held(folder(root), "name.7")
+    assert may_remove(root)
+    assert files(root) == []
+
+
+def test_a_child_does_not_hold_it(root: Path) -> None:
+    with holder(root, "fork") as (process, child):
+        try:
+            assert locks.is_held(folder(root), "name.7")
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            os.kill(child, 0)
+            assert not locks.is_held(folder(root), "name.7")
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_the_last_one_takes_the_file_away(root: Path) -> None:
+    locks.hold("name.7", root)
+    locks.hold("name.7", root)
+    with holder(root) as (other, _):
+        assert locks.is_held(folder(root), "name.7")
+        locks.release("name.7", root)
+        locks.release("name.7", root)
+        assert files(root) == ["lock-name.7"]
+        assert locks.is_held(folder(root), "name.7")
+        other.communicate("")
+    assert files(root) == []
+
+
+def test_a_look_at_ones_own_lock_does_not_break_it(root: Path) -> None:
+    locks.hold("name.7", root)
+    assert locks.is_held(folder(root), "name.7")
+    assert not may_remove(root)
+    seen = "import sys; from pathlib import Path; from closeranks.checkpoint import locks\n"
+    seen += "sys.exit(not locks.is_held(Path(sys.argv[1]), 'name.7'))"
+    subprocess.run([sys.executable, "-c", seen, str(folder(root))], check=True)
+    locks.release("name.7", root)
+
+
+def test_who_opens_waits_for_who_removes(root: Path) -> None:
+    with ExitStack() as stack:
+        assert stack.enter_context(locks.removing(folder(root), "name.7"))
+        process = start(root, "alone")
+        assert process.stdout is not None
+        assert select.select([process.stdout], [], [], 0.7)[0] == []
+        assert process.poll() is None
+    with process:
+        assert process.stdout.readline() == "1\n"
+        assert locks.is_held(folder(root), "name.7")
+        process.communicate("")
+    assert files(root) == []
+
+
+def test_a_file_of_that_name_that_is_none(root: Path) -> None:
+    (folder(root) / "lock-name.7").symlink_to("/etc/passwd")
+    with pytest.raises(Unavailable, match=r"lock-name\.7"):
+        locks.hold("name.7", root)
+    assert locks.is_held(folder(root), "name.7")
