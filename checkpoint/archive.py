@@ -183,7 +183,7 @@ def write(
                 os.close(handle)
             check()
             temporary.replace(path)
-            _sync(path.parent)
+            sync(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
@@ -206,7 +206,7 @@ def _lay_out(path: Path, about: About, contents: Mapping[int, Contents]) -> dict
         sets[f"descriptions/{rank:06d}"] = _text(own.text)
         sets[f"sums/{rank:06d}"] = h5py.h5t.STD_U32LE, (count,), {}
         for part in every:
-            sets[f"ranks/{rank:06d}/{part.name}"] = _stored_as(part)
+            sets[f"ranks/{rank:06d}/{part.name}"] = stored_as(part)
     with closing(h5py.File(path, "x", libver=("v108", "v108"), locking=False)) as file:
         said = asdict(about) | {"closeranks_format": FORMAT, "block": BLOCK}
         _say(
@@ -251,8 +251,25 @@ def _text(text: bytes) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
     return h5py.h5t.py_create(np.dtype(("S", max(1, len(text)))), logical=True), (), {}
 
 
-def _stored_as(part: Part) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
-    """Give the data set of a part: where HDF5 has no such type, of integers as long."""
+def stored_as(part: Part) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    """Give the data set of a part: where HDF5 has no such type, of integers as long.
+
+    Local.
+
+    Parameters
+    ----------
+    part : Part
+        Whose.
+
+    Returns
+    -------
+    kind : h5py.h5t.TypeID
+        Of its elements.
+    shape : tuple of int
+        In the file.
+    attributes : dict of str to object
+        What is said beside it.
+    """
     import h5py
 
     dtype, shape = part.dtype, part.shape
@@ -341,8 +358,8 @@ def _write(handle: int, at: int, data: Bytes) -> None:
         left, at = left[done:], at + done
 
 
-def _sync(folder: Path) -> None:
-    """Have the names of a folder on disk."""
+def sync(folder: Path) -> None:
+    """Have the names of a folder on disk.  Local."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)
