@@ -23,6 +23,7 @@ _VERBS = {
     "lab": "closeranks.jobs.lab.command:lab",
     "bench": "closeranks.jobs.bench.command:bench",
     "tune": "closeranks.jobs.tune.command:tune",
+    "checkpoint": "closeranks.jobs.care.command:checkpoint",
     "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",
 }

@@ -1,0 +1,1 @@
+"""``closeranks checkpoint``: looks after what jobs have left to be remembered."""

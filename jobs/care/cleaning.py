@@ -1,0 +1,76 @@
+"""Which checkpoints are removed, and why others are not."""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import cache
+from typing import Any, Final
+
+from closeranks.checkpoint import disposal, locks
+from closeranks.errors import UsageError
+from closeranks.jobs.care import queue
+from closeranks.jobs.care.choice import Sight, job_of
+
+Row = dict[str, Any]
+_AGE: Final = re.compile(r"(\d{1,6})\s*(s|min|h|d)")
+_SECONDS: Final = {"s": 1, "min": 60, "h": 3600, "d": 86400}
+
+
+def parse_age(text: str) -> float:
+    """Read an age.
+
+    Parameters
+    ----------
+    text : str
+        Such as ``2d``, ``12h``, ``30min`` or ``90s``.
+
+    Returns
+    -------
+    float
+        Seconds.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        problem = f"--older-than {text}"
+        raise UsageError("checkpoint clean", problem, "write 2d, 12h, 30min or 90s")
+    return float(int(found[1]) * _SECONDS[found[2]])
+
+
+def clean(sight: Sight, older_s: float, *, removes: bool) -> list[Row]:
+    """Say what would be removed, or remove it; local.
+
+    Parameters
+    ----------
+    sight : Sight
+        What is meant.
+    older_s : float
+        What is younger stays, seconds.
+    removes : bool
+        Whether to remove it.
+
+    Returns
+    -------
+    list of dict
+        As of `Holding.row`, and ``kept`` and ``fate``.
+    """
+    now, ask = time.time(), cache(queue.state)
+    rows = []
+    for one in sight.found:
+        held = any(locks.is_held(place, one.name) for place in sight.places)
+        row = one.row(now, locked=held)
+        if row["age_s"] < older_s:
+            continue
+        job = job_of(one.name)
+        reason = "open in a process" if held else ask(job) if job else ""
+        if not reason and removes:
+            reason = disposal.remove(one, sight.places)
+        done = "removed" if removes else "can be removed"
+        fate = f"kept: {reason}" if reason else done
+        rows.append({**row, "kept": bool(reason), "fate": fate})
+    return rows

@@ -1,0 +1,77 @@
+"""Saves on disk, described and checked as those in memory are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from closeranks.checkpoint import volumes
+from closeranks.checkpoint.repair import LOST, WHOLE
+from closeranks.checkpoint.volumes import Volume
+
+Row = dict[str, Any]
+#: State of what is in files.
+ON_DISK: Final = "on disk"
+
+
+def row(name: str, volume: Volume, folder: Path, now: float) -> Row:
+    """Describe a save on disk as plain JSON; local.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints.
+    volume : Volume
+        Which.
+    folder : Path
+        Of the checkpoints of the name.
+    now : float
+        Seconds since 1970.
+
+    Returns
+    -------
+    dict
+        As of `closeranks.checkpoint.stock.Holding.row`: its shares are files.
+    """
+    objection = volume.objection()
+    changed = max((folder / file.name).lstat().st_mtime for file in volume.files)
+    epoch, generation = volume.age
+    abouts = list(volume.abouts.values())
+    return {
+        "name": name, "run": volume.run, "step": volume.step, "generation": generation,
+        "epoch": epoch, "state": ON_DISK, "ranks": volume.world or None,
+        "groups": None, "groups_seen": 0,
+        "shares": abouts[0].files if abouts else len(volume.files),
+        "shares_present": len(abouts), "files": len(volume.files), "bytes": volume.nbytes,
+        "age_s": max(0.0, round(now - changed, 1)), "locked": False,
+        "restorable": objection is None, "verdict": objection.text if objection else WHOLE,
+    }  # fmt: skip
+
+
+def verify(volume: Volume, folder: Path, done: Callable[[int], None]) -> tuple[str, str]:
+    """Look at all check sums of a save on disk; local.
+
+    Parameters
+    ----------
+    volume : Volume
+        Which.
+    folder : Path
+        Of the checkpoints of the name.
+    done : callable
+        Is told how many bytes were looked at, file by file.
+
+    Returns
+    -------
+    outcome, text : str
+        ``whole`` or ``lost``, and why: files have no parity.
+    """
+    objection = volume.objection()
+    if objection is not None:
+        return LOST, objection.text
+    wrong: list[str] = []
+    for file in volume.files:
+        wrong += volumes.damaged(folder, file.name)
+        done(file.nbytes)
+    told = ", ".join(wrong[:4]) + (", ..." if wrong[4:] else "")
+    return (LOST, f"damaged on disk: {told}") if wrong else (WHOLE, "on disk")
