@@ -120,8 +120,7 @@ def repair(
     save: Save,
     damaged: Mapping[Share, Damaged],
     places: Sequence[Path],
-    into: Path | None,
-    done: Callable[[int], None],
+    into: Path | None = None,
 ) -> list[Path]:
     """Make what is lost or damaged anew, and put it where it belongs.
 
@@ -137,8 +136,6 @@ def repair(
         The folders; a lost share goes where fewest of its group are.
     into : Path, optional
         Or there.
-    done : callable
-        Is told how many bytes were made, group by group.
 
     Returns
     -------
@@ -169,7 +166,6 @@ def repair(
             for share, target in targets.items():
                 carry(Path(whole.found[share].path), target)
         made += targets.values()
-        done(sum(target.stat().st_size for target in targets.values()))
     return made
 
 

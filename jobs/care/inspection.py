@@ -9,14 +9,17 @@ from typing import Any, Final
 
 from closeranks.checkpoint import locks, repair
 from closeranks.checkpoint.header import WRITING
+from closeranks.checkpoint.repair import Verdict
 from closeranks.checkpoint.stock import UNREADABLE, Holding
 from closeranks.errors import CheckpointError, CodeError, Unavailable
 from closeranks.jobs.care import filed
 from closeranks.jobs.care.choice import Sight
 
 Row = dict[str, Any]
-#: Outcomes that are no reason to worry.
-_FINE: Final = (repair.WHOLE, "repaired", "unfinished")
+#: Outcomes beside those of a verdict.
+_REPAIRED, _UNFINISHED, _FAILED = "repaired", "unfinished", "failed"
+#: Those that are no reason to worry.
+_FINE: Final = (repair.WHOLE, _REPAIRED, _UNFINISHED)
 
 
 def inspect(sight: Sight, into: Path | None, *, repairs: bool) -> list[Row]:
@@ -36,19 +39,24 @@ def inspect(sight: Sight, into: Path | None, *, repairs: bool) -> list[Row]:
     list of dict
         For each save ``name, run, step, generation, outcome, fine, text``.
     """
-    rows = []
+    rows, broken = [], []
     every = [one.nbytes for one in sight.found] + [volume.nbytes for _, volume in sight.volumes]
     with progress("checked", sum(every)) as done:
         for one in sight.found:
-            outcome, text = _judged(one, sight.places, into, done, repairs=repairs)
-            header = one.header
-            known = [getattr(header, key, None) for key in ("run", "step", "generation")]
-            rows.append(_row(one.name, known, outcome, text))
+            verdict = _checked(one, sight.places, done)
+            known = [getattr(one.header, key, None) for key in ("run", "step", "generation")]
+            rows.append(_row(one.name, known, verdict.outcome, verdict.text))
+            if verdict.outcome == repair.REPAIRABLE:
+                broken.append((one, verdict, rows[-1]))
         for name, volume in sight.volumes:
             assert sight.disk is not None
             outcome, text = filed.verify(volume, sight.disk / name, done)
-            known = [volume.run, volume.step, volume.age[1]]
-            rows.append(_row(name, known, outcome, text))
+            rows.append(_row(name, [volume.run, volume.step, volume.age[1]], outcome, text))
+    if repairs and broken:
+        with progress("repaired", sum(one.nbytes for one, _, _ in broken)) as done:
+            for one, verdict, row in broken:
+                row |= _repaired(one, verdict, sight.places, into)
+                done(one.nbytes)
     return rows
 
 
@@ -81,31 +89,31 @@ def progress(what: str, nbytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda more: bar.advance(task, more)
 
 
-def _judged(
-    one: Holding,
-    places: Sequence[Path],
-    into: Path | None,
-    done: Callable[[int], None],
-    *,
-    repairs: bool,
-) -> tuple[str, str]:
-    """Check one save, and repair it if need be; gives what came out, and why."""
+def _checked(one: Holding, places: Sequence[Path], done: Callable[[int], None]) -> Verdict:
+    """Check one save."""
     if one.save is None:
-        unfinished = one.state == WRITING
-        return "unfinished" if unfinished else UNREADABLE, one.verdict
+        return Verdict(_UNFINISHED if one.state == WRITING else UNREADABLE, one.verdict, {})
     try:
-        outcome, text, damaged = repair.verify(one.save, done)
-        if outcome == repair.LOST and _is_part(one, places):
-            text += "; collect the slots of the other nodes, and give them with --directory"
-        if outcome != repair.REPAIRABLE or not repairs:
-            return outcome, text
-        if any(locks.is_held(place, one.name) for place in places):
-            return outcome, f"{text}; open in a job, whose restore repairs it"
-        made = repair.repair(one.save, damaged, places, into, lambda _: None)
+        verdict = repair.verify(one.save, done)
+    except CheckpointError as error:
+        return Verdict(_FAILED, str(error), {})
+    if verdict.outcome == repair.LOST and _is_part(one, places):
+        told = "collect the slots of the other nodes, and give them with --directory"
+        return verdict._replace(text=f"{verdict.text}; {told}")
+    return verdict
+
+
+def _repaired(one: Holding, verdict: Verdict, places: Sequence[Path], into: Path | None) -> Row:
+    """Repair a save; gives what is to be said of it now."""
+    assert one.save is not None
+    if any(locks.is_held(place, one.name) for place in places):
+        return {"text": f"{verdict.text}; open in a job, whose restore repairs it"}
+    try:
+        made = repair.repair(one.save, verdict.damaged, places, into)
     except (CheckpointError, CodeError, Unavailable) as error:
-        return "failed", str(error)
-    where = sorted({str(path.parent) for path in made})
-    return "repaired", f"{text}: made anew in {', '.join(where)}"
+        return {"outcome": _FAILED, "text": str(error)}
+    where = ", ".join(sorted({str(path.parent) for path in made}))
+    return {"outcome": _REPAIRED, "fine": True, "text": f"{verdict.text}: made anew in {where}"}
 
 
 def _row(name: str, known: Sequence[Any], outcome: str, text: str) -> Row:

@@ -47,7 +47,7 @@ def mend(folders: list[Path], into: Path | None = None) -> list[Path]:
     save = seen(folders).save
     assert save is not None
     verdict = repair.verify(save, quiet)
-    return repair.repair(save, verdict.damaged, folders, into, quiet)
+    return repair.repair(save, verdict.damaged, folders, into)
 
 
 @pytest.mark.parametrize("parity", [1, 2])
@@ -158,9 +158,9 @@ def test_a_slot_of_the_same_name_is_not_replaced(shm: Path) -> None:
     old = next(one for one in stock.holdings(stock.look(folders)) if one.header.generation == 1)  # type: ignore[union-attr]
     assert old.save is not None
     with pytest.raises(CheckpointError, match="--into"):
-        repair.repair(old.save, {}, [folders[1]], None, quiet)
+        repair.repair(old.save, {}, [folders[1]])
     path.write_bytes(b"clsrslot")  # nothing can be read of it: that is what is repaired
-    assert repair.repair(old.save, {}, folders, folders[1], quiet) == [path]
+    assert repair.repair(old.save, {}, folders, folders[1]) == [path]
 
 
 @pytest.mark.parametrize("change", [
