@@ -27,6 +27,7 @@ test-mpich: $(MPICH)/.ready system ## the same with MPICH
 faults: $(OPENMPI)/.ready system ## every way to lose ranks; writes docs/fault-matrix.md
 	@cp tests/faults/matrix.head.md docs/fault-matrix.md
 	@FAULTS_SEED=all FAULTS_SUMMARY=docs/fault-matrix.md $(OPENMPI)/bin/python -m pytest tests/faults
+	@$(OPENMPI)/bin/python -m pytest -m exhaustive tests/cluster
 
 churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
 	@$(OPENMPI)/bin/closeranks bench churn --minutes 30

@@ -3,19 +3,24 @@
 All daemons run in namespaces of their own (processes, mounts, network, host
 name), so two of them never meet, nothing has to be installed or linked on the
 machine, and the end of the first process ends everything.  Every node has its
-own host name, without which MPI would take them for one.
+own host name, without which MPI would take them for one, and its own
+``/dev/shm``, which ends with its last process.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+
+import psutil
 
 SPACES = ("--mount", "--pid", "--net", "--uts")
 DAEMONS = ("slurmctld", "slurmd")
@@ -73,12 +78,20 @@ def _find(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
 
 
+def _space(pid: int) -> str:
+    """Name the space of host names in which a process is, if it lives."""
+    with suppress(OSError):
+        return str(Path(f"/proc/{pid}/ns/uts").readlink())
+    return ""
+
+
 class Slurm:
     """A running SLURM; a context manager."""
 
     def __init__(self, *, nodes: int = 4, cpus: int = 4) -> None:
         self.nodes = nodes
         self.folder = Path(tempfile.mkdtemp(prefix="slurm", dir="/tmp"))
+        self._on: set[str] = set()
         self._configure(cpus)
         self._first = subprocess.Popen(
             ["unshare", *SPACES, "--fork", "--kill-child=KILL", "--mount-proc", "sleep", "600"],
@@ -134,6 +147,39 @@ class Slurm:
             check=False,
         )
 
+    def restore(self) -> None:
+        """Start the nodes that are off, and wait until all are idle."""
+        for node in sorted({f"n{i + 1}" for i in range(self.nodes)} - self._on):
+            self._power_on(node)
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            idle = self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").stdout.split()
+            if len(set(idle)) == self.nodes:
+                return
+            time.sleep(0.1)
+        logs = "\n".join(path.read_text()[-1000:] for path in self.folder.glob("*.log"))
+        raise RuntimeError(f"SLURM's nodes are not idle after 30 s\n{logs}")
+
+    def power_off(self, node: str) -> None:
+        """Kill all that runs on a node; what is in its memory is gone."""
+        place = (self.folder / f"{node}.space").read_text().strip()
+        while here := [pid for pid in psutil.pids() if _space(pid) == place]:
+            for pid in here:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        self._on.remove(node)
+
+    def _power_on(self, node: str) -> None:
+        """Start a node, with an empty memory."""
+        steps = [
+            "mount -t tmpfs -o mode=1777 tmpfs /dev/shm", f"hostname {node}",
+            f"readlink /proc/self/ns/uts >{self.folder}/{node}.space",
+            f"exec {_find('slurmd')} -N {node}",
+        ]  # fmt: skip
+        self._check("unshare", "--mount", "--uts", "sh", "-ec", "\n".join(steps))
+        self._on.add(node)
+
     def _configure(self, cpus: int) -> None:
         """Write the configuration and make the folders it names."""
         for name in ("state", *(f"spool/n{i + 1}" for i in range(self.nodes))):
@@ -177,20 +223,9 @@ class Slurm:
         self._check("sh", "-ec", "\n".join(script))
 
     def _start(self) -> None:
-        """Start the daemons and wait until all nodes are idle."""
+        """Start the daemons."""
         self._check(_find("slurmctld") or "", "-c")
-        for i in range(self.nodes):
-            name = f"n{i + 1}"
-            start = f"hostname {name} && exec {_find('slurmd')} -N {name}"
-            self._check("unshare", "--uts", "sh", "-c", start)
-        end = time.monotonic() + 30
-        while time.monotonic() < end:
-            idle = self.run("sinfo", "-h", "-N", "-t", "idle", "-o", "%N").stdout.split()
-            if len(set(idle)) == self.nodes:
-                return
-            time.sleep(0.1)
-        logs = "\n".join(path.read_text()[-1000:] for path in self.folder.glob("*.log"))
-        raise RuntimeError(f"SLURM's nodes are not idle after 30 s\n{logs}")
+        self.restore()
 
     def _check(self, *words: str) -> None:
         """Run a command that must succeed."""
