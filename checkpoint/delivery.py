@@ -187,7 +187,7 @@ class Delivery:
                 )  # fmt: skip
             array = np.empty(entry["shape"], nest.read_dtype(entry["dtype"]))
             self._want(entry, self._talk.rank, 0, array.reshape(-1).view(np.uint8))
-            return Shard(array, entry["global_shape"], entry["offset"])
+            return Shard(array, entry["global_shape"], entry["offset"], entry.get("padded", False))
         if not isinstance(into, Shard):
             raise CheckpointError("restore", f"{path} was saved as a Shard",
                                   "pass into with a Shard there")  # fmt: skip
@@ -196,7 +196,7 @@ class Delivery:
 
     def _assemble(self, at: int, path: str, into: Shard) -> None:
         """Put a shard together from the old ones that meet it."""
-        box, met = _Box(into.offset, tuple(into.array.shape)), []
+        box, met = _inside(_Box(into.offset, into.array.shape), into.global_shape), []
         seen: set[_Box] = set()
         for old, head in sorted(self._heads.items()):
             entry = head.leaves[at]
@@ -287,6 +287,12 @@ def _check_like(path: str, entry: dict[str, Any], into: NDArray[Any]) -> None:
         problem = f"{path} is {into.dtype} of shape {into.shape} in into, saved as"
         saved = f"{entry.get('dtype', entry['kind'])} of shape {tuple(entry.get('shape', ()))}"
         raise CheckpointError("restore", f"{problem} {saved}", "pass a writable array like it")
+
+
+def _inside(box: _Box, whole: tuple[int, ...]) -> _Box:
+    """Give what of a box is inside of the whole: the rest is padding."""
+    ends = zip(box.offset, box.shape, whole, strict=True)
+    return _Box(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
 
 
 def _overlap(one: _Box, other: _Box) -> _Box | None:

@@ -108,6 +108,7 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
     if isinstance(value, Shard):
         described = {**_array(value.array, path), "kind": "shard"}
         described |= {"global_shape": list(value.global_shape), "offset": list(value.offset)}
+        described |= {"padded": True} if value.padded else {}
         return Leaf(path, described, value.array, True)
     if isinstance(value, np.ndarray):
         return Leaf(path, _array(value, path), value, own)

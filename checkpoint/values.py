@@ -22,6 +22,9 @@ class Shard:
         Shape of the whole.
     offset : sequence of int
         Where the part starts in it, on each axis.
+    padded : bool
+        The part may reach beyond the whole.  What is there makes parts equal and
+        means nothing: `restore` into a part of other bounds leaves it as it is.
 
     Attributes
     ----------
@@ -29,11 +32,13 @@ class Shard:
         As given.
     global_shape, offset : tuple of int
         As given.
+    padded : bool
+        As given.
 
     Raises
     ------
     UsageError
-        If the part is not inside of the whole.
+        If the part is not inside of the whole, and not `padded`.
 
     Examples
     --------
@@ -42,23 +47,28 @@ class Shard:
     Shard(float64, (2, 4) of (8, 4) from (6, 0))
     """
 
-    __slots__ = ("array", "global_shape", "offset")
+    __slots__ = ("array", "global_shape", "offset", "padded")
 
     def __init__(
-        self, array: NDArray[Any], global_shape: Sequence[int], offset: Sequence[int]
+        self,
+        array: NDArray[Any],
+        global_shape: Sequence[int],
+        offset: Sequence[int],
+        padded: bool = False,
     ) -> None:
-        self.array = array
+        self.array, self.padded = array, padded
         self.global_shape = tuple(int(length) for length in global_shape)
         self.offset = tuple(int(start) for start in offset)
         same = len(array.shape) == len(self.global_shape) == len(self.offset)
         if not same or any(
-            not 0 <= start <= start + length <= whole
+            start < 0 or whole < 0 or (start + length > whole and not padded)
             for start, length, whole in zip(
                 self.offset, array.shape, self.global_shape, strict=True
             )
         ):
             found = f"{array.shape} from {self.offset} of {self.global_shape}"
-            raise UsageError("Shard", f"a part of shape {found}", "give a part inside the whole")
+            raise UsageError("Shard", f"a part of shape {found}",
+                             "give a part inside the whole, or padded=True")  # fmt: skip
 
     def __repr__(self) -> str:
         place = f"{self.array.shape} of {self.global_shape} from {self.offset}"

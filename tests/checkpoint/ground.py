@@ -96,10 +96,11 @@ def make(
     epoch: int = 1 << 32,
     run: str = "0" * 16,
     more: Callable[[int], Mapping[str, Any]] = lambda _: {},
+    states: Mapping[int, Any] | None = None,
 ) -> Ground:
     """Save: each rank an array of so many bytes of its own, what all have alike, and more."""
     rng = np.random.default_rng([*sizes, parity, generation])
-    states = {
+    states = states or {
         rank: {"own": rng.integers(0, 256, size, np.uint8), "alike": np.arange(99.0), "rank": rank,
                **more(rank)}
         for rank, size in enumerate(sizes)

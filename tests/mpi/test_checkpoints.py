@@ -47,6 +47,8 @@ def state_of(rank: int, size: int, step: int) -> dict[str, Any]:
         "list": [1, 2.5, None, (True, PerRank(3))],
         "empty": np.zeros((0, 3)),
         "across": (np.arange(600).reshape(20, 30) + step).T,
+        "table": Shard(np.arange(15.0).reshape(3, 5) + 15 * rank + step, (3 * size - 2, 5),
+                       (3 * rank, 0), padded=True),
     }  # fmt: skip
 
 
@@ -65,6 +67,7 @@ def assert_same(found: Any, wanted: Any) -> None:
             assert_same(one, other)
     elif isinstance(wanted, Shard):
         assert (found.global_shape, found.offset) == (wanted.global_shape, wanted.offset)
+        assert found.padded == wanted.padded
         assert_same(found.array, wanted.array)
     elif isinstance(wanted, np.ndarray):
         assert found.dtype == wanted.dtype
@@ -281,17 +284,24 @@ def test_another_number_of_ranks(world: cr.Communicator, name: str) -> None:
         low, high = bounds[part.rank], bounds[part.rank + 1]
         piece = Shard(np.zeros((high - low, 5)), (rows, 7), (low, 1))
         first = PerRank(lambda values, _: values[0])
+        each = 1 + 3 * old // fewer
+        table = Shard(
+            np.full((each, 5), -1.0), (3 * old - 2, 5), (each * part.rank, 0), padded=True
+        )
         into = {
             **state, "own": PerRank(lambda values, rank: (len(values), rank)), "part": piece,
             "rng": {"text": PerRank(lambda values, _: values), "data": b"", 7: first},
             "weights": np.zeros(5000), "list": [0, 0, 0, (0, first)], "across": None,
-            "mean": PerRank(lambda values, _: sum(values) / len(values)),
+            "mean": PerRank(lambda values, _: sum(values) / len(values)), "table": table,
         }  # fmt: skip
         found = keeper.restore(into=into)
         assert found is not None
         got = found[1]
         whole = np.arange(rows * 7.0).reshape(rows, 7) + 8
         np.testing.assert_array_equal(got["part"].array, whole[low:high, 1:6])
+        rows_of_all = np.full((each * fewer, 5), -1.0)
+        rows_of_all[: 3 * old - 2] = np.arange(5.0 * (3 * old - 2)).reshape(-1, 5) + 8
+        np.testing.assert_array_equal(got["table"].array, rows_of_all[each * part.rank :][:each])
         assert got["own"] == (old, part.rank)
         assert got["mean"] == (old - 1) / 2
         assert got["rng"]["text"] == [f"rank {rank}" for rank in range(old)]
