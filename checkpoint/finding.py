@@ -215,8 +215,7 @@ class Recovery:
             tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self._worker)
             made: list[Recoding] = []
             self._talk.taken("restore", partial(self._prepare, made, layout, tasks))
-            for _ in made[0].run():
-                pass
+            made[0].run()
             self._talk.together("restore", None)  # all rows are there
             self._talk.taken("restore", partial(self._sum_up, {share for share, _ in damage}))
         return self._differing(hurt)

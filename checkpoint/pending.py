@@ -22,7 +22,7 @@ class Milestone:
 
     def __init__(self, step: int, what: str) -> None:
         self._step, self._what = step, what
-        self._event = threading.Event()
+        self._event, self._waiting = threading.Event(), 0
         self._error: Exception | None = None
         #: Whether somebody has been told of the error.
         self.is_told = False
@@ -46,6 +46,10 @@ class Milestone:
             self._error = error
             self._event.set()
 
+    def is_awaited(self) -> bool:
+        """Tell whether somebody waits for it.  Local; never blocks."""
+        return self._waiting > 0
+
     def done(self) -> bool:
         """Tell whether it is reached, or will not be.  Local; never blocks."""
         return self._event.is_set()
@@ -67,7 +71,12 @@ class Milestone:
         TimeoutError
             If it takes longer; the save goes on.
         """
-        if not self._event.wait(timeout_s):
+        self._waiting += 1
+        try:
+            reached = self._event.wait(timeout_s)
+        finally:
+            self._waiting -= 1
+        if not reached:
             raise TimeoutError(f"step {self._step}: not {self._what} after {timeout_s:g} s")
         if self._error is not None:
             self.is_told = True

@@ -8,6 +8,7 @@ a ring of partial sums and touches memory less often.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +21,13 @@ from closeranks.checkpoint.product import Product
 from closeranks.checkpoint.slots import Slot
 
 if TYPE_CHECKING:
+    from closeranks.checkpoint.pacing import Pace
     from closeranks.checkpoint.talk import Talk
 
 #: Bytes of a block that are done at a time: they stay in a cache.
 SEGMENT: Final = 1 << 20
+#: The same where blocks travel: so long do messages of the program wait for one.
+_SENT: Final = 256 << 10
 #: Bytes that may wait here for the arithmetic.
 _STAGED: Final = 8 << 20
 
@@ -63,32 +67,38 @@ class Recoding:
         self._mine = [(at, task, Product(task.matrix)) for at, task in enumerate(tasks)
                       if task.worker == talk.rank]  # fmt: skip
         self._tasks = tasks
+        self._travels = any(True for task in tasks for _ in self._foreign(task))
         self._segment = self._segment_bytes()
         # All memory is taken here: who runs out of it later leaves others waiting.
         self._staged = {(at, number): np.empty((2, self._segment), np.uint8)
                         for at, task, _ in self._mine
                         for number, _, _ in self._foreign(task)}  # fmt: skip
 
-    def run(self) -> Iterator[None]:
+    def run(self, pace: Pace | None = None) -> None:
         """Do them, a segment at a time.
 
-        Collective over the group; between two segments the caller may rest.
+        Collective over the group; every rank may go at a pace of its own.
 
-        Yields
-        ------
-        None
-            After each segment.
+        Parameters
+        ----------
+        pace : Pace, optional
+            When to leave the wire to others; as fast as possible if not given, and
+            where nothing travels.
         """
-        block, segment = self._layout.block, self._segment
-        starts = range(0, block, segment)
-        ahead = self._start(0)
+        starts = range(0, self._layout.block, self._segment)
+        pace = pace if self._travels else None
+        ahead: Callable[[], None] | None = None
         for start in starts:
-            finish = ahead
-            if start + segment < block:
-                ahead = self._start(start + segment)
+            finish, was_ahead = ahead or self._start(start), ahead is not None
+            began = time.monotonic()
+            yields = pace is not None and pace.yields()
+            more = start + self._segment in starts and not yields
+            ahead = self._start(start + self._segment) if more else None
             finish()
+            took_s = time.monotonic() - began
             self._compute(start)
-            yield
+            if pace is not None and yields and not was_ahead:
+                pace.rest(took_s)
 
     def _segment_bytes(self) -> int:
         """Choose how much is done at a time; the same on all ranks."""
@@ -96,7 +106,7 @@ class Recoding:
         for task in self._tasks:
             worst[task.worker] = worst.get(task.worker, 0) + sum(1 for _ in self._foreign(task))
         most = max(worst.values(), default=0)
-        room = SEGMENT if not most else min(SEGMENT, _STAGED // (2 * most))
+        room = SEGMENT if not most else min(_SENT, _STAGED // (2 * most))
         return max(4096, room // 4096 * 4096)
 
     def _foreign(self, task: Task) -> Iterator[tuple[int, Share, int]]:

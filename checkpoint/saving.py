@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
 from closeranks.checkpoint import writing
 from closeranks.checkpoint.coding import encoding
@@ -31,6 +32,9 @@ from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.talk import Talk
+
+#: Bytes of an entry that ranks compare before they read the rest: most that differ do there.
+_GLANCE: Final = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -145,11 +149,17 @@ class Saving:
             problem = UsageError("save", f"{here}; not all ranks save the same",
                                  "pass the same step and nest on all ranks")  # fmt: skip
         talk.together("save", problem)
-        own = [leaf.own for leaf in self._leaves]
-        digests = self._before if self._before is not None else _digests(self._leaves, own)
-        alike = talk.least(np.concatenate([digests, ~digests]))
-        same = (alike[: len(digests)] == ~alike[len(digests) :]).reshape(-1, 2).all(axis=1)
-        return tuple(bool(equal) and not mine for equal, mine in zip(same, own, strict=True))
+        return self._alike(talk)
+
+    def _alike(self, talk: Talk) -> tuple[bool, ...]:
+        """Find out what all ranks have alike: at a glance, then by reading the rest."""
+        alike = tuple(not leaf.own for leaf in self._leaves)
+        if self._before is not None:
+            return _agreed(talk, alike, self._before)
+        alike = _agreed(talk, alike, _digests(self._leaves, alike, _GLANCE))
+        longer = [maybe and leaf.array is not None and leaf.array.nbytes > _GLANCE
+                  for maybe, leaf in zip(alike, self._leaves, strict=True)]  # fmt: skip
+        return _agreed(talk, alike, _digests(self._leaves, longer)) if any(longer) else alike
 
     def extent(self, alike: Sequence[bool], place: Place) -> Extent:
         """Decide what this rank keeps.  Local."""
@@ -234,8 +244,7 @@ def carry_out(
         return recoding_of(layout, slots, place, talk)
 
     recoding = talk.taken("save", coded)
-    for _ in recoding.run():
-        pass
+    recoding.run(talk.pace(saving.pending.committed.is_awaited))
     talk.taken("save", lambda: shelf.mark(number, ENCODED))
     # It is a fact now.  A header that cannot be written says no less: evidence counts.
     with suppress(CheckpointError):
@@ -279,16 +288,33 @@ def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:
     return digest >> 65, digest & (1 << 63) - 1
 
 
-def _digests(leaves: Sequence[Leaf], own: Sequence[bool] | None = None) -> np.ndarray[Any, Any]:
-    """Give 128 bits of each leaf, zeros for those that nobody compares."""
+def _agreed(talk: Talk, alike: tuple[bool, ...], digests: NDArray[np.int64]) -> tuple[bool, ...]:
+    """Give what is still alike once ranks have compared digests.  Collective."""
+    least = talk.least(np.concatenate([digests, ~digests]))
+    same = (least[: len(digests)] == ~least[len(digests) :]).reshape(-1, 2).all(axis=1)
+    return tuple(maybe and bool(equal) for maybe, equal in zip(alike, same, strict=True))
+
+
+def _digests(
+    leaves: Sequence[Leaf], chosen: Sequence[bool] | None = None, most: int | None = None
+) -> NDArray[np.int64]:
+    """Give 128 bits of each leaf, or of its front; zeros if it is not chosen."""
     found = np.zeros((len(leaves), 2), np.int64)
     for at, leaf in enumerate(leaves):
-        if own is None or not own[at]:
+        if chosen is None or chosen[at]:
             digest = xxhash.xxh3_128(repr(leaf.described).encode())
             if leaf.array is not None:
-                digest.update(np.ascontiguousarray(leaf.array).reshape(-1).view(np.uint8).data)
+                digest.update(_front(leaf.array, most).reshape(-1).view(np.uint8).data)
             found[at] = np.frombuffer(digest.digest(), np.int64)
     return found.reshape(-1)
+
+
+def _front(array: NDArray[Any], most: int | None) -> NDArray[Any]:
+    """Give about so many of the first bytes of an array, in one piece."""
+    if most is None or array.nbytes <= most:
+        return np.ascontiguousarray(array)
+    count = most // array.itemsize
+    return array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count]
 
 
 def _told(leaves: Sequence[Leaf]) -> str:

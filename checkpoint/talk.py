@@ -16,6 +16,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.checkpoint.gf256 import Bytes
+from closeranks.checkpoint.pacing import Pace
+from closeranks.collectives.engine import engine
 from closeranks.comms.calling import TURN
 from closeranks.comms.wait import wait
 from closeranks.errors import CheckpointError
@@ -176,6 +178,25 @@ class Talk:
             return requests + [self._plain.Isend([data, MPI.BYTE], rank) for rank, data in sends]
 
         return self._finish(post)
+
+    def pace(self, is_awaited: Callable[[], bool]) -> Pace:
+        """Give what leaves the wire to the program's own calls.
+
+        Local.
+
+        Parameters
+        ----------
+        is_awaited : callable
+            Tells whether the program waits for what is done.
+        """
+        return Pace(self._calls, lambda: bool(engine().in_flight), is_awaited)
+
+    def _calls(self) -> int:
+        """Count the program's calls of the communicator."""
+        try:
+            return sum(self._comm.statistics().calls.values())
+        except RuntimeError:  # a first one of its kind is being counted: no count was that
+            return -1
 
     def close(self) -> None:
         """Free the duplicate.  Collective."""

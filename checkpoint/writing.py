@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Final
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import Layout, Piece, Share
 from closeranks.checkpoint.slots import Slot
 
+#: Bytes of entries that are put together first, and of what they are put together to.
+_SMALL: Final = 128 << 10
+_ROOM: Final = 1 << 20
 #: Filling between entries.
 _ZEROS: Bytes = np.zeros(1 << 16, np.uint8)
 _ZEROS.flags.writeable = False
@@ -81,7 +85,7 @@ def _put(
     stop: int,
 ) -> None:
     """Fill part of an extent: with sources, and with zeros where there are none."""
-    for at, data in _filled(sources, start, stop):
+    for at, data in _gathered(_filled(sources, start, stop)):
         for piece in pieces:
             first, last = max(at, piece.start), min(at + data.size, piece.start + piece.nbytes)
             if first < last:
@@ -97,3 +101,20 @@ def _filled(sources: Sequence[Source], start: int, stop: int) -> Iterator[Source
             yield Source(place, _ZEROS[: min(at - place, len(_ZEROS))])
         if data.size:
             yield Source(at, data)
+
+
+def _gathered(sources: Iterator[Source]) -> Iterator[Source]:
+    """Put small sources together that follow one another: each costs calls."""
+    room, begin, filled = np.empty(_ROOM, np.uint8), 0, 0
+    for at, data in sources:
+        if filled and filled + data.size > (0 if data.size > _SMALL else _ROOM):
+            yield Source(begin, room[:filled])
+            filled = 0
+        if data.size > _SMALL:
+            yield Source(at, data)
+            continue
+        begin = begin if filled else at
+        room[filled : filled + data.size] = data
+        filled += data.size
+    if filled:
+        yield Source(begin, room[:filled])

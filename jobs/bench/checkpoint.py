@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from closeranks.checkpoint.pending import Pending
 from closeranks.jobs.bench.table import short
+from closeranks.jobs.bench.work import works
 
 if TYPE_CHECKING:
     from closeranks.checkpoint import Checkpointer
@@ -33,21 +34,37 @@ _SAMPLES: Final = 9
 _STEPS: Final = 5
 #: How many copies a step of the program takes where a save follows each.
 _STEP: Final = 20
+#: The same where all cores compute, and how many such steps.
+_BUSY: Final = 100
+_BUSY_SAMPLES: Final = 3
+#: Bytes of the program's messages beside a save.
+_MESSAGE: Final = 4 << 20
 _WIDTHS: Final = {"bytes": 10, "parity": 7, "copy ms": 9, "copied": 8, "committed": 10,
-                  "lazy ms": 9, "slow-down": 10, "restored": 9, "rebuilt": 8, "CPU ns/B": 9,
-                  "wrong": 7}  # fmt: skip
+                  "coded ms": 9, "lazy ms": 9, "asleep": 8, "busy": 8, "plain": 8, "beside": 8,
+                  "restored": 9, "rebuilt": 8, "CPU ns/B": 9, "wrong": 7}  # fmt: skip
 
 
-class _Clock:
-    """Times calls that all ranks make at once: the slowest one's."""
+class Clock:
+    """Times calls that all ranks make at once: the slowest one's; collective.
+
+    Parameters
+    ----------
+    session : Session
+        Where.
+    """
 
     def __init__(self, session: Session) -> None:
         self._plain = session.plain
 
     def __call__(self, call: Callable[[], object]) -> float:
+        """Time a call that all begin together; gives seconds."""
+        self._plain.Barrier()
+        return self.goes_on(call)
+
+    def goes_on(self, call: Callable[[], object]) -> float:
+        """Time a call before which nobody waits for others; gives seconds."""
         from mpi4py import MPI
 
-        self._plain.Barrier()
         started = time.perf_counter()
         call()
         taken = np.array([time.perf_counter() - started])
@@ -76,13 +93,16 @@ def measure_checkpoint(session: Session, nbytes: int, parity: int) -> Row:
     """
     from closeranks.checkpoint import Checkpointer
 
-    comm, clock = session.comm, _Clock(session)
+    comm, clock = session.comm, Clock(session)
     source = np.random.default_rng(comm.rank).integers(0, 256, nbytes, np.uint8)
     target = source.copy()
     name = comm.bcast(f"bench-{secrets.token_hex(4)}")
     group = max(comm.size, parity + 1) if session.nodes == 1 else None
     keeper = Checkpointer(comm, name=name, parity=parity, group=group)
-    found = _saves(clock, keeper, source, target) | _back(session, clock, keeper, source, target)
+    found = _saves(clock, keeper, source, target)
+    found |= _busy(session, clock, keeper, source, found)
+    found |= _beside(session, clock, keeper, source) if session.nodes > 1 else {}
+    found |= _back(session, clock, keeper, source, target)
     keeper.close()
     return {
         "name": "checkpoint", "algorithm": "auto", "ranks": session.ranks, "nodes": session.nodes,
@@ -92,7 +112,7 @@ def measure_checkpoint(session: Session, nbytes: int, parity: int) -> Row:
 
 
 def _saves(
-    clock: _Clock, keeper: Checkpointer, source: NDArray[np.uint8], target: NDArray[np.uint8]
+    clock: Clock, keeper: Checkpointer, source: NDArray[np.uint8], target: NDArray[np.uint8]
 ) -> Row:
     """Save, plain and lazily, with copies in between."""
     from closeranks.checkpoint import PerRank
@@ -109,9 +129,10 @@ def _saves(
     spent = time.process_time()
     for _ in range(_SAMPLES):
         _note(times, "memcpy_s", clock(lambda: np.copyto(target, source)))
-        took = clock(save)
+        took, coded = clock(save), clock.goes_on(lambda: last[0].committed.wait())
         _note(times, "copied_s", took)
-        _note(times, "committed_s", took + clock(lambda: last[0].committed.wait()))
+        _note(times, "encoded_s", coded)
+        _note(times, "committed_s", took + coded)
         _note(times, "lazy_s", clock(lambda: save(lazy=True)))
         last[0].committed.wait()
     spent = time.process_time() - spent
@@ -128,7 +149,7 @@ def _note(times: dict[str, list[float]], key: str, seconds: float) -> None:
 
 
 def _slow_down(
-    clock: _Clock, save: Callable[..., None], last: list[Pending], step_s: float
+    clock: Clock, save: Callable[..., None], last: list[Pending], step_s: float
 ) -> float:
     """Tell how many times longer steps take that each end in a lazy save."""
 
@@ -147,9 +168,61 @@ def _slow_down(
     return median(ratios)
 
 
+def _busy(
+    session: Session, clock: Clock, keeper: Checkpointer, source: NDArray[np.uint8], saves: Row
+) -> Row:
+    """Tell how many times longer steps take that compute on all cores.
+
+    Each ends in a save: a lazy one, and a plain one, without its own copy.
+    """
+    from closeranks.checkpoint import PerRank
+
+    state, last, work = {"state": PerRank(source)}, list[Pending](), works()[0]
+    calls = work.calls(session.plain, _BUSY * saves["memcpy_s"])
+
+    def step(lazy: bool | None) -> None:
+        if lazy is not None:
+            last[:] = [keeper.save(2 << 30, state, lazy=lazy)]
+        work.run(calls)
+
+    def took(lazy: bool | None) -> float:
+        seconds = clock(lambda: step(lazy))
+        for pending in last:
+            pending.committed.wait()
+        return seconds
+
+    rounds = [[took(lazy) for lazy in (None, True, False)] for _ in range(_BUSY_SAMPLES)]
+    alone, lazy, plain = (median(times) for times in zip(*rounds, strict=True))
+    return {"slowdown_busy": lazy / alone, "slowdown_plain": (plain - saves["copied_s"]) / alone}
+
+
+def _beside(session: Session, clock: Clock, keeper: Checkpointer, source: NDArray[np.uint8]) -> Row:
+    """Time an all-reduce between nodes: alone, and while parity is made."""
+    from closeranks.checkpoint import PerRank
+
+    comm, numbers = session.comm, np.ones(_MESSAGE // 4, np.float32)
+    result = np.empty_like(numbers)
+
+    def call() -> float:
+        return clock(lambda: comm.Allreduce(numbers, result))
+
+    alone = [call() for _ in range(3 + _SAMPLES)][3:]
+    beside: list[float] = []
+    pending = keeper.save(1 << 30, {"state": PerRank(source)})
+    while len(beside) < 2 * _SAMPLES:
+        took = call()
+        if comm.allreduce(int(pending.committed.done())):
+            break
+        beside.append(took)
+    pending.committed.wait()
+    alone += [call() for _ in range(_SAMPLES)]
+    times = median(alone), median(beside) if beside else float("nan")
+    return {"allreduce_s": times[0], "beside_s": times[1], "beside_calls": len(beside)}
+
+
 def _back(
     session: Session,
-    clock: _Clock,
+    clock: Clock,
     keeper: Checkpointer,
     source: NDArray[np.uint8],
     target: NDArray[np.uint8],
@@ -192,7 +265,11 @@ def head() -> str:
     str
         One line.
     """
-    title = "#  times are in copies, np.copyto of a rank's bytes by all ranks at once\n#"
+    title = (
+        "#  times are in copies, np.copyto of a rank's bytes by all ranks at once; steps with a"
+        " save over steps without:\n#  asleep for 20 copies, busy on all cores for 100, lazily and"
+        " plain (but for its copy); beside: an all-reduce of 4 MiB between nodes\n#"
+    )
     return title + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items())[1:]
 
 
@@ -212,7 +289,9 @@ def as_line(row: Row) -> str:
     copy = row["memcpy_s"]
     words = [str(row["state_bytes"]), str(row["parity"]), short(1e3 * copy)]
     words += [f"{row[key] / copy:.2f}" for key in ("copied_s", "committed_s")]
-    words += [short(1e3 * row["lazy_s"]), f"{row['slowdown']:.3f}"]
+    words += [short(1e3 * row[key]) for key in ("encoded_s", "lazy_s")]
+    words += [f"{row[key]:.3f}" for key in ("slowdown", "slowdown_busy", "slowdown_plain")]
+    words += [f"{row['beside_s'] / row['allreduce_s']:.2f}" if "beside_s" in row else "-"]
     words += [f"{row[key] / copy:.2f}" for key in ("restored_s", "rebuilt_s")]
     words += [f"{1e9 * row['cpu_s_per_byte']:.2f}", str(row["wrong"])]
     return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True))

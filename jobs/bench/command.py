@@ -46,7 +46,7 @@ _COMPARISONS = ("native", "best", "copy", "plain")
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option("--sizes", help="8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, "
               "for matrix 1M, for overlap 64K:16M:4, for erasure 64K,64M, "
-              "for checkpoint 64M.")  # fmt: skip
+              "for checkpoint and snapshot 64M.")  # fmt: skip
 @click.option("--algorithms", default="auto", show_default=True, help="Names, comma-separated.")
 @click.option("--dtype", default="float32", show_default=True, help="Type of the elements.")
 @click.option("--op", default="sum", show_default=True, help="Reduction.")

@@ -13,7 +13,9 @@ LOCAL = ("pack",)
 ALL = (*COLLECTIVES, *POINT_TO_POINT)
 #: Measured when named: they look at one part of the package, and some take long where
 #: ranks share cores.
-APART = ("steps", *LOCAL, "overlap", "init", "faults", "churn", "erasure", "checkpoint")
+APART = (
+    "steps", *LOCAL, "overlap", "init", "faults", "churn", "erasure", "checkpoint", "snapshot",
+)  # fmt: skip
 NAMES = (*ALL, *APART)
 
 

@@ -28,7 +28,7 @@ class Request:
     names : tuple of str
         Benchmarks, in order.
     sizes, matrix_sizes, overlap_sizes, checkpoint_sizes : tuple of int
-        Bytes; the matrix, ``overlap`` and ``checkpoint`` have their own.
+        Bytes; the matrix, ``overlap`` and both about checkpoints have their own.
     parities : tuple of int
         Losses that ``checkpoint`` guards against.
     overlapped : tuple of str

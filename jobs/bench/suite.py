@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import checkpoint, overlap, start
+from closeranks.jobs.bench import checkpoint, overlap, snapshot, start
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.comparison import check_comparable
@@ -97,7 +97,7 @@ def items(session: Session) -> list[Item]:
         if name == "overlap":
             chosen += _overlaps(session)
             continue
-        if name == "checkpoint":
+        if name in ("checkpoint", "snapshot"):
             chosen += [Item(name, "auto", nbytes) for nbytes in request.checkpoint_sizes]
             continue
         if name not in COLLECTIVES:
@@ -222,6 +222,9 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
                 row,
                 [checkpoint.as_line(row)] if i else [checkpoint.head(), checkpoint.as_line(row)],
             )
+    elif item.name == "snapshot":
+        for i, row in enumerate(snapshot.measure_snapshot(session, item.nbytes)):
+            yield row, [snapshot.as_line(row)] if i else [snapshot.head(), snapshot.as_line(row)]
     elif item.name == "init":
         row = start.measure_start(session)
         yield row, start.as_lines(row)

@@ -126,9 +126,7 @@ def make(
         writing.write(extent, layout, rank, slots)
     tasks = encoding(layout, Code(layout.data, parity), apart=False)
     alone = [replace(task, worker=0) for task in tasks]
-    recoding = Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone())
-    for _ in recoding.run():
-        pass
+    Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone()).run()
     for slot in slots.values():
         for one in STATES[1 : STATES.index(state) + 1]:
             slot.write(replace(slot.header, state=one))

@@ -159,3 +159,20 @@ def pytest_report_header() -> str | None:
 
     library = MPI.Get_library_version().splitlines()[0].strip("\x00")
     return f"mpi: {MPI.COMM_WORLD.size} ranks, {library}, python {sys.version.split()[0]}"
+
+
+@pytest.fixture
+def name(world: closeranks.Communicator | None) -> Iterator[str]:
+    """A name for the checkpoints of this test alone; nothing of it is left behind."""
+    import numpy as np
+
+    from closeranks.checkpoint import slots
+
+    if world is None:  # this rank is not one of the test's
+        yield ""
+        return
+    made = f"test-{world.bcast(np.random.default_rng().integers(1 << 60), 0):x}-{world.size}"
+    yield made
+    world.Barrier()
+    for path, _ in slots.found(made):
+        path.unlink(missing_ok=True)

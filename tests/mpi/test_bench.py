@@ -9,7 +9,7 @@ import pytest
 
 from closeranks.comms import cores, packing
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import errand, packs, start, steps
+from closeranks.jobs.bench import errand, packs, snapshot, start, steps
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.command import open_session
@@ -214,8 +214,23 @@ def test_checkpoints(world: closeranks.Communicator) -> None:
         assert row["wrong"] == 0, row
         assert 0 < row["copied_s"] <= row["committed_s"]
         assert all(row[key] > 0 for key in ("memcpy_s", "lazy_s", "restored_s", "rebuilt_s"))
-        assert row["slowdown"] > 0
+        assert all(row[key] > 0 for key in ("slowdown", "slowdown_busy", "encoded_s"))
         assert row["state_bytes"] == 100_000
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+
+
+def test_snapshots(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, number in (("_ENTRIES", 20), ("_FIRST", 1), ("_SAMPLES", 1)):
+        monkeypatch.setattr(snapshot, name, number)
+    where = session(world, "snapshot", checkpoint_sizes=(100_000,))
+    lines, rows = lines_and_rows(where)
+    assert {row["state"]: row["entries"] for row in rows} == {
+        "one": 1, "many": 20, "gaps": 4, "shards": 4, "alike": 4, "not marked": 4,
+    }  # fmt: skip
+    for row in rows:
+        assert row["wrong"] == 0, row
+        assert row["copied_s"] > 0 <= row["entry_s"]
+        assert 90_000 < row["state_bytes"] <= 100_000, row
     assert sum(not line.startswith("#") for line in lines) == len(rows)
 
 

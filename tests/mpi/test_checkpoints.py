@@ -21,19 +21,6 @@ from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageE
 ROOT = Path("/dev/shm")
 
 
-@pytest.fixture
-def name(world: cr.Communicator | None) -> Iterator[str]:
-    """A name of this test alone; nothing of it is left behind."""
-    if world is None:  # this rank is not one of the test's
-        yield ""
-        return
-    made = f"test-{world.bcast(np.random.default_rng().integers(1 << 60), 0):x}-{world.size}"
-    yield made
-    world.Barrier()
-    for path, _ in slots.found(made):
-        path.unlink(missing_ok=True)
-
-
 def state_of(rank: int, size: int, step: int) -> dict[str, Any]:
     """What a rank holds: alike, in parts, and for itself."""
     rows = 12 // size

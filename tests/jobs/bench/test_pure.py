@@ -67,7 +67,7 @@ def test_names() -> None:
     for names in (["allredcue"], []):
         with pytest.raises(
             UsageError,
-            match=r"choose from: .*all.*pack overlap init faults churn erasure checkpoint all",
+            match=r"choose from: .*all.*pack overlap init .*erasure checkpoint snapshot all",
         ):
             expand(names)
 
