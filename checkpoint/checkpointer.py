@@ -210,7 +210,8 @@ class Checkpointer:
         if self._comm.threaded:
             self._worker.order(lambda: term.save(saving))
         else:
-            term.save(saving)
+            with pending.committed.awaited():
+                term.save(saving)
         if not lazy:
             pending.copied.wait()
             self._report, pending.report = self._report or pending.report, None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from closeranks.errors import CheckpointError
 
@@ -22,7 +24,7 @@ class Milestone:
 
     def __init__(self, step: int, what: str) -> None:
         self._step, self._what = step, what
-        self._event, self._waiting = threading.Event(), 0
+        self._event, self._waiting = threading.Event(), set[int]()
         self._error: Exception | None = None
         #: Whether somebody has been told of the error.
         self.is_told = False
@@ -46,9 +48,18 @@ class Milestone:
             self._error = error
             self._event.set()
 
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Say that this thread waits for it.  Local."""
+        self._waiting.add(me := threading.get_ident())
+        try:
+            yield
+        finally:
+            self._waiting.discard(me)
+
     def is_awaited(self) -> bool:
         """Tell whether somebody waits for it.  Local; never blocks."""
-        return self._waiting > 0
+        return bool(self._waiting)
 
     def done(self) -> bool:
         """Tell whether it is reached, or will not be.  Local; never blocks."""
@@ -71,11 +82,8 @@ class Milestone:
         TimeoutError
             If it takes longer; the save goes on.
         """
-        self._waiting += 1
-        try:
+        with self.awaited():
             reached = self._event.wait(timeout_s)
-        finally:
-            self._waiting -= 1
         if not reached:
             raise TimeoutError(f"step {self._step}: not {self._what} after {timeout_s:g} s")
         if self._error is not None:

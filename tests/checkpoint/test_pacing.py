@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 
 from closeranks.checkpoint.pacing import SHARE, SILENT_S, Pace
+from closeranks.checkpoint.pending import Milestone
 
 
 class Program:
@@ -73,3 +77,20 @@ def test_it_goes_on_when_the_program_is_silent_or_waits() -> None:
     program.flies = program.waits = True
     assert not program.pace.yields()
     assert program.rested(10.0) == 0
+
+
+def test_a_save_knows_who_waits_for_it() -> None:
+    mark = Milestone(3, "committed")
+    assert not mark.is_awaited()
+    with pytest.raises(TimeoutError):
+        mark.wait(0.01)
+    assert not mark.is_awaited()
+    with mark.awaited():
+        assert mark.is_awaited()
+    thread = threading.Thread(target=mark.wait, args=(30,))
+    thread.start()
+    while not mark.is_awaited():
+        time.sleep(1e-3)
+    mark.reach()
+    thread.join()
+    assert not mark.is_awaited()

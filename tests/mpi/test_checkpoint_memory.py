@@ -38,7 +38,7 @@ def test_slots_cost_what_the_code_needs(
         keeper.save(step, state).committed.wait(30)
     member = (world.size - 1 + largest) * MIB / members  # all are on one node
     needed = (1 + parity / (members - parity)) * member * members * keep
-    assert file_bytes(name) <= needed + members * keep * MIB  # the bound: 16 MiB a rank
+    assert file_bytes(name) <= needed + 16 * MIB * world.size
     assert private_bytes() - before <= 8 * MIB
     keeper.close()
     world.Barrier()
