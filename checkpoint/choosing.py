@@ -131,9 +131,9 @@ class Save:
         absent = [group for group in range(some) if group not in self.layouts]
         if absent:
             return Objection(f"nothing is left of erasure groups {_few(absent)}", (), 0)
-        ranks = sum(len(layout.sizes) for layout in self.layouts.values())
-        if ranks != self.header.world:
-            return Objection(f"{ranks} ranks of {self.header.world}", (), 0)
+        ranks = sorted(rank for layout in self.layouts.values() for rank in layout.sizes)
+        if ranks != list(range(len(ranks))) or len(ranks) != self.header.world:
+            return Objection(f"{len(ranks)} ranks of {self.header.world}, or others", (), 0)
         for group, layout in sorted(self.layouts.items()):
             worst = self._worst(layout, self.damage(group, damaged or {}))
             if len(worst) > layout.parity:

@@ -14,6 +14,8 @@ WRITING, WRITTEN, ENCODED, COMMITTED = "writing", "written", "encoded", "committ
 STATES: Final = (WRITING, WRITTEN, ENCODED, COMMITTED)
 
 
+#: The next ones after it have names of 16 digits, too, or nobody would find them.
+_MOST_EPOCH: Final = 1 << 62
 _TEXTS: Final = ("name", "run", "state")
 _NUMBERS: Final = ("epoch", "generation", "step", "world", "groups")
 
@@ -82,6 +84,8 @@ class Header:
                 raise ValueError(f"share {share}, state {found['state']!r}")
             texts = {name: str(found[name]) for name in _TEXTS}
             numbers = {name: int(found[name]) for name in _NUMBERS}
+            if not 0 <= numbers["epoch"] < _MOST_EPOCH:
+                raise ValueError(f"epoch {numbers['epoch']:.4g}")
             return cls(**texts, **numbers, share=share, layout=layout)  # type: ignore[arg-type]
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise CheckpointError("restore", f"no header of a slot ({error})") from error
