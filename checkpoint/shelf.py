@@ -168,4 +168,5 @@ def clear(name: str, epoch: int, root: Path | None) -> None:
     with suppress(OSError, Unavailable):
         for path, of in found(name, root):
             if of < epoch:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # others can be
+                    path.unlink(missing_ok=True)
