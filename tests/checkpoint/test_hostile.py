@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -84,7 +85,7 @@ def ranks(root: Path, user: int, part: Callable[[Checkpointer, int], Any]) -> li
     stage = Stage(Random(0), faults=False)
     with pytest.MonkeyPatch.context() as patch, being(user):
         set_up(patch)
-        return stage.play([lambda rank=rank: run(rank) for rank in range(4)], [None] * 4)
+        return stage.play([partial(run, rank) for rank in range(4)], [None] * 4)
 
 
 def save(keeper: Checkpointer, rank: int, step: int = 1) -> None:
@@ -119,7 +120,7 @@ def test_a_folder_that_is_not_ours_alone(root: Path, who: int, trap: str) -> Non
 
     def part(keeper: Checkpointer, rank: int) -> list[str]:
         told = []
-        for step in (lambda: keeper.restore(), lambda: save(keeper, rank)):
+        for step in (keeper.restore, partial(save, keeper, rank)):
             with pytest.raises(CheckpointError, match=r"node memory .*1/closeranks-\d+") as met:
                 step()
             told.append(str(met.value))
