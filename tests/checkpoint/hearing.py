@@ -56,6 +56,17 @@ class Letter:
     is_there: bool = False
 
 
+class Unsteady:
+    """When ranks leave the wire to others: each at times of its own."""
+
+    def yields(self) -> bool:
+        return here().stage.rng.random() < 0.3
+
+    def rest(self, took_s: float) -> None:
+        del took_s
+        here().stage.point(here(), "rest")
+
+
 class Company:
     """What a rank knows of the others: it takes the place of a communicator."""
 
@@ -155,6 +166,10 @@ class Hearing(Talk):
                 raise stage.lost(here())
 
         return finish
+
+    def pace(self, is_awaited: Callable[[], bool]) -> Any:
+        del is_awaited
+        return Unsteady()
 
     def close(self) -> None:
         if not self._stage.dead:
