@@ -95,6 +95,7 @@ class History:
         self._rng = rng = Random(self.seed)
         self._parity, self._keep = rng.choice((1, 1, 2, 3)), rng.choice((2, 2, 3))
         self._group = rng.choice((None, None, self._parity + rng.randrange(1, 5)))
+        self._every = rng.choice((None, None, None, 1, 2))  # of how many saves one goes to disk
         self._states = States(rng)
         self._ledger = Ledger(self._parity, self._keep)
         self._folders = [self.root / str(number) for number in range(6)]
@@ -227,6 +228,7 @@ class History:
         keeper = Checkpointer(
             comm, name=NAME, parity=self._parity, group=self._group,  # type: ignore[arg-type]
             keep=self._keep, directory=directory, chunk_bytes=4096,
+            persist=self.root / "disk" if self._every else None, persist_every=self._every,
         )  # fmt: skip
         return Rank(comm, keeper)
 
@@ -291,11 +293,9 @@ class _Part:
             here().is_full = launch.full == count + 1 and rank % 2 == 0
             committed.append(self._save(10 * launch.number + count, step + 1 + count))
             here().is_full = False
-        if launch.ending == "look" and any(committed):
-            assert set(keeper.verify().values()) == {"whole"}
-        if launch.ending == "leave":
-            keeper._leave()
-        elif not launch.faults:
+        if launch.ending == "look" and committed[-1]:
+            assert keeper.verify()[step + launch.saves].startswith("whole")
+        if launch.ending != "leave" and not launch.faults:  # else it is gone, as it is
             keeper.close(keep=True)
         return said
 
@@ -344,12 +344,16 @@ class _Part:
         self._ledger.begin(Try(number, step, size, launch.number))
         problem: Exception | None = None
         try:
-            self._keeper.save(step, self._states.of(number, rank, size)).committed.wait(10)
+            pending = self._keeper.save(step, self._states.of(number, rank, size))
+            pending.committed.wait(10)
         except CheckpointError as error:
             problem = error
         if problem is None:
             self._ledger.commit(number)
             self._history.met["committed"] += not rank
+            if pending.persisted.done() and pending.persisted.error is None:
+                self._ledger.on_disk = number
+                self._history.met["on disk"] += not rank
             return True
         assert launch.full, problem
         assert "bytes wanted" in str(problem), problem

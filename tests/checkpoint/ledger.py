@@ -18,6 +18,7 @@ import pytest
 from closeranks.checkpoint import PerRank, Shard, shelf, term
 from closeranks.checkpoint.choosing import Save
 from closeranks.checkpoint.header import WRITING, Header
+from closeranks.checkpoint.volumes import Volume
 from tests.checkpoint import mishaps
 from tests.checkpoint.stage import acting
 
@@ -109,12 +110,15 @@ class Ledger:
         Those that have begun.
     strays : set of int
         Numbers of those that nodes have which had left: they may come back.
+    on_disk : int or None
+        Number of the last one that is on disk.
     """
 
     def __init__(self, parity: int, keep: int) -> None:
         self._parity, self._keep = parity, keep
         self.tries: dict[int, Try] = {}
         self.strays: set[int] = set()
+        self.on_disk: int | None = None
         self._standing: list[Try] = []
         self._harm: dict[int, set[tuple[int, int]]] = {}  # number -> members that are lost
         self._number: dict[tuple[str, tuple[int, int]], int] = {}
@@ -133,9 +137,10 @@ class Ledger:
                 self.commit(actor.trying)
             clear(*arguments)
 
-        def restored(own: term.Term, save: Save) -> None:
-            self.restored(self.number_of(save.header))
-            forget(own, save)
+        def restored(own: term.Term, one: Save | Volume) -> None:
+            of = one if isinstance(one, Volume) else one.header
+            self.restored(self._number[str(of.run), of.age])
+            forget(own, one)
 
         patch.setattr(shelf.Shelf, "clear", begun)
         patch.setattr(term, "clear", committed)
@@ -170,8 +175,8 @@ class Ledger:
         for of in reversed(self._standing):
             lost = Counter(group for group, _ in self._harm.get(of.number, ()))
             if all(count <= self._parity for count in lost.values()):
-                return of.number
-        return None
+                return max(of.number, self.on_disk or 0)
+        return self.on_disk
 
     def visible(self, roots: list[Path]) -> dict[int, str]:
         """Give the tries of which there is something, and their runs."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from closeranks.checkpoint import checkpointer, locks, term
+from closeranks.checkpoint import checkpointer, flushing, locks, term
 from closeranks.checkpoint.area import Area
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.slots import Slot
@@ -30,11 +30,14 @@ def set_up(patch: pytest.MonkeyPatch) -> None:
     """Have ranks of stages talk in memory, and meet their fates."""
     patch.setattr(checkpointer, "_OPEN", _Open())
     patch.setattr(term, "Talk", Hearing)
+    patch.setattr(flushing, "Talk", Hearing)
     for name in ("hold", "release"):  # they are of processes, and all ranks are in one
         patch.setattr(locks, name, lambda *_: None)
     drawn = SimpleNamespace(token_hex=lambda n: f"{_draw(8 * n):0{2 * n}x}", randbits=_draw)
     patch.setattr(term, "secrets", drawn)
-    for owner, name in ((Recoding, "_compute"), (Slot, "attach"), (Path, "unlink")):
+    for owner, name in (
+        (Recoding, "_compute"), (Slot, "attach"), (Path, "unlink"), (os, "fsync"), (os, "replace"),
+    ):  # fmt: skip
         patch.setattr(owner, name, _between(owner, name))
     patch.setattr(Slot, "write", _torn_header(Slot.write))
     patch.setattr(Area, "put", _torn_copy(Area.put))

@@ -21,11 +21,13 @@ BATCH = 50
 #: What has happened in those that were run.
 MET: Counter[str] = Counter()
 #: Points at which somebody must have died in 500 of them, and what else must have happened.
-POINTS = ("meeting", "everything", "gather", "least", "across", "move", "moved", "unlink", "write",
-          "write-torn", "write-done", "put", "_compute", "attach", "reserve")  # fmt: skip
+POINTS = (
+    "meeting", "everything", "gather", "least", "across", "move", "moved", "unlink", "write",
+    "write-torn", "write-done", "put", "_compute", "attach", "reserve", "fsync",
+)  # fmt: skip
 HAPPENS = (
     *MISHAPS, "node", "a node left", "replaced", "shrunk", "no room to save", "no room to restore",
-    "restored what nobody was told of", "restored by others", "TooManyErasures",
+    "restored what nobody was told of", "restored by others", "on disk", "TooManyErasures",
 )  # fmt: skip
 
 
