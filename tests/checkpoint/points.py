@@ -37,6 +37,7 @@ def set_up(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(term, "secrets", drawn)
     for owner, name in (
         (Recoding, "_compute"), (Slot, "attach"), (Path, "unlink"), (os, "fsync"), (os, "replace"),
+        (os, "pwrite"),
     ):  # fmt: skip
         patch.setattr(owner, name, _between(owner, name))
     patch.setattr(Slot, "write", _torn_header(Slot.write))

@@ -45,6 +45,8 @@ class Actor:
         Its rank.
     fate : int or None
         Points until it is killed.
+    where : str
+        How the point begins at which it is killed then.
     trying : int
         What it does; whoever judges it gives numbers.
     is_full : bool
@@ -54,6 +56,7 @@ class Actor:
     number: int
     stage: Stage
     fate: int | None = None
+    where: str = ""
     what: str = "the beginning"
     ready: Callable[[], object] | None = None
     trying: int = 0
@@ -93,9 +96,11 @@ class Stage:
         self._ended = threading.Event()
         self.channels: list[Channel] = []
 
-    def play(self, parts: Sequence[Callable[[], Any]], fates: Sequence[int | None]) -> list[Any]:
+    def play(
+        self, parts: Sequence[Callable[[], Any]], fates: Sequence[int | None], where: str = ""
+    ) -> list[Any]:
         """Run them; gives what each has returned or raised, `Killed` of those who died."""
-        self.actors = [Actor(at, self, fate) for at, fate in enumerate(fates)]
+        self.actors = [Actor(at, self, fate, where) for at, fate in enumerate(fates)]
         for actor in self.actors:
             actor.turn.acquire()
         cores = os.sched_getaffinity(0)
@@ -140,7 +145,7 @@ class Stage:
             raise Killed(what)
         if actor.fate is not None:
             actor.fate -= 1
-            if actor.fate < 0:
+            if actor.fate < 0 and what.startswith(actor.where):
                 self._die(actor)
 
     def _die(self, actor: Actor) -> None:
@@ -152,6 +157,7 @@ class Stage:
             for other in self.actors:
                 soon = self.rng.randrange(_DYING)
                 other.fate = soon if other.fate is None else min(soon, other.fate)
+                other.where = ""
         raise Killed(actor.what)
 
     def lost(self, actor: Actor) -> BaseException:

@@ -24,6 +24,7 @@ MET: Counter[str] = Counter()
 POINTS = (
     "meeting", "everything", "gather", "least", "across", "move", "moved", "unlink", "write",
     "write-torn", "write-done", "put", "_compute", "attach", "reserve", "fsync",
+    "pwrite", "replace",
 )  # fmt: skip
 HAPPENS = (
     *MISHAPS, "node", "a node left", "replaced", "shrunk", "no room to save", "no room to restore",

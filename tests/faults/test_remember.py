@@ -92,7 +92,7 @@ def kill(folder: Path, ranks: int, rng: Random) -> None:
         time.sleep(0.0005)
     time.sleep(share * (seen[-1] - seen[-2]) if len(seen) > 1 else 0)
     for rank in dying:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, FileNotFoundError):  # it is gone, or never came
             os.kill(int((folder / f"rank-{rank}").read_text()), signal.SIGKILL)
 
 
