@@ -151,6 +151,7 @@ def write(
     contents: Mapping[int, Contents],
     *,
     check: Callable[[], None] = lambda: None,
+    approve: Callable[[], None] = lambda: None,
 ) -> None:
     """Write a file; it has its name when it is whole, and on disk.
 
@@ -165,7 +166,9 @@ def write(
     contents : mapping of int to Contents
         Of each of its ranks.
     check : callable
-        Called every some MiB, and before the file gets its name; raises to end.
+        Called every some MiB; raises to give up.
+    approve : callable
+        Called before the file gets its name; raises if it must not.
 
     Raises
     ------
@@ -181,7 +184,7 @@ def write(
                 _fill(handle, places, about, contents, check)
             finally:
                 os.close(handle)
-            check()
+            approve()
             temporary.replace(path)
             sync(path.parent)
         except BaseException:
@@ -359,7 +362,7 @@ def _write(handle: int, at: int, data: Bytes) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Have the names of a folder on disk.  Local."""
+    """Have the names in a folder on disk.  Local; OSError if that is not possible."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

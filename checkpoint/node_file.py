@@ -106,11 +106,6 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
     Unavailable
         If a slot is not there any more.
     """
-
-    def still() -> None:
-        check()
-        kept.check()
-
     with SharedFile.reading(kept.path) as handle:
 
         def is_ours() -> bool:
@@ -123,14 +118,15 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
         wait(is_ours, abort=check, polite=True)
         path = volumes.make(folder, said)
         if not path.exists():
-            still()
+            kept.check()
             for left in path.parent.glob(f".{path.name}.*"):  # by who was killed
                 left.unlink(missing_ok=True)
             wrong = [tuple(share) for share, area in kept.areas.items() if area.damaged()]
             if wrong:
                 raise CheckpointError("persist", f"slots {wrong} of step {said.step} are damaged")
             contents = {rank: _contents(kept, rank) for rank, _, _ in said.ranks}
-            archive.write(path, said, contents, check=still)
+            # Who leaves reads slots that others may write over meanwhile.
+            archive.write(path, said, contents, check=check, approve=kept.check)
 
 
 def _contents(kept: Kept, rank: int) -> Contents:

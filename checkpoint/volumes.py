@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from closeranks.checkpoint.archive import About
+from closeranks.checkpoint.archive import About, sync
 from closeranks.checkpoint.archive_reading import Archive
 from closeranks.checkpoint.choosing import Objection
 from closeranks.errors import CheckpointError
@@ -296,6 +296,7 @@ def make(folder: Path, about: About) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         _trusted(folder)
         place.mkdir(exist_ok=True)
+        sync(folder)
     except OSError as error:
         problem = f"{place}: {error.strerror}"
         raise CheckpointError("persist", problem, "pass persist= of a place to write to") from error

@@ -212,8 +212,9 @@ def test_who_gives_up_leaves_nothing(small: Any) -> None:
     def check() -> None:
         raise CheckpointError("persist", "no time")
 
-    with pytest.raises(CheckpointError, match="no time"):
-        archive.write(path, about, contents, check=check)
+    for word in ("check", "approve"):
+        with pytest.raises(CheckpointError, match="no time"):
+            archive.write(path, about, contents, **{word: check})
     assert [other.name for other in path.parent.iterdir()] == [path.name]
     assert path.read_bytes() == before
 

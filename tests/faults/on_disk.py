@@ -28,7 +28,7 @@ POINTS: dict[str, tuple[Any, str, int, Any, bool]] = {
     "in the data": (archive, "_write", 4, always, True),
     "before the mark": (archive, "complete", 1, always, False),
     "before the name": (Path, "replace", 1, always, False),
-    "named": (archive, "_sync", 1, always, False),
+    "named": (archive, "sync", 1, always, False),
 }
 
 
@@ -81,4 +81,5 @@ def restore(name: str, place: str) -> None:
 
 
 if __name__ == "__main__":
-    {"save": save, "stuck": stuck, "restore": restore}[sys.argv[3]](*sys.argv[1:3], *sys.argv[4:])
+    programs: dict[str, Any] = {"save": save, "stuck": stuck, "restore": restore}
+    programs[sys.argv[3]](*sys.argv[1:3], *sys.argv[4:])
