@@ -116,9 +116,8 @@ class Checkpointer:
         self._root = None if directory is None else Path(directory)
         job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
         self.key = key_of(name, job)
-        # Of no job: the next one shall find it.
-        on_disk = key_of(name, setting("RUN") or "")
-        self._persist = Persist.asked(on_disk, persist, persist_every, keep)
+        of_all_jobs = key_of(name, setting("RUN") or "")
+        self._persist = Persist.asked(of_all_jobs, persist, persist_every, keep)
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
         self._untold: Exception | None = None
@@ -346,8 +345,7 @@ class Checkpointer:
 
     def _told_to_end(self) -> None:
         """Put the newest save on disk, for the process has been told to end."""
-        term = self._term
-        if term is not None:
+        if (term := self._term) is not None:
             term.leave()
 
     def _open(self) -> Term:

@@ -26,6 +26,8 @@ from closeranks.errors import CheckpointError
 
 _FOLDER: Final = re.compile(r"([0-9a-f]{16})-(\d{8,20})-step-(-?\d{1,20})", re.ASCII)
 _FILE: Final = re.compile(r"node-\d{6,}[.]h5", re.ASCII)
+#: Files that have no name yet, too.
+_OURS: Final = re.compile(r"[.]?node-(\d{6,})[.]h5([.][0-9a-f]+)?", re.ASCII)
 
 
 class File(NamedTuple):
@@ -329,7 +331,8 @@ def prune(
             place = _trusted(folder / of.name)
             with suppress(OSError):
                 for file in _entries(place):
-                    if node is None or f"node-{node:06d}.h5" in file.name:
+                    ours = _OURS.fullmatch(file.name)
+                    if ours and node in (None, int(ours[1])):
                         (place / file.name).unlink(missing_ok=True)
                 place.rmdir()
 

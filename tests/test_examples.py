@@ -39,6 +39,15 @@ def test_a_simulation_is_remembered(
 
 
 @pytest.mark.slow
+def test_a_simulation_comes_back_from_disk(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    done = mpirun(3, str(EXAMPLES / "come_back.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    assert "step 5 was shared by 3 ranks; back on 2 ranks, 0 numbers wrong" in done.stdout
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_training_recognises_digits(
     mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
