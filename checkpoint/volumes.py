@@ -114,7 +114,7 @@ class Volume:
         ):
             return "files of several saves"
         if len({about.node for about in every}) < every[0].files:
-            bad = "".join(f" ({file.problem})" for file in self.files if file.about is None)[:200]
+            bad = "".join(f" ({file.problem})" for file in self.files if file.about is None)[:400]
             return f"{len(every)} complete files of {every[0].files}{bad}"
         members = {rank: about.members for about in every for rank, _, _ in about.ranks}
         if sorted(members) != list(range(every[0].world)) or any(

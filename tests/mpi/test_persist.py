@@ -22,9 +22,9 @@ from closeranks.checkpoint.sources import Unreadable
 from closeranks.checkpoint.talk import Talk
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 from tests.checkpoint.filed import about_of, extents, put
-from tests.mpi.test_checkpoints import assert_same, name, small, state_of
+from tests.mpi.test_checkpoints import assert_same, small, state_of
 
-__all__ = ["name", "small"]
+__all__ = ["small"]
 
 
 @pytest.fixture
