@@ -320,7 +320,8 @@ class Checkpointer:
         self._finish()
         term = self._term
         if term.epoch == self._comm.epoch:
-            problem = self._untold or self._report or term.finish()
+            unwritten = term.finish()
+            problem = self._untold or self._report or unwritten
             self._forget()
             term.end(problem, keep=keep)
         else:

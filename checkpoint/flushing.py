@@ -162,7 +162,7 @@ class Flushing:
             self._least = kept.header.age  # what is older need not be finished
             try:
                 self._write(kept, check)
-            except (CheckpointError, Unavailable) as error:
+            except Exception as error:  # why the process goes is what counts
                 warnings.warn(f"closeranks: {error}", RuntimeWarning, 2)
 
     def stop(self) -> None:
