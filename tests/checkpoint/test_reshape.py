@@ -15,6 +15,7 @@ from hypothesis import strategies as some
 
 from closeranks.checkpoint import PerRank, Shard
 from closeranks.checkpoint.delivery import Delivery
+from closeranks.checkpoint.sources import Slots
 from closeranks.errors import CheckpointError, UsageError
 from tests.checkpoint.ground import Alone, make
 
@@ -33,7 +34,8 @@ def deliver(memory: Path, states: list[Any], *wanted: Any) -> list[Any]:
     ground = make(root, [0] * len(states), 1, states=dict(enumerate(states)))
     recovery = ground.recovery()
     try:
-        return [Delivery(recovery, Alone(), into).run() for into in wanted]  # type: ignore[arg-type]
+        source = Slots(recovery, Alone())  # type: ignore[arg-type]
+        return [Delivery(source, Alone(), into).run() for into in wanted]  # type: ignore[arg-type]
     finally:
         recovery.close()
         shutil.rmtree(root)
@@ -48,7 +50,7 @@ def padded(whole: np.ndarray[Any, Any], ranks: int, extra: int, beyond: float) -
             for r in range(ranks)]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     rows=some.integers(0, 30), old=some.integers(2, 5), new=some.integers(1, 6),
     extra=some.tuples(some.integers(0, 3), some.integers(0, 3)),
