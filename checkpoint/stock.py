@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -103,11 +104,15 @@ def look(places: Sequence[Path]) -> list[Kept]:
     Returns
     -------
     list of Kept
-        By name.
+        By name; what vanishes meanwhile is left out.
     """
-    every = [(node, path) for node, place in enumerate(places) for path in sorted(place.iterdir())]
-    named = [(node, path, NAMED.fullmatch(path.name)) for node, path in every]
-    return [_kept(node, path, parts[1]) for node, path, parts in named if parts]
+    found = []
+    for node, place in enumerate(places):
+        for path in sorted(place.iterdir()):
+            if parts := NAMED.fullmatch(path.name):
+                with suppress(FileNotFoundError):
+                    found.append(_kept(node, path, parts[1]))
+    return found
 
 
 @dataclass(frozen=True)

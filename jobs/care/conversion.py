@@ -45,8 +45,7 @@ def from_memory(found: Sequence[Holding], step: int | None, output: Path) -> int
     """
     saves = [one.save for one in found if one.save is not None]
     save = _pick(saves, step, "collect the slots of all nodes, and give them with --directory")
-    slots = sum(Path(one.path).stat().st_size for one in save.found.values())
-    with progress("checked", slots) as done:
+    with progress("checked", sum(one.nbytes for one in found if one.save is save)) as done:
         verdict = repair.verify(save, done)
     objection = save.objection(verdict.damaged)
     if objection is not None:

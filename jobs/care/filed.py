@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,7 +36,10 @@ def row(name: str, volume: Volume, folder: Path, now: float) -> Row:
         As of `closeranks.checkpoint.stock.Holding.row`: its shares are files.
     """
     objection = volume.objection()
-    changed = max((folder / file.name).lstat().st_mtime for file in volume.files)
+    changed = [0.0]
+    for file in volume.files:
+        with suppress(FileNotFoundError):
+            changed.append((folder / file.name).lstat().st_mtime)
     epoch, generation = volume.age
     abouts = list(volume.abouts.values())
     return {
@@ -44,7 +48,7 @@ def row(name: str, volume: Volume, folder: Path, now: float) -> Row:
         "groups": None, "groups_seen": 0,
         "shares": abouts[0].files if abouts else len(volume.files),
         "shares_present": len(abouts), "files": len(volume.files), "bytes": volume.nbytes,
-        "age_s": max(0.0, round(now - changed, 1)), "locked": False,
+        "age_s": max(0.0, round(now - max(changed), 1)), "locked": False,
         "restorable": objection is None, "verdict": objection.text if objection else WHOLE,
     }  # fmt: skip
 
