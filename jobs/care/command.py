@@ -75,7 +75,7 @@ def ls(
 @_DIRECTORIES
 @_PERSIST
 @click.option("--repair", "repairs", is_flag=True, help="Make what is lost or damaged anew.")
-@click.option("--into", type=_FOLDER, metavar="D", help="Put lost slots there.")
+@click.option("--into", type=_FOLDER, metavar="D", help="Put lost slots there; made if need be.")
 @_JSON
 def verify(
     name: str | None,
@@ -90,14 +90,13 @@ def verify(
     Says of each save whether it is whole, repairable or lost, as far as its
     slots are seen here; the exit status is 1 unless all are whole in the end.
     """
-    from closeranks.checkpoint import stock
     from closeranks.jobs.care import choice, inspection, listing
 
     _check_writable(json_path)
     if into is not None and not repairs:
         raise UsageError("checkpoint verify", "--into without --repair", "add --repair")
-    target = stock.places([into])[0] if into is not None else None
     sight = choice.look("verify", name, directories, persist)
+    target = _made(into) if into is not None else None
     rows = inspection.inspect(sight, target, repairs=repairs)
     if rows:
         listing.show_verdicts(rows)
@@ -199,6 +198,19 @@ def _availability(sight: Sight, name: str) -> Availability:
     last = [place.name for place in sight.places]
     nodes = last if len(set(last)) == len(last) else [str(place) for place in sight.places]
     return Availability(name, saves, ("here",) if len(nodes) == 1 else tuple(nodes))
+
+
+def _made(folder: Path) -> Path:
+    """Make a folder for slots if need be."""
+    from closeranks.checkpoint import stock
+
+    try:
+        if not folder.is_dir():
+            folder.mkdir(mode=0o700)
+    except OSError as error:
+        problem = f"--into {folder}: {error.strerror}"
+        raise UsageError("checkpoint verify", problem, "name another folder") from error
+    return stock.places([folder])[0]
 
 
 def _write(path: Path | None, rows: list[Row]) -> None:

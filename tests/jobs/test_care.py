@@ -113,6 +113,7 @@ def test_what_is_not_there(root: Path, care: Care, tmp_path: Path) -> None:
         (["ls", "--json", "/no/such/file", *given(folders)], 2, "no folder for /no/such/file"),
         (["ls", "--draw", "x.gif", *given(folders)], 2, "end it with .svg or .png"),
         (["verify", "--into", empty, *given(folders)], 2, "add --repair"),
+        (["verify", "--repair", "--into", "/proc/no", *given(folders)], 2, "name another folder"),
         (["convert", "train", empty / "a.h5", "--step", 3, *given(folders)], 1, "there are 20, 10"),
         (["convert", "train", empty / "a.h5", *given(folders[:2])], 1, "collect the slots"),
         (["clean", "--remove", *given(folders)], 2, "add --name or --older-than"),
@@ -126,8 +127,7 @@ def test_verify_and_repair(root: Path, care: Care, tmp_path: Path) -> None:
     folders = saved(root)
     told = tmp_path / "told.json"
     assert care("verify", *given(folders))[0] == 0
-    for path in folders[3].iterdir():
-        path.unlink()
+    shutil.rmtree(folders[3])
     (newer,) = folders[0].glob("*.0")
     slot = Slot.attach(newer)
     slot.data.memory[4000] ^= 1
