@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from closeranks.checkpoint import PerRank, Shard
+from closeranks.checkpoint.alone import Alone
 from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.sources import Slots
 from closeranks.errors import CheckpointError, UsageError
-from tests.checkpoint.ground import Alone, make
+from tests.checkpoint.ground import make
 
 
 @pytest.fixture(scope="module")
