@@ -35,8 +35,8 @@ def deliver(memory: Path, states: list[Any], *wanted: Any) -> list[Any]:
     ground = make(root, [0] * len(states), 1, states=dict(enumerate(states)))
     recovery = ground.recovery()
     try:
-        source = Slots(recovery, Alone())  # type: ignore[arg-type]
-        return [Delivery(source, Alone(), into).run() for into in wanted]  # type: ignore[arg-type]
+        source = Slots(recovery, Alone())
+        return [Delivery(source, Alone(), into).run() for into in wanted]
     finally:
         recovery.close()
         shutil.rmtree(root)
@@ -51,7 +51,7 @@ def padded(whole: np.ndarray[Any, Any], ranks: int, extra: int, beyond: float) -
             for r in range(ranks)]  # fmt: skip
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=40)
 @given(
     rows=some.integers(0, 30), old=some.integers(2, 5), new=some.integers(1, 6),
     extra=some.tuples(some.integers(0, 3), some.integers(0, 3)),
