@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, archive, slots, term, volumes
+from closeranks.checkpoint import (
+    Checkpointer,
+    PerRank,
+    Shard,
+    archive,
+    saving,
+    slots,
+    term,
+    volumes,
+)
 from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.finding import Nodes
 from closeranks.checkpoint.library import Files, Library
@@ -327,7 +336,7 @@ def test_an_error_in_the_block_writes_the_newest_save(
 def test_who_was_not_told_that_a_save_is_committed_writes_it_all_the_same(
     world: cr.Communicator, name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carry_out = term.carry_out
+    carry_out = saving.carry_out
 
     def untold(*arguments: Any) -> None:
         carry_out(*arguments)
