@@ -32,21 +32,22 @@ def listed(folder: Path) -> list[tuple[int, str | None]]:
 
 
 def test_a_save_is_whole_when_all_its_files_are(tmp_path: Path) -> None:
+    folder = tmp_path / "train"
     for generation in (1, 2, 3):
-        paths = save(tmp_path, STATES, NODES, generation=generation, step=-generation)
-    assert listed(tmp_path) == [(-3, None), (-2, None), (-1, None)]
-    (lot,) = volumes.volumes(tmp_path.parent, tmp_path.name).values()
+        paths = save(folder, STATES, NODES, generation=generation, step=-generation)
+    assert listed(folder) == [(-3, None), (-2, None), (-1, None)]
+    (lot,) = volumes.volumes(tmp_path, folder.name).values()
     assert lot[0].nbytes == sum(path.stat().st_size for path in paths)
     paths[1].unlink()
-    assert listed(tmp_path)[0] == (-3, "on disk: 1 complete files of 2")
+    assert listed(folder)[0] == (-3, "on disk: 1 complete files of 2")
     paths[1].write_bytes(b"none")
-    found = str(listed(tmp_path)[0][1])
+    found = str(listed(folder)[0][1])
     assert "1 complete files of 2" in found
     assert str(paths[1]) in found
     paths[0].write_bytes(b"none")
-    assert str(paths[0]) in str(listed(tmp_path)[0][1])
-    assert listed(tmp_path)[1:] == [(-2, None), (-1, None)]
-    assert list(volumes.volumes(tmp_path.parent)) == [tmp_path.name]
+    assert str(paths[0]) in str(listed(folder)[0][1])
+    assert listed(folder)[1:] == [(-2, None), (-1, None)]
+    assert list(volumes.volumes(tmp_path)) == [folder.name]
     assert volumes.names(tmp_path / "nowhere") == []
 
 
