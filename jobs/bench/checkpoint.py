@@ -31,7 +31,7 @@ Row = dict[str, Any]
 SIZES: Final = "64M"
 #: Samples of each time, and steps between two looks at the clock.
 _SAMPLES: Final = 9
-_STEPS: Final = 5
+_STEPS: Final = 3
 #: How many copies a step of the program takes where a save follows each.
 _STEP: Final = 20
 #: The same where all cores compute, and how many such steps.
