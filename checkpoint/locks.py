@@ -21,6 +21,8 @@ from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+#: Start of the names of the files.
+_PREFIX: Final = "lock-"
 #: How long somebody may remove slots before who opens them complains, seconds.
 _PATIENCE_S: Final = 10.0
 #: Path -> process, descriptor.
@@ -137,9 +139,26 @@ def removing(place: Path, name: str) -> Iterator[bool]:
             os.close(descriptor)
 
 
+def tidy(place: Path) -> None:
+    """Remove the files of locks that nobody holds: their processes were killed.
+
+    Local.
+
+    Parameters
+    ----------
+    place : Path
+        A folder of slots.
+    """
+    for path in place.glob(f"{_PREFIX}*"):
+        name = path.name.removeprefix(_PREFIX)
+        if not path.is_symlink() and not is_held(place, name):
+            with removing(place, name):
+                pass  # which takes the file along
+
+
 def _path(place: Path, name: str) -> Path:
     """Name the file: unlike any slot."""
-    return place / f"lock-{name}"
+    return place / f"{_PREFIX}{name}"
 
 
 def _is_mine(path: Path) -> bool:

@@ -73,4 +73,6 @@ def clean(sight: Sight, older_s: float, *, removes: bool) -> list[Row]:
         done = "removed" if removes else "can be removed"
         fate = f"kept: {reason}" if reason else done
         rows.append({**row, "kept": bool(reason), "fate": fate})
+    for place in sight.places if removes else ():
+        locks.tidy(place)
     return rows

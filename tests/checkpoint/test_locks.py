@@ -133,6 +133,17 @@ def test_who_opens_waits_for_who_removes(root: Path) -> None:
     assert files(root) == []
 
 
+def test_what_killed_processes_have_left_is_tidied(root: Path) -> None:
+    left = folder(root) / "lock-other.8"
+    left.touch(0o600)
+    with holder(root):
+        locks.tidy(folder(root))
+        assert files(root) == ["lock-name.7"]
+        assert locks.is_held(folder(root), "name.7")
+    locks.tidy(folder(root))
+    assert files(root) == []
+
+
 def test_a_file_of_that_name_that_is_none(root: Path) -> None:
     (folder(root) / "lock-name.7").symlink_to("/etc/passwd")
     with pytest.raises(Unavailable, match=r"lock-name\.7"):

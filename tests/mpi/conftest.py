@@ -167,6 +167,7 @@ def name(world: closeranks.Communicator | None) -> Iterator[str]:
     import numpy as np
 
     from closeranks.checkpoint import slots
+    from closeranks.comms.shared_folder import folder
 
     if world is None:  # this rank is not one of the test's
         yield ""
@@ -174,5 +175,5 @@ def name(world: closeranks.Communicator | None) -> Iterator[str]:
     made = f"test-{world.bcast(np.random.default_rng().integers(1 << 60), 0):x}-{world.size}"
     yield made
     world.Barrier()
-    for path, _ in slots.found(made):
+    for path in [*(path for path, _ in slots.found(made)), folder() / f"lock-{made}"]:
         path.unlink(missing_ok=True)
