@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from closeranks.checkpoint import nest
 from closeranks.checkpoint.extent import Description
+from closeranks.checkpoint.ferry import Anywhere, assign, bytes_of, is_writable, memory_of
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import slice_of
+from closeranks.checkpoint.nest import Array
 from closeranks.checkpoint.sources import Source, Wanted
 from closeranks.checkpoint.values import PerRank, Shard
 from closeranks.errors import CheckpointError
@@ -131,26 +133,28 @@ class Delivery:
         if "at" not in entry:
             return nest.value(entry, None)
         old = None if entry["alike"] else self._talk.rank
-        if isinstance(into, np.ndarray):
-            return self._filled(at, path, entry, old, into)
+        wanted = nest.array_of(into, "restore")
+        if wanted is not None:
+            return self._filled(at, path, entry, old, into, wanted)
         data = np.empty(nest.nbytes(entry), np.uint8)
         self._want(entry, old, 0, data)
         self._later.append((at, lambda: nest.value(entry, data)))
         return None
 
     def _filled(
-        self, at: int, path: str, entry: dict[str, Any], old: int | None, into: NDArray[Any]
+        self, at: int, path: str, entry: dict[str, Any], old: int | None, into: Any, array: Array
     ) -> Any:
         """Get an array into the caller's memory."""
-        _check_like(path, entry, into)
-        if into.flags.c_contiguous:
-            self._want(entry, old, 0, into.reshape(-1).view(np.uint8))
+        _check_like(path, entry, array)
+        target = memory_of(array)
+        if target is not None:
+            self._want(entry, old, 0, target)
             return into
-        data = np.empty(into.nbytes, np.uint8)
+        data = np.empty(array.nbytes, np.uint8)
         self._want(entry, old, 0, data)
 
-        def finish() -> NDArray[Any]:
-            into[...] = nest.value(entry, data)
+        def finish() -> Any:
+            assign(array, (), nest.value(entry, data))
             return into
 
         self._later.append((at, finish))
@@ -196,8 +200,13 @@ class Delivery:
 
     def _assemble(self, at: int, path: str, into: Shard) -> None:
         """Put a shard together from the old ones that meet it."""
-        box, met = _inside(_Box(into.offset, into.array.shape), into.global_shape), []
-        seen: set[_Box] = set()
+        array = nest.array_of(into.array, "restore")
+        if array is None or not is_writable(array):
+            raise CheckpointError("restore", f"{path} is a Shard of what cannot be written",
+                                  "pass a writable array")  # fmt: skip
+        box, target = _inside(_Box(into.offset, array.shape), into.global_shape), memory_of(array)
+        met: dict[_Box, _Box] = {}
+        apart: list[tuple[_Box, _Box, NDArray[Any]]] = []
         for old, head in sorted(self._heads.items()):
             entry = head.leaves[at]
             is_shard = entry["kind"] == "shard"
@@ -207,42 +216,41 @@ class Delivery:
                 raise CheckpointError("restore", f"{path} is of each rank, and no part of a whole",
                                       "pass into with PerRank(function) there")  # fmt: skip
             whole = tuple(entry["global_shape" if is_shard else "shape"])
-            if whole != into.global_shape or nest.read_dtype(entry["dtype"]) != into.array.dtype:
-                found = f"{into.array.dtype} of {into.global_shape}"
+            if whole != into.global_shape or nest.read_dtype(entry["dtype"]) != array.dtype:
+                found = f"{array.dtype} of {into.global_shape}"
                 problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
                 raise CheckpointError("restore", problem, "ask for what was saved")
             overlap = _overlap(box, theirs)
-            if theirs not in seen and overlap is not None:
-                seen.add(theirs)
-                met.append((overlap, self._rows(entry, old, theirs, overlap)))
-        if not _is_covered(box, [overlap for overlap, _ in met]):
+            if theirs in met or overlap is None:
+                continue
+            met[theirs] = overlap
+            if target is not None and theirs.shape[1:] == overlap.shape[1:] == array.shape[1:]:
+                self._rows(entry, old, theirs, overlap, _rows_of(target, array, box, overlap))
+            else:
+                of = _Box((overlap.offset[0], *theirs.offset[1:]),
+                          (overlap.shape[0], *theirs.shape[1:]))  # fmt: skip
+                apart.append((overlap, of, np.empty(of.shape, array.dtype)))
+                self._rows(entry, old, theirs, overlap, bytes_of(apart[-1][2]))
+        if not _is_covered(box, list(met.values())):
             problem = f"{path}: nobody has saved all of {box.shape} from {box.offset}"
             raise CheckpointError("restore", problem, "ask for what was saved")
 
         def finish() -> Shard:
-            for overlap, (rows, of) in met:
-                into.array[_within(overlap, box)] = rows[_within(overlap, of)]
+            for overlap, of, rows in apart:
+                assign(array, _within(overlap, box), rows[_within(overlap, of)])
             return into
 
         self._later.append((at, finish))
 
     def _rows(
-        self, entry: dict[str, Any], old: int, box: _Box, overlap: _Box
-    ) -> tuple[NDArray[Any], _Box]:
-        """Fetch the rows of an old shard that meet a new one; gives them, and their box."""
-        dtype = nest.read_dtype(entry["dtype"])
-        if not box.shape:
-            first, of = 0, box
-        else:
-            first = overlap.offset[0] - box.offset[0]
-            of = _Box((overlap.offset[0], *box.offset[1:]), (overlap.shape[0], *box.shape[1:]))
-        rows = np.empty(of.shape, dtype)
-        row_bytes = prod(box.shape[1:]) * dtype.itemsize
-        source = None if entry["alike"] else old
-        self._want(entry, source, first * row_bytes, rows.reshape(-1).view(np.uint8))
-        return rows, of
+        self, entry: dict[str, Any], old: int, box: _Box, overlap: _Box, target: Anywhere
+    ) -> None:
+        """Fetch the rows of an old shard that meet a new one."""
+        row_bytes = target.size // overlap.shape[0] if box.shape else 0
+        first = overlap.offset[0] - box.offset[0] if box.shape else 0
+        self._want(entry, None if entry["alike"] else old, first * row_bytes, target)
 
-    def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Bytes) -> None:
+    def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Anywhere) -> None:
         """Ask for bytes of an entry: of an old rank's own, or of what was alike on all."""
         at = entry["at"] + start
         if old is not None:
@@ -280,10 +288,10 @@ def _told(head: Description) -> tuple[Any, ...]:
     return head.shape, head.leaves, head.alike, head.own, head.body, head.of_sums
 
 
-def _check_like(path: str, entry: dict[str, Any], into: NDArray[Any]) -> None:
+def _check_like(path: str, entry: dict[str, Any], into: Array) -> None:
     """Refuse an array that an entry does not fit into."""
     has = (nest.read_dtype(entry["dtype"]), tuple(entry["shape"])) if "dtype" in entry else ()
-    if has != (into.dtype, into.shape) or not into.flags.writeable:
+    if has != (into.dtype, into.shape) or not is_writable(into):
         problem = f"{path} is {into.dtype} of shape {into.shape} in into, saved as"
         saved = f"{entry.get('dtype', entry['kind'])} of shape {tuple(entry.get('shape', ()))}"
         raise CheckpointError("restore", f"{problem} {saved}", "pass a writable array like it")
@@ -302,6 +310,15 @@ def _overlap(one: _Box, other: _Box) -> _Box | None:
             zip(one.offset, one.shape, other.offset, other.shape, strict=True)]  # fmt: skip
     shape = tuple(end - start for start, end in zip(offset, ends, strict=True))
     return _Box(offset, shape) if all(length > 0 for length in shape) else None
+
+
+def _rows_of(target: Anywhere, array: Array, box: _Box, part: _Box) -> Anywhere:
+    """Give the bytes of an array where whole rows of it lie."""
+    if not box.shape:
+        return target
+    row_bytes = array.nbytes // array.shape[0]
+    first = (part.offset[0] - box.offset[0]) * row_bytes
+    return target[first : first + part.shape[0] * row_bytes]
 
 
 def _within(part: _Box, whole: _Box) -> tuple[slice, ...]:

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from closeranks.checkpoint.checksum import Sums, crc32c
+from closeranks.checkpoint.ferry import Anywhere, bytes_of
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import ALIGNED, Size, slice_of
 from closeranks.checkpoint.nest import Leaf
@@ -39,12 +40,12 @@ class Source(NamedTuple):
     ----------
     at : int
         Place in the data of the extent.
-    data : ndarray of uint8
-        The caller's memory, or a copy where that is in several pieces.
+    data : ndarray of uint8, or Distant
+        The caller's memory, or a copy where that is in several pieces on the host.
     """
 
     at: int
-    data: Bytes
+    data: Anywhere
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,8 @@ def describe(
 ) -> Extent:
     """Decide what a rank keeps, and where.
 
-    Local; arrays are looked at, not copied, unless they lie in several pieces.
+    Local; arrays are looked at, not copied, unless they lie in several pieces on
+    the host.
 
     Parameters
     ----------
@@ -122,7 +124,7 @@ def describe(
     for leaf, same in zip(leaves, alike, strict=True):
         entry = {**leaf.described, "alike": same}
         if leaf.array is not None:
-            data = np.ascontiguousarray(leaf.array).reshape(-1).view(np.uint8)
+            data = bytes_of(leaf.array)
             entry["at"] = ends[same]
             lots[same].append(Source(ends[same], data))
             ends[same] = -(-(ends[same] + data.size) // ALIGNED) * ALIGNED

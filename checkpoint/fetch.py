@@ -1,12 +1,17 @@
-"""Getting bytes of slots to the ranks that want them, wherever they lie."""
+"""Getting bytes of slots to the ranks that want them, wherever they lie.
+
+What goes to a device comes in rounds, so that it takes little memory here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from closeranks.checkpoint.ferry import Anywhere, Distant, Filling
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.slots import Slot
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Bytes of one message at most.
 _MESSAGE: Final = 1 << 30
+#: Bytes for devices that come from other nodes in one round.
+_ROUND: Final = 32 << 20
 #: Numbers that name a part: share, place, length.
 _WORDS: Final = 5
 
@@ -29,16 +36,24 @@ class Want(NamedTuple):
         Which.
     at : int
         Where they start in its data.
-    target : ndarray of uint8
+    target : ndarray of uint8, or Distant
         Where they go; as many as there is room.
     """
+
+    share: Share
+    at: int
+    target: Anywhere
+
+
+class _Near(NamedTuple):
+    """The same, in memory of the host."""
 
     share: Share
     at: int
     target: Bytes
 
 
-def of_extent(layout: Layout, rank: int, start: int, target: Bytes) -> Iterator[Want]:
+def of_extent(layout: Layout, rank: int, start: int, target: Anywhere) -> Iterator[Want]:
     """Give what part of a rank's extent is, in terms of shares.
 
     Local.
@@ -51,7 +66,7 @@ def of_extent(layout: Layout, rank: int, start: int, target: Bytes) -> Iterator[
         Whose extent.
     start : int
         Where the part starts in it.
-    target : ndarray of uint8
+    target : ndarray of uint8, or Distant
         Where it goes; as many bytes as there is room.
 
     Yields
@@ -87,6 +102,11 @@ def fetch(
         Gives the rank that has a share and sends what is in it; the same on all.
     mapped : callable
         Gives a slot of this rank's node, None of another one.
+
+    Raises
+    ------
+    CheckpointError
+        On all ranks, if one cannot write to its device.
     """
 
     def read(share: Share, at: int, nbytes: int) -> Bytes:
@@ -94,13 +114,10 @@ def fetch(
         assert slot is not None
         return slot.data.memory[at : at + nbytes]
 
-    far = []
-    for want in wants:
-        if mapped(want.share) is None:
-            far.append(want)
-        else:
-            np.copyto(want.target, read(want.share, want.at, want.target.size))
-    exchange(far, talk, server, read)
+    near = [(want.target, read(want.share, want.at, want.target.size))
+            for want in wants if mapped(want.share) is not None]  # fmt: skip
+    talk.taken("restore", lambda: _put(near))  # devices may fail on one rank alone
+    exchange([want for want in wants if mapped(want.share) is None], talk, server, read)
 
 
 def exchange(
@@ -123,12 +140,79 @@ def exchange(
         Gives the rank that sends what is in a share; the same on all.
     read : callable
         Gives bytes of a share that this rank serves: from where, and how many.
+
+    Raises
+    ------
+    CheckpointError
+        On all ranks, if one cannot write to its device.
     """
-    asked: dict[int, list[Want]] = {}
+    lots = list(_lots(wants))
+    plain = not any(isinstance(want.target, Distant) for want in wants)
+    rounds, all_plain = talk.least([-len(lots), plain]).tolist()
+    room = np.empty(0 if plain else _ROUND, np.uint8)
+    for number in range(-rounds):
+        lot = lots[number] if number < len(lots) else []
+        landed = list(_landed(lot, room))
+        _move(landed, talk, server, read)
+        devices = [(want.target, at.target) for want, at in zip(lot, landed, strict=True)
+                   if isinstance(want.target, Distant)]  # fmt: skip
+        if all_plain != 1:
+            talk.taken("restore", partial(_put, devices))
+
+
+def _put(pairs: Sequence[tuple[Anywhere, Bytes]]) -> None:
+    """Copy bytes that are here to where they are wanted."""
+    filling = Filling()
+    for target, data in pairs:
+        filling.put(target, data)
+    filling.end()
+
+
+def _lots(wants: Sequence[Want]) -> Iterator[list[Want]]:
+    """Say what comes in which round: all for the host first, then parts for devices."""
+    first = [part for want in wants if not isinstance(want.target, Distant)
+             for part in _parts(want, _MESSAGE)]  # fmt: skip
+    if first:
+        yield first
+    lot, nbytes = list[Want](), 0
     for want in wants:
-        for start in range(0, want.target.size, _MESSAGE):
-            part = want.target[start : start + _MESSAGE]
-            asked.setdefault(server(want.share), []).append(Want(want.share, want.at + start, part))
+        for part in _parts(want, _ROUND) if isinstance(want.target, Distant) else ():
+            if nbytes + part.target.size > _ROUND:
+                yield lot
+                lot, nbytes = [], 0
+            lot.append(part)
+            nbytes += part.target.size
+    if lot:
+        yield lot
+
+
+def _parts(want: Want, most: int) -> Iterator[Want]:
+    """Cut what is wanted."""
+    for start in range(0, want.target.size, most):
+        yield Want(want.share, want.at + start, want.target[start : start + most])
+
+
+def _landed(lot: Sequence[Want], room: Bytes) -> Iterator[_Near]:
+    """Say where on the host a lot arrives."""
+    at = 0
+    for share, start, target in lot:
+        if isinstance(target, Distant):
+            yield _Near(share, start, room[at : at + target.size])
+            at += target.size
+        else:
+            yield _Near(share, start, target)
+
+
+def _move(
+    wants: Sequence[_Near],
+    talk: Talk,
+    server: Callable[[Share], int],
+    read: Callable[[Share, int, int], Bytes],
+) -> None:
+    """Let bytes travel between ranks.  Collective."""
+    asked: dict[int, list[_Near]] = {}
+    for want in wants:
+        asked.setdefault(server(want.share), []).append(want)
     counts = np.zeros(talk.size, np.int64)
     for rank, lot in asked.items():
         counts[rank] = len(lot)

@@ -8,6 +8,7 @@ what its node sees; else a rank of a node that sees it reads and sends.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ from closeranks.checkpoint import extent, volumes
 from closeranks.checkpoint.archive import About
 from closeranks.checkpoint.archive_reading import Archive
 from closeranks.checkpoint.extent import Description
+from closeranks.checkpoint.ferry import Filling
 from closeranks.checkpoint.fetch import Want, exchange
 from closeranks.checkpoint.finding import Nodes
 from closeranks.checkpoint.gf256 import Bytes
@@ -188,12 +190,8 @@ class Files:
 
         What a rank has is one share here, and its description another one.
         """
-        far = []
-        for want in sorted(wants, key=lambda want: self._file[want.share.member][0]):
-            if self._library.sees(self._file[want.share.member][0]):
-                self._read(want.share, want.at, want.target)
-            else:
-                far.append(want)
+        far: list[Want] = []
+        self._talk.taken("restore", lambda: self._get_near(wants, far))
         if not self._library.is_shared():
             exchange(far, self._talk, self._server, self._served)
         problem, self._problem = self._problem, None
@@ -201,6 +199,20 @@ class Files:
             self._talk.together("restore", problem)
         except CheckpointError as error:
             raise Unreadable("restore", error.problem, error.remedy) from error
+
+    def _get_near(self, wants: Sequence[Want], far: list[Want]) -> None:
+        """Get what this node sees, file by file; note the rest."""
+        filling = Filling()
+        for want in sorted(wants, key=lambda want: self._file[want.share.member][0]):
+            if self._library.sees(self._file[want.share.member][0]):
+                filling.fill(want.target, partial(self._read_on, want))
+            else:
+                far.append(want)
+        filling.end()
+
+    def _read_on(self, want: Want, at: int, out: Bytes) -> None:
+        """Read bytes of what is wanted, from a place among them on."""
+        self._read(want.share, want.at + at, out)
 
     def _read(self, share: Share, at: int, target: Bytes) -> None:
         """Read bytes; after the first problem no more, for all is in vain."""

@@ -1,8 +1,8 @@
 """A state as a nest of leaves, and the description that is kept with its bytes.
 
-Dicts, lists and tuples hold arrays, numbers, strings and bytes.  A leaf is
-described by plain JSON; what is an array, or as long as one, has bytes beside
-it.  Nothing of it is ever executed: no pickle.
+Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
+strings and bytes.  A leaf is described by plain JSON; what is an array, or as
+long as one, has bytes beside it.  Nothing of it is ever executed: no pickle.
 """
 
 from __future__ import annotations
@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.values import PerRank, Shard
+from closeranks.comms.device import DeviceArray
+from closeranks.comms.device_interface import foreign_array
 from closeranks.errors import CheckpointError, UsageError
 
 State: TypeAlias = Any
 Described: TypeAlias = dict[str, Any]
+Array: TypeAlias = NDArray[Any] | DeviceArray
 
 _Kind: TypeAlias = tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]
 
@@ -37,7 +41,7 @@ class Leaf(NamedTuple):
         Such as ``model/layers/0/weight``.
     described : dict
         What it is, as plain JSON.
-    array : ndarray or None
+    array : ndarray, DeviceArray or None
         Its bytes, where they lie beside the description.
     own : bool
         Whether this rank alone has it, as somebody said: a `Shard` or a `PerRank`.
@@ -45,14 +49,15 @@ class Leaf(NamedTuple):
 
     path: str
     described: Described
-    array: np.ndarray[Any, Any] | None
+    array: Array | None
     own: bool
 
 
 def flatten(state: State) -> tuple[Any, list[Leaf]]:
     """Take a state apart.
 
-    Local; arrays are looked at, not copied.
+    Local; arrays are looked at, not copied.  Those on devices are what the work
+    that their streams have been given until now makes of them.
 
     Parameters
     ----------
@@ -70,6 +75,8 @@ def flatten(state: State) -> tuple[Any, list[Leaf]]:
     ------
     UsageError
         If something else is in it.
+    Unavailable
+        If an array lies on a device, and what copies from there is missing.
     """
     leaves: list[Leaf] = []
     return _shape(state, "", False, leaves), leaves
@@ -106,10 +113,10 @@ def _below(path: str, key: object) -> str:
 def _leaf(value: Any, path: str, own: bool) -> Leaf:
     """Describe what is no nest."""
     if isinstance(value, Shard):
-        described = {**_array(value.array, path), "kind": "shard"}
-        described |= {"global_shape": list(value.global_shape), "offset": list(value.offset)}
-        described |= {"padded": True} if value.padded else {}
-        return Leaf(path, described, value.array, True)
+        leaf = _leaf(value.array, path, True)
+        place = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
+        place |= {"padded": True} if value.padded else {}
+        return leaf._replace(described={**leaf.described, **place, "kind": "shard"})
     if isinstance(value, np.ndarray):
         return Leaf(path, _array(value, path), value, own)
     if isinstance(value, np.generic):
@@ -122,11 +129,41 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
     for kind, (types, write, _) in _VALUES.items():
         if type(value) in types:
             return Leaf(path, {"kind": kind, "value": write(value)}, None, own)
+    found = array_of(value, "save")
+    if found is not None:
+        if isinstance(found, DeviceArray):
+            found.mark()
+        return Leaf(path, _array(found, path), found, own)
     problem = f"{path or 'the state'} is a {type(value).__name__}"
     raise UsageError("save", problem, _REMEDY)
 
 
-def _array(array: np.ndarray[Any, Any], path: str) -> Described:
+def array_of(value: Any, operation: str) -> Array | None:
+    """See an entry as an array, of whatever library.
+
+    Local; nothing is copied.
+
+    Parameters
+    ----------
+    value : object
+        Any.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    ndarray, DeviceArray or None
+        None if it is no array.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        As `closeranks.comms.device_interface.device_array`.
+    """
+    return value if isinstance(value, np.ndarray) else foreign_array(value, operation)
+
+
+def _array(array: Array, path: str) -> Described:
     """Describe an array."""
     if array.dtype.hasobject or isinstance(array, np.ma.MaskedArray):
         kind = "objects" if array.dtype.hasobject else "values and masks"

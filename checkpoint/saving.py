@@ -20,14 +20,16 @@ from closeranks.checkpoint import writing
 from closeranks.checkpoint.coding import encoding
 from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.extent import Extent, describe
+from closeranks.checkpoint.ferry import Anywhere, Arrivals, Distant, bytes_of
 from closeranks.checkpoint.groups import Protection
 from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITTEN, Header
 from closeranks.checkpoint.layout import Layout, Share, Size, chunk_for
-from closeranks.checkpoint.nest import Leaf
+from closeranks.checkpoint.nest import Array, Leaf
 from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.shelf import Shelf
 from closeranks.checkpoint.slots import Slot
+from closeranks.comms.device import DeviceArray
 from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
@@ -156,10 +158,13 @@ class Saving:
         alike = tuple(not leaf.own for leaf in self._leaves)
         if self._before is not None:
             return _agreed(talk, alike, self._before)
-        alike = _agreed(talk, alike, _digests(self._leaves, alike, _GLANCE))
+        glance = talk.taken("save", lambda: _digests(self._leaves, alike, _GLANCE))
+        alike = _agreed(talk, alike, glance)
         longer = [maybe and leaf.array is not None and leaf.array.nbytes > _GLANCE
                   for maybe, leaf in zip(alike, self._leaves, strict=True)]  # fmt: skip
-        return _agreed(talk, alike, _digests(self._leaves, longer)) if any(longer) else alike
+        if not any(longer):
+            return alike
+        return _agreed(talk, alike, talk.taken("save", lambda: _digests(self._leaves, longer)))
 
     def extent(self, alike: Sequence[bool], place: Place) -> Extent:
         """Decide what this rank keeps.  Local."""
@@ -171,6 +176,9 @@ class Saving:
         """Raise if an array has changed since the save began.  Local."""
         if self._before is None:
             return
+        for leaf in self._leaves:
+            if isinstance(leaf.array, DeviceArray):
+                leaf.array.ready = None  # what its stream was given since then counts
         changed = (_digests(self._leaves) != self._before).reshape(-1, 2).any(axis=1)
         paths = [leaf.path for leaf, other in zip(self._leaves, changed, strict=True) if other]
         if paths:
@@ -220,8 +228,8 @@ def carry_out(
         If ranks have died.
     """
     alike = saving.agree(talk)
-    extent = talk.taken("save", lambda: saving.extent(alike, place))
-    sizes = [Size(*map(int, pair)) for pair in talk.gather([*extent.size])]
+    held = [talk.taken("save", lambda: saving.extent(alike, place))]
+    sizes = [Size(*map(int, pair)) for pair in talk.gather([*held[0].size])]
     layout = place.layout(sizes, chunk_bytes)
     header = head(layout)
     talk.taken("save", lambda: shelf.clear(number, header))
@@ -232,7 +240,7 @@ def carry_out(
 
     def copy() -> None:
         slots.update(shelf.map(number, header, near))
-        writing.write(extent, layout, place.rank, slots)
+        writing.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
         saving.check_unchanged()
         saving.forget()
         saving.pending.copied.reach()
@@ -300,21 +308,32 @@ def _digests(
 ) -> NDArray[np.int64]:
     """Give 128 bits of each leaf, or of its front; zeros if it is not chosen."""
     found = np.zeros((len(leaves), 2), np.int64)
-    for at, leaf in enumerate(leaves):
-        if chosen is None or chosen[at]:
-            digest = xxhash.xxh3_128(repr(leaf.described).encode())
-            if leaf.array is not None:
-                digest.update(_front(leaf.array, most).reshape(-1).view(np.uint8).data)
-            found[at] = np.frombuffer(digest.digest(), np.int64)
+    compared = [at for at in range(len(leaves)) if chosen is None or chosen[at]]
+    arrays = (leaves[at].array for at in compared)
+    arrivals = Arrivals(_distant(array, most) for array in arrays if isinstance(array, DeviceArray))
+    for at in compared:
+        described, array = leaves[at].described, leaves[at].array
+        digest = xxhash.xxh3_128(repr(described).encode())
+        for piece in () if array is None else arrivals.of(_front(array, most)):
+            digest.update(piece.data)
+        found[at] = np.frombuffer(digest.digest(), np.int64)
     return found.reshape(-1)
 
 
-def _front(array: NDArray[Any], most: int | None) -> NDArray[Any]:
-    """Give about so many of the first bytes of an array, in one piece."""
+def _front(array: Array, most: int | None) -> Anywhere:
+    """Give about so many of the first bytes of an array, all if not said."""
+    if isinstance(array, DeviceArray):
+        return _distant(array, most)
     if most is None or array.nbytes <= most:
-        return np.ascontiguousarray(array)
+        return bytes_of(array)
     count = most // array.itemsize
-    return array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count]
+    return bytes_of(array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count])
+
+
+def _distant(array: DeviceArray, most: int | None) -> Distant:
+    """Give as many of the first bytes of an array on a device."""
+    size = array.dtype.itemsize
+    return Distant(array)[: None if most is None else most // size * size]
 
 
 def _told(leaves: Sequence[Leaf]) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from closeranks.checkpoint import extent
 from closeranks.checkpoint.extent import Description
+from closeranks.checkpoint.ferry import Anywhere
 from closeranks.checkpoint.fetch import Want, fetch, of_extent
 from closeranks.checkpoint.finding import Recovery
 from closeranks.checkpoint.gf256 import Bytes
@@ -35,13 +36,13 @@ class Wanted(NamedTuple):
         Which one.
     at : int
         Where they start in its data.
-    target : ndarray of uint8
+    target : ndarray of uint8, or Distant
         Where they go; as many as there is room.
     """
 
     rank: int
     at: int
-    target: Bytes
+    target: Anywhere
 
 
 class Source(Protocol):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from closeranks.errors import UsageError
 
 
@@ -16,8 +13,9 @@ class Shard:
 
     Parameters
     ----------
-    array : ndarray
-        The part.
+    array : array
+        The part: NumPy's, or of any library with DLPack or the CUDA array
+        interface, on the host or on a device.
     global_shape : sequence of int
         Shape of the whole.
     offset : sequence of int
@@ -28,7 +26,7 @@ class Shard:
 
     Attributes
     ----------
-    array : ndarray
+    array : array
         As given.
     global_shape, offset : tuple of int
         As given.
@@ -51,7 +49,7 @@ class Shard:
 
     def __init__(
         self,
-        array: NDArray[Any],
+        array: Any,
         global_shape: Sequence[int],
         offset: Sequence[int],
         padded: bool = False,
@@ -66,13 +64,13 @@ class Shard:
                 self.offset, array.shape, self.global_shape, strict=True
             )
         ):
-            found = f"{array.shape} from {self.offset} of {self.global_shape}"
+            found = f"{tuple(array.shape)} from {self.offset} of {self.global_shape}"
             raise UsageError("Shard", f"a part of shape {found}",
                              "give a part inside the whole, or padded=True")  # fmt: skip
 
     def __repr__(self) -> str:
-        place = f"{self.array.shape} of {self.global_shape} from {self.offset}"
-        return f"Shard({np.dtype(self.array.dtype).name}, {place})"
+        place = f"{tuple(self.array.shape)} of {self.global_shape} from {self.offset}"
+        return f"Shard({self.array.dtype}, {place})"
 
 
 class PerRank:

@@ -10,6 +10,7 @@ import numpy as np
 
 from closeranks.checkpoint.checksum import Sums
 from closeranks.checkpoint.extent import Extent, Source
+from closeranks.checkpoint.ferry import Arrivals, Distant
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import Layout, Piece, Share
 from closeranks.checkpoint.slots import Slot
@@ -85,7 +86,8 @@ def _put(
     stop: int,
 ) -> None:
     """Fill part of an extent: with sources, and with zeros where there are none."""
-    for at, data in _gathered(_filled(sources, start, stop)):
+    arrivals = Arrivals(source.data for source in sources if isinstance(source.data, Distant))
+    for at, data in _gathered(_arriving(_filled(sources, start, stop), arrivals)):
         for piece in pieces:
             first, last = max(at, piece.start), min(at + data.size, piece.start + piece.nbytes)
             if first < last:
@@ -103,18 +105,26 @@ def _filled(sources: Sequence[Source], start: int, stop: int) -> Iterator[Source
             yield Source(at, data)
 
 
-def _gathered(sources: Iterator[Source]) -> Iterator[Source]:
+def _arriving(sources: Iterator[Source], arrivals: Arrivals) -> Iterator[tuple[int, Bytes]]:
+    """Give sources piece by piece, those on devices as they come."""
+    for at, data in sources:
+        for piece in arrivals.of(data):
+            yield at, piece
+            at += piece.size
+
+
+def _gathered(sources: Iterator[tuple[int, Bytes]]) -> Iterator[tuple[int, Bytes]]:
     """Put small sources together that follow one another: each costs calls."""
     room, begin, filled = np.empty(_ROOM, np.uint8), 0, 0
     for at, data in sources:
         if filled and filled + data.size > (0 if data.size > _SMALL else _ROOM):
-            yield Source(begin, room[:filled])
+            yield begin, room[:filled]
             filled = 0
         if data.size > _SMALL:
-            yield Source(at, data)
+            yield at, data
             continue
         begin = begin if filled else at
         room[filled : filled + data.size] = data
         filled += data.size
     if filled:
-        yield Source(begin, room[:filled])
+        yield begin, room[:filled]

@@ -226,6 +226,8 @@ class DeviceArray:
         finished before the caller goes on.
     landed : Event or None
         The end of what was written last.
+    ready : Event or None
+        What copies wait for, see `mark`; the present end of ``stream`` if None.
     """
 
     pointer: int
@@ -239,6 +241,7 @@ class DeviceArray:
     stream: int = DEFAULT_STREAM
     is_ordered: bool = False
     landed: Event | None = None
+    ready: Event | None = None
 
     @property
     def nbytes(self) -> int:
@@ -248,7 +251,12 @@ class DeviceArray:
     @property
     def contiguous(self) -> bool:
         """Whether the memory has no gaps, in either order of indices."""
-        return self.strides in (self._packed(), self._packed(reverse=True))
+        return self.row_major or self.strides == self._packed(reverse=True)
+
+    @property
+    def row_major(self) -> bool:
+        """Whether the memory has no gaps, and the last index runs fastest."""
+        return self.strides == self._packed()
 
     def refresh(self) -> None:
         """Ask on which stream the array is used now.  Local, by the caller's thread."""
@@ -264,6 +272,10 @@ class DeviceArray:
             self.stream, self.is_ordered = DEFAULT_STREAM, False
         elif stream is None and interface is None:  # DLPack alone: its maker sees to the stream
             self.owner.__dlpack__(stream=DEFAULT_STREAM)
+
+    def mark(self) -> None:
+        """Let later copies wait for what its stream was given until now, and no more."""
+        self.ready = self.runtime.record(self.stream, self.device)
 
     def settle(self) -> None:
         """Let the host wait until what was written last is there."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.comms.cupy_runtime import cupy_runtime
 from closeranks.comms.device import DEFAULT_STREAM, DeviceArray, Runtime, array_interface
@@ -82,19 +83,8 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     Unavailable
         If it lies on a CUDA device and CuPy cannot be imported.
     """
-    try:
-        interface = array_interface(buffer)
-    except RuntimeError as error:  # a tensor that computes gradients
-        raise UsageError(operation, f"cannot reach the buffer: {error}",
-                         "pass x.detach()") from error  # fmt: skip
-    kind = getattr(buffer, "__dlpack_device__", None)
-    if interface is None and kind is None:
-        return None
-    where = None if kind is None else int(kind()[0])
-    if where in _HOST_KINDS:
-        return None
-    found = _from_dlpack(buffer) if interface is None else _from_interface(buffer, interface)
-    if not found.nbytes:
+    found, where = _described(buffer, operation, on_host=False)
+    if found is None or not found.nbytes:
         return None
     owner = _owner(found.pointer, where, operation)
     if owner is None:
@@ -102,6 +92,69 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     found.runtime, found.device = owner
     found.refresh()
     return found
+
+
+def foreign_array(buffer: Any, operation: str) -> DeviceArray | NDArray[Any] | None:
+    """See an object of another library as an array of its shape; nothing is copied.
+
+    Local.
+
+    Parameters
+    ----------
+    buffer : object
+        Anything.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    DeviceArray, ndarray or None
+        The second where the processor can touch the memory; None where there is
+        neither DLPack nor the CUDA array interface.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        As `device_array`.
+    """
+    there = device_array(buffer, operation)
+    if there is not None:
+        return there
+    found, _ = _described(buffer, operation, on_host=True)
+    if found is None:
+        return None
+    if not found.nbytes:
+        return np.empty(found.shape, found.dtype)
+    return np.asarray(_Elements(found)).view(found.dtype)
+
+
+class _Elements:
+    """Elements on the host for NumPy, as bytes: it has no name for some types."""
+
+    def __init__(self, found: DeviceArray) -> None:
+        self.owner = found.owner
+        self.__array_interface__ = {
+            "shape": found.shape, "strides": found.strides, "typestr": f"|V{found.dtype.itemsize}",
+            "data": (found.pointer, not found.writable), "version": 3,
+        }  # fmt: skip
+
+
+def _described(
+    buffer: Any, operation: str, *, on_host: bool
+) -> tuple[DeviceArray | None, int | None]:
+    """Give an array as its maker describes it, and DLPack's kind of its memory."""
+    kind = getattr(buffer, "__dlpack_device__", None)
+    try:
+        interface = array_interface(buffer)
+        where = None if kind is None else int(kind()[0])
+        if where in _HOST_KINDS:
+            return (_from_dlpack(buffer, None) if on_host else None), where
+        if interface is not None:
+            return _from_interface(buffer, interface), where
+        return (None if kind is None else _from_dlpack(buffer, DEFAULT_STREAM)), where
+    except (RuntimeError, BufferError) as error:  # a tensor that computes gradients
+        raise UsageError(operation, f"cannot reach the buffer: {error}",
+                         "pass x.detach()") from error  # fmt: skip
 
 
 def _owner(pointer: int, where: int | None, operation: str) -> tuple[Runtime, int] | None:
@@ -162,9 +215,9 @@ def _from_interface(buffer: Any, interface: dict[str, Any]) -> DeviceArray:
     return found
 
 
-def _from_dlpack(buffer: Any) -> DeviceArray:
-    """Read a DLPack capsule; the maker lets the default stream wait for its work."""
-    tensor = dlpack_tensor(buffer.__dlpack__(stream=DEFAULT_STREAM))
+def _from_dlpack(buffer: Any, stream: int | None) -> DeviceArray:
+    """Read a DLPack capsule; the maker lets a stream wait for its work."""
+    tensor = dlpack_tensor(buffer.__dlpack__(stream=stream))
     found = DeviceArray(
         tensor.pointer, tensor.shape, (), tensor.dtype, tensor.device, True, buffer, _NOBODY
     )

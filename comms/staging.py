@@ -63,6 +63,8 @@ class Lanes:
         spans: Sequence[Span],
         out: Bytes,
         after: Event | None = None,
+        *,
+        row_major: bool = False,
     ) -> Event:
         """Start to copy from the device.
 
@@ -76,6 +78,9 @@ class Lanes:
             Pinned memory; kept alive until it has been filled.
         after : Event, optional
             What ``out`` is still needed for.
+        row_major : bool
+            Whether elements go in the order of their indices where that of the
+            memory is another one, too.
 
         Returns
         -------
@@ -85,13 +90,16 @@ class Lanes:
         self._follow(self._out, array)
         if after is not None:
             self.runtime.hold(self._out, after, self.device)
-        room = None if array.contiguous else self._packed(array, self._out)
+        plain = array.row_major if row_major else array.contiguous
+        room = None if plain else self._packed(array, self._out)
         start = array.pointer if room is None else room.pointer
         for there, here, nbytes in spans:
             self.runtime.copy(_address(out) + here, start + there, nbytes, self._out, self.device)
         return self._done(self._out, (out, room, array))
 
-    def write(self, array: DeviceArray, spans: Sequence[Span], data: Bytes) -> Event:
+    def write(
+        self, array: DeviceArray, spans: Sequence[Span], data: Bytes, *, row_major: bool = False
+    ) -> Event:
         """Start to copy to the device.
 
         Parameters
@@ -103,6 +111,8 @@ class Lanes:
         data : ndarray of uint8
             Pinned memory; kept alive until it has been read, not to be written
             before.
+        row_major : bool
+            As of `read`.
 
         Returns
         -------
@@ -111,7 +121,7 @@ class Lanes:
         """
         self._follow(self._back, array)
         room = None
-        if not array.contiguous:
+        if not (array.row_major if row_major else array.contiguous):
             whole = sum(span.nbytes for span in spans) == array.nbytes
             room = self._packed(array, self._back, empty=whole)
         start = array.pointer if room is None else room.pointer
@@ -131,9 +141,16 @@ class Lanes:
         else:
             array.settle()
 
+    def release(self) -> None:
+        """Let go of the memory of copies that are over."""
+        with self._lock:
+            while self._used and self._used[0][0].done:
+                self._used.popleft()
+
     def _follow(self, lane: int, array: DeviceArray) -> None:
         """Let one of our streams wait for the array's."""
-        self.runtime.hold(lane, self.runtime.record(array.stream, self.device), self.device)
+        event = array.ready or self.runtime.record(array.stream, self.device)
+        self.runtime.hold(lane, event, self.device)
 
     def _packed(self, array: DeviceArray, lane: int, *, empty: bool = False) -> Room:
         """Make a copy without gaps on the device, or room for one."""
@@ -145,9 +162,8 @@ class Lanes:
     def _done(self, lane: int, users: object) -> Event:
         """Mark the end of a copy, and keep alive what it uses."""
         event = self.runtime.record(lane, self.device)
+        self.release()
         with self._lock:
-            while self._used and self._used[0][0].done:
-                self._used.popleft()
             self._used.append((event, users))
         return event
 
