@@ -10,11 +10,12 @@ leave it out.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from closeranks.checkpoint import device_code
 from closeranks.checkpoint.gf256 import Blocks, Bytes, invert, matmul
 from closeranks.checkpoint.matrices import parity_matrix
 from closeranks.errors import TooManyErasures, UsageError
@@ -95,14 +96,16 @@ class Code:
         Parameters
         ----------
         blocks : array of uint8, shape (data, nbytes), or arrays of shape (nbytes,)
-            The data, each block in one piece.
+            The data, each block in one piece; all on the host or all on a device,
+            which computes then (CuPy's arrays, or what else has their interface).
         out : the same for (parity, nbytes), optional
             Where to; memory of its own if not given.
 
         Returns
         -------
         out : ndarray of uint8, shape (parity, nbytes), or what was passed
-            Free at once, as the data are.
+            Free at once, as the data are.  On a device an array of CuPy's, in the
+            order of the streams.
 
         Raises
         ------
@@ -111,6 +114,8 @@ class Code:
         """
         from closeranks.checkpoint.product import Product, aligned_rows, check_blocks
 
+        if device_code.is_device(blocks) or device_code.is_device(out):
+            return cast("Blocks", device_code.encode(self.matrix, blocks, out))
         if self._encoder is None:
             self._encoder = Product(self.matrix)
         nbytes = check_blocks("encode", "data blocks", blocks, self.data)
@@ -132,7 +137,7 @@ class Code:
         ----------
         blocks : array of uint8, shape (data + parity, nbytes), or as many arrays
             All blocks, of shape (nbytes,) where they lie apart; those that are
-            lost are of any content.
+            lost are of any content.  On the host or on a device, as of `encode`.
         present : array of bool, shape (data + parity,)
             Which are not lost.
         out : the same as blocks, optional
@@ -142,7 +147,7 @@ class Code:
         Returns
         -------
         out : ndarray of uint8, shape (data + parity, nbytes), or what was passed
-            Free at once, as the blocks are.
+            Free at once, as the blocks are; on a device as of `encode`.
 
         Raises
         ------
@@ -155,6 +160,8 @@ class Code:
 
         here = self._present(present)
         rebuild, recipe = self._rebuilder(here)
+        if device_code.is_device(blocks) or device_code.is_device(out):
+            return cast("Blocks", device_code.reconstruct(recipe, blocks, out))
         nbytes = check_blocks("reconstruct", "blocks", blocks, len(here))
         everything = aligned_rows(len(here), nbytes) if out is None else out
         check_blocks("reconstruct", "blocks of out", everything, len(here), nbytes)

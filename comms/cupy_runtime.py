@@ -65,6 +65,7 @@ class CupyRuntime:
         self._cupy, self._cuda = cupy, cupy.cuda
         self._calls = cupy.cuda.runtime
         self._streams: list[Any] = []
+        self._kernels: dict[str, Any] = {}
 
     def device_of(self, pointer: int) -> int:
         """Tell on which device memory lies."""
@@ -170,6 +171,22 @@ class CupyRuntime:
                 first = out
             if op == "MEAN":
                 self._cupy.true_divide(out, len(sources), out=out)
+
+    def rows(self, count: int, nbytes: int, device: int, stream: int) -> Any:
+        """Make an array of uint8 whose rows begin at multiples of 256 bytes."""
+        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+            return self._cupy.empty((count, -(-nbytes // 256) * 256), "u1")[:, :nbytes]
+
+    def launch(
+        self, source: str, name: str, groups: int, threads: int, arguments: tuple[int, ...],
+        stream: int, device: int,
+    ) -> None:  # fmt: skip
+        """Run a kernel on a stream; CuPy compiles it once a device."""
+        kernel = self._kernels.get(source)
+        if kernel is None:
+            kernel = self._kernels[source] = self._cupy.RawKernel(source, name)
+        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+            kernel((groups,), (threads,), tuple(map(np.int64, arguments)))
 
     def _vector(self, pointer: int, count: int, dtype: str, device: int) -> Any:
         """See device memory of any process as an array."""

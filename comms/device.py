@@ -172,6 +172,21 @@ class Runtime(Protocol):
         The target may be the first of them, and shares no memory with the others.
         """
 
+    def rows(self, count: int, nbytes: int, device: int, stream: int) -> Any:
+        """Make an array of uint8, shape (count, nbytes), for the caller, on a stream.
+
+        Of the library that drives the device; rows begin at multiples of 16 bytes.
+        """
+
+    def launch(
+        self, source: str, name: str, groups: int, threads: int, arguments: tuple[int, ...],
+        stream: int, device: int,
+    ) -> None:  # fmt: skip
+        """Run a function of a source in CUDA C on a stream, compiled once.
+
+        Arguments are integers of 64 bits; addresses are, too.
+        """
+
 
 def array_interface(buffer: Any) -> dict[str, Any] | None:
     """Read the CUDA array interface of an object.  Local.

@@ -75,6 +75,10 @@ def _nothing() -> None:
     return None
 
 
+def _no_kernel(*_: object) -> None:
+    raise AssertionError("nobody runs kernels here")
+
+
 class FakeDevice:
     """A `closeranks.comms.device.Runtime` of two devices.
 
@@ -103,6 +107,9 @@ class FakeDevice:
         self.unreachable, self.desks, self.combined = False, 0, 0
         self.copies = 0
         self.on_device_copies = 0
+        #: What runs kernels; and how many there were.
+        self.kernel: Callable[[str, str, int, int, tuple[int, ...]], object] = _no_kernel
+        self.launched = 0
 
     # What a program does.
 
@@ -234,6 +241,19 @@ class FakeDevice:
 
         self.combined += 1
         self._streams[stream].put(work)
+
+    def rows(self, count: int, nbytes: int, device: int, stream: int) -> FakeArray:
+        stride = -(-nbytes // 256) * 256
+        shape, strides = (count, nbytes), (stride, 1)
+        pointer = self._allocate(count * stride)
+        return FakeArray(self, pointer, shape, strides, np.dtype(np.uint8), device, True)
+
+    def launch(
+        self, source: str, name: str, groups: int, threads: int, arguments: tuple[int, ...],
+        stream: int, device: int,
+    ) -> None:  # fmt: skip
+        self.launched += 1
+        self._streams[stream].put(lambda: self.kernel(source, name, groups, threads, arguments))
 
     # How it works.
 
@@ -420,6 +440,9 @@ class FakeArray:
             "version": 3,
         }
         return said | ({"stream": self._runtime.current} if self._ordered else {})
+
+    def __len__(self) -> int:
+        return self.shape[0]
 
     @property
     def nbytes(self) -> int:

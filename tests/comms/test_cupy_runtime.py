@@ -228,6 +228,26 @@ def test_vectors_are_combined_in_order() -> None:
     assert out.tolist() == vectors[0].tolist()
 
 
+def test_kernels_are_compiled_once_and_run_on_their_stream() -> None:
+    cupy = StandIn()
+    made: list[tuple[str, str]] = []
+
+    def kernel(source: str, name: str) -> Any:
+        made.append((source, name))
+        return lambda *given: cupy.log.append((*given, cupy.device, cupy.stream))
+
+    cupy.RawKernel = kernel  # type: ignore[attr-defined]
+    cupy.empty = lambda shape, dtype: np.empty(shape, dtype)  # type: ignore[attr-defined]
+    runtime = CupyRuntime(cupy)
+    for stream in (7, 9):
+        runtime.launch("text", "multiply", 3, 256, (1 << 40, 2), stream, 1)
+    assert made == [("text", "multiply")]
+    assert cupy.log == [((3,), (256,), (1 << 40, 2), 1, stream) for stream in (7, 9)]
+    assert all(type(number) is np.int64 for number in cupy.log[0][2])
+    rows = runtime.rows(3, 1000, 1, 9)
+    assert (rows.shape, rows.strides, rows.dtype.name) == ((3, 1000), (1024, 1), "uint8")
+
+
 class _Communicator:
     """NCCL's communicator, with the signatures of CuPy's."""
 

@@ -77,6 +77,47 @@ def test_tensors() -> None:
         assert (_roundtrip(half).astype(float) == 1).all()
 
 
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("nbytes", [1, 4097, 1 << 22])
+def test_erasure_codes(nbytes: int, apart: bool) -> None:
+    import cupy
+
+    from closeranks.checkpoint import Code
+
+    for data, parity in ((1, 1), (4, 2), (8, 3), (5, 11)):
+        code, host = (
+            Code(data, parity),
+            np.random.default_rng(1).integers(0, 256, (data, nbytes), np.uint8),
+        )
+        wanted = np.concatenate([host, code.encode(host)])
+        with cupy.cuda.Stream(non_blocking=True):
+            table = cupy.asarray(wanted)
+            made: Any = code.encode(list(table[:data]) if apart else table[:data])
+            np.testing.assert_array_equal(made.get(), wanted[data:])
+            present = np.arange(data + parity) >= parity
+            table[:parity] = 0
+            found: Any = code.reconstruct(list(table) if apart else table, present)
+            np.testing.assert_array_equal(found.get(), wanted)
+
+
+def test_every_product_of_two_bytes() -> None:
+    import cupy
+
+    from closeranks.checkpoint import device_code
+    from closeranks.checkpoint.gf256 import PRODUCTS
+
+    block = cupy.arange(256).astype(cupy.uint8)[None]
+    made = device_code.encode(np.arange(256, dtype=np.uint8)[:, None], block, None)
+    np.testing.assert_array_equal(made.get(), PRODUCTS)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_checkpoints(mpirun: Run, ranks: int) -> None:
+    done = mpirun(ranks, str(PROGRAM.with_name("checkpoint_on_device.py")), timeout_s=110)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("right") == ranks, done.stdout
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_collectives(mpirun: Run, ranks: int) -> None:
     done = mpirun(ranks, str(PROGRAM), timeout_s=110)

@@ -17,7 +17,10 @@ from closeranks.checkpoint.talk import Talk
 from closeranks.comms.device_interface import device_array, install
 from closeranks.errors import CheckpointError
 from tests.fake_device import FakeArray, FakeDevice
+from tests.mpi import test_checkpoints
 from tests.mpi.test_checkpoints import drop
+
+name = test_checkpoints.name  # a fixture
 
 
 @pytest.fixture
@@ -28,19 +31,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
     monkeypatch.setattr(ferry, "PIECE", 4096)
     yield runtime
     remove()
-
-
-@pytest.fixture
-def name(world: cr.Communicator | None) -> Iterator[str]:
-    """A name of this test alone; nothing of it is left behind."""
-    if world is None:  # this rank is not one of the test's
-        yield ""
-        return
-    made = f"test-{world.bcast(np.random.default_rng().integers(1 << 60), 0):x}-{world.size}"
-    yield made
-    world.Barrier()
-    for path, _ in slots.found(made):
-        path.unlink(missing_ok=True)
 
 
 def values(rank: int, size: int, step: int) -> dict[str, Any]:
