@@ -21,6 +21,7 @@ def body_of(extent: Extent) -> Bytes:
     """Give the data of an extent."""
     body = np.zeros(extent.body, np.uint8)
     for at, data in extent.sources:
+        assert isinstance(data, np.ndarray)
         body[at : at + data.size] = data
     return body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,17 +11,17 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, ferry, fetch, slots
+from closeranks.checkpoint import Checkpointer, PerRank, Shard, ferry, fetch, slots, writing
 from closeranks.checkpoint.fetch import Want
 from closeranks.checkpoint.layout import Share
 from closeranks.checkpoint.talk import Talk
 from closeranks.comms.device_interface import device_array, install
 from closeranks.errors import CheckpointError
 from tests.fake_device import FakeArray, FakeDevice
-from tests.mpi import test_checkpoints
-from tests.mpi.test_checkpoints import drop
+from tests.mpi.test_checkpoints import drop, name
+from tests.mpi.test_persist import forget, place
 
-name = test_checkpoints.name  # a fixture
+__all__ = ["name", "place"]
 
 
 @pytest.fixture
@@ -97,6 +98,19 @@ def test_a_state_on_a_device_comes_back(
         assert_equal(found[1], wanted)
 
 
+def test_device_arrays_are_filled_from_disk(
+    world: cr.Communicator, name: str, place: Path, fake: FakeDevice
+) -> None:
+    with Checkpointer(world, name=name, persist=place) as keeper:
+        state = on_device(fake, world.rank, world.size, 1)
+        keeper.save(1, state).persisted.wait(30)
+        forget(world, name)
+        found = keeper.restore(into=on_device(fake, world.rank, world.size, 9))
+        assert found is not None
+        assert_equal(found[1], values(world.rank, world.size, 1))
+        assert isinstance(found[1]["weights"], FakeArray)
+
+
 def test_what_is_equal_on_the_host_of_one_rank_and_the_device_of_another_is_kept_once(
     world: cr.Communicator, name: str, fake: FakeDevice
 ) -> None:
@@ -153,8 +167,6 @@ def test_an_array_that_changes_on_the_device_fails_the_save(
     x, last = fake.array(np.zeros(3000)), world.rank == world.size - 1
     keeper = Checkpointer(world, name=name)
     keeper.save(1, {"x": PerRank(x)}).committed.wait(30)
-    from closeranks.checkpoint import writing
-
     write = writing.write
 
     def slowly(*arguments: Any) -> None:
