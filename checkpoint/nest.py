@@ -114,7 +114,7 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
     """Describe what is no nest."""
     if isinstance(value, Shard):
         leaf = _leaf(value.array, path, True)
-        place = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
+        place: Described = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
         place |= {"padded": True} if value.padded else {}
         return leaf._replace(described={**leaf.described, **place, "kind": "shard"})
     if isinstance(value, np.ndarray):

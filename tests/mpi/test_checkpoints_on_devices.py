@@ -18,10 +18,10 @@ from closeranks.checkpoint.talk import Talk
 from closeranks.comms.device_interface import device_array, install
 from closeranks.errors import CheckpointError
 from tests.fake_device import FakeArray, FakeDevice
-from tests.mpi.test_checkpoints import drop, name
+from tests.mpi.test_checkpoints import drop
 from tests.mpi.test_persist import forget, place
 
-__all__ = ["name", "place"]
+__all__ = ["place"]
 
 
 @pytest.fixture
