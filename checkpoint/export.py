@@ -170,9 +170,10 @@ class _Writing:
         for box, rank in self._boxes(at).items():
             entry = self._heads[rank].leaves[at]
             data = self._bytes(entry, rank)
-            if data.size:
+            if prod(box[1]):
                 array: NDArray[Any] = data.view(made.dtype).reshape(entry["shape"])
-                made[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))] = array
+                inside = array[tuple(map(slice, box[1]))]  # without what is beyond the whole
+                made[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))] = inside
             self._done(data.size)
         made.attrs["crc32c"] = np.uint32(_sum_of(made))
 
@@ -189,16 +190,23 @@ class _Writing:
         return made
 
     def _boxes(self, at: int) -> dict[Box, int]:
-        """Give the parts of an array, each once, and a rank that has it."""
+        """Give the parts inside of an array, each once, and a rank that has it."""
         boxes: dict[Box, int] = {}
         for rank, head in self._heads.items():
             entry = head.leaves[at]
-            boxes.setdefault((tuple(entry["offset"]), tuple(entry["shape"])), rank)
+            shape = tuple(
+                max(0, min(length, whole - start))
+                for length, start, whole in zip(
+                    entry["shape"], entry["offset"], entry["global_shape"], strict=True
+                )
+            )
+            boxes.setdefault((tuple(entry["offset"]), shape), rank)
         return boxes
 
     def _is_covered(self, at: int) -> bool:
         """Tell whether ranks have all of an array together."""
-        return is_covered(self._heads[0].leaves[at]["global_shape"], list(self._boxes(at)))
+        boxes = [box for box in self._boxes(at) if prod(box[1])]
+        return is_covered(self._heads[0].leaves[at]["global_shape"], boxes)
 
     def _bytes(self, entry: Mapping[str, Any], rank: int | None) -> Bytes:
         """Read the bytes of an entry: of a rank's own, or of what is alike on all."""

@@ -34,6 +34,7 @@ def more(rank: int) -> dict[str, Any]:
     return {
         "grid": Shard(mine, GRID.shape, (row, column, 0)),
         "holes": Shard(np.full(2, rank, np.int16), (20,), (2 * rank,)),
+        "padded": Shard(np.arange(5) + 5 * rank, (33,), (5 * rank,), padded=True),
         "alike": {"big": np.arange(50_000), "bf16": np.arange(7).astype(ml_dtypes.bfloat16),
                   "text": "x" * 1000, "time": np.array(["2026-11-24"], "M8[s]"), "none": None,
                   "complex": 1 + 2j, "flag": True, "int": 1 << 70, "small": "line\nline", "a/b": -1,
@@ -75,6 +76,7 @@ def test_arrays_are_whole_and_values_once(shm: Path, tmp_path: Path) -> None:
         assert list(file) == ["ranks", "state"]
         np.testing.assert_array_equal(file["state/grid"], GRID)
         assert file["state/grid"].attrs["crc32c"] == crc32c(GRID.tobytes())
+        np.testing.assert_array_equal(file["state/padded"], np.arange(33))
         check_alike(file["state/alike"], more(0)["alike"])
         for rank in range(8):
             own = file[f"ranks/{rank:06d}"]
