@@ -137,6 +137,8 @@ class History:
         ending = rng.choice(("keep", "keep", "keep", "keep", "look", "leave"))
         saves = rng.choice((1, 1, 1, 2, 3)) if not is_last else 1
         where = rng.choice(WHERE) if rng.random() < 0.4 else ""
+        if where == "across":  # restores alone come there, and soon
+            fates = [fate and fate % 9 for fate in fates]
         made = Launch(number, epoch, nodes, places, faults, saves, fates, where, full, ending)
         self.told.append(f"{made}, {self._ledger.floor()} must come back")
         return made
