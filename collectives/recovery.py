@@ -208,7 +208,7 @@ class Recovery:
         plain = self._family.world.comm
         if not ulfm.is_on():
             return int(plain.allreduce(vote, MPI.BAND))
-        agreed, died = ulfm.agree(plain, vote)
+        agreed, died = ulfm.agree(plain, vote, rouse=self._family.world.revoke)
         return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:

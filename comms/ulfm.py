@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from closeranks.comms import ballot
 from closeranks.comms.calling import TURN
-from closeranks.comms.wait import wait
+from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ _M = TypeVar("_M")
 _asked: Final[list[array[int]]] = []
 #: How long a communicator may be in the making on other ranks, seconds.
 _YOUNG_S: Final = 0.05
+#: How long a rank waits for others in an agreement before it asks whether one has died, seconds.
+_PATIENCE_S: Final = 1.0
 #: How long the launcher may take to end a job that was aborted, seconds.
 _ABORTED_S: Final = 30.0
 
@@ -138,7 +140,13 @@ def revoke(comm: MPI.Comm, born_s: float = 0.0) -> None:
         return
 
 
-def agree(comm: MPI.Intracomm, flags: int, *, unless: Sequence[MPI.Comm] = ()) -> tuple[int, bool]:
+def agree(
+    comm: MPI.Intracomm,
+    flags: int,
+    *,
+    unless: Sequence[MPI.Comm] = (),
+    rouse: Callable[[], object] | None = None,
+) -> tuple[int, bool]:
     """Agree on flags among the ranks that live.  Collective, revoked or not.
 
     Parameters
@@ -150,6 +158,9 @@ def agree(comm: MPI.Intracomm, flags: int, *, unless: Sequence[MPI.Comm] = ()) -
     unless : sequence of MPI.Comm
         One of them is revoked if the others will not come; this process has to end
         then.
+    rouse : callable, optional
+        Called once a second where others keep this rank waiting though one has died:
+        with a rank the library may lose what a survivor still waits for in a call.
 
     Returns
     -------
@@ -169,7 +180,7 @@ def agree(comm: MPI.Intracomm, flags: int, *, unless: Sequence[MPI.Comm] = ()) -
     died = False
     while True:
         try:
-            return _agreed(comm, flags, unless), died
+            return _agreed(comm, flags, unless, rouse), died
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                 raise
@@ -177,9 +188,15 @@ def agree(comm: MPI.Intracomm, flags: int, *, unless: Sequence[MPI.Comm] = ()) -
             comm.Ack_failed()
 
 
-def _agreed(comm: MPI.Intracomm, flags: int, unless: Sequence[MPI.Comm]) -> int:
+def _agreed(
+    comm: MPI.Intracomm,
+    flags: int,
+    unless: Sequence[MPI.Comm],
+    rouse: Callable[[], object] | None,
+) -> int:
     """Agree once; other threads have their turn meanwhile."""
     bits = array("i", [flags])
+    patience = Deadline(_PATIENCE_S)
     _asked.append(bits)  # whatever ends the wait, the library will write there
     with TURN:
         request = comm.Iagree(bits)
@@ -194,6 +211,11 @@ def _agreed(comm: MPI.Intracomm, flags: int, unless: Sequence[MPI.Comm]) -> int:
                 _asked.pop()
         if not over and any(map(is_revoked, unless)):
             raise Revoked("an agreement")
+        nonlocal patience
+        if rouse is not None and not over and patience.expired:
+            patience = Deadline(_PATIENCE_S)
+            if failed(comm):
+                rouse()
         return over
 
     wait(is_over)

@@ -44,6 +44,15 @@ def test_calls_with_objects_end_too(launch: Launch) -> None:
     assert repeat(launch, "8", "auto", "object", "2@20,1@40:after") == [(0, 0, 2, 2), (3, 1, 2, 2)]
 
 
+def test_who_waits_for_what_was_lost_is_roused(launch: Launch) -> None:
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    done = launch([*command, sys.executable, str(PROGRAM.with_name("unheard.py"))])
+    assert sorted(set(re.findall(r"seat \d of .*", done.stdout))) == [
+        f"seat {seat} of 3, attempt 2" for seat in (0, 1, 3)
+    ], done.stdout
+    assert done.returncode == 0
+
+
 def test_two_at_once_are_one_recovery_or_two(launch: Launch) -> None:
     said = repeat(launch, "4096", "shared", "blocking", "0@20,3@20")
     assert [words[:3] for words in said] == [(1, 0, 2), (2, 1, 2)]
