@@ -123,10 +123,11 @@ def test_a_job_outlives_what_it_loses_and_its_time(
     batch = Batch(slurm, tmp_path, 1_000_000, PLUGINS[linked.kind])
     try:
         batch.hear("step 200")
+        time.sleep(1)  # it saves every 0.2 s
         ends(slurm, batch)
         batch.hear("attempt 1 on n1 n2 n3 has ended with 1")
         batch.wait(lambda: batch.said().count("from step") == 2, "the second attempt")
-        batch.wait(lambda: "step 300" in batch.said().split("from step")[2], "its work")
+        batch.wait(lambda: "\nstep" in batch.said().split("from step")[2], "its work")
         slurm.run("scancel", "--signal=USR1", "--batch", batch.job)  # as when its time is up
         batch.hear(f"attempt 2 on {nodes} has ended with")  # 75, or 143: the first ends the others
         batch.wait(lambda: batch.state() == "PENDING", "the job in the queue again")
