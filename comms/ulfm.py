@@ -159,8 +159,8 @@ def agree(
         One of them is revoked if the others will not come; this process has to end
         then.
     rouse : callable, optional
-        Called once a second where others keep this rank waiting though one has died:
-        with a rank the library may lose what a survivor still waits for in a call.
+        Called once a second where others keep this rank waiting though one has
+        died: with a rank the library may lose what a survivor still waits for.
 
     Returns
     -------
