@@ -3,10 +3,7 @@
 The polynomial of Castagnoli (IEEE Trans. Commun. 41, 1993), which processors
 have an instruction for.  Bytes are summed in chunks, each from a seed of its
 own: who takes the chunk of another place, or of another time, finds a sum that
-does not fit.  A chunk is cut into three lanes that are summed side by side,
-for the instruction gives a result only every third turn; the sum of bytes
-followed by zeros is a linear function of the sum of the bytes, which puts them
-together.
+does not fit.
 
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process.
@@ -21,15 +18,20 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from closeranks.checkpoint.checksum_code import ARGUMENTS, LINE, NAME, ways, write
+from closeranks.checkpoint.checksum_code import (
+    ARGUMENTS,
+    LINE,
+    NAME,
+    POLYNOMIAL,
+    ways,
+    write,
+)
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.comms.object_code import emit, load
 from closeranks.errors import UsageError
 
 Sums = NDArray[np.uint32]
 
-#: The polynomial, its bits in reverse.
-POLYNOMIAL: Final = 0x82F63B78
 _ALL: Final = 0xFFFFFFFF
 
 
@@ -143,12 +145,13 @@ def _run(
             raise UsageError("checksum", problem, "pass uint8 in one piece")
     whole = data.size // chunk_bytes
     done = whole * chunk_bytes
-    function = _function(target is not None, past)
+    function, lanes = _function(target is not None, past), ways()[0].lanes
     for first, count, nbytes in ((0, whole, chunk_bytes), (done, 1, data.size - done)):
         if count and nbytes:
             places = [0 if array is None else array.ctypes.data + first for array in (target, data)]
             own = found[first // chunk_bytes :].ctypes.data
-            function(*places, count, nbytes, own, _shift(nbytes).ctypes.data, table().ctypes.data)
+            shift = _shift(nbytes // (lanes * LINE) * LINE).ctypes.data
+            function(*places, count, nbytes, own, shift, table().ctypes.data)
     return found
 
 
@@ -163,10 +166,10 @@ _FUNCTION: Final = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * ARGUMENTS)
 
 @cache
 def _shift(nbytes: int) -> Sums:
-    """Give what a third of a chunk of zeros makes of each bit of a sum."""
+    """Give what so many zeros make of each bit of a sum."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     steps = table()[bits & 255] ^ bits >> 8  # one byte of zeros
-    found, power = bits, nbytes // (3 * LINE) * LINE
+    found, power = bits, nbytes
     while power:
         if power & 1:
             found = _apply(steps, found)

@@ -1,5 +1,13 @@
 """The loops that sum bytes up, written for LLVM.
 
+A chunk is cut into lanes that are summed side by side: an instruction gives
+its result only some turns later, and memory has more to give to who reads in
+several places.  The sum of bytes followed by zeros is a linear function of the
+sum of the bytes, which puts lanes together.  Where the processor multiplies
+polynomials in wide registers, what is known of a lane is folded into its next
+line, as in Gopal and others, Fast CRC Computation for Generic Polynomials
+Using PCLMULQDQ Instruction (Intel, 2009).
+
 Importing this imports llvmlite.
 """
 
@@ -19,7 +27,8 @@ NAME: Final = "checksum"
 ARGUMENTS: Final = 7
 #: Bytes that are copied at a time.
 LINE: Final = 64
-_LANES: Final = 3
+#: The polynomial, its bits in reverse.
+POLYNOMIAL: Final = 0x82F63B78
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
 _LINE: Final = ir.VectorType(_I64, LINE // 8)
 
@@ -39,6 +48,8 @@ class Way(NamedTuple):
         The instruction for eight bytes, by LLVM; none: byte by byte, from a table.
     wide : bool
         Whether it takes and gives 64 bits, of which 32 are zero.
+    folds : int
+        Bits of the registers in which it multiplies polynomials; 0: in none.
     """
 
     name: str
@@ -46,16 +57,37 @@ class Way(NamedTuple):
     machines: tuple[str, ...] = ()
     word: str = ""
     wide: bool = False
+    folds: int = 0
+
+    @property
+    def lanes(self) -> int:
+        """How many parts of a chunk are summed side by side."""
+        return 4 if self.folds else 3
+
+
+def _x86(name: str, *needs: str, folds: int = 0) -> Way:
+    """Give a way of processors that have an instruction for eight bytes."""
+    word, machines = "llvm.x86.sse42.crc32.64.64", ("x86_64", "AMD64")
+    return Way(name, ("sse4.2", "crc32", *needs), machines, word, wide=True, folds=folds)
 
 
 #: The ways, the fastest first.
 ALL: Final = (
-    Way(
-        "sse4.2", ("sse4.2", "crc32"), ("x86_64", "AMD64"), "llvm.x86.sse42.crc32.64.64", wide=True
-    ),
+    _x86("avx512", "pclmul", "vpclmulqdq", "avx512f", folds=512),
+    _x86("avx2", "pclmul", "vpclmulqdq", "avx2", folds=256),
+    _x86("sse4.2"),
     Way("arm", ("crc",), ("aarch64", "arm64"), "llvm.aarch64.crc32cx"),
     Way("table"),
 )
+
+
+@cache
+def power(exponent: int) -> int:
+    """Give a power of x modulo the polynomial, its bits in reverse.  Local."""
+    found = 1 << 31
+    for _ in range(exponent):
+        found = found >> 1 ^ (POLYNOMIAL if found & 1 else 0)
+    return found
 
 
 @cache
@@ -105,17 +137,12 @@ class _Loop:
     def chunks(self) -> None:
         """Write the whole function."""
         builder = self.builder
-        lane = builder.mul(builder.udiv(self.nbytes, _I64(_LANES * LINE)), _I64(LINE))
 
         def chunk(number: Any, _: list[Any]) -> list[Any]:
             start = builder.mul(number, self.nbytes)
             place = self._at(self.sums, builder.mul(number, _I64(4)), _I32)
-            zero = _I32(0)
-            found = self._lines(start, lane, [builder.load(place), zero, zero])
-            total = found[0]
-            for other in found[1:]:
-                total = builder.xor(self._shifted(total), other)
-            builder.store(self._rest(start, builder.mul(lane, _I64(_LANES)), total), place)
+            done, total = self._lanes(start, builder.load(place))
+            builder.store(self._rest(start, done, total), place)
             return []
 
         self._loop(_I64(0), self.count, 1, [], chunk)
@@ -126,24 +153,77 @@ class _Loop:
             builder.fence("seq_cst")
         builder.ret_void()
 
-    def _lines(self, start: Any, lane: Any, begun: list[Any]) -> list[Any]:
-        """Write the loop over lines, of all lanes side by side."""
-        builder = self.builder
+    def _lanes(self, start: Any, seed: Any) -> tuple[Any, Any]:
+        """Sum the lanes of a chunk up; gives how many bytes that were, and their sum."""
+        builder, lanes = self.builder, self.way.lanes
+        lane = builder.mul(builder.udiv(self.nbytes, _I64(lanes * LINE)), _I64(LINE))
+        total = seed
+        for found in self._lines(start, lane):
+            total = builder.xor(self._shifted(total), found)
+        return builder.mul(lane, _I64(lanes)), total
+
+    def _lines(self, start: Any, lane: Any) -> list[Any]:
+        """Write the loop over lines, of all lanes side by side; each starts from zero."""
+        builder, lanes = self.builder, range(self.way.lanes)
+        state = self._folds if self.way.folds else self._words
+        kind = ir.VectorType(_I64, self.way.folds // 64) if self.way.folds else _I32
+        each = 8 * LINE // self.way.folds if self.way.folds else 1
 
         def line(inside: Any, values: list[Any]) -> list[Any]:
-            places = []
-            for number in range(_LANES):
-                at = builder.add(start, builder.add(builder.mul(lane, _I64(number)), inside))
-                places.append(at)
-                if self.copies:
+            places = [builder.add(start, builder.add(builder.mul(lane, _I64(number)), inside))
+                      for number in lanes]  # fmt: skip
+            if self.copies:
+                for at in places:
                     self._copy_line(at)
-            for word in range(LINE // 8):
-                for number, at in enumerate(places):
-                    place = self._at(self.source, builder.add(at, _I64(8 * word)), _I64)
-                    values[number] = self._word(values[number], builder.load(place, align=1))
-            return values
+            return state(places, values)
 
-        return self._loop(_I64(0), lane, LINE, begun, line)
+        begun = [ir.Constant(kind, None)] * (each * len(lanes))
+        found = self._loop(_I64(0), lane, LINE, begun, line)
+        return [self._total(found[each * number : each * (number + 1)]) for number in lanes]
+
+    def _words(self, places: list[Any], values: list[Any]) -> list[Any]:
+        """Take a line of each lane, word by word."""
+        builder = self.builder
+        for word in range(LINE // 8):
+            for number, at in enumerate(places):
+                place = self._at(self.source, builder.add(at, _I64(8 * word)), _I64)
+                values[number] = self._word(values[number], builder.load(place, align=1))
+        return values
+
+    def _folds(self, places: list[Any], values: list[Any]) -> list[Any]:
+        """Take a line of each lane: fold what is known of it into the line."""
+        builder, each = self.builder, len(values) // len(places)
+        found = []
+        for number, register in enumerate(values):
+            at = builder.add(places[number // each], _I64(LINE // each * (number % each)))
+            data = builder.load(self._at(self.source, at, register.type), align=1)
+            found.append(self._fold(register, data))
+        return found
+
+    def _fold(self, register: Any, following: Any) -> Any:
+        """Put a register and what comes a line later into one, of the same sum."""
+        builder, kind, name = self.builder, register.type, f"llvm.x86.pclmulqdq.{self.way.folds}"
+        # Of each 16 bytes the first eight are the higher powers.
+        powers = [power(8 * LINE + 63) << 32, power(8 * LINE - 1) << 32]
+        factors = ir.Constant(kind, powers * (kind.count // 2))
+        multiply = builder.module.globals.get(name) or ir.Function(
+            builder.module, ir.FunctionType(kind, [kind, kind, _I8]), name
+        )
+        for halves in (0x00, 0x11):
+            product = builder.call(multiply, [register, factors, _I8(halves)])
+            following = builder.xor(following, product)
+        return following
+
+    def _total(self, values: list[Any]) -> Any:
+        """Give the sum of a lane from what is known of it."""
+        if not self.way.folds:
+            return values[0]
+        total, words = _I32(0), self.way.folds // 64
+        for register in values:
+            for number in range(words):
+                word = self.builder.extract_element(register, _I32(number))
+                total = self._word(total, word)
+        return total
 
     def _rest(self, start: Any, done: Any, total: Any) -> Any:
         """Write the loop over bytes that fill no lines."""

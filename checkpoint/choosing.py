@@ -206,7 +206,7 @@ def _save(found: Sequence[Found]) -> Save:
     layouts: dict[int, Layout] = {}
     for group in sorted({one.header.share.group for one in found}):
         of_group = [one.header.layout for one in found if one.header.share.group == group]
-        said = [repr(layout.to_json()) for layout in of_group]
+        said = [layout.text for layout in of_group]
         layouts[group] = of_group[said.index(Counter(said).most_common(1)[0][0])]
     best: dict[Share, Found] = {}
     for one in sorted(found, key=lambda one: (STATES.index(one.header.state), -one.node)):

@@ -155,15 +155,10 @@ class Recovery:
                 self._slots[share] = slot.following(found.header)
         return self._slots[share]
 
-    def verify(self, *, everything: bool = False) -> dict[Share, Damaged]:
-        """Look at check sums.
+    def verify(self) -> dict[Share, Damaged]:
+        """Look at all check sums.
 
         Collective; each rank reads its part of what is on its node.
-
-        Parameters
-        ----------
-        everything : bool
-            Also at parities that nobody needs, for no data are lost or damaged.
 
         Returns
         -------
@@ -171,18 +166,12 @@ class Recovery:
             Of all ranks, those that are damaged.
         """
         mine = [share for share in self.save.found if self.server(share) == self._nodes.rank]
-        data = {share: self._damaged(share, parity=False) for share in mine}
-        needed = everything or bool(self.save.lost) or any(data.values())
-        needed = int(self._talk.least([not needed])[0]) != 1
-        parity = {share: self._damaged(share, parity=needed) for share in mine if needed}
-        own = [[list(share), data[share], parity.get(share, [])] for share in mine
-               if data[share] or parity.get(share)]  # fmt: skip
+        damaged = {share: self._damaged(share) for share in mine}
+        own = [[list(share), *found] for share, found in damaged.items() if any(found)]
         return {
-            Share(*share): Damaged(
-                tuple(chunk for _, chunk in of_data), tuple((number, at) for number, at in broken)
-            )
+            Share(*share): Damaged(tuple(data), tuple((number, at) for number, at in parity))
             for lot in self._talk.everything(own)
-            for share, of_data, broken in lot
+            for share, data, parity in lot
         }
 
     def rebuild(self, damaged: dict[Share, Damaged]) -> tuple[int, ...]:
@@ -206,10 +195,12 @@ class Recovery:
         CheckpointError
             On all ranks, if there is no room for what was lost.
         """
-        self._seat(self.save.lost)
-        self._make_room()
         hurt = {group: damage for group in sorted(self.save.layouts)
                 if (damage := self.save.damage(group, damaged))}  # fmt: skip
+        if not hurt:  # all ranks know
+            return ()
+        self._seat(self.save.lost)
+        self._make_room()
         for group, damage in hurt.items():
             layout = self.save.layouts[group]
             tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self._worker)
@@ -239,19 +230,21 @@ class Recovery:
                 slot.close()
         self._slots = {}
 
-    def _damaged(self, share: Share, *, parity: bool) -> list[tuple[int, int]]:
-        """List the damaged chunks of a slot here: which parity, or 0, and which chunk."""
+    def _damaged(self, share: Share) -> tuple[list[int], list[tuple[int, int]]]:
+        """List the damaged chunks of a slot here: of its data, and those of which parity."""
         layout = self.save.layouts[share.group]
         try:
             slot = self.mapped(share)
         except (CheckpointError, Unavailable):  # it was whole when it was found
-            nbytes, numbers = (layout.block, layout.parity) if parity else (layout.filled(share), 1)
-            chunks = range(-(-nbytes // layout.chunk))
-            return [(number, chunk) for number in range(numbers) for chunk in chunks]
+            data, each = (range(-(-nbytes // layout.chunk))
+                          for nbytes in (layout.filled(share), layout.block))  # fmt: skip
+            return [*data], [(number, at) for number in range(layout.parity) for at in each]
         assert slot is not None
         encoded = self.save.found[share].header.state in (ENCODED, COMMITTED)
-        areas = (slot.parity if encoded else ()) if parity else (slot.data,)
-        return [(number, chunk) for number, area in enumerate(areas) for chunk in area.damaged()]
+        areas = enumerate(slot.parity if encoded else ())
+        return slot.data.damaged(), [
+            (number, at) for number, area in areas for at in area.damaged()
+        ]
 
     def _mine(self, share: Share) -> Slot:
         """Give a slot that is on this node, mapped."""

@@ -69,8 +69,8 @@ class Header:
         """Write it as JSON."""
         found = {name: getattr(self, name) for name in (*_TEXTS, *_NUMBERS)}
         found |= {"lane": self.share.lane, "member": self.share.member}
-        found["layout"] = self.layout.to_json()
-        return json.dumps(found, separators=(",", ":")).encode()
+        text = json.dumps(found, separators=(",", ":"))
+        return f'{text[:-1]},"layout":{self.layout.text}}}'.encode()
 
     @classmethod
     def decode(cls, text: bytes) -> Header:

@@ -16,6 +16,7 @@ Everything here is pure.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -175,6 +176,11 @@ class Layout:
             "ranks": [[node, list(self.ranks[node])] for node in nodes],
             "sizes": [[rank, *self.sizes[rank]] for rank in self.everybody],
         }
+
+    @cached_property
+    def text(self) -> str:
+        """That as text, which all headers of a save have in them."""
+        return json.dumps(self.to_json(), separators=(",", ":"))
 
     @classmethod
     def from_json(cls, found: Any) -> Layout:

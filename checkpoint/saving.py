@@ -143,28 +143,30 @@ class Saving:
             On all ranks, if they differ in steps, paths or kinds, or if one has what
             cannot be saved.
         """
-        words = np.array([self.pending.step, *_signature(self._shape, self._leaves)], np.int64)
-        found = talk.least([self._problem is None, *words, *~words])
-        problem = self._problem
-        if found[0] == 1 and not np.array_equal(found[1:4], ~found[4:]):
+
+        def words() -> NDArray[np.int64]:
+            if self._problem is not None:
+                raise self._problem
+            return np.array([self.pending.step, *_signature(self._shape, self._leaves)], np.int64)
+
+        if not all(_same(talk, words, 3)):
             here = f"step {self.pending.step} of {_told(self._leaves)}"
             problem = UsageError("save", f"{here}; not all ranks save the same",
                                  "pass the same step and nest on all ranks")  # fmt: skip
-        talk.together("save", problem)
+            talk.together("save", problem)
         return self._alike(talk)
 
     def _alike(self, talk: Talk) -> tuple[bool, ...]:
         """Find out what all ranks have alike: at a glance, then by reading the rest."""
-        alike = tuple(not leaf.own for leaf in self._leaves)
-        if self._before is not None:
-            return _agreed(talk, alike, self._before)
-        glance = talk.taken("save", lambda: _digests(self._leaves, alike, _GLANCE))
-        alike = _agreed(talk, alike, glance)
+        shared, before = tuple(not leaf.own for leaf in self._leaves), self._before
+        if before is not None:
+            return _agreed(talk, shared, lambda: before)
+        alike = _agreed(talk, shared, lambda: _digests(self._leaves, shared, _GLANCE))
         longer = [maybe and leaf.array is not None and leaf.array.nbytes > _GLANCE
                   for maybe, leaf in zip(alike, self._leaves, strict=True)]  # fmt: skip
         if not any(longer):
             return alike
-        return _agreed(talk, alike, talk.taken("save", lambda: _digests(self._leaves, longer)))
+        return _agreed(talk, alike, lambda: _digests(self._leaves, longer))
 
     def extent(self, alike: Sequence[bool], place: Place) -> Extent:
         """Decide what this rank keeps.  Local."""
@@ -228,12 +230,20 @@ def carry_out(
         If ranks have died.
     """
     alike = saving.agree(talk)
-    held = [talk.taken("save", lambda: saving.extent(alike, place))]
-    sizes = [Size(*map(int, pair)) for pair in talk.gather([*held[0].size])]
+    held = list[Extent]()
+
+    def size() -> Size:
+        held.append(saving.extent(alike, place))
+        return held[0].size
+
+    sizes = [
+        Size(*map(int, pair)) for pair in talk.told("save", size, len(Size._fields), talk.gather)
+    ]
     layout = place.layout(sizes, chunk_bytes)
     header = head(layout)
-    talk.taken("save", lambda: shelf.clear(number, header))
-    talk.taken("save", lambda: shelf.make(number, header))
+    [is_ready] = talk.told("save", lambda: [shelf.clear(number, header)], 1, talk.least)
+    if not is_ready:  # room is taken once all have given theirs back
+        talk.taken("save", lambda: shelf.make(number, header))
     here = place.nodes[place.rank]
     near = {share for share in layout.shares if layout.ring[share.member] == here}
     slots: dict[Share, Slot] = {}
@@ -296,11 +306,23 @@ def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:
     return digest >> 65, digest & (1 << 63) - 1
 
 
-def _agreed(talk: Talk, alike: tuple[bool, ...], digests: NDArray[np.int64]) -> tuple[bool, ...]:
+def _agreed(
+    talk: Talk, alike: tuple[bool, ...], digests: Callable[[], NDArray[np.int64]]
+) -> tuple[bool, ...]:
     """Give what is still alike once ranks have compared digests.  Collective."""
-    least = talk.least(np.concatenate([digests, ~digests]))
-    same = (least[: len(digests)] == ~least[len(digests) :]).reshape(-1, 2).all(axis=1)
+    same = np.all(_same(talk, digests, 2 * len(alike)).reshape(-1, 2), axis=1)
     return tuple(maybe and bool(equal) for maybe, equal in zip(alike, same, strict=True))
+
+
+def _same(talk: Talk, words: Callable[[], NDArray[np.int64]], count: int) -> NDArray[np.bool_]:
+    """Tell which of so many numbers all ranks have alike.  Collective."""
+
+    def both() -> NDArray[np.int64]:
+        found = words()
+        return np.concatenate([found, ~found])
+
+    least, greatest = np.split(talk.told("save", both, 2 * count, talk.least), 2)
+    return np.asarray(least == ~greatest)
 
 
 def _digests(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from closeranks.checkpoint.header import WRITING, Header
-from closeranks.checkpoint.layout import Share
+from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.slots import Slot, found, path_of
 from closeranks.errors import Unavailable
 
@@ -35,7 +35,7 @@ class Shelf:
     root: Path | None
     slots: dict[int, dict[Share, Slot]] = field(default_factory=dict)
 
-    def clear(self, place: int, head: Header) -> None:
+    def clear(self, place: int, head: Header) -> bool:
         """Let go of slots that a save cannot use, so that their room is free.
 
         Local.  What was in the place is no longer: its headers say so first.
@@ -46,6 +46,11 @@ class Shelf:
             Which slots.
         head : Header
             Of the save; the share does not count.
+
+        Returns
+        -------
+        bool
+            Whether there is nothing to `make`.
         """
         slots, layout = self.slots.setdefault(place, {}), head.layout
         for share, old in list(slots.items()):
@@ -56,6 +61,7 @@ class Shelf:
             elif layout.keeper(share) == self.rank:
                 old.write(header)
                 old.room[layout.filled(share) :] = 0
+        return not self._missing(place, layout)
 
     def make(self, place: int, head: Header) -> None:
         """Make the slots that are missing of those that this rank looks after.
@@ -74,10 +80,9 @@ class Shelf:
         Unavailable
             If node memory is full.
         """
-        slots = self.slots[place]
-        for share in head.layout.shares:
-            if head.layout.keeper(share) == self.rank and share not in slots:
-                slots[share] = Slot.create(replace(head, share=share), place, self.root)
+        for share in self._missing(place, head.layout):
+            made = Slot.create(replace(head, share=share), place, self.root)
+            self.slots[place][share] = made
 
     def map(self, place: int, head: Header, wanted: set[Share]) -> dict[Share, Slot]:
         """Map slots of other ranks of this node beside one's own.
@@ -134,6 +139,11 @@ class Shelf:
             for slot in slots.values():
                 slot.close()
         self.slots = {}
+
+    def _missing(self, place: int, layout: Layout) -> list[Share]:
+        """Give the shares that this rank looks after and has no slots for."""
+        own = (share for share in layout.shares if layout.keeper(share) == self.rank)
+        return [share for share in own if share not in self.slots[place]]
 
     def _kept(self, place: int) -> list[Slot]:
         """Give the slots of a place that this rank looks after."""

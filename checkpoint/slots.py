@@ -183,8 +183,8 @@ class Slot:
         header : Header
             What is so now.
         """
-        if self._count:
-            self.reread()  # others may have written it meanwhile
+        if self._count and (self._has(self._count + 1) or not self._has(self._count)):
+            self.reread()  # others have written it meanwhile
         text, self._count = header.encode(), self._count + 1
         start = self._count % 2 * self._room
         words = struct.pack("<IQQQ", FORMAT, self._count, len(text), self._room)
@@ -199,6 +199,12 @@ class Slot:
         with suppress(OSError):  # its time is not that of writes to mapped memory
             os.utime(self.path, follow_symlinks=False)
         self._name_areas()
+
+    def _has(self, count: int) -> bool:
+        """Whether its header of that number is there; whether it is whole nobody looks."""
+        start = count % 2 * self._room
+        magic, version, number, _, room, _ = _PROLOGUE.unpack_from(self.file.array.data, start)
+        return (magic, version, number, room) == (_MAGIC, FORMAT, count, self._room)
 
     def _name_areas(self) -> None:
         """Find the parts; their check sums start from what the header says."""

@@ -73,7 +73,7 @@ class Talk:
     def gather(self, values: Sequence[int] | Numbers | Bytes) -> NDArray[np.generic]:
         """Give the values of all ranks, shape (size, count).  Collective."""
         own = np.asarray(values)
-        found = np.empty((self.size, own.size), own.dtype)
+        found = np.zeros((self.size, own.size), own.dtype)  # which no rank that has died says
         self._finish(lambda: [self._plain.Iallgather(own, found)])()
         return found
 
@@ -102,7 +102,9 @@ class Talk:
         own[: len(data)] = data
         said = self.gather(own)
         told = np.flatnonzero(said[:, 0])
-        first = int(told[0]) if len(told) else self.rank
+        if not len(told):
+            raise self._unheard()
+        first = int(told[0])
         words = said[first].tobytes().rstrip(b"\0").decode(errors="ignore")
         raise CheckpointError(operation, f"rank {first}: {words}") from problem
 
@@ -137,14 +139,58 @@ class Talk:
         self.together(operation, problem)
         return made[0]
 
+    def told(
+        self,
+        operation: str,
+        step: Callable[[], Sequence[int] | Numbers],
+        count: int,
+        exchange: Callable[[Numbers], NDArray[Any]],
+    ) -> NDArray[Any]:
+        """Take a step that gives numbers and exchange them, in one message.
+
+        Collective.
+
+        Parameters
+        ----------
+        operation, step
+            As of `taken`.
+        count : int
+            How many numbers the step gives.
+        exchange : callable
+            `least` or `gather`.
+
+        Returns
+        -------
+        ndarray of int64
+            What ``exchange`` makes of them.
+
+        Raises
+        ------
+        CheckpointError
+            As of `together`.
+        """
+        own, problem = np.zeros(1 + count, np.int64), None
+        try:
+            own[1:] = step()
+            own[0] = 1
+        except Exception as error:
+            problem = error
+        found = exchange(own)
+        if not np.all(found[..., 0] == 1):
+            self.together(operation, problem)
+            raise self._unheard()
+        return found[..., 1:]
+
     def everything(self, mine: object) -> list[Any]:
         """Give what all ranks say, as plain JSON.  Collective."""
         own = np.frombuffer(json.dumps(mine).encode(), np.uint8)
         counts = self.gather([own.size])[:, 0].astype(np.int64)
-        found = np.empty(int(counts.sum()), np.uint8)
+        found = np.zeros(int(counts.sum()), np.uint8)
         starts = np.concatenate([[0], np.cumsum(counts)])
         spec = [found, (counts, starts[:-1]), MPI.BYTE]
         self._finish(lambda: [self._plain.Iallgatherv([own, MPI.BYTE], spec)])()
+        if not (counts.all() and found[starts[:-1]].all()):
+            raise self._unheard()
         return [json.loads(found[starts[rank] : starts[rank + 1]].tobytes())
                 for rank in range(self.size)]  # fmt: skip
 
@@ -190,6 +236,10 @@ class Talk:
             Tells whether the program waits for what is done.
         """
         return Pace(self._calls, lambda: bool(engine().in_flight), is_awaited)
+
+    def _unheard(self) -> Exception:
+        """Give what is raised where the library ends well, but a word has not arrived."""
+        return self._comm.explained(_OPERATION, MPI.Exception(MPI.ERR_PROC_FAILED))
 
     def _calls(self) -> int:
         """Count the program's calls of the communicator."""

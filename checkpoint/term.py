@@ -288,7 +288,7 @@ class Term:
             return objection.text if objection else "whole on disk"
         recovery = Recovery(one, self.talk, self._nodes, self._root)
         try:
-            damaged = recovery.verify(everything=True)
+            damaged = recovery.verify()
         finally:
             recovery.close()
         objection = one.objection(damaged)

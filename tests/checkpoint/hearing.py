@@ -85,6 +85,11 @@ class Company:
         """Count the calls of the program: there are none."""
         return SimpleNamespace(calls={})
 
+    def explained(self, operation: str, error: Exception) -> BaseException:
+        """Give what is raised for what the library says of a rank that has died."""
+        del operation, error
+        return self.stage.lost(here())
+
     def channel(self) -> Channel:
         """Give what the talks that are made next have in common."""
         self._talks, channels = self._talks + 1, self.stage.channels

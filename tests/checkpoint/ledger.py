@@ -127,10 +127,10 @@ class Ledger:
         """Hear of what ranks know when they begin to change files."""
         begin, clear, forget = shelf.Shelf.clear, shelf.clear, term.Term.forget_before
 
-        def begun(own: shelf.Shelf, place: int, head: Header) -> None:
+        def begun(own: shelf.Shelf, place: int, head: Header) -> bool:
             if (actor := acting()) is not None:
                 self._number[head.run, head.age] = actor.trying
-            begin(own, place, head)
+            return begin(own, place, head)
 
         def committed(*arguments: Any) -> None:
             if (actor := acting()) is not None and actor.trying in self.tries:

@@ -113,9 +113,6 @@ def test_which_step_comes_back(root: Path, how: str, parity: int) -> None:
         told = f"group 0 has lost {len(members)} members, its code tolerates {parity}"
         assert skipped == ((f"step 20: {told}",) if is_lost else ())
         check(state, grounds[0] if is_lost else grounds[1])
-        if how == "all parity":  # nobody needs it, nobody looks at it
-            assert whole == f"can be restored, {len(members)} shares damaged"
-            continue
         assert whole == "whole"
         assert {share: contents(path) for share, (path, _) in kept[int(is_lost)].items()} == {
             share: before for share, (_, before) in kept[int(is_lost)].items()

@@ -139,7 +139,7 @@ def test_damage_is_loss_of_what_is_damaged(
         # a third member, in another row: more members than parities have some damage
         _flip(paths[Share(0, 0, member)], parity=not parity, at=0.25)
     recovery = ground.recovery()
-    damaged = recovery.verify(everything=True)
+    damaged = recovery.verify()
     assert sorted(share.member for share in damaged) == sorted(members)
     if ground.newest().objection(damaged) is None:
         assert recovery.rebuild(damaged) == ()
