@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.pacing import Pace
 from closeranks.collectives.engine import engine
+from closeranks.comms import ulfm
 from closeranks.comms.calling import TURN
 from closeranks.comms.wait import wait
 from closeranks.errors import CheckpointError
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.int64]
 _T = TypeVar("_T")
+#: Bytes that a collective of the library is given at most: more may hang when a rank dies.
+_MOST: Final = ulfm.BRIEF_BYTES if ulfm.is_on() else 1 << 30
 #: Characters of a problem that others are told.
 _TOLD = 240
 #: For the text of errors.
@@ -67,15 +70,17 @@ class Talk:
         own = np.asarray(values, np.int64)
         # Where a rank has died the library may end well and write nothing: that is no yes.
         found = np.full_like(own, np.iinfo(np.int64).min)
-        self._finish(lambda: [self._plain.Iallreduce(own, found, MPI.MIN)])()
+        for start in range(0, max(1, own.size), _MOST // own.itemsize):
+            part = slice(start, start + _MOST // own.itemsize)
+            self._finish(lambda: [self._plain.Iallreduce(own[part], found[part], MPI.MIN)])()  # noqa: B023
         return found
 
     def gather(self, values: Sequence[int] | Numbers | Bytes) -> NDArray[np.generic]:
         """Give the values of all ranks, shape (size, count).  Collective."""
-        own = np.asarray(values)
-        found = np.zeros((self.size, own.size), own.dtype)  # which no rank that has died says
-        self._finish(lambda: [self._plain.Iallgather(own, found)])()
-        return found
+        own = np.ascontiguousarray(values)
+        counts = np.full(self.size, own.nbytes, np.int64)
+        found = self._spread(own.reshape(-1).view(np.uint8), counts)
+        return found.view(own.dtype).reshape(self.size, own.size)
 
     def together(self, operation: str, problem: BaseException | None) -> None:
         """Raise on all ranks if any has a problem.
@@ -185,14 +190,36 @@ class Talk:
         """Give what all ranks say, as plain JSON.  Collective."""
         own = np.frombuffer(json.dumps(mine).encode(), np.uint8)
         counts = self.gather([own.size])[:, 0].astype(np.int64)
-        found = np.zeros(int(counts.sum()), np.uint8)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        spec = [found, (counts, starts[:-1]), MPI.BYTE]
-        self._finish(lambda: [self._plain.Iallgatherv([own, MPI.BYTE], spec)])()
-        if not (counts.all() and found[starts[:-1]].all()):
+        found = self._spread(own, counts)
+        stops = np.cumsum(counts)
+        if not (counts.all() and found[stops - counts].all()):
             raise self._unheard()
-        return [json.loads(found[starts[rank] : starts[rank + 1]].tobytes())
-                for rank in range(self.size)]  # fmt: skip
+        return [json.loads(found[stop - count : stop].tobytes())
+                for stop, count in zip(stops.tolist(), counts.tolist(), strict=True)]  # fmt: skip
+
+    def _spread(self, own: Bytes, counts: Numbers) -> Bytes:
+        """Give all ranks the bytes of all; zeros where the library ends well without them.
+
+        Long ones go from rank to rank, doubling what each has (Bruck and others, IEEE
+        Trans. Parallel Distrib. Syst. 8, 1997, section 3), see `_MOST`.
+        """
+        found, starts = np.zeros(int(counts.sum()), np.uint8), np.cumsum(counts) - counts
+        if found.size <= _MOST:
+            spec = [found, (counts, starts), MPI.BYTE]
+            self._finish(lambda: [self._plain.Iallgatherv([own, MPI.BYTE], spec)])()
+            return found
+        first = int(starts[self.rank])  # of this rank's; what it gets comes behind, in a ring
+        stops = np.cumsum(np.roll(counts, -self.rank)).tolist()
+        ring, known = np.zeros_like(found), 1
+        ring[: own.size] = own
+        while known < self.size:
+            last = min(2 * known, self.size)
+            giver, taker = ((self.rank + step) % self.size for step in (known, -known))
+            sent = ring[: stops[last - known - 1]]
+            self.move([(taker, sent)], [(giver, ring[stops[known - 1] : stops[last - 1]])])()
+            known = last
+        found[first:], found[:first] = np.split(ring, [found.size - first])
+        return found
 
     def across(self, values: Sequence[int] | Numbers) -> Numbers:
         """Give one value of each rank for this one, for a value for each.  Collective."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,9 @@ SHARED = "shared"
 MANY_STEPS = 20_000
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
 UNSIZED = frozenset({"gatherv", "scatterv", "alltoallv"})
+#: Operations of one vector; all others have a block for each rank, and algorithms put many
+#: into one message.
+_OF_ONE: Final = frozenset({"allreduce", "bcast", "exscan", "reduce", "scan"})
 #: At most so many plans are tried, none predicted slower than the best by more; and,
 #: where kernels in node memory do part of it, those predicted slower by no more.
 MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
@@ -134,6 +137,9 @@ class Chooser:
         Whether the first calls of a kind may be used to measure.
     allow_native : bool
         False for ``deterministic`` communicators.
+    native_bytes : int, optional
+        The library's collectives serve calls of less than so many bytes in all, see
+        `closeranks.comms.ulfm.BRIEF_BYTES`.
     forced : mapping of str to str, optional
         Operation -> algorithm, whatever the price.
     winners : Rules, optional
@@ -151,6 +157,7 @@ class Chooser:
         speed: Speed | None = None,
         trials: bool = False,
         allow_native: bool = True,
+        native_bytes: int | None = None,
         forced: Mapping[str, str] | None = None,
         winners: Rules | None = None,
         heritage: Mapping[Call, str] | None = None,
@@ -158,6 +165,7 @@ class Chooser:
         self.topology, self.native = topology, native
         self.speed = speed or Speed()
         self.trials, self.allow_native = trials, allow_native
+        self.native_bytes = native_bytes
         self.forced = dict(forced or {})
         self.winners = winners or Rules()
         self._choices: dict[Call, Choice] = {}
@@ -171,6 +179,7 @@ class Chooser:
             "speed": self.speed,
             "trials": self.trials,
             "allow_native": self.allow_native,
+            "native_bytes": self.native_bytes,
         }
 
     @property
@@ -242,25 +251,42 @@ class Chooser:
             return Choice(self.forced[call.operation], 0.0, {}, {}, None)
         prices, objections = self._prices(problem)
         predictions = {name: price.seconds for name, price in prices.items()}
-        native = call.native and self.allow_native
-        if not native:
-            objections[NATIVE] = "deterministic" if call.native else "the library cannot"
+        objection = self._objection(call)
+        native = objection is None
+        if objection is not None:
+            objections[NATIVE] = objection
         elif self.native is not None:
             predictions[NATIVE] = self._native_s(problem, predictions)
         if not predictions:
-            if native:
+            if call.native and self.allow_native:
                 return Choice(NATIVE, 0.0, {}, objections, None)
             raise UsageError(call.operation, "no algorithm applies", _listed(objections))
         known = self.winners.name(call.operation, _nbytes(call))
         if known is not None and (known in predictions or (known == NATIVE and native)):
             return Choice(known, predictions.get(known, 0.0), predictions, objections, None)
         best = min(predictions, key=lambda name: predictions[name])
-        trial = self._trial(problem, predictions) if native and self.trials else None
+        may_try = self.trials and call.native
+        trial = self._trial(problem, predictions, native=native) if may_try else None
         if native and self.native is None and trial is None:
             best = NATIVE
         return Choice(best, predictions.get(best, 0.0), predictions, objections, trial)
 
-    def _trial(self, problem: Problem, predictions: Mapping[str, float]) -> Trial | None:
+    def _objection(self, call: Call) -> str | None:
+        """Say why the library's own is no candidate, or None."""
+        if not call.native:
+            return "the library cannot"
+        if not self.allow_native:
+            return "deterministic"
+        if self.native_bytes is None or call.operation == "barrier":
+            return None
+        most = (1 << call.size_class) * (1 if call.operation in _OF_ONE else self.topology.size)
+        if call.operation not in UNSIZED and most <= self.native_bytes:
+            return None
+        return f"from {self.native_bytes} bytes on it may hang when a rank dies"
+
+    def _trial(
+        self, problem: Problem, predictions: Mapping[str, float], *, native: bool
+    ) -> Trial | None:
         """Try the cheapest plans that are near each other, kernels, and the library."""
         plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
         if not plans:
@@ -277,10 +303,11 @@ class Chooser:
             for name in plans[:MOST_TRIED]
             if predictions[name] <= NEAR * least and name not in tried
         ]
-        if not tried:
+        candidates = (*tried, NATIVE) if native else tuple(tried)
+        if not tried or len(candidates) < 2:
             return None
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
-        return Trial((*tried, NATIVE), rounds=rounds)
+        return Trial(candidates, rounds=rounds)
 
     def _prices(self, problem: Problem) -> tuple[dict[str, Cost], dict[str, str]]:
         prices: dict[str, Cost] = {}

@@ -269,6 +269,7 @@ def alike(
         speed=chooser.speed,
         trials=chooser.trials,
         allow_native=chooser.allow_native,
+        native_bytes=chooser.native_bytes,
         winners=chooser.winners if is_alike else None,
         heritage=heritage,
     )

@@ -383,11 +383,16 @@ def _chooser(
     """Make the chooser; a deterministic one depends on nothing measured now."""
     speed = None if tuned is None else tuned.speed
     winners = None if tuned is None else tuned.winners
+    most = ulfm.BRIEF_BYTES if ulfm.is_on() else None
     if deterministic or plain.size == 1:
         allowed = not deterministic
-        return Chooser(topology, speed=speed, allow_native=allowed, winners=winners)
+        return Chooser(
+            topology, speed=speed, allow_native=allowed, native_bytes=most, winners=winners
+        )
     native = None if tuned is None else tuned.native
     if native is None or speed is None:
         native, measured = calibrate(plain)
         speed = speed or measured
-    return Chooser(topology, native=native, speed=speed, trials=True, winners=winners)
+    return Chooser(
+        topology, native=native, speed=speed, trials=True, native_bytes=most, winners=winners
+    )

@@ -21,6 +21,7 @@ from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.script import Kind, Leaf, Script, Step
 from closeranks.collectives.shared_run import Shared, make
+from closeranks.comms import ulfm
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -176,8 +177,8 @@ def run_of(step: Step, world: World, reducer: object, dtype: np.dtype[Any] = BYT
     if step.kind == Kind.SHARED:
         return make(leaf, world, reducer, dtype)
     known = reducer if isinstance(reducer, Reducer) else None
-    if leaf.operation not in ISSUES:
-        return None
+    if leaf.operation not in ISSUES or (ulfm.is_on() and leaf.operation != "barrier"):
+        return None  # of any length, see `closeranks.comms.ulfm.BRIEF_BYTES`
     if leaf.operation in REDUCING and (known is None or known.op is None):
         return None
     return Native(leaf, world.lane(leaf.members), known)

@@ -1,19 +1,23 @@
-"""Lower-case reductions that end when ranks die.
+"""Lower-case calls that end when ranks die.
 
-mpi4py makes its own on a duplicate of the communicator, which it shows nobody,
-so nobody can revoke it: who waits there for a rank that has given up waits for
-ever.  Where ranks may die, objects are gathered on the communicator itself and
-reduced here, in the order of the ranks, on all of them alike.
+mpi4py reduces objects on a duplicate of the communicator, which it shows
+nobody, so nobody can revoke it: who waits there for a rank that has given up
+waits for ever.  And the library's own collectives may hang with long messages,
+see `closeranks.comms.ulfm.BRIEF_BYTES`.  Where ranks may die, pickled objects
+go by calls of the communicator itself, and are reduced here, in the order of
+the ranks, on all of them alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import accumulate
 from typing import Any, Final
 
+import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from closeranks.comms import ulfm
 
@@ -23,7 +27,98 @@ _CAREFUL: Final = ulfm.is_on()
 
 
 class Objects(MPI.Intracomm):
-    """Reductions of Python objects, as mpi4py's."""
+    """Collectives of Python objects, as mpi4py's."""
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Give an object of ``root`` to all.
+
+        Collective.
+
+        Parameters
+        ----------
+        obj : object
+            Pickled there; of others it does not count.
+        root : int
+            Whose.
+
+        Returns
+        -------
+        object
+            The same on all ranks.
+        """
+        if not _CAREFUL:
+            return super().bcast(obj, root)
+        data = _pickled(obj) if self.rank == root else _NOTHING
+        length = np.array([data.size])
+        self.Bcast(length, root)
+        data = data if self.rank == root else np.empty(int(length[0]), np.uint8)
+        self.Bcast(data, root)
+        return obj if self.rank == root else _unpickled(data)
+
+    def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
+        """Give an object of every rank to ``root``, None to others.
+
+        Collective; objects are pickled.
+        """
+        if not _CAREFUL:
+            return super().gather(sendobj, root)
+        data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
+        self.Gather(np.array([data.size]), counts if self.rank == root else None, root)
+        found = np.empty(int(counts.sum()), np.uint8)
+        self.Gatherv(data, _spec(found, counts) if self.rank == root else None, root)
+        return _parted(found, counts) if self.rank == root else None
+
+    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+        """Give each rank its object of a list of ``root``.
+
+        Collective; objects are pickled.
+
+        Raises
+        ------
+        ValueError
+            On ``root`` alone, if it has not as many as there are ranks.
+        """
+        if not _CAREFUL:
+            return super().scatter(sendobj, root)
+        every = self._for_all(sendobj) if self.rank == root else []
+        counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
+        self.Scatter(counts if self.rank == root else None, own, root)
+        data = np.empty(int(own[0]), np.uint8)
+        whole = _spec(np.concatenate(every), counts) if self.rank == root else None
+        self.Scatterv(whole, data, root)
+        return _unpickled(data)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Give an object of every rank to all.
+
+        Collective; objects are pickled.
+        """
+        if not _CAREFUL:
+            return super().allgather(sendobj)
+        data, counts = _pickled(sendobj), np.empty(self.size, np.int64)
+        self.Allgather(np.array([data.size]), counts)
+        found = np.empty(int(counts.sum()), np.uint8)
+        self.Allgatherv(data, _spec(found, counts))
+        return _parted(found, counts)
+
+    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+        """Give every rank an object of each.
+
+        Collective; objects are pickled.
+
+        Raises
+        ------
+        ValueError
+            On this rank alone, if it has not as many as there are ranks.
+        """
+        if not _CAREFUL:
+            return super().alltoall(sendobj)
+        every = self._for_all(sendobj)
+        sizes, counts = np.array([one.size for one in every]), np.empty(self.size, np.int64)
+        self.Alltoall(sizes, counts)
+        found = np.empty(int(counts.sum()), np.uint8)
+        self.Alltoallv(_spec(np.concatenate(every), sizes), _spec(found, counts))
+        return _parted(found, counts)
 
     def allreduce(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce an object of every rank; all get the result.
@@ -77,3 +172,33 @@ class Objects(MPI.Intracomm):
 
     def _partial(self, sendobj: Any, op: Binary) -> list[Any]:
         return list(accumulate(self.allgather(sendobj), op))
+
+    def _for_all(self, objects: Sequence[Any] | None) -> list[NDArray[np.uint8]]:
+        """Pickle an object for each rank."""
+        every = [_pickled(one) for one in objects or ()]
+        if len(every) != self.size:
+            raise ValueError(f"{len(every)} objects for {self.size} ranks")
+        return every
+
+
+_NOTHING: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+
+
+def _pickled(one: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(MPI.pickle.dumps(one), np.uint8)
+
+
+def _unpickled(data: NDArray[np.uint8]) -> Any:
+    return MPI.pickle.loads(data)
+
+
+def _spec(data: NDArray[np.uint8], counts: NDArray[np.int64]) -> list[Any]:
+    """Describe parts, one after the other, to MPI."""
+    return [data, (counts, np.cumsum(counts) - counts), MPI.BYTE]
+
+
+def _parted(data: NDArray[np.uint8], counts: NDArray[np.int64]) -> list[Any]:
+    """Take objects apart that lie one after the other."""
+    ends = np.cumsum(counts).tolist()
+    return [_unpickled(data[stop - count : stop])
+            for stop, count in zip(ends, counts.tolist(), strict=True)]  # fmt: skip

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M")
 
+#: Bytes below which collectives of the library move all messages at once, 64 KiB by TCP and
+#: some for headers. A longer one asks its receiver first, and Open MPI 5.0.11 never returns
+#: where the rank that asked has died before its question was heard: it answers over the
+#: connection whose lock it holds to note the death. Messages from rank to rank are not met.
+BRIEF_BYTES: Final = 1 << 15
 #: Bits of agreements that are under way.
 _asked: Final[list[array[int]]] = []
 #: How long a communicator may be in the making on other ranks, seconds.

@@ -53,6 +53,13 @@ def test_who_waits_for_what_was_lost_is_roused(launch: Launch) -> None:
     assert done.returncode == 0
 
 
+def test_who_dies_with_a_long_message_under_way_keeps_nobody(launch: Launch) -> None:
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "2", "--"]
+    done = launch([*command, sys.executable, str(PROGRAM.with_name("unasked.py"))])
+    assert "seat 0 of 1, attempt 2" in done.stdout, done.stdout
+    assert done.returncode == 0
+
+
 def test_two_at_once_are_one_recovery_or_two(launch: Launch) -> None:
     said = repeat(launch, "4096", "shared", "blocking", "0@20,3@20")
     assert [words[:3] for words in said] == [(1, 0, 2), (2, 1, 2)]

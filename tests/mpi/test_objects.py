@@ -1,4 +1,4 @@
-"""Reductions of objects are mpi4py's, where ranks may die as elsewhere."""
+"""Calls with objects are as mpi4py's, where ranks may die as elsewhere."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from mpi4py import MPI
 import closeranks as cr
 from closeranks.collectives import objects
 
+CAREFUL = [False, True]
 OPS = [MPI.SUM, MPI.MAX, lambda one, other: [*one, *other]]
 
 
 @pytest.mark.parametrize("op", OPS, ids=["sum", "max", "own"])
-@pytest.mark.parametrize("careful", [False, True])
+@pytest.mark.parametrize("careful", CAREFUL)
 def test_they_are_reduced_in_the_order_of_the_ranks(
     world: cr.Communicator,
     monkeypatch: pytest.MonkeyPatch,
@@ -34,3 +35,35 @@ def test_they_are_reduced_in_the_order_of_the_ranks(
     assert world.exscan(given, op) == (folded[rank - 1] if rank else None)
     for root in range(size):
         assert world.reduce(given, op, root) == (folded[-1] if rank == root else None)
+
+
+@pytest.mark.parametrize("careful", CAREFUL)
+@pytest.mark.parametrize("length", [0, 1, 70_000])
+def test_they_go_where_they_belong(
+    world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool, length: int
+) -> None:
+    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    rank, size = world.rank, world.size
+
+    def one(of: int, to: int = 0) -> tuple[int, int, bytes]:
+        return of, to, bytes(length * (of + 1))
+
+    assert world.allgather(one(rank)) == [one(of) for of in range(size)]
+    assert world.alltoall([one(rank, to) for to in range(size)]) == [
+        one(of, rank) for of in range(size)
+    ]
+    for root in range(size):
+        is_root = rank == root
+        assert world.bcast(one(root) if is_root else None, root) == one(root)
+        every = [one(of) for of in range(size)]
+        assert world.gather(one(rank), root) == (every if is_root else None)
+        assert world.scatter(every if is_root else None, root) == one(rank)
+
+
+@pytest.mark.parametrize("careful", CAREFUL)
+def test_as_many_as_there_are_ranks(
+    world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool
+) -> None:
+    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    with pytest.raises(ValueError):  # noqa: PT011 - its text is mpi4py's, or ours
+        world.alltoall([0] * (world.size + 1))
