@@ -20,6 +20,7 @@ from closeranks.checkpoint.pacing import Pace
 from closeranks.collectives.engine import engine
 from closeranks.comms import ulfm
 from closeranks.comms.calling import TURN
+from closeranks.comms.spread import spread
 from closeranks.comms.wait import wait
 from closeranks.errors import CheckpointError
 
@@ -198,27 +199,16 @@ class Talk:
                 for stop, count in zip(stops.tolist(), counts.tolist(), strict=True)]  # fmt: skip
 
     def _spread(self, own: Bytes, counts: Numbers) -> Bytes:
-        """Give all ranks the bytes of all; zeros where the library ends well without them.
-
-        Long ones go from rank to rank, doubling what each has (Bruck and others, IEEE
-        Trans. Parallel Distrib. Syst. 8, 1997, section 3), see `_MOST`.
-        """
-        found, starts = np.zeros(int(counts.sum()), np.uint8), np.cumsum(counts) - counts
-        if found.size <= _MOST:
-            spec = [found, (counts, starts), MPI.BYTE]
-            self._finish(lambda: [self._plain.Iallgatherv([own, MPI.BYTE], spec)])()
-            return found
-        first = int(starts[self.rank])  # of this rank's; what it gets comes behind, in a ring
-        stops = np.cumsum(np.roll(counts, -self.rank)).tolist()
-        ring, known = np.zeros_like(found), 1
-        ring[: own.size] = own
-        while known < self.size:
-            last = min(2 * known, self.size)
-            giver, taker = ((self.rank + step) % self.size for step in (known, -known))
-            sent = ring[: stops[last - known - 1]]
-            self.move([(taker, sent)], [(giver, ring[stops[known - 1] : stops[last - 1]])])()
-            known = last
-        found[first:], found[:first] = np.split(ring, [found.size - first])
+        """Give all ranks the bytes of all; zeros where the library ends well without them."""
+        nbytes = int(counts.sum())
+        if nbytes > _MOST:
+            return spread(
+                own, counts, self.rank,
+                lambda taker, sent, giver, room: self.move([(taker, sent)], [(giver, room)])(),
+            )  # fmt: skip
+        found = np.zeros(nbytes, np.uint8)
+        spec = [found, (counts, np.cumsum(counts) - counts), MPI.BYTE]
+        self._finish(lambda: [self._plain.Iallgatherv([own, MPI.BYTE], spec)])()
         return found
 
     def across(self, values: Sequence[int] | Numbers) -> Numbers:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.comms import slurm, ulfm
 from closeranks.comms.assembly import assemble
@@ -21,6 +22,7 @@ from closeranks.comms.machine import describe_here
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.node import NodeDescription, place
 from closeranks.comms.node_document import pack, unpack
+from closeranks.comms.spread import Bytes, spread
 from closeranks.comms.sysfs import boot_id
 from closeranks.comms.topology import Topology
 from closeranks.errors import Error
@@ -70,12 +72,24 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
         node_comm.Free()
     report = _report(comm.rank, leader, packed, error)
     records = np.zeros(comm.size, dtype=RECORD)
-    comm.Allgather([report.record, MPI.BYTE], [records, MPI.BYTE])
+    each = np.full(comm.size, RECORD.itemsize)
+    records.view(np.uint8)[:] = _of_all(comm, report.record.view(np.uint8), each)
     counts = lengths(records)
     mine = (report.text + report.hardware)[: int(counts[comm.rank])]
-    payload = np.empty(int(counts.sum()), dtype=np.uint8)
-    comm.Allgatherv([np.frombuffer(mine, np.uint8), MPI.BYTE], [payload, counts, MPI.BYTE])
+    payload = _of_all(comm, np.frombuffer(mine, np.uint8), counts)
     return assemble(decode(records, payload.tobytes()))
+
+
+def _of_all(comm: MPI.Intracomm, own: Bytes, counts: NDArray[np.int64]) -> Bytes:
+    """Give all ranks the bytes of all, also where some die.  Collective."""
+    from mpi4py import MPI
+
+    found = np.empty(int(counts.sum()), np.uint8)
+    if ulfm.is_on() and found.size > ulfm.BRIEF_BYTES:
+        return spread(own, counts, comm.rank, lambda taker, sent, giver, room: comm.Sendrecv(
+            [sent, MPI.BYTE], taker, 0, [room, MPI.BYTE], giver, 0))  # fmt: skip
+    comm.Allgatherv([own, MPI.BYTE], [found, counts, MPI.BYTE])
+    return found
 
 
 def _lead(local_rank: int, rank: int) -> tuple[int, bytes, str] | None:

@@ -236,3 +236,37 @@ def test_bad_questions_get_an_answer(arguments: dict[str, object], words: str) -
     asked = {"operation": "allreduce", **arguments}
     with pytest.raises(UsageError, match=words):
         plan(topology=CLUSTER, **asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("operation", "short", "long"),
+    [("allreduce", 15, 16), ("bcast", 15, 16), ("allgather", 12, 13), ("alltoall", 12, 13)],
+)
+def test_the_library_gets_what_it_moves_at_once_where_ranks_may_die(
+    operation: str, short: int, long: int
+) -> None:
+    """That is 32 KiB in all; blocks of the 8 ranks may be put together."""
+    model = NativeModel(1e-6, 1e-10)
+    chooser = Chooser(CLUSTER, native=model, trials=True, native_bytes=1 << 15)
+    known = chooser.settled(Call(operation, short))
+    assert NATIVE in known.predictions
+    assert known.trial is not None
+    assert NATIVE in known.trial.candidates
+    other = chooser.settled(Call(operation, long))
+    assert "when a rank dies" in other.objections[NATIVE]
+    assert NATIVE not in other.predictions
+    assert other.trial is None or NATIVE not in other.trial.candidates
+    assert "when a rank dies" in str(explain(chooser, Call(operation, long), 1 << long))
+
+
+@pytest.mark.parametrize("operation", ["gatherv", "scatterv", "alltoallv"])
+def test_where_no_rank_knows_all_sizes_it_gets_nothing_then(operation: str) -> None:
+    chooser = Chooser(CLUSTER, native=NativeModel(0.0, 0.0), native_bytes=1 << 15)
+    assert chooser.choose(Call(operation, 0)).algorithm in algorithms(operation)
+    free = Chooser(CLUSTER, native=NativeModel(0.0, 0.0))
+    assert free.choose(Call(operation, 0)).algorithm == NATIVE
+
+
+def test_a_barrier_may_be_the_librarys_always() -> None:
+    chooser = Chooser(CLUSTER, native=NativeModel(0.0, 0.0), native_bytes=0)
+    assert chooser.choose(Call("barrier", 0)).algorithm == NATIVE

@@ -8,12 +8,14 @@ import re
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.comms import discover as discovering
 from closeranks.comms import measure as measuring
+from closeranks.comms import ulfm
 from closeranks.comms.groups import Groups
 from closeranks.comms.measure import measure, quick, survey
 from closeranks.comms.topology import Topology
@@ -27,6 +29,18 @@ def test_all_ranks_find_the_same_machine(comm: MPI.Intracomm) -> None:
     assert found.count("node") == len(set(comm.allgather(platform.node())))
     assert all(other == found for other in comm.allgather(found))
     assert found.devices.of_node
+
+
+@pytest.mark.parametrize("most", [1 << 15, 0])
+def test_all_hear_all_where_ranks_may_die(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
+    monkeypatch.setattr(ulfm, "BRIEF_BYTES", most)
+    rank, size = comm.rank, comm.size
+    own, counts = np.full(3 * rank, rank, np.uint8), 3 * np.arange(size)
+    found = discovering._of_all(comm, own, counts)
+    assert np.array_equal(found, np.repeat(np.arange(size), counts))
 
 
 def test_it_leaves_nothing_behind(comm: MPI.Intracomm) -> None:
