@@ -199,7 +199,7 @@ class Talk:
                 for stop, count in zip(stops.tolist(), counts.tolist(), strict=True)]  # fmt: skip
 
     def _spread(self, own: Bytes, counts: Numbers) -> Bytes:
-        """Give all ranks the bytes of all; zeros where the library ends well without them."""
+        """Give all ranks the bytes of all, or zeros if the library lies."""
         nbytes = int(counts.sum())
         if nbytes > _MOST:
             return spread(

@@ -138,8 +138,8 @@ class Chooser:
     allow_native : bool
         False for ``deterministic`` communicators.
     native_bytes : int, optional
-        The library's collectives serve calls of less than so many bytes in all, see
-        `closeranks.comms.ulfm.BRIEF_BYTES`.
+        The library's collectives serve calls of up to so many bytes in all,
+        see `closeranks.comms.ulfm.BRIEF_BYTES`.
     forced : mapping of str to str, optional
         Operation -> algorithm, whatever the price.
     winners : Rules, optional
