@@ -27,6 +27,8 @@ NAME: Final = "checksum"
 ARGUMENTS: Final = 7
 #: Bytes that are copied at a time.
 LINE: Final = 64
+#: How far ahead memory is asked for, bytes.
+_AHEAD: Final = 2048
 #: The polynomial, its bits in reverse.
 POLYNOMIAL: Final = 0x82F63B78
 _I1, _I8, _I32, _I64 = (ir.IntType(bits) for bits in (1, 8, 32, 64))
@@ -172,9 +174,11 @@ class _Loop:
         def line(inside: Any, values: list[Any]) -> list[Any]:
             places = [builder.add(start, builder.add(builder.mul(lane, _I64(number)), inside))
                       for number in lanes]  # fmt: skip
-            if self.copies:
-                for at in places:
+            for at in places:
+                if self.copies:
                     self._copy_line(at)
+                else:
+                    self._ask_ahead(at)
             return state(places, values)
 
         begun = [ir.Constant(kind, None)] * (each * len(lanes))
@@ -245,6 +249,14 @@ class _Loop:
         if self.past:
             store.align = LINE
             store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
+
+    def _ask_ahead(self, at: Any) -> None:
+        """Ask memory for what will be read: the processor alone stops at pages."""
+        builder, name, place = self.builder, "llvm.prefetch.p0", _I8.as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [place, _I32, _I32, _I32])
+        ask = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
+        ahead = self._at(self.source, builder.add(at, _I64(_AHEAD)), _I8)
+        builder.call(ask, [ahead, _I32(0), _I32(2), _I32(1)])  # to read, near, data
 
     def _word(self, value: Any, word: Any) -> Any:
         """Write what eight bytes make of a sum."""
