@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import operator
 import os
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
-from closeranks.checkpoint import locks, nest
+from closeranks.checkpoint import locks
 from closeranks.checkpoint.cadence import Cadence
 from closeranks.checkpoint.choosing import Objection
 from closeranks.checkpoint.farewell import FAREWELL
@@ -197,20 +198,10 @@ class Checkpointer:
         self._finish()
         problem, self._untold = self._untold, None
         self._pending = pending = Pending(step)
-        saving = Saving(pending, None, (), problem, checks=False)
-        if problem is None:
-            try:
-                pending.step = operator.index(step)
-                saving = Saving(pending, *nest.flatten(state), None, checks=self._comm.checks)
-            except Exception as error:
-                pending.step = 0
-                saving = Saving(pending, None, (), error, checks=False)
+        saving = Saving.of(pending, state, problem, checks=self._comm.checks)
         term.expect(pending)
-        if self._comm.threaded:
-            self._worker.order(lambda: term.save(saving))
-        else:
-            with pending.committed.awaited():
-                term.save(saving)
+        with nullcontext() if self._comm.threaded else pending.committed.awaited():
+            self._order(lambda: term.save(saving))
         if not lazy:
             pending.copied.wait()
             self._report, pending.report = self._report or pending.report, None
@@ -263,6 +254,7 @@ class Checkpointer:
                 if objection is None:
                     if step is None:
                         term.forget_before(save)
+                    self._pending = term.look_after(self._order)
                     return save.step, found
                 first = first if first is not None and first.lost else objection
                 self.skipped += (f"step {save.step}: {objection.text}",)
@@ -372,6 +364,10 @@ class Checkpointer:
             _OPEN[self.key] = self
             self._cadence.restart()
         return self._term
+
+    def _order(self, task: Callable[[], None]) -> None:
+        """Have something done, in the background where another thread may talk."""
+        self._worker.order(task) if self._comm.threaded else task()
 
     def _finish(self) -> None:
         """Wait for the save before, and keep why it has failed if nobody knows."""

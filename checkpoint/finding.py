@@ -155,10 +155,15 @@ class Recovery:
                 self._slots[share] = slot.following(found.header)
         return self._slots[share]
 
-    def verify(self) -> dict[Share, Damaged]:
-        """Look at all check sums.
+    def verify(self, *, data: bool = True, parity: bool = False) -> dict[Share, Damaged]:
+        """Look at check sums.
 
         Collective; each rank reads its part of what is on its node.
+
+        Parameters
+        ----------
+        data, parity : bool
+            At which; at parity anyway where data are lost, or found to be damaged.
 
         Returns
         -------
@@ -166,12 +171,17 @@ class Recovery:
             Of all ranks, those that are damaged.
         """
         mine = [share for share in self.save.found if self.server(share) == self._nodes.rank]
-        damaged = {share: self._damaged(share) for share in mine}
-        own = [[list(share), *found] for share, found in damaged.items() if any(found)]
+        of_data = {share: self._damaged_data(share) if data else [] for share in mine}
+        needed = parity or bool(self.save.lost) or any(of_data.values())
+        if not parity:
+            needed = int(self._talk.least([not needed])[0]) != 1
+        of_parity = {share: self._damaged_parity(share) if needed else [] for share in mine}
+        own = [[list(share), of_data[share], of_parity[share]] for share in mine
+               if of_data[share] or of_parity[share]]  # fmt: skip
         return {
-            Share(*share): Damaged(tuple(data), tuple((number, at) for number, at in parity))
+            Share(*share): Damaged(tuple(chunks), tuple((number, at) for number, at in broken))
             for lot in self._talk.everything(own)
-            for share, data, parity in lot
+            for share, chunks, broken in lot
         }
 
     def rebuild(self, damaged: dict[Share, Damaged]) -> tuple[int, ...]:
@@ -230,21 +240,29 @@ class Recovery:
                 slot.close()
         self._slots = {}
 
-    def _damaged(self, share: Share) -> tuple[list[int], list[tuple[int, int]]]:
-        """List the damaged chunks of a slot here: of its data, and those of which parity."""
-        layout = self.save.layouts[share.group]
+    def _damaged_data(self, share: Share) -> list[int]:
+        """List the damaged chunks of the data of a slot here."""
+        slot, layout = self._readable(share), self.save.layouts[share.group]
+        if slot is None:
+            return [*range(-(-layout.filled(share) // layout.chunk))]
+        return slot.data.damaged()
+
+    def _damaged_parity(self, share: Share) -> list[tuple[int, int]]:
+        """List the damaged chunks of the parities of a slot here: which, and which chunk."""
+        slot, layout = self._readable(share), self.save.layouts[share.group]
+        if slot is None:
+            each = range(-(-layout.block // layout.chunk))
+            return [(number, at) for number in range(layout.parity) for at in each]
+        if self.save.found[share].header.state not in (ENCODED, COMMITTED):
+            return []  # it is all of no use
+        return [(number, at) for number, area in enumerate(slot.parity) for at in area.damaged()]
+
+    def _readable(self, share: Share) -> Slot | None:
+        """Give a slot here; None if it has become none since it was found."""
         try:
-            slot = self.mapped(share)
-        except (CheckpointError, Unavailable):  # it was whole when it was found
-            data, each = (range(-(-nbytes // layout.chunk))
-                          for nbytes in (layout.filled(share), layout.block))  # fmt: skip
-            return [*data], [(number, at) for number in range(layout.parity) for at in each]
-        assert slot is not None
-        encoded = self.save.found[share].header.state in (ENCODED, COMMITTED)
-        areas = enumerate(slot.parity if encoded else ())
-        return slot.data.damaged(), [
-            (number, at) for number, area in areas for at in area.damaged()
-        ]
+            return self._mine(share)
+        except (CheckpointError, Unavailable):
+            return None
 
     def _mine(self, share: Share) -> Slot:
         """Give a slot that is on this node, mapped."""

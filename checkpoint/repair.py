@@ -73,7 +73,7 @@ def verify(save: Save, done: Callable[[int], None]) -> Verdict:
     for share, one in save.found.items():
         part = replace(save, found={share: one._replace(node=0)})
         with _recovery(part, None) as recovery:
-            damaged |= recovery.verify()
+            damaged |= recovery.verify(parity=True)
         with suppress(FileNotFoundError):  # as will be said below
             done(Path(one.path).stat().st_size)
     check_unchanged(save)

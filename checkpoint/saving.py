@@ -7,6 +7,7 @@ committed.  Until the last one the generation before is not touched.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from closeranks.checkpoint import writing
+from closeranks.checkpoint import nest, writing
 from closeranks.checkpoint.coding import encoding
 from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.extent import Extent, describe
@@ -121,6 +122,36 @@ class Saving:
         self.pending, self._problem = pending, problem
         self._shape, self._leaves = shape, leaves
         self._before = _digests(leaves) if checks else None
+
+    @classmethod
+    def of(cls, pending: Pending, state: Any, problem: Exception | None, *, checks: bool) -> Saving:
+        """Take a state apart.
+
+        Local; raises nothing, for other ranks are told first what is wrong.
+
+        Parameters
+        ----------
+        pending : Pending
+            Who is told; its step becomes a plain integer.
+        state : dict, list or tuple
+            What the caller wants kept.
+        problem : Exception or None
+            Why nothing can be.
+        checks : bool
+            As above.
+
+        Returns
+        -------
+        Saving
+            Of nothing, if there is a problem.
+        """
+        if problem is None:
+            try:
+                pending.step = operator.index(pending.step)
+                return cls(pending, *nest.flatten(state), None, checks=checks)
+            except Exception as error:
+                pending.step, problem = 0, error
+        return cls(pending, None, (), problem, checks=False)
 
     def agree(self, talk: Talk) -> tuple[bool, ...]:
         """Make sure that all ranks save the same state; gives what of it is alike.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,6 +100,7 @@ class Term:
         number = 1 + max((of >> 32 for of in epochs), default=0)
         self._epoch = number << 32 | fresh[0][2]
         self._generation = max((generation for _, generation in ages), default=0)
+        self._unseen: Save | None = None
         self._flushing: Flushing | None = None
         if persist is not None:
             self._flushing = Flushing(comm, self._nodes, persist, volumes, self.run)
@@ -244,10 +245,47 @@ class Term:
             state = Delivery(Slots(recovery, self.talk), self.talk, into).run()
         finally:
             recovery.close()
+        self._unseen = None if save.lost or damaged else save
         if save.header.epoch == self._epoch:  # the next save takes another place
             place = place_of(Path(next(iter(save.found.values())).path))
             self._kept = [*(at for at in self._kept if at != place), place][1 - self._keep :]
         return state, None
+
+    def look_after(self, order: Callable[[Callable[[], None]], object]) -> Pending | None:
+        """Have parity of the save looked at that was restored without it, and repaired.
+
+        Collective.  The next loss may need it.
+
+        Parameters
+        ----------
+        order : callable
+            Has something done that is collective, now or later.
+
+        Returns
+        -------
+        Pending or None
+            Committed when that is over; None if there is nothing to do.
+        """
+        save, self._unseen = self._unseen, None
+        if save is None:
+            return None
+        pending = Pending(save.step)
+        for mark in (pending.copied, pending.persisted):
+            mark.reach()
+        order(lambda: self._repair_parity(save, pending))
+        return pending
+
+    def _repair_parity(self, save: Save, pending: Pending) -> None:
+        """Look at parity of a save whose data are whole.  Collective; on any thread."""
+        recovery = Recovery(save, self._background, self._nodes, self._root, self._shelf.known())
+        try:
+            recovery.rebuild(recovery.verify(data=False, parity=True))
+        except Exception as error:
+            pending.fail(error)
+        else:
+            pending.committed.reach()
+        finally:
+            recovery.close()
 
     def forget_before(self, one: Save | Volume) -> None:
         """Remove what is older than a save that was restored, so that there is room.
@@ -288,7 +326,7 @@ class Term:
             return objection.text if objection else "whole on disk"
         recovery = Recovery(one, self.talk, self._nodes, self._root)
         try:
-            damaged = recovery.verify()
+            damaged = recovery.verify(parity=True)
         finally:
             recovery.close()
         objection = one.objection(damaged)

@@ -234,7 +234,8 @@ def _back(
         for _ in range(3):
             target[:] = 0
             gone = _last(keeper.key, comm.rank) if lost else []
-            comm.Barrier()  # all have looked
+            keeper.steps()  # parity has been looked at, in the background
+            comm.Barrier()
             for path in gone:
                 path.unlink()
             took = clock(lambda: keeper.restore(into=into))

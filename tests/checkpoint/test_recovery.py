@@ -86,7 +86,7 @@ def test_every_pattern_of_losses(root: Path, members: int, parity: int, sizes: s
             else:
                 assert objection is None
                 recovery = ground.recovery(save)
-                assert recovery.rebuild(recovery.verify()) == ()
+                assert recovery.rebuild(recovery.verify(parity=True)) == ()
                 recovery.settle()
                 recovery.close()
                 assert {share: contents(path) for share, path in paths.items()} == kept
@@ -108,7 +108,7 @@ def test_nodes_of_unequal_ranks_and_several_lanes(root: Path, parity: int) -> No
             if share.member in gone:
                 path.unlink()
         recovery = ground.recovery()
-        assert recovery.rebuild(recovery.verify()) == ()
+        assert recovery.rebuild(recovery.verify(parity=True)) == ()
         recovery.settle()
         recovery.close()
         assert {share: contents(path) for share, path in ground.paths().items()} == kept
@@ -139,7 +139,7 @@ def test_damage_is_loss_of_what_is_damaged(
         # a third member, in another row: more members than parities have some damage
         _flip(paths[Share(0, 0, member)], parity=not parity, at=0.25)
     recovery = ground.recovery()
-    damaged = recovery.verify()
+    damaged = recovery.verify(parity=True)
     assert sorted(share.member for share in damaged) == sorted(members)
     if ground.newest().objection(damaged) is None:
         assert recovery.rebuild(damaged) == ()
@@ -160,7 +160,7 @@ def test_damage_in_different_rows_of_more_members_than_parities(root: Path) -> N
         slot.data.memory[block * (member % 3) + 25_000 * member + 9000] ^= 1
         slot.close()
     recovery = ground.recovery()
-    damaged = recovery.verify()
+    damaged = recovery.verify(parity=True)
     assert len(damaged) == 4
     assert ground.newest().objection(damaged) is None
     assert recovery.rebuild(damaged) == ()
@@ -184,7 +184,7 @@ def test_evidence_counts_not_the_last_word(
     found = [save for save in ground.saves() if save.objection() is None]
     assert [save.step for save in found] == ([20, 10] if whole else [10])
     recovery = ground.recovery(found[0])
-    assert recovery.rebuild(recovery.verify()) == ()
+    assert recovery.rebuild(recovery.verify(parity=True)) == ()
     recovery.settle()
     recovery.close()
 
@@ -200,7 +200,7 @@ def test_a_chunk_of_another_time_does_not_fit(root: Path) -> None:
     one.close()
     two.close()
     recovery = other.recovery()
-    damaged = recovery.verify()
+    damaged = recovery.verify(parity=True)
     assert list(damaged) == [Share(0, 0, 1)]
     assert len(damaged[Share(0, 0, 1)].data) == 50_000 // other.layout.chunk + 2
     recovery.close()
@@ -217,7 +217,7 @@ def test_what_no_sum_covers_is_not_decoded(root: Path) -> None:
     slot.close()
     paths[Share(0, 0, 0)].unlink()
     recovery = ground.recovery()
-    assert recovery.rebuild(recovery.verify()) == ()
+    assert recovery.rebuild(recovery.verify(parity=True)) == ()
     recovery.close()
     assert {share: contents(path) for share, path in paths.items()} == kept
 
@@ -231,7 +231,7 @@ def test_what_is_made_anew_of_wrong_parity_is_noticed(root: Path) -> None:
     slot.close()
     paths[Share(0, 0, 2)].unlink()
     recovery = ground.recovery()
-    assert recovery.rebuild(recovery.verify()) == (2,)
+    assert recovery.rebuild(recovery.verify(parity=True)) == (2,)
     recovery.settle(WRITING)
     recovery.close()
     assert not ground.saves()

@@ -120,6 +120,31 @@ def test_lost_slots_come_back(world: cr.Communicator, name: str, parity: int) ->
     again.close()
 
 
+def test_parity_that_nobody_needed_is_repaired_too(world: cr.Communicator, name: str) -> None:
+    state, members = state_of(world.rank, world.size, 5), max(world.size, 2)
+    keeper = Checkpointer(world, name=name, group=members)
+    keeper.save(5, state).committed.wait(30)
+    keeper.close(keep=True)
+    world.Barrier()
+    if world.rank == 0:
+        for path in ROOT.glob(f"closeranks-*/checkpoint-{name}-*"):
+            slot = slots.Slot.attach(path)
+            slot.parity[0].memory[3] ^= 1
+            slot.close()
+    world.Barrier()
+    again = Checkpointer(world, name=name, group=members)
+    assert "damaged" in again.verify()[5]
+    found = again.restore()
+    assert found is not None
+    assert_same(found[1], state)
+    assert again.verify() == {5: "whole"}
+    drop(world, name, (0,))  # which needs it
+    found = again.restore()
+    assert found is not None
+    assert_same(found[1], state)
+    again.close()
+
+
 def test_one_loss_more_takes_the_older_step(world: cr.Communicator, name: str) -> None:
     keeper = Checkpointer(world, name=name, group=max(world.size, 3))
     for step in (1, 2):
