@@ -100,7 +100,7 @@ def always(*_: Any) -> bool:
 
 #: Point -> what is called there, which call counts, whether death comes after it.
 POINTS: dict[str, tuple[Any, str, int, Callable[..., bool], bool]] = {
-    "room": (shelf.Shelf, "make", 1, always, True),
+    "room": (shelf.Shelf, "clear", 1, always, True),
     "before the copy": (writing, "write", 1, always, False),
     "in the copy": (area.Area, "put", 2, always, True),
     "copied": (writing, "write", 1, always, True),
