@@ -279,6 +279,7 @@ class Term:
         """Look at parity of a save whose data are whole.  Collective; on any thread."""
         recovery = Recovery(save, self._background, self._nodes, self._root, self._shelf.known())
         try:
+            self._background.together("restore", None)  # it takes no core from who restores still
             recovery.rebuild(recovery.verify(data=False, parity=True))
         except Exception as error:
             pending.fail(error)
