@@ -252,9 +252,9 @@ class Checkpointer:
             if step in (None, save.step):
                 found, objection = term.restore(save, into)
                 if objection is None:
+                    self._pending = term.look_after(self._order)
                     if step is None:
                         term.forget_before(save)
-                    self._pending = term.look_after(self._order)
                     return save.step, found
                 first = first if first is not None and first.lost else objection
                 self.skipped += (f"step {save.step}: {objection.text}",)
@@ -386,7 +386,8 @@ class Checkpointer:
 
     def _is_busy(self, term: Term) -> bool:
         """Tell whether a save goes on on any rank.  Collective."""
-        own = self._pending is not None and not self._pending.committed.done()
+        last = self._pending
+        own = last is not None and last.is_due and not last.committed.done()
         return int(term.talk.least([not own and term.is_free()])[0]) != 1
 
     def _check_pid(self) -> None:

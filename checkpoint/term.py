@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,7 @@ from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.finding import Nodes, Recovery, scan
 from closeranks.checkpoint.flushing import Flushing
 from closeranks.checkpoint.groups import Protection, nodes_of
-from closeranks.checkpoint.header import WRITING, Header
+from closeranks.checkpoint.header import WRITING, WRITTEN, Header
 from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.library import Files, Library
 from closeranks.checkpoint.pending import Pending
@@ -27,7 +28,7 @@ from closeranks.checkpoint.slots import found, look
 from closeranks.checkpoint.sources import Slots, Unreadable
 from closeranks.checkpoint.talk import Talk
 from closeranks.checkpoint.volumes import Volume
-from closeranks.errors import CheckpointError, Unavailable, named
+from closeranks.errors import CheckpointError, PeerError, Unavailable, named
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -245,7 +246,8 @@ class Term:
             state = Delivery(Slots(recovery, self.talk), self.talk, into).run()
         finally:
             recovery.close()
-        self._unseen = None if save.lost or damaged else save
+        is_coded = all(found.header.state != WRITTEN for found in save.found.values())
+        self._unseen = save if is_coded and not (save.lost or damaged) else None
         if save.header.epoch == self._epoch:  # the next save takes another place
             place = place_of(Path(next(iter(save.found.values())).path))
             self._kept = [*(at for at in self._kept if at != place), place][1 - self._keep :]
@@ -270,6 +272,7 @@ class Term:
         if save is None:
             return None
         pending = Pending(save.step)
+        pending.is_due = False  # it is no save
         for mark in (pending.copied, pending.persisted):
             mark.reach()
         order(lambda: self._repair_parity(save, pending))
@@ -280,12 +283,14 @@ class Term:
         recovery = Recovery(save, self._background, self._nodes, self._root, self._shelf.known())
         try:
             self._background.together("restore", None)  # it takes no core from who restores still
-            recovery.rebuild(recovery.verify(data=False, parity=True))
-        except Exception as error:
-            pending.fail(error)
-        else:
-            pending.committed.reach()
+            if recovery.rebuild(recovery.verify(data=False, parity=True)):
+                recovery.settle(WRITING)  # so that nobody takes it for whole
+        except Exception as error:  # of lost ranks other calls tell
+            if not isinstance(error, PeerError):
+                text = f"parity of step {save.step} could not be looked at: {error}; save again"
+                warnings.warn(text, RuntimeWarning, stacklevel=1)
         finally:
+            pending.committed.reach()
             recovery.close()
 
     def forget_before(self, one: Save | Volume) -> None:

@@ -303,9 +303,9 @@ class Chooser:
             for name in plans[:MOST_TRIED]
             if predictions[name] <= NEAR * least and name not in tried
         ]
-        candidates = (*tried, NATIVE) if native else tuple(tried)
-        if not tried or len(candidates) < 2:
+        if len(tried) + native < 2:
             return None
+        candidates = (*tried, NATIVE) if native else (*tried[1:], tried[0])
         rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
         return Trial(candidates, rounds=rounds)
 

@@ -10,7 +10,7 @@ the ranks, on all of them alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import accumulate
 from typing import Any, Final
@@ -68,7 +68,7 @@ class Objects(MPI.Intracomm):
         self.Gatherv(data, _spec(found, counts) if self.rank == root else None, root)
         return _parted(found, counts) if self.rank == root else None
 
-    def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
+    def scatter(self, sendobj: Iterable[Any] | None, root: int = 0) -> Any:
         """Give each rank its object of a list of ``root``.
 
         Collective; objects are pickled.
@@ -79,7 +79,7 @@ class Objects(MPI.Intracomm):
             On ``root`` alone, if it has not as many as there are ranks.
         """
         if not _CAREFUL:
-            return super().scatter(sendobj, root)
+            return super().scatter(sendobj, root)  # type: ignore[arg-type]
         every = self._for_all(sendobj) if self.rank == root else []
         counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
         self.Scatter(counts if self.rank == root else None, own, root)
@@ -101,7 +101,7 @@ class Objects(MPI.Intracomm):
         self.Allgatherv(data, _spec(found, counts))
         return _parted(found, counts)
 
-    def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
+    def alltoall(self, sendobj: Iterable[Any]) -> list[Any]:
         """Give every rank an object of each.
 
         Collective; objects are pickled.
@@ -112,7 +112,7 @@ class Objects(MPI.Intracomm):
             On this rank alone, if it has not as many as there are ranks.
         """
         if not _CAREFUL:
-            return super().alltoall(sendobj)
+            return super().alltoall(sendobj)  # type: ignore[arg-type]
         every = self._for_all(sendobj)
         sizes, counts = np.array([one.size for one in every]), np.empty(self.size, np.int64)
         self.Alltoall(sizes, counts)
@@ -173,9 +173,9 @@ class Objects(MPI.Intracomm):
     def _partial(self, sendobj: Any, op: Binary) -> list[Any]:
         return list(accumulate(self.allgather(sendobj), op))
 
-    def _for_all(self, objects: Sequence[Any] | None) -> list[NDArray[np.uint8]]:
+    def _for_all(self, objects: Iterable[Any] | None) -> list[NDArray[np.uint8]]:
         """Pickle an object for each rank."""
-        every = [_pickled(one) for one in objects or ()]
+        every = [_pickled(one) for one in (() if objects is None else objects)]
         if len(every) != self.size:
             raise ValueError(f"{len(every)} objects for {self.size} ranks")
         return every

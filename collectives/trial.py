@@ -46,8 +46,9 @@ class Trial:
     Attributes
     ----------
     candidates : tuple of str
-        At least two names, the best guess first; the last is the library's, the
-        safe choice.  In the final those that are left.
+        At least two names, the best guess first; the last is the safe choice: the
+        library's, or, where that takes no part, the best guess.  In the final
+        those that are left.
     rounds : int
         Calls for each candidate.
     races : int
@@ -74,19 +75,20 @@ class Trial:
     again: int = AGAIN
 
     def __post_init__(self) -> None:
-        self._first_rounds, self._library = self.rounds, self.candidates[-1]
+        self._first_rounds, self._safe = self.rounds, self.candidates[-1]
 
     def serve(self) -> None:
         """Count a call that a plan serves; now and then it must win again."""
         assert self.winner is not None
         self.served += 1
         if self.served == self.again:
-            first = self.winner, self._library
             near_s = self.agreed_s[self.winner] / CLOSE
             close = (name for name, seconds in self.agreed_s.items() if seconds <= near_s)
-            others = (name for name in close if name not in first)
-            self._meet((self.winner, *others, self._library), self._first_rounds, races=0)
-            self.served, self.again, self.winner = 0, 10 * self.again, None
+            plans = dict.fromkeys(name for name in (self.winner, *close) if name != self._safe)
+            self.served, self.again = 0, 10 * self.again
+            if plans:  # else nothing comes near the safe choice
+                self._meet((*plans, self._safe), self._first_rounds, races=0)
+                self.winner = None
 
     @property
     def turn(self) -> str:
@@ -114,27 +116,27 @@ class Trial:
     def settle(self, agreed_s: Sequence[float]) -> str | None:
         """Choose by the agreed seconds of every call, or start the final and return None."""
         self.agreed_s.update(zip(self.candidates, self._typical_s(agreed_s), strict=True))
-        plans = [name for name in self.candidates if name != self._library]
+        plans = [name for name in self.candidates if name != self._safe]
         first = min(plans, key=lambda name: self.agreed_s[name])
-        share = self.agreed_s[first] / max(self.agreed_s[self._library], 1e-9)
+        share = self.agreed_s[first] / max(self.agreed_s[self._safe], 1e-9)
         wins = share < (CLEAR if self.again == AGAIN else STAYS)
         rivals: tuple[str, ...] = ()
         if self.races == 0:
             rivals = self._rivals(plans, first, share)
         elif self.races < RACES - 1 and self._first_rounds >= SHORT:
-            rivals = () if wins or share > 1 / CLOSE else (first, self._library)
+            rivals = () if wins or share > 1 / CLOSE else (first, self._safe)
         if len(rivals) > 1:
             rounds = FINAL * self.rounds if self.rounds > 1 else REPLAY
             self._meet(rivals, rounds, races=self.races + 1)
             return None
-        self.winner = first if wins else self._library
+        self.winner = first if wins else self._safe
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
         """Tell who may still win: after more than a turn each, the first or the library."""
         close = self.agreed_s[first] / TIE if self.rounds == 1 and share < 1.0 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
-        return (*near, self._library) if share > CLOSE else tuple(near)
+        return (*near, self._safe) if share > CLOSE else tuple(near)
 
     def _meet(self, candidates: tuple[str, ...], rounds: int, *, races: int) -> None:
         """Start a race."""

@@ -270,3 +270,20 @@ def test_where_no_rank_knows_all_sizes_it_gets_nothing_then(operation: str) -> N
 def test_a_barrier_may_be_the_librarys_always() -> None:
     chooser = Chooser(CLUSTER, native=NativeModel(0.0, 0.0), native_bytes=0)
     assert chooser.choose(Call("barrier", 0)).algorithm == NATIVE
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (1.2, 1.0)])
+@pytest.mark.parametrize("rounds", [1, 4, 16])
+def test_without_the_library_plans_meet_again_and_again(
+    rounds: int, seconds: tuple[float, float]
+) -> None:
+    """The last one, the safe choice, is a plan then, and may win and be served."""
+    trial, known = Trial(("one", "safe"), rounds=rounds), {"one": seconds[0], "safe": seconds[1]}
+    for _ in range(3000):
+        if trial.winner is not None:
+            trial.serve()
+        if trial.winner is None:
+            trial.record(known[trial.turn])
+            if trial.is_full:
+                trial.settle(trial.samples)
+    assert trial.winner == ("one" if seconds[0] < 0.9 * seconds[1] else "safe")

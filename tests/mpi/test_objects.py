@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -52,8 +53,10 @@ def test_they_go_where_they_belong(
     assert world.alltoall([one(rank, to) for to in range(size)]) == [
         one(of, rank) for of in range(size)
     ]
+    assert world.alltoall(np.arange(size)) == [rank] * size
     for root in range(size):
         is_root = rank == root
+        assert world.scatter(np.arange(size) if is_root else None, root) == rank
         assert world.bcast(one(root) if is_root else None, root) == one(root)
         every = [one(of) for of in range(size)]
         assert world.gather(one(rank), root) == (every if is_root else None)
