@@ -11,6 +11,7 @@ from mpi4py import MPI
 from closeranks.collectives import node_arrays
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
+from closeranks.collectives.heard import bcast
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
@@ -317,7 +318,7 @@ class Recovery:
 
         def told() -> dict[Call, str]:
             facts = self._facts(epoch) if plain.rank == seated.elder else None
-            facts = plain.bcast(facts, root=seated.elder)
+            facts = bcast(plain, facts, seated.elder)
             assert facts is not None
             known = self._root.chooser.best_known
             return {} if seated.joined else _shared(plain, facts.known, known)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
 
+from closeranks.collectives.heard import allgather, bcast
 from closeranks.collectives.lineage import Lineage
 from closeranks.collectives.recruits import recruit
 from closeranks.collectives.roster import Report, Roster, roster
@@ -167,7 +168,7 @@ class Crew:
         plain = split(whole, reports, seated)
         if plain is None:
             return Seat(whole, seated=seated)
-        facts = ulfm.all_or_none(plain, lambda: plain.bcast(None, root=seated.elder))
+        facts = ulfm.all_or_none(plain, lambda: bcast(plain, None, seated.elder))
 
         def world_of() -> World:
             topology = placed(plain, facts.links)
@@ -224,7 +225,7 @@ def reported(whole: MPI.Intracomm, report: Report) -> list[Report]:
     list of Report
         Of all, by rank.
     """
-    return ulfm.all_or_none(whole, lambda: whole.allgather(report))
+    return ulfm.all_or_none(whole, lambda: allgather(whole, report))
 
 
 def _watch(whole: MPI.Intracomm) -> None:

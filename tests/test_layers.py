@@ -32,7 +32,7 @@ TALKERS = {
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
         "communicator", "derived", "engine", "execute", "failure", "fast", "followed", "handles",
-        "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
+        "heard", "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",
