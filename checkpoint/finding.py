@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.talk import Talk
+
+_T = TypeVar("_T")
 
 
 class Nodes:
@@ -147,7 +149,8 @@ class Recovery:
             return None
         if share not in self._slots:
             found = self.save.found.get(share)
-            path = self._path(share) if found is None else Path(found.path)
+            path = (Path(found.path) if found is not None
+                    else slots.path_of(self._header(share), self._place, self._root))  # fmt: skip
             slot = self._known.get(path)
             if slot is None or found is None:
                 self._slots[share] = Slot.attach(path, whole=False)
@@ -171,13 +174,13 @@ class Recovery:
             Of all ranks, those that are damaged.
         """
         mine = [share for share in self.save.found if self.server(share) == self._nodes.rank]
-        of_data = {share: self._damaged_data(share) if data else [] for share in mine}
+        of_data = self._seen(self._damaged_data, mine if data else [])
         needed = parity or bool(self.save.lost) or any(of_data.values())
         if not parity:
             needed = int(self._talk.least([not needed])[0]) != 1
-        of_parity = {share: self._damaged_parity(share) if needed else [] for share in mine}
-        own = [[list(share), of_data[share], of_parity[share]] for share in mine
-               if of_data[share] or of_parity[share]]  # fmt: skip
+        of_parity = self._seen(self._damaged_parity, mine if needed else [])
+        own = [[list(share), of_data.get(share, []), of_parity.get(share, [])] for share in mine
+               if of_data.get(share) or of_parity.get(share)]  # fmt: skip
         return {
             Share(*share): Damaged(tuple(chunks), tuple((number, at) for number, at in broken))
             for lot in self._talk.everything(own)
@@ -239,6 +242,10 @@ class Recovery:
             if slot.path not in self._known:
                 slot.close()
         self._slots = {}
+
+    def _seen(self, look: Callable[[Share], _T], shares: Iterable[Share]) -> dict[Share, _T]:
+        """Look at slots here; all ranks are told what one has met."""
+        return self._talk.taken("restore", lambda: {share: look(share) for share in shares})
 
     def _damaged_data(self, share: Share) -> list[int]:
         """List the damaged chunks of the data of a slot here."""
@@ -377,10 +384,6 @@ class Recovery:
                 slot.reread()
                 if slot.header.state != state:
                     slot.write(replace(slot.header, state=state))
-
-    def _path(self, share: Share) -> Path:
-        """Give the name of a slot that was made anew."""
-        return slots.path_of(self._header(share), self._place, self._root)
 
     def _header(self, share: Share) -> Header:
         """Give what the slot of a lost share says at first."""

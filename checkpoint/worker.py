@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable
 from typing import TypeAlias
@@ -38,6 +39,10 @@ class Worker:
             self._thread = None
 
     def _serve(self) -> None:
-        """Do what is ordered, until nothing more will be."""
+        """Do what is ordered, until nothing more will be; what one raises ends no other."""
         while (task := self._orders.get()) is not None:
-            task()
+            try:
+                task()
+            except Exception:
+                told = (*sys.exc_info(), threading.current_thread())
+                threading.excepthook(threading.ExceptHookArgs(told))

@@ -2,8 +2,9 @@
 
 A leaf is chosen when a plan is bound: if the library has the collective and
 names for its op and type, it runs as one non-blocking call on a communicator
-of its members; else it is written out as the moves it stands for.  All members
-find the same answer, and `Bound.native` and `Bound.written_out` show it.
+of its members; else, and where ranks may die, it is written out as the moves
+it stands for.  All members find the same answer, and `Bound.native` and
+`Bound.written_out` show it.
 """
 
 from __future__ import annotations
