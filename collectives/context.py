@@ -7,9 +7,10 @@ and those derived from it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -82,6 +83,29 @@ def active(owner: object) -> Options | None:
         if options.owner is owner:
             return options
     return None
+
+
+@contextmanager
+def unforced(owner: object) -> Iterator[None]:
+    """Let calls of a block be served by what suits them; time-outs hold.  Local.
+
+    Parameters
+    ----------
+    owner : object
+        The family of communicators.
+
+    Yields
+    ------
+    None
+        Until the block ends.
+    """
+    options = active(owner)
+    before = ACTIVE.get()
+    token = ACTIVE.set(before if options is None else (*before, replace(options, algorithms={})))
+    try:
+        yield
+    finally:
+        ACTIVE.reset(token)
 
 
 def chosen_names(algorithm: str | Mapping[str, str], where: str) -> dict[str, str]:

@@ -13,13 +13,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import accumulate
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from closeranks.collectives.context import unforced
 from closeranks.comms import ulfm
+
+if TYPE_CHECKING:
+    from closeranks.collectives.family import Family
 
 #: Takes two objects; operations of MPI do, too.
 Binary = MPI.Op | Callable[[Any, Any], Any]
@@ -28,6 +32,8 @@ _CAREFUL: Final = ulfm.is_on()
 
 class Objects(MPI.Intracomm):
     """Collectives of Python objects, as mpi4py's."""
+
+    _family: Family
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Give an object of ``root`` to all.
@@ -50,9 +56,10 @@ class Objects(MPI.Intracomm):
             return super().bcast(obj, root)
         data = _pickled(obj) if self.rank == root else _NOTHING
         length = np.array([data.size])
-        self.Bcast(length, root)
-        data = data if self.rank == root else np.empty(int(length[0]), np.uint8)
-        self.Bcast(data, root)
+        with unforced(self._family):
+            self.Bcast(length, root)
+            data = data if self.rank == root else np.empty(int(length[0]), np.uint8)
+            self.Bcast(data, root)
         return obj if self.rank == root else _unpickled(data)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
@@ -63,10 +70,12 @@ class Objects(MPI.Intracomm):
         if not _CAREFUL:
             return super().gather(sendobj, root)
         data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
-        self.Gather(np.array([data.size]), counts if self.rank == root else None, root)
-        found = np.empty(int(counts.sum()), np.uint8)
-        self.Gatherv(data, _spec(found, counts) if self.rank == root else None, root)
-        return _parted(found, counts) if self.rank == root else None
+        is_root = self.rank == root
+        with unforced(self._family):
+            self.Gather(np.array([data.size]), counts if is_root else None, root)
+            found = np.empty(int(counts.sum()), np.uint8)
+            self.Gatherv(data, _spec(found, counts) if is_root else None, root)
+        return _parted(found, counts) if is_root else None
 
     def scatter(self, sendobj: Iterable[Any] | None, root: int = 0) -> Any:
         """Give each rank its object of a list of ``root``.
@@ -82,10 +91,11 @@ class Objects(MPI.Intracomm):
             return super().scatter(sendobj, root)  # type: ignore[arg-type]
         every = self._for_all(sendobj) if self.rank == root else []
         counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
-        self.Scatter(counts if self.rank == root else None, own, root)
-        data = np.empty(int(own[0]), np.uint8)
-        whole = _spec(np.concatenate(every), counts) if self.rank == root else None
-        self.Scatterv(whole, data, root)
+        with unforced(self._family):
+            self.Scatter(counts if self.rank == root else None, own, root)
+            data = np.empty(int(own[0]), np.uint8)
+            whole = _spec(np.concatenate(every), counts) if self.rank == root else None
+            self.Scatterv(whole, data, root)
         return _unpickled(data)
 
     def allgather(self, sendobj: Any) -> list[Any]:
@@ -96,9 +106,10 @@ class Objects(MPI.Intracomm):
         if not _CAREFUL:
             return super().allgather(sendobj)
         data, counts = _pickled(sendobj), np.empty(self.size, np.int64)
-        self.Allgather(np.array([data.size]), counts)
-        found = np.empty(int(counts.sum()), np.uint8)
-        self.Allgatherv(data, _spec(found, counts))
+        with unforced(self._family):
+            self.Allgather(np.array([data.size]), counts)
+            found = np.empty(int(counts.sum()), np.uint8)
+            self.Allgatherv(data, _spec(found, counts))
         return _parted(found, counts)
 
     def alltoall(self, sendobj: Iterable[Any]) -> list[Any]:
@@ -115,9 +126,10 @@ class Objects(MPI.Intracomm):
             return super().alltoall(sendobj)  # type: ignore[arg-type]
         every = self._for_all(sendobj)
         sizes, counts = np.array([one.size for one in every]), np.empty(self.size, np.int64)
-        self.Alltoall(sizes, counts)
-        found = np.empty(int(counts.sum()), np.uint8)
-        self.Alltoallv(_spec(np.concatenate(every), sizes), _spec(found, counts))
+        with unforced(self._family):
+            self.Alltoall(sizes, counts)
+            found = np.empty(int(counts.sum()), np.uint8)
+            self.Alltoallv(_spec(np.concatenate(every), sizes), _spec(found, counts))
         return _parted(found, counts)
 
     def allreduce(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:

@@ -63,6 +63,16 @@ def test_they_go_where_they_belong(
         assert world.scatter(every if is_root else None, root) == one(rank)
 
 
+@pytest.mark.parametrize("algorithm", ["nccl", "native", "ring"])
+def test_what_arrays_are_to_go_by_is_not_for_them(
+    world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, algorithm: str
+) -> None:
+    monkeypatch.setattr(objects, "_CAREFUL", True)
+    with world.using(algorithm=algorithm):
+        assert world.bcast("all", 0) == "all"
+        assert world.allgather(world.rank) == list(range(world.size))
+
+
 @pytest.mark.parametrize("careful", CAREFUL)
 def test_as_many_as_there_are_ranks(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool
