@@ -22,7 +22,7 @@ from closeranks.comms import ulfm
 from closeranks.comms.calling import TURN
 from closeranks.comms.spread import spread
 from closeranks.comms.wait import wait
-from closeranks.errors import CheckpointError
+from closeranks.errors import CheckpointError, Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -256,7 +256,17 @@ class Talk:
 
     def _unheard(self) -> Exception:
         """Give what is raised where the library ends well, but a word has not arrived."""
-        return self._comm.explained(_OPERATION, MPI.Exception(MPI.ERR_PROC_FAILED))
+        return self._explained(MPI.Exception(MPI.ERR_PROC_FAILED))
+
+    def _explained(self, error: MPI.Exception) -> Exception:
+        """Give what is raised for an error of the library.
+
+        Who is late to hear of a death, in the background, does not take it for one
+        in the world that has come meanwhile.
+        """
+        if self._comm.epoch != self.epoch:
+            return Revoked(_OPERATION)
+        return self._comm.explained(_OPERATION, error)
 
     def _calls(self) -> int:
         """Count the program's calls of the communicator."""
@@ -276,7 +286,7 @@ class Talk:
             with TURN:
                 requests = post()
         except MPI.Exception as error:
-            raise self._comm.explained(_OPERATION, error)  # noqa: B904 - which knows its cause
+            raise self._explained(error)  # noqa: B904 - which knows its cause
 
         def is_done() -> bool:
             with TURN:
@@ -286,6 +296,6 @@ class Talk:
             try:
                 wait(is_done, polite=True)
             except MPI.Exception as error:
-                raise self._comm.explained(_OPERATION, error)  # noqa: B904 - which knows its cause
+                raise self._explained(error)  # noqa: B904 - which knows its cause
 
         return finish
