@@ -7,10 +7,11 @@ and those derived from it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -40,7 +41,7 @@ class Options:
     algorithms : mapping of str to str
         Operation -> algorithm.
     timeout_s : float or None
-        Deadline of each call, seconds.
+        Deadline of each call, seconds; infinite: none, whatever was asked for.
     wire : str or None
         Type in which sums and products of half precision travel; None for their
         own.
@@ -87,7 +88,7 @@ def active(owner: object) -> Options | None:
 
 @contextmanager
 def unforced(owner: object) -> Iterator[None]:
-    """Let calls of a block be served by what suits them; time-outs hold.  Local.
+    """Let calls of a block be served by what suits them, without a deadline.  Local.
 
     Parameters
     ----------
@@ -99,9 +100,7 @@ def unforced(owner: object) -> Iterator[None]:
     None
         Until the block ends.
     """
-    options = active(owner)
-    before = ACTIVE.get()
-    token = ACTIVE.set(before if options is None else (*before, replace(options, algorithms={})))
+    token = ACTIVE.set((*ACTIVE.get(), Options(owner, {}, math.inf)))
     try:
         yield
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import cached_property, partial
@@ -311,7 +312,7 @@ class Service:
         options = context.active(self.family)
         asked_s = None if options is None else options.timeout_s
         limit_s = self.family.timeout_s if asked_s is None else asked_s
-        return None if limit_s is None else Deadline(limit_s)
+        return None if limit_s in (None, math.inf) else Deadline(limit_s)
 
     def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
         """Choose; the same on every rank.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,6 +71,14 @@ def test_what_arrays_are_to_go_by_is_not_for_them(
     monkeypatch.setattr(objects, "_CAREFUL", True)
     with world.using(algorithm=algorithm):
         assert world.bcast("all", 0) == "all"
+        assert world.allgather(world.rank) == list(range(world.size))
+
+
+def test_they_have_all_the_time(world: cr.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "_CAREFUL", True)
+    with world.using(timeout_s=0.2):
+        if world.rank == 0:
+            time.sleep(0.7)
         assert world.allgather(world.rank) == list(range(world.size))
 
 
