@@ -89,5 +89,15 @@ def _parameters(job: Job, library: Library) -> dict[str, str]:
     if library.kind == "openmpi":
         chosen = {f"OMPI_MCA_{name}": value for name, value in openmpi.parameters(job).items()}
         nodes = len(job.hosts) or job.nodes or int(os.environ.get("SLURM_JOB_NUM_NODES", "0"))
-        return chosen if nodes == TWO_NODES else {**FENCE, **chosen}
+        fence = {} if nodes == TWO_NODES else FENCE
+        return {**fence, **_numbered(job), **chosen}
     return mpich.parameters(job) if library.kind == "mpich" else {}
+
+
+def _numbered(job: Job) -> dict[str, str]:
+    """Give the plugin the step's nodes where it looks for those of the job.
+
+    It numbers the nodes of a step and looks the numbers up among those of the
+    job: a step that leaves out the first ones then waits in MPI_Init for ever.
+    """
+    return {"SLURM_JOB_NODELIST": ",".join(host.name for host in job.hosts)} if job.hosts else {}

@@ -133,6 +133,12 @@ SRUN_TABLE = [
         {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_osc": "^ucx"},
     ),
     (
+        OPENMPI,
+        Job(7, hosts=NODES, fabric=True),
+        "srun --mpi=pmix -n 7 -N 3 -w a,b,c --ntasks-per-node=3 --overlap --kill-on-bad-exit=1 p",
+        {"SLURM_PMIX_FENCE": "ring", "SLURM_JOB_NODELIST": "a,b,c"},
+    ),
+    (
         MPICH,
         Job(7, hosts=NODES, crowded=True),
         "srun --mpi=pmi2 -n 7 -N 3 -w a,b,c --ntasks-per-node=3 --overlap --kill-on-bad-exit=1 p",
