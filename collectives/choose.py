@@ -173,13 +173,14 @@ class Chooser:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What a chooser of other ranks needs to choose alike; nothing that was tried."""
+        """What a chooser of other ranks needs to choose alike; nothing that it has tried."""
         return {
             "native": self.native,
             "speed": self.speed,
             "trials": self.trials,
             "allow_native": self.allow_native,
             "native_bytes": self.native_bytes,
+            "winners": self.winners,
         }
 
     @property

@@ -6,6 +6,9 @@ waits for ever.  And the library's own collectives may hang with long messages,
 see `closeranks.comms.ulfm.BRIEF_BYTES`.  Where ranks may die, pickled objects
 go by calls of the communicator itself, and are reduced here, in the order of
 the ranks, on all of them alike.
+
+The library sometimes ends a call well although a rank has died and nothing has
+come.  Nothing is pickled as nothing, nor begins with a zero: so this is seen.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class Objects(MPI.Intracomm):
     """Collectives of Python objects, as mpi4py's."""
 
     _family: Family
+    explained: Callable[[str, MPI.Exception], Exception]
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Give an object of ``root`` to all.
@@ -58,8 +62,10 @@ class Objects(MPI.Intracomm):
         length = np.array([data.size])
         with unforced(self._family):
             self.Bcast(length, root)
-            data = data if self.rank == root else np.empty(int(length[0]), np.uint8)
+            self._check("bcast", length)
+            data = data if self.rank == root else np.zeros(int(length[0]), np.uint8)
             self.Bcast(data, root)
+            self._check("bcast", data[:1])
         return obj if self.rank == root else _unpickled(data)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
@@ -73,9 +79,11 @@ class Objects(MPI.Intracomm):
         is_root = self.rank == root
         with unforced(self._family):
             self.Gather(np.array([data.size]), counts if is_root else None, root)
-            found = np.empty(int(counts.sum()), np.uint8)
+            if is_root:
+                self._check("gather", counts)
+            found = np.zeros(int(counts.sum()), np.uint8)
             self.Gatherv(data, _spec(found, counts) if is_root else None, root)
-        return _parted(found, counts) if is_root else None
+        return self._parted("gather", found, counts) if is_root else None
 
     def scatter(self, sendobj: Iterable[Any] | None, root: int = 0) -> Any:
         """Give each rank its object of a list of ``root``.
@@ -93,9 +101,11 @@ class Objects(MPI.Intracomm):
         counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
         with unforced(self._family):
             self.Scatter(counts if self.rank == root else None, own, root)
-            data = np.empty(int(own[0]), np.uint8)
+            self._check("scatter", own)
+            data = np.zeros(int(own[0]), np.uint8)
             whole = _spec(np.concatenate(every), counts) if self.rank == root else None
             self.Scatterv(whole, data, root)
+            self._check("scatter", data[:1])
         return _unpickled(data)
 
     def allgather(self, sendobj: Any) -> list[Any]:
@@ -105,12 +115,13 @@ class Objects(MPI.Intracomm):
         """
         if not _CAREFUL:
             return super().allgather(sendobj)
-        data, counts = _pickled(sendobj), np.empty(self.size, np.int64)
+        data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
         with unforced(self._family):
             self.Allgather(np.array([data.size]), counts)
-            found = np.empty(int(counts.sum()), np.uint8)
+            self._check("allgather", counts)
+            found = np.zeros(int(counts.sum()), np.uint8)
             self.Allgatherv(data, _spec(found, counts))
-        return _parted(found, counts)
+        return self._parted("allgather", found, counts)
 
     def alltoall(self, sendobj: Iterable[Any]) -> list[Any]:
         """Give every rank an object of each.
@@ -125,12 +136,13 @@ class Objects(MPI.Intracomm):
         if not _CAREFUL:
             return super().alltoall(sendobj)  # type: ignore[arg-type]
         every = self._for_all(sendobj)
-        sizes, counts = np.array([one.size for one in every]), np.empty(self.size, np.int64)
+        sizes, counts = np.array([one.size for one in every]), np.zeros(self.size, np.int64)
         with unforced(self._family):
             self.Alltoall(sizes, counts)
-            found = np.empty(int(counts.sum()), np.uint8)
+            self._check("alltoall", counts)
+            found = np.zeros(int(counts.sum()), np.uint8)
             self.Alltoallv(_spec(np.concatenate(every), sizes), _spec(found, counts))
-        return _parted(found, counts)
+        return self._parted("alltoall", found, counts)
 
     def allreduce(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce an object of every rank; all get the result.
@@ -192,6 +204,20 @@ class Objects(MPI.Intracomm):
             raise ValueError(f"{len(every)} objects for {self.size} ranks")
         return every
 
+    def _parted(
+        self, operation: str, data: NDArray[np.uint8], counts: NDArray[np.int64]
+    ) -> list[Any]:
+        """Take objects apart that lie one after the other."""
+        ends = np.cumsum(counts)
+        self._check(operation, data[ends - counts])
+        return [_unpickled(data[stop - count : stop])
+                for stop, count in zip(ends.tolist(), counts.tolist(), strict=True)]  # fmt: skip
+
+    def _check(self, operation: str, arrived: NDArray[Any]) -> None:
+        """Raise, as the library should have, if one of these has not come."""
+        if not arrived.all():
+            raise self.explained(operation, MPI.Exception(MPI.ERR_PROC_FAILED))
+
 
 _NOTHING: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 
@@ -207,10 +233,3 @@ def _unpickled(data: NDArray[np.uint8]) -> Any:
 def _spec(data: NDArray[np.uint8], counts: NDArray[np.int64]) -> list[Any]:
     """Describe parts, one after the other, to MPI."""
     return [data, (counts, np.cumsum(counts) - counts), MPI.BYTE]
-
-
-def _parted(data: NDArray[np.uint8], counts: NDArray[np.int64]) -> list[Any]:
-    """Take objects apart that lie one after the other."""
-    ends = np.cumsum(counts).tolist()
-    return [_unpickled(data[stop - count : stop])
-            for stop, count in zip(ends, counts.tolist(), strict=True)]  # fmt: skip

@@ -10,7 +10,12 @@ from closeranks.jobs.job import Command, Job
 
 # Settings of the library, not of the launcher; the same under srun.
 _YIELD = "mpi_yield_when_idle"
-_SURVIVING = {"coll": "^han,cuda", "async_mpi_finalize": "1", "btl": "^sm,smcuda"}
+_SURVIVING = {
+    "coll": "^han,cuda",
+    "async_mpi_finalize": "1",
+    "btl": "^sm,smcuda",
+    "btl_tcp_flags": "send,inplace",
+}
 _LOOPBACK = "127.0.0.0/8"
 # For ranks that start others in the place of the dead.  PMIx 5.0.11 closes the socket of a
 # rank that has died while it goes on listening to it (remove_client in psensor), and never
@@ -35,7 +40,9 @@ def parameters(job: Job) -> dict[str, str]:
     them either, as it sometimes does.  And messages inside a node go by TCP: in
     shared memory a rank that dies while it appends to another's queue, between
     taking the tail and linking it, leaves the other one deaf, or looking for that
-    link for ever.
+    link for ever.  TCP does without "puts": an answer to one that a death has
+    broken off waits for a lock that its own thread holds, and a receive that
+    waits for one is looked at for ever.
 
     Parameters
     ----------

@@ -225,3 +225,9 @@ def test_the_price_takes_the_start_of_large_messages() -> None:
             for machine in (quick, slow)
         ]
         assert (prices[1] > prices[0]) == is_dearer
+
+
+def test_newcomers_choose_by_the_table_too() -> None:
+    winners = Rules({"allreduce": ((1 << 20, "ring"),)})
+    chooser = Chooser(CLUSTER, native=NativeModel(1e-5, 1e-9), trials=True, winners=winners)
+    assert Chooser(CLUSTER, **chooser.numbers).winners == winners

@@ -53,17 +53,20 @@ def test_mpirun_of_open_mpi(job: Job, expected: str) -> None:
     assert " ".join(openmpi.command("mpirun", job, ["prog", "x"], {}).words) == expected
 
 
+NO_PUTS = {"btl_tcp_flags": "send,inplace"}
+
+
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (Job(2, faults=True), {"btl": "^sm,smcuda"}),
+        (Job(2, faults=True), {"btl": "^sm,smcuda", **NO_PUTS}),
         (
             Job(2, faults=True, here=True),
-            {"btl": "^sm,smcuda", "btl_tcp_if_include": "127.0.0.0/8"},
+            {"btl": "^sm,smcuda", "btl_tcp_if_include": "127.0.0.0/8", **NO_PUTS},
         ),
         (
             Job(2, hosts=NODES, faults=True, reach=REACH),
-            {"btl": "tcp,self", "btl_tcp_if_include": "10.0.0.0/16"},
+            {"btl": "tcp,self", "btl_tcp_if_include": "10.0.0.0/16", **NO_PUTS},
         ),
         (Job(2), {}),
     ],

@@ -89,3 +89,24 @@ def test_as_many_as_there_are_ranks(
     monkeypatch.setattr(objects, "_CAREFUL", careful)
     with pytest.raises(ValueError):  # noqa: PT011 - its text is mpi4py's, or ours
         world.alltoall([0] * (world.size + 1))
+
+
+CALLS: dict[str, Callable[[Any], object]] = {
+    "allgather": lambda comm: comm.allgather("x"),
+    "alltoall": lambda comm: comm.alltoall(["x"] * comm.size),
+    "gather": lambda comm: comm.gather("x", comm.rank),
+    "bcast": lambda comm: comm.bcast("x", (comm.rank + 1) % comm.size),
+    "scatter": lambda comm: comm.scatter(["x"] * comm.size, comm.rank),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_what_has_not_come_is_a_death(
+    world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(objects, "_CAREFUL", True)
+    monkeypatch.setattr(type(world), "explained", lambda _, name, error: RuntimeError(name, error))
+    monkeypatch.setattr(type(world), name.capitalize(), lambda *_: None)
+    if world.size > 1:
+        with pytest.raises(RuntimeError, match=name):
+            CALLS[name](world)
