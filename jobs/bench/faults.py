@@ -135,6 +135,7 @@ def measure_faults(
 
 def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> Fault:
     """Agree on the next fault; collective.  The first rank is spared."""
+    comm.bcast(None)  # the first one of a world takes longer than is left to the fault
     seat = random.Random(number).choice(comm.alive[1:])
     fault = Fault(number, kinds[number % len(kinds)], seat, time.monotonic() + _AHEAD_S)
     agreed: Fault = comm.bcast(fault)
