@@ -121,6 +121,43 @@ def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[No
         raise explained(operation, comm, world, error)  # noqa: B904 - which knows its cause
 
 
+@contextmanager
+def opening(comm: MPI.Intracomm) -> Iterator[None]:
+    """Raise what the user is told of ranks that die while a communicator is opened.
+
+    Local.  The end of this process counts as a death then: others may still open
+    theirs, and wait for it.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        All ranks that open it.
+
+    Yields
+    ------
+    None
+        While it is opened.
+
+    Raises
+    ------
+    PeerLost
+        If ranks have died.
+    Revoked
+        If a rank could not open it for a reason of its own, which it tells.
+    """
+    try:
+        yield
+    except (MPI.Exception, Revoked) as error:
+        if isinstance(error, MPI.Exception) and not ulfm.speaks_of_failure(error, comm):
+            raise
+        ulfm.leave()
+        dead = dead_of(comm)
+        if dead:
+            raise PeerLost("init", dead, remedy="start the job again") from error
+        problem = "another rank could not open the communicator"
+        raise Revoked("init", (), problem, "see what it has met", for_good=True) from error
+
+
 def may_blame(error: Exception, comm: MPI.Intracomm) -> bool:
     """Tell whether peers may be to blame for an error, whatever it says.
 

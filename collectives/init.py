@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
@@ -17,8 +17,10 @@ from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.communicator import Communicator
-from closeranks.collectives.family import Family, check_timeout
-from closeranks.collectives.injection import Fault, Injection, schedule
+from closeranks.collectives.failure import may_blame, opening
+from closeranks.collectives.family import Family
+from closeranks.collectives.injection import Injection
+from closeranks.collectives.options import Options, options
 from closeranks.collectives.origin import fitting
 from closeranks.collectives.recovery import Recovery
 from closeranks.collectives.recruits import recruited
@@ -33,16 +35,12 @@ from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates, pid_namespace
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
-from closeranks.comms.settings import refuse_unknown, setting, switch
+from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Disagreement, Error, TopologyError, Unavailable, UsageError
+from closeranks.errors import Disagreement, Error, Revoked, TopologyError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
-
-#: How long a rank may be stopped before it is ended, in seconds.
-_SILENCE_S: Final = 0.5
-_ON_FAILURE = ("raise", "shrink", "replace")
 
 
 def init(
@@ -110,69 +108,49 @@ def init(
         If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown.
     Disagreement
         On every rank, if tuning files or, with ``check``, options differ.
+    PeerLost, Revoked
+        On every rank, if one dies or fails meanwhile, in a job that survives it: a
+        first world is of all ranks or none.
     """
-    _check_failure(on_failure)
-    _check_times(timeout_s, recovery_timeout_s)
-    refuse_unknown()
-    is_checked = switch("CHECK") if check is None else bool(check)
-    options = _Options(timeout_s, deterministic, is_checked, tuning, _faults(faults))
     given = MPI.COMM_WORLD if comm is None else comm
-    starts = _recruits(recruits, on_failure, given)
+    wanted = options(
+        whole=MPI.Comm.Compare(given, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT),
+        on_failure=on_failure,
+        spares=spares,
+        recruits=recruits,
+        timeout_s=timeout_s,
+        recovery_timeout_s=recovery_timeout_s,
+        tuning=tuning,
+        deterministic=deterministic,
+        check=check,
+        faults=faults,
+    )
     start_s = 0.0
-    if ulfm.is_on():
-        _guard(given, timeout_s)
-        start_s = age_s()  # the slowest rank's, for by now all are here
-    with _arrival(recovery_timeout_s + 2 * start_s):
-        plain, crew = _staffed(given, _spares(spares, on_failure), starts)
-        if crew is not None and crew.is_spare:
-            opened, family = _joined(crew, options)
-        else:
-            opened, family = _open(plain, topology, options)
-    if crew is not None:
-        family.crew = family.world.own(crew)
-        atexit.register(crew.end)
+    _stand(given, wanted)
+    with opening(given):
+        if ulfm.is_on():
+            _guard(given, wanted.silence_s)
+            start_s = age_s()  # the slowest rank's, for by now all are here
+        with _arrival(recovery_timeout_s + 2 * start_s):
+            plain, crew = _staffed(given, wanted)
+            opened, family = _opened(plain, crew, topology, wanted)
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
-    world = family.world
-    ballot.stand(world.rank, world.epoch, family.group, world.size)
     if family.joined:
+        ballot.stand(family.world.rank, family.world.epoch, family.group)
         family.recovery.fill()  # the others do so, too
     return opened
 
 
-class _Options(NamedTuple):
-    """What the caller asked for, as far as it can be had."""
-
-    timeout_s: float | None
-    deterministic: bool
-    check: bool
-    tuning: str | Path | Mapping[str, Any] | None
-    faults: tuple[Fault, ...] | None
+def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
+    """Note the place of a member to be: its end in here counts, too.  Local."""
+    members = comm.size - wanted.spares
+    if setting("JOINS") is None and comm.rank < members:
+        ballot.stand(comm.rank, 0, _group_of(comm), members)
 
 
-def _spares(asked: int, on_failure: str) -> int:
-    """Say how many ranks wait, as asked for here or by ``closeranks run --spares``."""
-    text = setting("SPARES") or "0"
-    if not text.isdigit() or asked < 0:
-        raise UsageError("init", f"spares={asked}, CLOSERANKS_SPARES={text!r}", "a number")
-    spares = asked or int(text)
-    if spares and on_failure != "replace":
-        raise UsageError("init", f"{spares} spares and on_failure={on_failure!r}",
-                         "use on_failure='replace'")  # fmt: skip
-    return spares
-
-
-def _recruits(asked: bool | None, on_failure: str, comm: MPI.Intracomm) -> bool:
-    """Say whether new processes are started where no spare is left."""
-    if not asked:
-        whole = MPI.Comm.Compare(comm, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT)
-        return asked is None and on_failure == "replace" and switch("RECRUITS") and whole
-    if on_failure != "replace":
-        raise UsageError("init", f"recruits and on_failure={on_failure!r}",
-                         "use on_failure='replace'")  # fmt: skip
-    if not switch("RECRUITS"):
-        raise Unavailable("new processes in the place of the dead",
-                          "start the job on one node by closeranks run --faults")  # fmt: skip
-    return True
+def _group_of(comm: MPI.Intracomm) -> int:
+    """Give the number of those who open it together, see `ballot.stand`.  Local."""
+    return max(0, ranks_in(comm, MPI.COMM_WORLD)[0])
 
 
 def _arrival(limit_s: float) -> AbstractContextManager[object]:
@@ -182,34 +160,56 @@ def _arrival(limit_s: float) -> AbstractContextManager[object]:
     return LastResort(limit_s, "closeranks: a new process is not awaited any more; it ends")
 
 
-def _staffed(comm: MPI.Intracomm, spares: int, recruits: bool) -> tuple[MPI.Intracomm, Crew | None]:
+def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew | None]:
     """Set the spares apart; gives the members' communicator.  Collective."""
+    spares, recruits = wanted.spares, wanted.recruits
     found = recruited()
     if found is not None:
         whole, new, seats = found
-        return whole, Crew(whole, new, seats=seats, recruits=recruits)
+        return whole, _on_call(Crew(whole, new, seats=seats, recruits=recruits))
     plain = MPI.Intracomm(comm).Dup()
     if not spares:
-        return plain, Crew(plain, 0, recruits=True) if recruits else None
+        return plain, _on_call(Crew(plain, 0, recruits=True)) if recruits else None
     if spares >= plain.size:
         raise UsageError("init", f"{spares} spares of {plain.size} ranks", "leave one to work")
     crew = Crew(plain, spares, recruits=recruits)
     members = plain.Split(int(crew.is_spare), plain.rank)
     assert isinstance(members, MPI.Intracomm)
-    return members, crew
+    return members, _on_call(crew)
 
 
-def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
+def _on_call(crew: Crew) -> Crew:
+    """Let the spares go home with this process, even if it opens nothing.  Local."""
+    atexit.register(crew.end)
+    return crew
+
+
+def _opened(
+    plain: MPI.Intracomm, crew: Crew | None, topology: Topology | None, wanted: Options
+) -> tuple[Communicator, Family]:
+    """Open the communicator on all members, or on none; spares wait for a seat in it."""
+    if crew is not None and crew.is_spare:
+        opened, family = _joined(crew, wanted)
+    else:  # who is quick does not give up while others still open theirs
+        opened, family = ulfm.all_or_none(
+            plain, lambda: _tried(plain, topology, wanted), lambda made: made[1].world.drop()
+        )
+    if crew is not None:
+        family.crew = family.world.own(crew)
+    return opened, family
+
+
+def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
     seat = crew.wait_for_seat()
     world, facts = seat.world, seat.facts
     assert world is not None
     assert seat.seated is not None
     family = Family(
-        timeout_s=options.timeout_s,
-        deterministic=options.deterministic,
-        check=options.check,
-        faults=None if options.faults is None else Injection(world.seats[world.rank], ()),
+        timeout_s=wanted.timeout_s,
+        deterministic=wanted.deterministic,
+        check=wanted.check,
+        faults=None if wanted.faults is None else Injection(world.seats[world.rank], ()),
         **facts.family,
     )
     family.world, family.joined = world, True
@@ -217,7 +217,7 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     family.seat_newcomers(facts.newcomers, seat.seated.joined)
     family.before, family.came = facts.before, facts.came | set(seat.seated.joined)
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
-    if options.timeout_s is not None:
+    if wanted.timeout_s is not None:
         world.attendance.open()
     chooser = Chooser(world.topology, **facts.chooser)
     opened = Communicator.adopt(
@@ -226,16 +226,28 @@ def _joined(crew: Crew, options: _Options) -> tuple[Communicator, Family]:
     return opened, family
 
 
+def _tried(
+    plain: MPI.Intracomm, topology: Topology | None, wanted: Options
+) -> tuple[Communicator, Family]:
+    """Make it, and tell a failure of one's own from those of others; collective."""
+    try:
+        return _open(plain, topology, wanted)
+    except Exception as error:
+        if may_blame(error, plain):
+            raise Revoked("init") from error
+        raise
+
+
 def _open(
-    plain: MPI.Intracomm, topology: Topology | None, options: _Options
+    plain: MPI.Intracomm, topology: Topology | None, wanted: Options
 ) -> tuple[Communicator, Family]:
     """Make the communicator; collective."""
-    timeout_s, deterministic, check, tuning, faults = options
+    timeout_s, deterministic, faults = wanted.timeout_s, wanted.deterministic, wanted.faults
     if faults is not None and plain.rank == 0:
         sys.stderr.write(f"closeranks: faults on purpose: {setting('FAULTS') or 'as they come'}\n")
-    if check:
+    if wanted.check:
         agree_equal(plain, "init", f"timeout_s={timeout_s}, deterministic={deterministic}")
-    table = read_tuning(_shared_tuning(plain, setting("TUNING") if tuning is None else tuning))
+    table = read_tuning(_shared_tuning(plain, wanted.tuning))
     placed = _placed(plain, topology)
     tuned = fitting(plain, table, placed)
     is_given = topology is not None
@@ -244,12 +256,12 @@ def _open(
     family = Family(
         timeout_s=timeout_s,
         deterministic=deterministic,
-        check=check,
+        check=wanted.check,
         tuning=table if isinstance(table, Rules) else Rules(),
         threaded=can.threaded,
         devices=can.devices,
         reaches_devices=can.reaches_devices,
-        group=max(0, ranks_in(plain, MPI.COMM_WORLD)[0]),
+        group=_group_of(plain),
         faults=None if faults is None else Injection(plain.rank, faults),
     )
     family.seats = plain.size
@@ -261,8 +273,6 @@ def _open(
     opened = Communicator.adopt(
         plain, family, found, chooser=chooser, world=family.world, seats=seats
     )
-    if ulfm.is_on():  # else who is quick could give up while others still open theirs
-        ulfm.agree(plain, 1)
     return opened, family
 
 
@@ -284,48 +294,15 @@ def _abilities(plain: MPI.Intracomm) -> _Abilities:
     return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
 
 
-def _guard(everybody: MPI.Intracomm, timeout_s: float | None) -> None:
+def _guard(everybody: MPI.Intracomm, silence_s: float) -> None:
     """Watch over the processes of this node: who ends, who stands still.  Collective."""
     node = neighbours(everybody)
     mates().keep(node)
     places = node.allgather((pid_namespace(), os.getpid()))
     pids = [pid for numbering, pid in places if numbering == pid_namespace()]
     if pids[0] == os.getpid():
-        warden.start(pids, _silence_s(timeout_s))
+        warden.start(pids, silence_s)
     node.Free()
-
-
-def _silence_s(timeout_s: float | None) -> float:
-    return _SILENCE_S if timeout_s is None else min(_SILENCE_S, timeout_s / 2)
-
-
-def _faults(allowed: bool) -> tuple[Fault, ...] | None:
-    """Read what is to go wrong on purpose; None: nothing is."""
-    text = setting("FAULTS")
-    if text and not (allowed or ulfm.is_on()):
-        raise UsageError("CLOSERANKS_FAULTS", f"{text!r} where faults are not allowed",
-                         "unset it, or pass faults=True, or closeranks run --faults")  # fmt: skip
-    return schedule(text or "") if allowed or text else None
-
-
-def _check_times(timeout_s: float | None, recovery_timeout_s: float) -> None:
-    """Refuse deadlines that nobody can keep, or that contradict each other."""
-    check_timeout("init", timeout_s)
-    check_timeout("init", recovery_timeout_s)
-    silence_s = _silence_s(timeout_s)
-    if recovery_timeout_s <= 2 * silence_s:
-        raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s:g}, and a rank that is"
-                         f" stopped in a recovery is noticed after {silence_s:g} s",
-                         f"give more than {2 * silence_s:g} seconds")  # fmt: skip
-
-
-def _check_failure(on_failure: str) -> None:
-    """Refuse what this job cannot do."""
-    if on_failure not in _ON_FAILURE:
-        raise UsageError("init", f"on_failure={on_failure!r}", f"one of {', '.join(_ON_FAILURE)}")
-    if on_failure != "raise" and not ulfm.is_on():
-        raise Unavailable(f"recovery (on_failure={on_failure!r}) in a job that ends with its first"
-                          " dead rank", "start it by closeranks run --faults")  # fmt: skip
 
 
 def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:

@@ -206,10 +206,11 @@ class Recovery:
         return agreed
 
     def _agreed(self, vote: int) -> int:
-        plain = self._family.world.comm
+        world = self._family.world
         if not ulfm.is_on():
-            return int(plain.allreduce(vote, MPI.BAND))
-        agreed, died = ulfm.agree(plain, vote, rouse=self._family.world.revoke)
+            return int(world.comm.allreduce(vote, MPI.BAND))
+        # others may wait for what the library has lost with a rank
+        agreed, died = ulfm.agree(world.comm, vote, rouse=world.look)
         return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:

@@ -38,7 +38,7 @@ class _Member:
 
 
 def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
-    """Note the place of this process in a world that begins.
+    """Note the place of this process in a world that begins, or is to be opened.
 
     Who is first in a first world tells the launcher that its group has begun, and
     later if it is in a world of another group, too.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from closeranks.comms import ulfm
 from closeranks.comms.cores import cores_of
 from closeranks.comms.estimate import Sample, doubtful, with_samples
 from closeranks.comms.link import Link
@@ -164,17 +165,25 @@ class _Survey:
             raise TopologyError("measure", problem, "use topology.restrict or discover(comm)")
         node = "node" if "node" in topology.levels else "rank"
         here = comm.Split(int(topology.groups[topology.position(node), comm.rank]))
-        settle(here.size, cores_of(here))
-        here.Free()
         self.comm = comm.Dup()
+        try:
+            settle(here.size, cores_of(here))
+        except Exception:
+            ulfm.revoke(here)  # others may wait for this rank, on either
+            ulfm.revoke(self.comm)
+            raise
+        here.Free()
         self.topology = topology
         self.samples: list[Sample] = []
 
     def __enter__(self) -> _Survey:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.comm.Free()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.comm.Free()
+        else:  # others may wait for this rank
+            ulfm.revoke(self.comm)
 
     def everything(self) -> list[Sample]:
         """Return the samples of all ranks."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from closeranks.comms import ballot
 from closeranks.comms.calling import TURN
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import Revoked
+from closeranks.errors import Error, PeerError, Revoked
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -36,7 +36,7 @@ BRIEF_BYTES: Final = 1 << 15
 _asked: Final[list[array[int]]] = []
 #: How long a communicator may be in the making on other ranks, seconds.
 _YOUNG_S: Final = 0.05
-#: How long a rank waits for others in an agreement before it asks whether one has died, seconds.
+#: How long a rank waits for others in an agreement before it rouses them, seconds.
 _PATIENCE_S: Final = 1.0
 #: How long the launcher may take to end a job that was aborted, seconds.
 _ABORTED_S: Final = 30.0
@@ -164,8 +164,7 @@ def agree(
         One of them is revoked if the others will not come; this process has to end
         then.
     rouse : callable, optional
-        Called once a second where others keep this rank waiting though one has
-        died: with a rank the library may lose what a survivor still waits for.
+        Called once a second while others keep this rank waiting.
 
     Returns
     -------
@@ -219,8 +218,7 @@ def _agreed(
         nonlocal patience
         if rouse is not None and not over and patience.expired:
             patience = Deadline(_PATIENCE_S)
-            if failed(comm):
-                rouse()
+            rouse()
         return over
 
     wait(is_over)
@@ -242,6 +240,7 @@ def all_or_none(
     ----------
     comm : MPI.Intracomm
         The ranks; revoked by who fails, so that nobody waits for him in ``make``.
+        After a second, where all meet the same: bad input is told to all as it is.
     make : callable
         Collective over ``comm``.  May use communicators of its own if it revokes
         them when it fails.
@@ -264,9 +263,10 @@ def all_or_none(
         return make()
     try:
         made = make()
-    except Exception:
-        revoke(comm)
-        agree(comm, 0)
+    except Exception as error:
+        if isinstance(error, PeerError) or not isinstance(error, Error):
+            revoke(comm)
+        agree(comm, 0, rouse=lambda: revoke(comm))
         raise
     if not agree(comm, 1)[0]:
         if undo is not None:

@@ -1,0 +1,166 @@
+"""What the caller of `init` asks for, as far as this job can have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from closeranks.collectives.family import check_timeout
+from closeranks.collectives.injection import Fault, schedule
+from closeranks.comms import ulfm
+from closeranks.comms.settings import refuse_unknown, setting, switch
+from closeranks.errors import Unavailable, UsageError
+
+#: How long a rank may be stopped before it is ended, in seconds.
+_SILENCE_S: Final = 0.5
+_ON_FAILURE: Final = ("raise", "shrink", "replace")
+
+
+class Options(NamedTuple):
+    """What ranks open a communicator with, see `closeranks.collectives.init`.
+
+    Attributes
+    ----------
+    on_failure : str
+        "raise", "shrink" or "replace".
+    spares : int
+        How many ranks wait.
+    recruits : bool
+        Whether new processes are started in the place of the dead.
+    timeout_s : float or None
+        Deadline of collectives, seconds.
+    recovery_timeout_s : float
+        Deadline of a recovery, seconds.
+    tuning : path, mapping or None
+        As given.
+    deterministic, check : bool
+        As given, or as the environment says.
+    faults : tuple of Fault or None
+        What goes wrong on purpose; None: nothing may.
+    """
+
+    on_failure: str
+    spares: int
+    recruits: bool
+    timeout_s: float | None
+    recovery_timeout_s: float
+    tuning: str | Path | Mapping[str, Any] | None
+    deterministic: bool
+    check: bool
+    faults: tuple[Fault, ...] | None
+
+    @property
+    def silence_s(self) -> float:
+        """How long a rank may be stopped before it is ended, in seconds."""
+        return _silence_s(self.timeout_s)
+
+
+def options(
+    *,
+    whole: bool,
+    on_failure: str,
+    spares: int,
+    recruits: bool | None,
+    timeout_s: float | None,
+    recovery_timeout_s: float,
+    tuning: str | Path | Mapping[str, Any] | None,
+    deterministic: bool,
+    check: bool | None,
+    faults: bool,
+) -> Options:
+    """Check what the caller asks for, and add what the environment says.
+
+    Local.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether all ranks of the job open the communicator.
+    on_failure, spares, recruits, timeout_s, recovery_timeout_s
+        See `closeranks.collectives.init`.
+    tuning, deterministic, check, faults
+        See there.
+
+    Returns
+    -------
+    Options
+        What this job can have.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown.
+    """
+    _check_failure(on_failure)
+    _check_times(timeout_s, recovery_timeout_s)
+    refuse_unknown()
+    return Options(
+        on_failure=on_failure,
+        spares=_spares(spares, on_failure),
+        recruits=_recruits(recruits, on_failure, whole=whole),
+        timeout_s=timeout_s,
+        recovery_timeout_s=recovery_timeout_s,
+        tuning=setting("TUNING") if tuning is None else tuning,
+        deterministic=deterministic,
+        check=switch("CHECK") if check is None else bool(check),
+        faults=_faults(faults),
+    )
+
+
+def _check_failure(on_failure: str) -> None:
+    """Refuse what this job cannot do."""
+    if on_failure not in _ON_FAILURE:
+        raise UsageError("init", f"on_failure={on_failure!r}", f"one of {', '.join(_ON_FAILURE)}")
+    if on_failure != "raise" and not ulfm.is_on():
+        raise Unavailable(f"recovery (on_failure={on_failure!r}) in a job that ends with its first"
+                          " dead rank", "start it by closeranks run --faults")  # fmt: skip
+
+
+def _check_times(timeout_s: float | None, recovery_timeout_s: float) -> None:
+    """Refuse deadlines that nobody can keep, or that contradict each other."""
+    check_timeout("init", timeout_s)
+    check_timeout("init", recovery_timeout_s)
+    silence_s = _silence_s(timeout_s)
+    if recovery_timeout_s <= 2 * silence_s:
+        raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s:g}, and a rank that is"
+                         f" stopped in a recovery is noticed after {silence_s:g} s",
+                         f"give more than {2 * silence_s:g} seconds")  # fmt: skip
+
+
+def _silence_s(timeout_s: float | None) -> float:
+    return _SILENCE_S if timeout_s is None else min(_SILENCE_S, timeout_s / 2)
+
+
+def _spares(asked: int, on_failure: str) -> int:
+    """Say how many ranks wait, as asked for here or by ``closeranks run --spares``."""
+    text = setting("SPARES") or "0"
+    if not text.isdigit() or asked < 0:
+        raise UsageError("init", f"spares={asked}, CLOSERANKS_SPARES={text!r}", "a number")
+    spares = asked or int(text)
+    if spares and on_failure != "replace":
+        raise UsageError("init", f"{spares} spares and on_failure={on_failure!r}",
+                         "use on_failure='replace'")  # fmt: skip
+    return spares
+
+
+def _recruits(asked: bool | None, on_failure: str, *, whole: bool) -> bool:
+    """Say whether new processes are started where no spare is left."""
+    if not asked:
+        return asked is None and on_failure == "replace" and switch("RECRUITS") and whole
+    if on_failure != "replace":
+        raise UsageError("init", f"recruits and on_failure={on_failure!r}",
+                         "use on_failure='replace'")  # fmt: skip
+    if not switch("RECRUITS"):
+        raise Unavailable("new processes in the place of the dead",
+                          "start the job on one node by closeranks run --faults")  # fmt: skip
+    return True
+
+
+def _faults(allowed: bool) -> tuple[Fault, ...] | None:
+    """Read what is to go wrong on purpose; None: nothing is."""
+    text = setting("FAULTS")
+    if text and not (allowed or ulfm.is_on()):
+        raise UsageError("CLOSERANKS_FAULTS", f"{text!r} where faults are not allowed",
+                         "unset it, or pass faults=True, or closeranks run --faults")  # fmt: skip
+    return schedule(text or "") if allowed or text else None
