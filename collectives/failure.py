@@ -125,8 +125,8 @@ def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[No
 def opening(comm: MPI.Intracomm) -> Iterator[None]:
     """Raise what the user is told of ranks that die while a communicator is opened.
 
-    Local.  The end of this process counts as a death then: others may still open
-    theirs, and wait for it.
+    Local.  The end of this process counts as a death, too, then: others may still
+    open theirs, and wait for it.
 
     Parameters
     ----------
@@ -150,9 +150,9 @@ def opening(comm: MPI.Intracomm) -> Iterator[None]:
     except (MPI.Exception, Revoked) as error:
         if isinstance(error, MPI.Exception) and not ulfm.speaks_of_failure(error, comm):
             raise
-        ulfm.leave()
         dead = dead_of(comm)
         if dead:
+            ulfm.leave()
             raise PeerLost("init", dead, remedy="start the job again") from error
         problem = "another rank could not open the communicator"
         raise Revoked("init", (), problem, "see what it has met", for_good=True) from error

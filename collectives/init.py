@@ -187,10 +187,12 @@ def _on_call(crew: Crew) -> Crew:
 def _opened(
     plain: MPI.Intracomm, crew: Crew | None, topology: Topology | None, wanted: Options
 ) -> tuple[Communicator, Family]:
-    """Open the communicator on all members, or on none; spares wait for a seat in it."""
+    """Open it on all members, or on none; spares wait for a seat in it."""
     if crew is not None and crew.is_spare:
         opened, family = _joined(crew, wanted)
-    else:  # who is quick does not give up while others still open theirs
+    else:
+        if ulfm.is_on():
+            plain.Barrier()  # who were still making it would crash where it is revoked
         opened, family = ulfm.all_or_none(
             plain, lambda: _tried(plain, topology, wanted), lambda made: made[1].world.drop()
         )

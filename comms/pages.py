@@ -26,8 +26,10 @@ from closeranks.errors import Unavailable
 _SIZE: Final = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 #: Larger ones waste too much: processors with small pages of 64 KiB have some of 512 MiB.
 _LARGEST: Final = 32 << 20
-#: MAP_FIXED, MAP_NORESERVE and MADV_COLLAPSE of Linux, which Python does not know.
-_FIXED, _UNRESERVED, _COLLAPSE = 0x10, 0x4000, 25
+#: MAP_FIXED and MAP_NORESERVE of Linux, and what it can be advised to do with memory:
+#: MADV_COLLAPSE, MADV_POPULATE_READ and _WRITE (5.14), which Python does not know.
+_FIXED, _UNRESERVED = 0x10, 0x4000
+_COLLAPSE, _FIND, _FILL = 25, 22, 23
 _REGION: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
 _BOTH: Final = mmap.PROT_READ | mmap.PROT_WRITE
 _WHOLE: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
@@ -45,7 +47,7 @@ def large_page() -> int:
 
 
 def mapping(handle: FileIO) -> mmap.mmap:
-    """Map all of a file, with all its pages: who touches them waits for nothing.
+    """Map all of a file.
 
     Local.
 
@@ -60,9 +62,49 @@ def mapping(handle: FileIO) -> mmap.mmap:
         If the system does not let us.
     """
     try:
-        return mmap.mmap(handle.fileno(), _size(handle), flags=_WHOLE, **_LEAN)
+        return mmap.mmap(handle.fileno(), _size(handle), flags=mmap.MAP_SHARED, **_LEAN)
     except OSError as error:
         raise _unmapped(handle, error) from error
+
+
+def fill(memory: mmap.mmap, start: int, nbytes: int) -> None:
+    """Fill a part that has its pages with zeros: who touches them waits for nothing.
+
+    Local.  A system that cannot does it when they are touched.
+
+    Parameters
+    ----------
+    memory : mmap
+        Of `mapping`.
+    start, nbytes : int
+        The part.
+    """
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE
+    _advise(memory, _FILL, first, min(start + nbytes, len(memory)) - first)
+
+
+def find(memory: mmap.mmap) -> None:
+    """Find the pages that others have filled, many at once: a tenth of filling them.
+
+    Local.  A system that cannot does it when they are touched.
+
+    Parameters
+    ----------
+    memory : mmap
+        Of `mapping`.
+    """
+    _advise(memory, _FIND, 0, len(memory))
+
+
+def _advise(memory: mmap.mmap, what: int, start: int, nbytes: int) -> None:
+    """Ask for what a system before Linux 5.14 does not know."""
+    if nbytes < 1:
+        return
+    try:
+        memory.madvise(what, start, nbytes)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
 
 
 def region(handle: FileIO) -> tuple[mmap.mmap, int]:

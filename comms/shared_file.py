@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.pages import enlarge, lay, mapping, region, reserve
+from closeranks.comms.pages import enlarge, fill, find, lay, mapping, region, reserve
 from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable, UsageError
 
@@ -291,7 +291,7 @@ def _shared(
     root: Path,
     stack: ExitStack,
 ) -> SharedFile:
-    """Make a file, ask for its pages, and then map it, which would take them."""
+    """Make a file, ask for its pages, fill one's own, and find those of the others."""
 
     def make() -> str:
         if node.rank:
@@ -304,14 +304,18 @@ def _shared(
 
     path = Path(node.bcast(_together(node, make)))
 
-    def ask() -> FileIO:
+    def ask() -> mmap.mmap:
         handle = stack.enter_context(_old(path, nbytes))
         for start, length in parts:
             reserve(handle, start, length)
-        return handle
+        memory = mapping(handle)
+        for start, length in parts:
+            fill(memory, start, length)
+        return memory
 
-    handle = _together(node, ask)
-    return SharedFile(path, _together(node, lambda: mapping(handle)))
+    memory = _together(node, ask)
+    _together(node, lambda: find(memory))
+    return SharedFile(path, memory)
 
 
 def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
