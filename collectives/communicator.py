@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +46,9 @@ if TYPE_CHECKING:
     from closeranks.collectives.statistics import Statistics
     from closeranks.comms.topology import Topology
 
-#: Seconds that closing waits for the other ranks.
-CLOSING_S = 30.0
+#: Seconds that closing waits for the other ranks at least, and where calls have no
+#: deadline: one of them may still write what all have computed.
+CLOSING_S, UNHURRIED_S = 30.0, 3600.0
 
 
 class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recovering):
@@ -296,16 +298,20 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         Raises
         ------
         PeerLate
-            If other ranks do not come within 30 s.
+            If other ranks do not come within the deadline of calls, or 30 s if that is
+            longer; without one, within an hour.
         PeerLost, Revoked
             If ranks have died, or others have given up; see `abandon`.
         """
         if self == MPI.COMM_NULL:
             return
-        deadline = Deadline(CLOSING_S)
+        world, limit_s = self._family.world, self._family.timeout_s
+        is_over = world.revoked  # who has caught that may still come, or not
+        deadline = Deadline(max(CLOSING_S, limit_s or 0) if limit_s or is_over else UNHURRIED_S)
+        abort = None if is_over else partial(world.check, "close")
         with self._explaining("close"):
             arrived = self._service.plain.Ibarrier()
-            in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline)
+            in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline, abort=abort)
         if not in_time:
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
         if self._is_first:

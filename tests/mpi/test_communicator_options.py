@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives import communicator
 from closeranks.collectives.choose import NativeModel
 from tests.mpi.expected import given, summed
 
@@ -383,6 +384,47 @@ def test_closing_twice_is_harmless_and_later_calls_are_refused(comm: MPI.Intraco
     assert world == MPI.COMM_NULL
     with pytest.raises(cr.Revoked, match="closed"):
         world.Allreduce(np.ones(3), np.ones(3))
+    comm.Barrier()
+
+
+@pytest.mark.parametrize(("timeout_s", "busy_s"), [(None, 1.0), (2.0, 1.0)])
+def test_closing_waits_for_who_is_busy(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, timeout_s: float | None, busy_s: float
+) -> None:
+    monkeypatch.setattr(communicator, "CLOSING_S", 0.2)
+    world = cr.init(comm, timeout_s=timeout_s)
+    if comm.rank == 0:
+        time.sleep(busy_s)
+    world.close()
+    assert world == MPI.COMM_NULL
+
+
+def test_closing_has_a_deadline(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    if comm.size == 1:
+        return
+    monkeypatch.setattr(communicator, "CLOSING_S", 0.5)
+    world = cr.init(comm, timeout_s=0.3)
+    if comm.rank:
+        with pytest.raises(cr.PeerLate, match=r"close: not ended after 0\.\d+ s, limit 0\.5 s"):
+            world.close()
+    comm.Barrier()
+    world.abandon()
+
+
+def test_closing_ends_where_a_rank_gives_up(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    world = cr.init(comm)
+    comm.Barrier()
+    if comm.rank == 0:
+        time.sleep(0.2)
+        world.abandon()
+    else:
+        began = time.monotonic()
+        with pytest.raises(cr.PeerError):
+            world.close()
+        assert time.monotonic() - began < 5
+        world.abandon()
     comm.Barrier()
 
 
