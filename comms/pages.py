@@ -14,6 +14,7 @@ import errno
 import mmap
 import os
 import sys
+from collections.abc import Iterable
 from functools import cache
 from io import FileIO
 from pathlib import Path
@@ -46,41 +47,34 @@ def large_page() -> int:
     return found if found <= _LARGEST else mmap.PAGESIZE
 
 
-def mapping(handle: FileIO) -> mmap.mmap:
-    """Map all of a file.
+def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
+    """Map all of a file, and fill parts with zeros: who touches them need not wait.
 
-    Local.
+    Local.  A system that cannot fill them does so when they are touched.
 
     Parameters
     ----------
     handle : FileIO
         The file.
+    own : iterable of (int, int)
+        The parts, as first byte and length; they get their pages before.
 
     Raises
     ------
     Unavailable
-        If the system does not let us.
+        If node memory is full, or the system does not let us.
     """
+    parts = [(start, length) for start, length in own if length]
+    for start, length in parts:
+        reserve(handle, start, length)
     try:
-        return mmap.mmap(handle.fileno(), _size(handle), flags=mmap.MAP_SHARED, **_LEAN)
+        memory = mmap.mmap(handle.fileno(), _size(handle), flags=mmap.MAP_SHARED, **_LEAN)
     except OSError as error:
         raise _unmapped(handle, error) from error
-
-
-def fill(memory: mmap.mmap, start: int, nbytes: int) -> None:
-    """Fill a part that has its pages with zeros: who touches them waits for nothing.
-
-    Local.  A system that cannot does it when they are touched.
-
-    Parameters
-    ----------
-    memory : mmap
-        Of `mapping`.
-    start, nbytes : int
-        The part.
-    """
-    first = start // mmap.PAGESIZE * mmap.PAGESIZE
-    _advise(memory, _FILL, first, min(start + nbytes, len(memory)) - first)
+    for start, length in parts:
+        first = start // mmap.PAGESIZE * mmap.PAGESIZE
+        _advise(memory, _FILL, first, start + length - first)
+    return memory
 
 
 def find(memory: mmap.mmap) -> None:
@@ -98,8 +92,6 @@ def find(memory: mmap.mmap) -> None:
 
 def _advise(memory: mmap.mmap, what: int, start: int, nbytes: int) -> None:
     """Ask for what a system before Linux 5.14 does not know."""
-    if nbytes < 1:
-        return
     try:
         memory.madvise(what, start, nbytes)
     except OSError as error:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.pages import enlarge, fill, find, lay, mapping, region, reserve
+from closeranks.comms.pages import enlarge, find, lay, mapping, region, reserve
 from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable, UsageError
 
@@ -305,13 +305,7 @@ def _shared(
     path = Path(node.bcast(_together(node, make)))
 
     def ask() -> mmap.mmap:
-        handle = stack.enter_context(_old(path, nbytes))
-        for start, length in parts:
-            reserve(handle, start, length)
-        memory = mapping(handle)
-        for start, length in parts:
-            fill(memory, start, length)
-        return memory
+        return mapping(stack.enter_context(_old(path, nbytes)), parts)
 
     memory = _together(node, ask)
     _together(node, lambda: find(memory))

@@ -49,6 +49,19 @@ def test_what_cannot_be_made_fails_everywhere(comm: MPI.Intracomm) -> None:
         share(comm, 64, root=Path(__file__))  # no folder
 
 
+def test_without_advice_pages_come_when_they_are_touched(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_FILL", "_FIND"):
+        monkeypatch.setattr(pages, name, 9999)  # what no system knows
+    made = share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096)])
+    made.array[4096 * comm.rank] = comm.rank + 1
+    comm.Barrier()
+    assert made.array[::4096].tolist() == list(range(1, comm.size + 1))
+    comm.Barrier()
+    made.close()
+
+
 def test_each_rank_asks_for_its_own_pages(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,13 +114,14 @@ def test_no_bytes_are_refused_on_all_ranks(comm: MPI.Intracomm) -> None:
 def test_what_is_being_made_stays(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_file, "_UNLOCKED_S", -1.0)
     names: list[bool] = []
+    reserve = pages.reserve
 
     def reserving(handle: FileIO, start: int, nbytes: int) -> None:
         shared_file.tidy()
         names.append(Path(str(handle.name)).exists())
-        pages.reserve(handle, start, nbytes)
+        reserve(handle, start, nbytes)
 
-    monkeypatch.setattr(shared_file, "reserve", reserving)
+    monkeypatch.setattr(pages, "reserve", reserving)
     made = share(comm, 100, own=((0, 100),))
     assert names == [True]
     made.close()
