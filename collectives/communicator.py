@@ -315,6 +315,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         if not in_time:
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
         if self._is_first:
+            ballot.closed(self.rank)
             self._family.shut()
             if self._family.crew is not None:
                 self._family.crew.end()

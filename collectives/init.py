@@ -134,6 +134,7 @@ def init(
         with _arrival(recovery_timeout_s + 2 * start_s):
             plain, crew = _staffed(given, wanted)
             opened, family = _opened(plain, crew, topology, wanted)
+    ballot.opened()
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
     if family.joined:
         ballot.stand(family.world.rank, family.world.epoch, family.group)

@@ -10,6 +10,7 @@ seconds at most, and never raises.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import sys
 from contextlib import suppress
@@ -35,6 +36,8 @@ class _Member:
     epoch = 0
     group = size = 0
     named = False
+    families = 0
+    mark = ""
 
 
 def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
@@ -68,20 +71,46 @@ def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
         _tell(f"begun {_Member.group}:0" if _Member.group else "begun")
 
 
+def opened() -> None:
+    """Note that this process opens a family of communicators, or joins one."""
+    _Member.families += 1
+    if _Member.mark:  # if it dies from now on the others may go on without it
+        _tell(f"again {_Member.mark}")
+        _Member.mark = ""
+
+
+def closed(rank: int) -> None:
+    """Note that all members have closed a family; the first ones tell the launcher.
+
+    Nobody goes on for them from then on: they are to say how they end.
+
+    Parameters
+    ----------
+    rank : int
+        In its last world.
+    """
+    _Member.families -= 1
+    if rank < SPEAKERS and not _Member.families and os.getpid() == _Member.process:
+        mark = f"{rank}.{secrets.token_hex(4)}"
+        if _tell(f"closed {mark}"):
+            _Member.mark = mark
+
+
 def end(status: int) -> None:
     """Say that this process ends, in the world it was in last.
 
-    A success is said by the first members only.  Processes without a seat, and
-    those that a member has forked, say nothing.
+    A success is said by the first members only, and by who was among them when
+    they closed it.  Processes without a seat, and those that a member has forked,
+    say nothing.
 
     Parameters
     ----------
     status : int
         Its exit status.
     """
-    if os.getpid() == _Member.process and (status or _Member.rank < SPEAKERS):
+    if os.getpid() == _Member.process and (status or _Member.mark or _Member.rank < SPEAKERS):
         group = f"{_Member.group}:" if _Member.group else ""
-        _tell(f"ended {group}{_Member.epoch} {exit_status(status)}")
+        _tell(f"ended {group}{_Member.epoch} {exit_status(status)} {_Member.mark}".rstrip())
 
 
 def abort(status: int) -> bool:

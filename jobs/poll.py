@@ -82,11 +82,10 @@ class Poll:
         int
             See `Votes.judge`.
         """
-        if self.votes.is_silent(status):
-            names = ", ".join(map(str, sorted(self.votes.silent)))
-            who = f"the group of rank {names}" if self.votes.last else "the job"
-            click.echo(f"closeranks: {who} had begun, and nobody is left to say how it"
-                       f" ended: failed (the launcher's status is {status})", err=True)  # fmt: skip
+        silence = self.votes.silence(status)
+        if silence is not None:
+            click.echo(f"closeranks: {silence}: failed (the launcher's status is {status})",
+                       err=True)  # fmt: skip
         return self.votes.judge(status)
 
     def close(self) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from closeranks.comms.last_resort import TRY_AGAIN
+from closeranks.errors import named
 
 #: A launcher's own status above this speaks of a signal.
 _LARGEST: Final = 127
+_MARK: Final = re.compile(r"\d{1,9}\.[0-9a-f]{8}")
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,9 @@ class Votes:
         Whether a recovery has taken too long for anybody.
     aborted : int, optional
         The status of the first who asked for the end of the whole job.
+    closed : frozenset of str, optional
+        Marks of members that have closed what they had opened, all together, and
+        have not said how they ended: "RANK." and what tells two of them apart.
     """
 
     begun: frozenset[int] = frozenset()
@@ -40,6 +46,7 @@ class Votes:
     last: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     timed_out: bool = False
     aborted: int | None = None
+    closed: frozenset[str] = frozenset()
 
     def after(self, words: Sequence[str]) -> Votes:
         """Count one more vote.
@@ -50,7 +57,8 @@ class Votes:
             ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS`` or
             ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and
             ``ended GROUP:EPOCH STATUS``; of one that is in another one, too,
-            ``mixed GROUP:0``.
+            ``mixed GROUP:0``.  ``closed MARK``, and then ``again MARK`` of who opens
+            more, or ``ended PLACE STATUS MARK``.
 
         Returns
         -------
@@ -71,6 +79,12 @@ class Votes:
                 return replace(self, begun=self.begun | {_place(place)[0]})
             case ["mixed", place] if ":" in place:
                 return replace(self, mixed=self.mixed | {_place(place)[0]})
+            case ["closed", mark] if _MARK.fullmatch(mark):
+                return replace(self, closed=self.closed | {mark})
+            case ["again", mark] if _MARK.fullmatch(mark):
+                return replace(self, closed=self.closed - {mark})
+            case ["ended", place, status, mark] if _MARK.fullmatch(mark):
+                return self.after(["ended", place, status]).after(["again", mark])
             case ["ended", place, status]:
                 group, epoch = _place(place)
                 begun = self.begun | {group}
@@ -98,7 +112,7 @@ class Votes:
             75 if a recovery has timed out; else what was asked for with an abort;
             else the launcher's if a program gave it (1 to 127); else the largest of
             what the members of each group's last world said, and of 1 for each that
-            is `silent`; else the launcher's.
+            is `silent`, or has `closed` and said nothing since; else the launcher's.
         """
         if self.timed_out:
             return TRY_AGAIN
@@ -106,7 +120,8 @@ class Votes:
             return self.aborted
         if 1 <= status <= _LARGEST:
             return status
-        said = [status for _, status in self.last.values()] + [1 for _ in self.silent]
+        said = [status for _, status in self.last.values()]
+        said += [1 for _ in (*self.silent, *self.closed)]
         return max(said, default=status)
 
     @property
@@ -118,8 +133,8 @@ class Votes:
         """
         return self.begun - self.last.keys() - (self.mixed if self.last else frozenset())
 
-    def is_silent(self, status: int) -> bool:
-        """Say whether the job is a failure because of a group that said nothing.
+    def silence(self, status: int) -> str | None:
+        """Say whose silence makes a failure of the job, if that does.
 
         Parameters
         ----------
@@ -128,11 +143,19 @@ class Votes:
 
         Returns
         -------
-        bool
-            True if all its members are dead, as it seems.
+        str or None
+            Who said nothing, in words: a group whose members are all dead, as it
+            seems, or members that died when no other could go on for them.
         """
-        said = self.timed_out or self.aborted is not None or 1 <= status <= _LARGEST
-        return bool(self.silent) and not said
+        if self.timed_out or self.aborted is not None or 1 <= status <= _LARGEST:
+            return None
+        if self.silent:
+            who = f"the group of {named(tuple(sorted(self.silent)))}" if self.last else "the job"
+            return f"{who} had begun, and nobody is left to say how it ended"
+        if self.closed:
+            who = named(tuple(sorted(int(mark.partition(".")[0]) for mark in self.closed)))
+            return f"{who} ended without a word after all had closed their communicator"
+        return None
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -91,6 +91,22 @@ def exits_later() -> None:
     sys.exit(5 if seat == 2 else 0)
 
 
+def dies_later() -> None:
+    """One is killed after the block, with what it had still to do."""
+    with cr.init(on_failure="shrink") as comm:
+        seat = comm.seat
+        total(comm)
+    if seat == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def opens_more() -> None:
+    """One is killed in the second block; the others go on."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+    survivors()
+
+
 def times_out() -> None:
     """One never comes to the recovery."""
     with cr.init(on_failure="shrink", recovery_timeout_s=2) as comm:
@@ -201,8 +217,8 @@ def say(comm: cr.Communicator, what: object) -> None:
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
-                 times_out, aborts, group_fails, first_group_fails, group_killed, groups_well,
-                 newcomer_ends_well, node_lost, first_node_lost)
+                 dies_later, opens_more, times_out, aborts, group_fails, first_group_fails,
+                 group_killed, groups_well, newcomer_ends_well, node_lost, first_node_lost)
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def counted(*lines: str) -> Votes:
 @pytest.mark.parametrize("status", LAUNCHERS)
 def test_who_never_voted_ends_as_the_launcher_says(status: int) -> None:
     assert Votes().judge(status) == status
-    assert not Votes().is_silent(status)
+    assert Votes().silence(status) is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_members_of_the_last_world_say_how_it_ended(said: list[str], expected: i
         for status in LAUNCHERS:
             given = 1 <= status <= 127  # by a program
             assert votes.judge(status) == (status if given else expected)
-            assert votes.is_silent(status) is (said == ["begun"] and not given)
+            assert (votes.silence(status) is not None) is (said == ["begun"] and not given)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,32 @@ def test_nobody_speaks_for_a_group_that_is_dead(
         for status in LAUNCHERS:
             given = 1 <= status <= 127  # by a program
             assert votes.judge(status) == (status if given else expected)
-            assert votes.is_silent(status) is not given
+            assert (votes.silence(status) is None) is given
         assert counted(*order, "ended 2:0 75").judge(0) == 75
         assert counted(*order, "abort 9").judge(0) == 9
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "silence"),
+    [
+        (["closed 0.0123abcd", "ended 0 0"], 1, "rank 0 ended without a word"),
+        (["closed 0.0123abcd", "closed 2.0123abcd", "ended 0 0 0.0123abcd"], 1, "rank 2 ended"),
+        (["closed 0.0123abcd", "closed 1.0123abce"], 1, "ranks 0, 1 ended without a word"),
+        (["closed 0.0123abcd", "ended 0 0 0.0123abcd"], 0, None),
+        (["closed 0.0123abcd", "ended 2:3 4 0.0123abcd"], 4, None),
+        (["closed 0.0123abcd", "again 0.0123abcd", "ended 1 0"], 0, None),
+    ],
+)
+def test_who_has_closed_says_how_it_ends(
+    said: list[str], expected: int, silence: str | None
+) -> None:
+    votes = counted("begun", "begun 2:0", "ended 0 0", "ended 2:0 0", *said)
+    for status in LAUNCHERS:
+        given = 1 <= status <= 127  # by a program
+        assert votes.judge(status) == (status if given else expected)
+        found = votes.silence(status)
+        assert found is None if given or silence is None else silence in str(found)
+    assert counted(*said, "ended 0 75 0.0123abcd").judge(0) == 75
 
 
 def test_time_outs_go_first_then_aborts() -> None:
@@ -94,7 +117,7 @@ def test_time_outs_go_first_then_aborts() -> None:
                 assert {counted(*order).judge(status) for status in LAUNCHERS} == {9}
                 late = counted(*order, "ended 1 75")
                 assert {late.judge(status) for status in LAUNCHERS} == {75}
-                assert not late.is_silent(0)
+                assert late.silence(0) is None
     assert counted("abort 9", "abort 8").judge(0) == 9
     assert counted("abort 0").judge(1) == 0
 
@@ -103,7 +126,8 @@ def test_time_outs_go_first_then_aborts() -> None:
     "line", ["", "began", "begun 1", "ended", "ended 1", "ended x 1", "ended x 75", "ended 0 1 2",
              "abort", "abort x", "abort 1 2", "begun :0", "begun 2:", "begun x:0", "mixed",
              "mixed 1", "ended :0 1", "ended 2: 1", "ended x:0 1", "ended 2:x 75", "ended -2:0 1",
-             "ended 0 x"],
+             "ended 0 x", "closed", "closed 0", "closed 0.xyz", "again 0", "ended 0 0 0.012",
+             "closed -1.0123abcd"],
 )  # fmt: skip
 def test_what_is_no_vote_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"no vote|invalid literal"):
@@ -123,7 +147,7 @@ def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
     """A poll, and this process a rank that knows of it."""
     for name, value in (
         ("process", 0), ("rank", sys.maxsize), ("epoch", 0), ("group", 0), ("size", 0),
-        ("named", False),
+        ("named", False), ("families", 0), ("mark", ""),
     ):  # fmt: skip
         monkeypatch.setattr(ballot._Member, name, value)
     with open_poll() as opened:
@@ -179,6 +203,31 @@ def test_a_group_is_mixed_with_those_outside_of_it(ear: Poll, size: int, mixed: 
     ballot.stand(0, 0, 0, 2)
     ballot.stand(0, 0, 0, size)
     assert ear.votes == Votes(begun=frozenset({0}), mixed=frozenset(mixed))
+
+
+def test_who_is_among_the_first_to_close_says_how_it_ends(ear: Poll) -> None:
+    ballot.stand(9, 0)
+    for _ in range(2):  # two families
+        ballot.opened()
+    ballot.closed(0)
+    assert not ear.votes.closed
+    ballot.closed(1)
+    assert len(ear.votes.closed) == 1
+    ballot.opened()
+    assert not ear.votes.closed
+    ballot.closed(2)
+    assert [mark[:2] for mark in ear.votes.closed] == ["2."]
+    ballot.end(0)
+    assert not ear.votes.closed
+    assert ear.votes.last == {0: (0, 0)}
+
+
+def test_of_many_ranks_only_the_first_say_that_they_have_closed(ear: Poll) -> None:
+    ballot.stand(9, 0)
+    ballot.opened()
+    ballot.closed(ballot.SPEAKERS)
+    ballot.end(0)
+    assert ear.votes == Votes()
 
 
 def test_a_child_of_a_rank_has_no_vote(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
