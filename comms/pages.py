@@ -50,7 +50,7 @@ def large_page() -> int:
 def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     """Map all of a file, and fill parts with zeros: who touches them need not wait.
 
-    Local.  A system that cannot fill them does so when they are touched.
+    Local.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
 def find(memory: mmap.mmap) -> None:
     """Find the pages that others have filled, many at once: a tenth of filling them.
 
-    Local.  A system that cannot does it when they are touched.
+    Local.
 
     Parameters
     ----------
@@ -91,12 +91,17 @@ def find(memory: mmap.mmap) -> None:
 
 
 def _advise(memory: mmap.mmap, what: int, start: int, nbytes: int) -> None:
-    """Ask for what a system before Linux 5.14 does not know."""
+    """Ask for pages, or touch them where a system before Linux 5.14 does not understand."""
     try:
         memory.madvise(what, start, nbytes)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
+        touched = np.frombuffer(memory, np.uint8)[start : start + nbytes : mmap.PAGESIZE]
+        if what == _FILL:
+            touched[:] = 0  # as they are: nobody else has the file yet
+        else:
+            touched.max()
 
 
 def region(handle: FileIO) -> tuple[mmap.mmap, int]:

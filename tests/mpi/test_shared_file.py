@@ -49,11 +49,11 @@ def test_what_cannot_be_made_fails_everywhere(comm: MPI.Intracomm) -> None:
         share(comm, 64, root=Path(__file__))  # no folder
 
 
-def test_without_advice_pages_come_when_they_are_touched(
+def test_where_advice_is_not_understood_pages_are_touched(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_FILL", "_FIND"):
-        monkeypatch.setattr(pages, name, 9999)  # what no system knows
+    for name, unknown in (("_FILL", 9998), ("_FIND", 9999)):
+        monkeypatch.setattr(pages, name, unknown)
     made = share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096)])
     made.array[4096 * comm.rank] = comm.rank + 1
     comm.Barrier()
