@@ -91,7 +91,7 @@ def find(memory: mmap.mmap) -> None:
 
 
 def _advise(memory: mmap.mmap, what: int, start: int, nbytes: int) -> None:
-    """Ask for pages, or touch them where a system before Linux 5.14 does not understand."""
+    """Ask for pages; touch them where a system before Linux 5.14 does not know that."""
     try:
         memory.madvise(what, start, nbytes)
     except OSError as error:
