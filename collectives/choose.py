@@ -283,7 +283,7 @@ class Chooser:
         most = (1 << call.size_class) * (1 if call.operation in _OF_ONE else self.topology.size)
         if call.operation not in UNSIZED and most <= self.native_bytes:
             return None
-        return f"from {self.native_bytes} bytes on it may hang when a rank dies"
+        return f"more than {self.native_bytes} bytes in all may hang when a rank dies"
 
     def _trial(
         self, problem: Problem, predictions: Mapping[str, float], *, native: bool

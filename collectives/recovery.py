@@ -216,7 +216,7 @@ class Recovery:
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
         world = self._family.world
-        cause = None if error is None else repr(error)
+        cause = None if error is None else repr(error)[:1000]  # all will get it
         report = Report(world.seats[world.rank], cause, tells=True)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
         causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)

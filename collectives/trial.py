@@ -133,7 +133,7 @@ class Trial:
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
-        """Tell who may still win: after more than a turn each, the first or the library."""
+        """Tell who may still win: after more than a turn each, the first or the safe one."""
         close = self.agreed_s[first] / TIE if self.rounds == 1 and share < 1.0 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
         return (*near, self._safe) if share > CLOSE else tuple(near)
