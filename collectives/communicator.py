@@ -46,10 +46,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.statistics import Statistics
     from closeranks.comms.topology import Topology
 
-#: Seconds that closing waits for the other ranks at least, and where calls have no
-#: deadline: one of them may still write what all have computed.
-CLOSING_S, UNHURRIED_S = 30.0, 3600.0
-
 
 class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recovering):
     """A communicator made by `closeranks.init`, or derived from one.
@@ -299,16 +295,16 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         ------
         PeerLate
             If other ranks do not come within the deadline of calls, or 30 s if that is
-            longer; without one, within an hour.
+            longer; without one, within an hour, or 5 minutes on several nodes in a job
+            that ends with its first dead rank.
         PeerLost, Revoked
             If ranks have died, or others have given up; see `abandon`.
         """
         if self == MPI.COMM_NULL:
             return
-        world, limit_s = self._family.world, self._family.timeout_s
-        is_over = world.revoked  # who has caught that may still come, or not
-        deadline = Deadline(max(CLOSING_S, limit_s or 0) if limit_s or is_over else UNHURRIED_S)
-        abort = None if is_over else partial(world.check, "close")
+        world = self._family.world
+        deadline = Deadline(self._family.closing_s)
+        abort = None if world.revoked else partial(world.check, "close")  # else others may come
         with self._explaining("close"):
             arrived = self._service.plain.Ibarrier()
             in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline, abort=abort)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from mpi4py import MPI
 
 from closeranks.collectives.script import Kind
-from closeranks.comms import ulfm
+from closeranks.comms import ballot, ulfm
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked, named
+from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked, UsageError, named
 
 if TYPE_CHECKING:
     from closeranks.collectives.attendance import Lateness
@@ -122,11 +122,36 @@ def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[No
 
 
 @contextmanager
+def leaving() -> Iterator[None]:
+    """Let the end of a process be a death if it fails, and others may not know of it.
+
+    Local.  They may wait for it; not where it has bad input, which all have.
+
+    Yields
+    ------
+    None
+        While it makes what they make, too.
+    """
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception:
+        _leave()
+        raise
+
+
+def _leave() -> None:
+    """Let the end of this process be a death, unless it has other work.  Local."""
+    if not ballot.has_family():
+        ulfm.leave()
+
+
+@contextmanager
 def opening(comm: MPI.Intracomm) -> Iterator[None]:
     """Raise what the user is told of ranks that die while a communicator is opened.
 
-    Local.  The end of this process counts as a death, too, then: others may still
-    open theirs, and wait for it.
+    Local.  The end of this process counts as a death then, for the spares.
 
     Parameters
     ----------
@@ -152,7 +177,7 @@ def opening(comm: MPI.Intracomm) -> Iterator[None]:
             raise
         dead = dead_of(comm)
         if dead:
-            ulfm.leave()
+            _leave()
             raise PeerLost("init", dead, remedy="start the job again") from error
         problem = "another rank could not open the communicator"
         raise Revoked("init", (), problem, "see what it has met", for_good=True) from error

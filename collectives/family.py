@@ -9,6 +9,7 @@ from weakref import WeakSet
 import numpy as np
 
 from closeranks.collectives.choose import Call, Chooser
+from closeranks.comms import ulfm
 from closeranks.errors import Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from closeranks.collectives.spares import Crew
     from closeranks.collectives.world import World
     from closeranks.comms.topology import Topology
+
+#: Seconds that closing waits for the other ranks at least, and where calls have no
+#: deadline: one of them may still write what all have computed.  Less where nobody
+#: hears of a rank of another node that gives up.
+CLOSING_S, UNHURRIED_S, DEAF_S = 30.0, 3600.0, 300.0
 
 
 class Family:
@@ -153,6 +159,16 @@ class Family:
     def straight(self) -> bool:
         """Whether small calls may go straight to the library."""
         return self._plain and not self.overrides
+
+    @property
+    def closing_s(self) -> float:
+        """How long closing waits for the other ranks, in seconds."""
+        if self.timeout_s is not None:
+            return max(CLOSING_S, self.timeout_s)
+        if self.world.revoked:  # who has caught that may still come, or not
+            return CLOSING_S
+        hears = ulfm.is_on() or self.world.node.size == self.world.size
+        return UNHURRIED_S if hears else DEAF_S
 
     @property
     def abilities(self) -> dict[str, Any]:

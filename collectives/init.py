@@ -17,7 +17,7 @@ from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.communicator import Communicator
-from closeranks.collectives.failure import may_blame, opening
+from closeranks.collectives.failure import leaving, may_blame, opening
 from closeranks.collectives.family import Family
 from closeranks.collectives.injection import Injection
 from closeranks.collectives.options import Options, options
@@ -30,6 +30,7 @@ from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
+from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates, pid_namespace
@@ -125,14 +126,13 @@ def init(
         check=check,
         faults=faults,
     )
-    start_s = 0.0
     _stand(given, wanted)
     with opening(given):
-        if ulfm.is_on():
-            _guard(given, wanted.silence_s)
-            start_s = age_s()  # the slowest rank's, for by now all are here
+        with leaving():
+            start_s = _guarded(given, wanted)
         with _arrival(recovery_timeout_s + 2 * start_s):
-            plain, crew = _staffed(given, wanted)
+            with leaving():
+                plain, crew = _staffed(given, wanted)
             opened, family = _opened(plain, crew, topology, wanted)
     ballot.opened()
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
@@ -144,6 +144,7 @@ def init(
 
 def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
     """Note the place of a member to be: its end in here counts, too.  Local."""
+    ballot.opens()
     members = comm.size - wanted.spares
     if setting("JOINS") is None and comm.rank < members:
         ballot.stand(comm.rank, 0, _group_of(comm), members)
@@ -164,19 +165,21 @@ def _arrival(limit_s: float) -> AbstractContextManager[object]:
 def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew | None]:
     """Set the spares apart; gives the members' communicator.  Collective."""
     spares, recruits = wanted.spares, wanted.recruits
+    if spares >= comm.size and setting("JOINS") is None:
+        raise UsageError("init", f"{spares} spares of {comm.size} ranks", "leave one to work")
     found = recruited()
     if found is not None:
         whole, new, seats = found
         return whole, _on_call(Crew(whole, new, seats=seats, recruits=recruits))
     plain = MPI.Intracomm(comm).Dup()
-    if not spares:
-        return plain, _on_call(Crew(plain, 0, recruits=True)) if recruits else None
-    if spares >= plain.size:
-        raise UsageError("init", f"{spares} spares of {plain.size} ranks", "leave one to work")
-    crew = Crew(plain, spares, recruits=recruits)
-    members = plain.Split(int(crew.is_spare), plain.rank)
+    crew = _on_call(Crew(plain, spares, recruits=recruits)) if spares or recruits else None
+    members: MPI.Comm = plain
+    if crew is not None and spares:
+        members = plain.Split(int(crew.is_spare), plain.rank)
     assert isinstance(members, MPI.Intracomm)
-    return members, _on_call(crew)
+    if ulfm.is_on():
+        members.Barrier()  # who were still making it would crash where it is revoked
+    return members, crew
 
 
 def _on_call(crew: Crew) -> Crew:
@@ -192,9 +195,7 @@ def _opened(
     if crew is not None and crew.is_spare:
         opened, family = _joined(crew, wanted)
     else:
-        if ulfm.is_on():
-            plain.Barrier()  # who were still making it would crash where it is revoked
-        opened, family = ulfm.all_or_none(
+        opened, family = all_or_none(
             plain, lambda: _tried(plain, topology, wanted), lambda made: made[1].world.drop()
         )
     if crew is not None:
@@ -268,15 +269,19 @@ def _open(
         faults=None if faults is None else Injection(plain.rank, faults),
     )
     family.seats = plain.size
-    family.world = World(0, plain, found)
-    if timeout_s is not None:
-        family.world.arm()
-    chooser = _chooser(plain, found, tuned, deterministic=deterministic)
-    seats = tuple(range(plain.size))
-    opened = Communicator.adopt(
-        plain, family, found, chooser=chooser, world=family.world, seats=seats
-    )
-    return opened, family
+    family.world = world = World(0, plain, found)
+    try:
+        if timeout_s is not None:
+            world.arm()
+        chooser = _chooser(plain, found, tuned, deterministic=deterministic)
+        seats = tuple(range(plain.size))
+        return Communicator.adopt(
+            plain, family, found, chooser=chooser, world=world, seats=seats
+        ), family
+    except Exception:
+        world.revoke()  # others may wait for this rank on any of its communicators
+        world.close()
+        raise
 
 
 class _Abilities(NamedTuple):
@@ -297,15 +302,21 @@ def _abilities(plain: MPI.Intracomm) -> _Abilities:
     return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
 
 
-def _guard(everybody: MPI.Intracomm, silence_s: float) -> None:
-    """Watch over the processes of this node: who ends, who stands still.  Collective."""
+def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
+    """Watch over the processes of this node: who ends, who stands still.
+
+    Collective; gives the age of the slowest rank, for by then all are here.
+    """
+    if not ulfm.is_on():
+        return 0.0
     node = neighbours(everybody)
     mates().keep(node)
     places = node.allgather((pid_namespace(), os.getpid()))
     pids = [pid for numbering, pid in places if numbering == pid_namespace()]
     if pids[0] == os.getpid():
-        warden.start(pids, silence_s)
+        warden.start(pids, wanted.silence_s)
     node.Free()
+    return age_s()
 
 
 def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:

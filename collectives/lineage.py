@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from closeranks.comms import ulfm
+from closeranks.comms.all_or_none import all_or_none
 
 if TYPE_CHECKING:
     from closeranks.collectives.recovering import Recovering
@@ -68,7 +68,7 @@ class Lineage:
         list of (Recovering, MPI.Intracomm or None)
             Of this rank, with what each is from now on; None: nothing any more.
         """
-        comms = ulfm.all_or_none(plain, lambda: self._split(plain))
+        comms = all_or_none(plain, lambda: self._split(plain))
         made: list[tuple[Recovering, MPI.Intracomm | None]] = []
         problem: Exception | None = None
         for number, birth in self.living.items():

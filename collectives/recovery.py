@@ -17,6 +17,7 @@ from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
+from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import PeerLost, UsageError
@@ -209,7 +210,6 @@ class Recovery:
         world = self._family.world
         if not ulfm.is_on():
             return int(world.comm.allreduce(vote, MPI.BAND))
-        # others may wait for what the library has lost with a rank
         agreed, died = ulfm.agree(world.comm, vote, rouse=world.look)
         return agreed & UNBEGUN if died else agreed
 
@@ -324,7 +324,7 @@ class Recovery:
             known = self._root.chooser.best_known
             return {} if seated.joined else _shared(plain, facts.known, known)
 
-        heritage = ulfm.all_or_none(plain, told)
+        heritage = all_or_none(plain, told)
 
         def world_of() -> World:
             if seated.joined:
@@ -333,7 +333,7 @@ class Recovery:
                 topology = old.topology.restrict(ranks_in(plain, old.comm))
             return World(epoch, plain, topology, seats=seated.seats)
 
-        world = ulfm.all_or_none(plain, world_of, World.drop)
+        world = all_or_none(plain, world_of, World.drop)
         try:
             derived = self._root.derived_again(plain)
         except Exception:

@@ -11,6 +11,7 @@ from typing import Final
 from mpi4py import MPI
 
 from closeranks.comms import ulfm, usher
+from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked
 
@@ -80,12 +81,12 @@ def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracom
 
     The bridge joins the leader, which alone has it, with the new ones.
     """
-    link = ulfm.all_or_none(
+    link = all_or_none(
         everybody,
         lambda: everybody.Create_intercomm(0, bridge or MPI.COMM_SELF, 1, _MEETING),
         undo=_give_up,
     )
-    whole = ulfm.all_or_none(everybody, lambda: _merged(link, bridge, is_new=False), undo=_give_up)
+    whole = all_or_none(everybody, lambda: _merged(link, bridge, is_new=False), undo=_give_up)
     ulfm.agree(whole, 1)  # the new ones wait for it: now all who are here have it
     return whole
 

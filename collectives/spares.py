@@ -14,6 +14,7 @@ from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ulfm
+from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.mates import mates
 from closeranks.comms.neighbours import neighbours
@@ -168,13 +169,13 @@ class Crew:
         plain = split(whole, reports, seated)
         if plain is None:
             return Seat(whole, seated=seated)
-        facts = ulfm.all_or_none(plain, lambda: bcast(plain, None, seated.elder))
+        facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
 
         def world_of() -> World:
             topology = placed(plain, facts.links)
             return World(facts.epoch, plain, topology, seats=seated.seats)
 
-        world = ulfm.all_or_none(plain, world_of, World.drop)
+        world = all_or_none(plain, world_of, World.drop)
         Lineage().again(plain)
         return Seat(whole, seated=seated, world=world, facts=facts)
 
@@ -225,12 +226,12 @@ def reported(whole: MPI.Intracomm, report: Report) -> list[Report]:
     list of Report
         Of all, by rank.
     """
-    return ulfm.all_or_none(whole, lambda: allgather(whole, report))
+    return all_or_none(whole, lambda: allgather(whole, report))
 
 
 def _watch(whole: MPI.Intracomm) -> None:
     """Let the processes of a node watch those that are new there, and be watched."""
-    node = ulfm.all_or_none(whole, lambda: neighbours(whole))
+    node = all_or_none(whole, lambda: neighbours(whole))
     try:
         mates().keep(node)
     except Exception:
@@ -287,7 +288,7 @@ def split(whole: MPI.Intracomm, reports: Sequence[Report], seated: Roster) -> MP
             _watch(whole)
         return whole if is_whole else whole.Split(MPI.UNDEFINED if seat is None else 0, seat or 0)
 
-    made = ulfm.all_or_none(whole, made_of)
+    made = all_or_none(whole, made_of)
     if made == MPI.COMM_NULL:
         return None
     assert isinstance(made, MPI.Intracomm)

@@ -22,6 +22,7 @@ from closeranks.collectives.failure import dead_of, late, lost
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, ulfm
+from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.cores import cores_of
 from closeranks.comms.groups import Groups
 from closeranks.comms.neighbours import neighbours
@@ -131,7 +132,6 @@ class World:
         seats: tuple[int, ...] | None = None,
         whole: World | None = None,
     ) -> None:
-
         self._whole = self if whole is None else whole
         self.epoch, self.comm, self.topology = epoch, comm, topology
         self.seats = tuple(range(comm.size)) if seats is None else seats
@@ -174,7 +174,7 @@ class World:
             return traffic, self.own(neighbours(self.comm))
 
         is_child = self._whole is not self
-        self.traffic, self.node = divided() if is_child else ulfm.all_or_none(self.comm, divided)
+        self.traffic, self.node = divided() if is_child else all_or_none(self.comm, divided)
         if is_child and self._hears:
             self.comm.Barrier()
 

@@ -71,12 +71,23 @@ def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
         _tell(f"begun {_Member.group}:0" if _Member.group else "begun")
 
 
-def opened() -> None:
-    """Note that this process opens a family of communicators, or joins one."""
-    _Member.families += 1
-    if _Member.mark:  # if it dies from now on the others may go on without it
-        _tell(f"again {_Member.mark}")
+def opens() -> None:
+    """Say that this process, which may have closed all, opens a family again.
+
+    If it dies from now on the others may go on without it.
+    """
+    if _Member.mark and _tell(f"again {_Member.mark}"):
         _Member.mark = ""
+
+
+def opened() -> None:
+    """Note that this process has opened a family of communicators, or joined one."""
+    _Member.families += 1
+
+
+def has_family() -> bool:
+    """Tell whether this process has a family of communicators that it has not closed."""
+    return _Member.families > 0
 
 
 def closed(rank: int) -> None:
@@ -91,9 +102,8 @@ def closed(rank: int) -> None:
     """
     _Member.families -= 1
     if rank < SPEAKERS and not _Member.families and os.getpid() == _Member.process:
-        mark = f"{rank}.{secrets.token_hex(4)}"
-        if _tell(f"closed {mark}"):
-            _Member.mark = mark
+        _Member.mark = f"{rank}.{secrets.token_hex(4)}"
+        _tell(f"closed {_Member.mark}")
 
 
 def end(status: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms import slurm, ulfm
+from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.assembly import assemble
 from closeranks.comms.census import RECORD, Report, Sighting, decode, encode, lengths
 from closeranks.comms.machine import describe_here
@@ -62,10 +63,10 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD if comm is None else comm
-    node_comm = ulfm.all_or_none(comm, lambda: neighbours(comm))
+    node_comm = all_or_none(comm, lambda: neighbours(comm))
     try:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
-    except MPI.Exception:
+    except Exception:
         ulfm.revoke(node_comm)
         raise
     finally:

@@ -165,12 +165,14 @@ class _Survey:
             raise TopologyError("measure", problem, "use topology.restrict or discover(comm)")
         node = "node" if "node" in topology.levels else "rank"
         here = comm.Split(int(topology.groups[topology.position(node), comm.rank]))
-        self.comm = comm.Dup()
+        made: list[MPI.Comm] = [here]
         try:
+            self.comm = comm.Dup()
+            made.append(self.comm)
             settle(here.size, cores_of(here))
         except Exception:
-            ulfm.revoke(here)  # others may wait for this rank, on either
-            ulfm.revoke(self.comm)
+            for one in made:  # others may wait for this rank there
+                ulfm.revoke(one, time.monotonic())
             raise
         here.Free()
         self.topology = topology

@@ -15,6 +15,7 @@ import mmap
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import ExitStack
 from functools import cache
 from io import FileIO
 from pathlib import Path
@@ -71,9 +72,12 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
         memory = mmap.mmap(handle.fileno(), _size(handle), flags=mmap.MAP_SHARED, **_LEAN)
     except OSError as error:
         raise _unmapped(handle, error) from error
-    for start, length in parts:
-        first = start // mmap.PAGESIZE * mmap.PAGESIZE
-        _advise(memory, _FILL, first, start + length - first)
+    with ExitStack() as failed:
+        failed.callback(memory.close)
+        for start, length in parts:
+            first = start // mmap.PAGESIZE * mmap.PAGESIZE
+            _advise(memory, _FILL, first, start + length - first)
+        failed.pop_all()
     return memory
 
 

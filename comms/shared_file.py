@@ -325,6 +325,7 @@ def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
         problem = Unavailable(f"node memory: {error}", remedy)
     for found in node.allgather(problem):
         if found is not None:
+            taken.clear()  # the error, whoever keeps it, does not keep the pages
             raise found
     return taken[0]
 

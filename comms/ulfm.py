@@ -14,18 +14,16 @@ import time
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from closeranks.comms import ballot
 from closeranks.comms.calling import TURN
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import Error, PeerError, Revoked
+from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-
-_M = TypeVar("_M")
 
 #: Bytes below which collectives of the library move all messages at once, 64 KiB by TCP and
 #: some for headers. A longer one asks its receiver first, and Open MPI 5.0.11 never returns
@@ -223,56 +221,6 @@ def _agreed(
 
     wait(is_over)
     return bits[0]
-
-
-def all_or_none(
-    comm: MPI.Intracomm, make: Callable[[], _M], undo: Callable[[_M], object] | None = None
-) -> _M:
-    """Make something with the other ranks, or fail on all of them.
-
-    Collective over the living; one agreement where the library notices deaths,
-    elsewhere nothing but ``make``.  A collective may go well on some ranks and
-    fail on others.  Who fails leaves, and who goes on waits for him in the next
-    agreement for ever: nothing ends that.  So whatever may fail on the way to an
-    agreement, or makes a communicator, is made like this.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        The ranks; revoked by who fails, so that nobody waits for him in ``make``.
-        After a second, where all meet the same: bad input is told to all as it is.
-    make : callable
-        Collective over ``comm``.  May use communicators of its own if it revokes
-        them when it fails.
-    undo : callable, optional
-        Takes what this rank has made, if others have not.
-
-    Returns
-    -------
-    object
-        What ``make`` gave.
-
-    Raises
-    ------
-    Exception
-        What kept this rank from it.
-    Revoked
-        If other ranks were kept from it.
-    """
-    if not is_on():
-        return make()
-    try:
-        made = make()
-    except Exception as error:
-        if isinstance(error, PeerError) or not isinstance(error, Error):
-            revoke(comm)
-        agree(comm, 0, rouse=lambda: revoke(comm))
-        raise
-    if not agree(comm, 1)[0]:
-        if undo is not None:
-            undo(made)
-        raise Revoked("what the ranks make together")
-    return made
 
 
 def shrink(comm: MPI.Intracomm) -> MPI.Intracomm:

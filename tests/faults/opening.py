@@ -1,6 +1,6 @@
-"""A rank dies, or fails alone, while all open a communicator: ``opening.py HOW [AT]``.
+"""A rank dies, or fails alone, while all open a communicator: ``opening.py HOW [AT RANK]``.
 
-HOW is "dies", "fails" or "all fail", AT the function of `init` in which rank 1 does so.
+HOW is "dies", "fails" or "all fail", AT the function of `init` in which RANK does so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def die() -> None:
 
 
 def fail() -> None:
-    raise MemoryError("of rank 1 alone")
+    raise MemoryError("of one rank alone")
 
 
 def strike(at: str, deed: Callable[[], None]) -> None:
@@ -41,10 +41,10 @@ def strike(at: str, deed: Callable[[], None]) -> None:
     setattr(home, name, struck)
 
 
-def main(how: str, at: str = "") -> None:
+def main(how: str, at: str = "", who: str = "1") -> None:
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     rank = MPI.COMM_WORLD.rank
-    if rank == 1 and at:
+    if rank == int(who) and at:
         strike(at, fail if how == "fails" else die)
     spares = "CLOSERANKS_SPARES" in os.environ
     tuning = "nowhere.json" if how == "all fail" else None

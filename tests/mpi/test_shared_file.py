@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 from io import FileIO
 from pathlib import Path
@@ -92,6 +93,26 @@ def test_what_one_rank_has_no_room_for_nobody_gets(
         monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(Unavailable, match="4096 bytes wanted"):
         share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096)])
+
+
+def test_what_failed_keeps_no_pages(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def mapped() -> int:
+        return Path("/proc/self/maps").read_text().count("closeranks-")
+
+    before = mapped()
+    if comm.rank == 0:
+        monkeypatch.setattr(os, "posix_fallocate", full)
+    gc.disable()
+    try:
+        with pytest.raises(Unavailable) as caught:
+            share(comm, 4096 * comm.size, own=[(4096 * comm.rank, 4096)])
+        assert caught.value is not None
+        assert mapped() == before
+    finally:
+        gc.enable()
 
 
 def test_whatever_the_system_says_is_said_on_all_ranks(
