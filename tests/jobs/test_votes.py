@@ -213,13 +213,35 @@ def test_who_is_among_the_first_to_close_says_how_it_ends(ear: Poll) -> None:
     assert not ear.votes.closed
     ballot.closed(1)
     assert len(ear.votes.closed) == 1
-    ballot.opened()
+    ballot.opens()
     assert not ear.votes.closed
+    ballot.opened()
+    assert ballot.has_family()
     ballot.closed(2)
     assert [mark[:2] for mark in ear.votes.closed] == ["2."]
     ballot.end(0)
     assert not ear.votes.closed
     assert ear.votes.last == {0: (0, 0)}
+
+
+def test_who_is_heard_late_takes_it_back_all_the_same(
+    ear: Poll, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ballot.stand(0, 0)
+    ballot.opened()
+    late: list[str] = []
+
+    def unheard(words: str) -> bool:
+        late.append(words)
+        return False
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ballot, "_tell", unheard)
+        ballot.closed(0)
+    ear.votes = ear.votes.after(late[0].split())  # from the backlog of its socket
+    ballot.end(0)
+    assert not ear.votes.closed
+    assert ear.judge(0) == 0
 
 
 def test_of_many_ranks_only_the_first_say_that_they_have_closed(ear: Poll) -> None:
