@@ -175,6 +175,7 @@ class _Survey:
                 ulfm.revoke(one, time.monotonic())
             raise
         here.Free()
+        self._born_s = time.monotonic()
         self.topology = topology
         self.samples: list[Sample] = []
 
@@ -185,7 +186,7 @@ class _Survey:
         if kind is None:
             self.comm.Free()
         else:  # others may wait for this rank
-            ulfm.revoke(self.comm)
+            ulfm.revoke(self.comm, self._born_s)
 
     def everything(self) -> list[Sample]:
         """Return the samples of all ranks."""
