@@ -12,7 +12,7 @@ import numpy as np
 import closeranks as cr
 
 WATCHDOG_S = 50
-KILLS = 3
+KILLS = 4
 
 
 def main() -> None:
