@@ -29,6 +29,7 @@ from closeranks.collectives.prepared import Prepared
 from closeranks.collectives.recovering import Recovering
 from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
+from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
 from closeranks.comms.translate import ranks_in
@@ -384,7 +385,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         plain = MPI.Intracomm(made)
         ranks = ranks_in(plain, self._service.plain)
         topology = self._topology.restrict(ranks)
-        chooser = alike(self._service.chooser, topology)
+        was = self._service.chooser
+        chooser = alike(was.numbers, shape(was.topology), topology)
         seats = tuple(self._seats[rank] for rank in ranks)
         child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
         child._parent = self

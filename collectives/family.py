@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-import numpy as np
-
 from closeranks.collectives.choose import Call, Chooser
+from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
 from closeranks.errors import Revoked, UsageError
 
@@ -258,16 +257,21 @@ class Family:
 
 
 def alike(
-    chooser: Chooser, topology: Topology, heritage: Mapping[Call, str] | None = None
+    numbers: Mapping[str, Any],
+    sat: str,
+    topology: Topology,
+    heritage: Mapping[Call, str] | None = None,
 ) -> Chooser:
-    """Make a chooser for some of the ranks that another one is for.  Local.
+    """Make a chooser as another one, for ranks that may sit elsewhere.  Local.
 
     Parameters
     ----------
-    chooser : Chooser
-        Of the communicator they come from.
+    numbers : mapping of str to object
+        `Chooser.numbers` of the other one.
+    sat : str
+        `shape` of where its ranks sit.
     topology : Topology
-        Where they sit.
+        Where these sit.
     heritage : mapping of Call to str, optional
         As for `Chooser`.
 
@@ -277,18 +281,8 @@ def alike(
         With the same measured numbers; with the winners too where the ranks sit
         alike.
     """
-    mine = chooser.topology
-    is_alike = topology.levels == mine.levels and np.array_equal(topology.groups, mine.groups)
-    return Chooser(
-        topology,
-        native=chooser.native,
-        speed=chooser.speed,
-        trials=chooser.trials,
-        allow_native=chooser.allow_native,
-        native_bytes=chooser.native_bytes,
-        winners=chooser.winners if is_alike else None,
-        heritage=heritage,
-    )
+    winners = numbers["winners"] if shape(topology) == sat else None
+    return Chooser(topology, **{**numbers, "winners": winners}, heritage=heritage)
 
 
 def check_timeout(where: str, timeout_s: float | None) -> None:

@@ -18,7 +18,7 @@ from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.communicator import Communicator
 from closeranks.collectives.failure import leaving, may_blame, opening
-from closeranks.collectives.family import Family
+from closeranks.collectives.family import Family, alike
 from closeranks.collectives.injection import Injection
 from closeranks.collectives.options import Options, options
 from closeranks.collectives.origin import fitting
@@ -223,7 +223,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
     if wanted.timeout_s is not None:
         world.attendance.open()
-    chooser = Chooser(world.topology, **facts.chooser)
+    chooser = alike(facts.chooser, facts.sat, world.topology)  # as the others do
     opened = Communicator.adopt(
         world.comm, family, world.topology, chooser=chooser, world=world, seats=world.seats
     )

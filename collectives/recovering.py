@@ -11,6 +11,7 @@ from closeranks.collectives import synchronize
 from closeranks.collectives.attempts import Attempt, attempts
 from closeranks.collectives.family import alike
 from closeranks.collectives.shortcut import Shortcuts
+from closeranks.collectives.tuned import shape
 from closeranks.comms import handle, ulfm
 from closeranks.comms.message import message
 from closeranks.errors import UsageError
@@ -321,7 +322,8 @@ class Recovering(MPI.Intracomm):
         """
         handle.point(self, plain)
         self._seats, self._topology, self._world = seats, topology, world
-        chooser = alike(self._service.chooser, topology, heritage)
+        was = self._service.chooser
+        chooser = alike(was.numbers, shape(was.topology), topology, heritage)
         self._service.move(plain, chooser, Shortcuts(self))
 
     def derived_again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:

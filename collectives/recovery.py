@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -11,6 +11,7 @@ from mpi4py import MPI
 from closeranks.collectives import node_arrays
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
+from closeranks.collectives.facts import Facts
 from closeranks.collectives.heard import bcast
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, reported, split
@@ -26,43 +27,10 @@ if TYPE_CHECKING:
     from closeranks.collectives.choose import Call
     from closeranks.collectives.family import Family
     from closeranks.collectives.recovering import Recovering
-    from closeranks.comms.topology import Link
 
 
 #: So many attempts in a row that fail without a loss are the fault of what they do.
 FRUITLESS: Final = 10
-
-
-class Facts(NamedTuple):
-    """What one member tells the others, newcomers above all.
-
-    Attributes
-    ----------
-    epoch : int
-        That begins.
-    links : mapping of str to Link
-        Of each level.
-    known : dict of Call to str
-        What was fastest as far as it knows.
-    chooser : Chooser
-        How it chooses, without what it has tried.
-    family : mapping of str to object
-        Options that newcomers cannot find out alone.
-    newcomers : dict of int to int
-        See `Family`.
-    failed, before, came
-        See `Family`.
-    """
-
-    epoch: int
-    links: Mapping[str, Link]
-    known: dict[Call, str]
-    chooser: Mapping[str, Any]
-    family: Mapping[str, Any]
-    newcomers: dict[int, int]
-    failed: int
-    before: tuple[int, ...]
-    came: set[int]
 
 
 class _Next(NamedTuple):
@@ -318,7 +286,9 @@ class Recovery:
         assert plain is not None, "a member keeps its seat"
 
         def told() -> dict[Call, str]:
-            facts = self._facts(epoch) if plain.rank == seated.elder else None
+            facts = (
+                Facts.of(family, self._root.chooser, epoch) if plain.rank == seated.elder else None
+            )
             facts = bcast(plain, facts, seated.elder)
             assert facts is not None
             known = self._root.chooser.best_known
@@ -340,21 +310,6 @@ class Recovery:
             world.drop()
             raise
         return _Next(whole, seated, world, derived, heritage)
-
-    def _facts(self, epoch: int) -> Facts:
-        world = self._family.world
-        chooser = self._root.chooser
-        return Facts(
-            epoch,
-            dict(world.topology.links),
-            chooser.best_known,
-            chooser.numbers,
-            self._family.abilities,
-            self._family.newcomers,
-            self._family.failed,
-            self._family.before,
-            self._family.came,
-        )
 
     def _take(self, made: _Next) -> None:
         """Let every communicator of the family go on.  Local."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 
 import pytest
 
@@ -17,8 +18,11 @@ from closeranks.collectives.choose import (
     size_class,
 )
 from closeranks.collectives.explain import explain
+from closeranks.collectives.family import alike
 from closeranks.collectives.planning import plan
+from closeranks.collectives.rules import Rules
 from closeranks.collectives.trial import AGAIN, Trial
+from closeranks.collectives.tuned import shape
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
@@ -287,3 +291,14 @@ def test_without_the_library_plans_meet_again_and_again(
             if trial.is_full:
                 trial.settle(trial.samples)
     assert trial.winner == ("one" if seconds[0] < 0.9 * seconds[1] else "safe")
+
+
+def test_who_comes_later_chooses_as_who_was_there() -> None:
+    rules = Rules({"allreduce": ((float(1 << 30), "ring"),)})
+    old = Chooser(Topology.regular(node=2, rank=2), trials=True, winners=rules)
+    call = Call("allreduce", size_class(4096))
+    for now in (Topology.regular(node=2, rank=2), Topology.regular(node=4, rank=1)):
+        stays = alike(old.numbers, shape(old.topology), now)
+        assert (stays.choose(call).trial is None) == (now == old.topology)
+        comes = alike(*pickle.loads(pickle.dumps((old.numbers, shape(old.topology)))), now)
+        assert comes.choose(call).algorithm == stays.choose(call).algorithm

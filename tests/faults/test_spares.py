@@ -152,3 +152,11 @@ def test_spares_without_faults_are_refused(launch: Launch) -> None:
     done = launch([sys.executable, "-m", "closeranks", "run", "-n", "1", "--spares", "1", "true"])
     assert done.returncode == 2
     assert "add --faults" in done.stdout
+
+
+def test_a_newcomer_elsewhere_chooses_as_those_who_stayed(launch: Launch) -> None:
+    program = [sys.executable, str(Path(__file__).parent / "moved.py")]
+    lab = [sys.executable, "-m", "closeranks", "lab", "--faults", "--nodes", "2", "--per-node", "2"]
+    done = launch([*lab, "--spares", "1", "--", *program])
+    assert done.returncode == 0, done.stdout
+    assert "epoch 1, 4 members" in done.stdout

@@ -1,0 +1,79 @@
+"""What newcomers cannot find out alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from closeranks.collectives.tuned import shape
+
+if TYPE_CHECKING:
+    from closeranks.collectives.choose import Call, Chooser
+    from closeranks.collectives.family import Family
+    from closeranks.comms.topology import Link
+
+
+class Facts(NamedTuple):
+    """What one member tells the others, newcomers above all.
+
+    Attributes
+    ----------
+    epoch : int
+        That begins.
+    links : mapping of str to Link
+        Of each level.
+    known : dict of Call to str
+        What was fastest as far as it knows.
+    chooser : mapping of str to object
+        How it chooses, without what it has tried.
+    sat : str
+        Where its ranks sit that choose so, see `shape`.
+    family : mapping of str to object
+        Options that newcomers cannot find out alone.
+    newcomers : dict of int to int
+        See `Family`.
+    failed, before, came
+        See `Family`.
+    """
+
+    epoch: int
+    links: Mapping[str, Link]
+    known: dict[Call, str]
+    chooser: Mapping[str, Any]
+    sat: str
+    family: Mapping[str, Any]
+    newcomers: dict[int, int]
+    failed: int
+    before: tuple[int, ...]
+    came: set[int]
+
+    @classmethod
+    def of(cls, family: Family, chooser: Chooser, epoch: int) -> Facts:
+        """Tell what this member knows.  Local.
+
+        Parameters
+        ----------
+        family : Family
+            As it was in the epoch before.
+        chooser : Chooser
+            Of its first communicator.
+        epoch : int
+            That begins.
+
+        Returns
+        -------
+        Facts
+            To be sent.
+        """
+        return cls(
+            epoch,
+            dict(family.world.topology.links),
+            chooser.best_known,
+            chooser.numbers,
+            shape(chooser.topology),
+            family.abilities,
+            family.newcomers,
+            family.failed,
+            family.before,
+            family.came,
+        )
