@@ -300,5 +300,6 @@ def test_who_comes_later_chooses_as_who_was_there() -> None:
     for now in (Topology.regular(node=2, rank=2), Topology.regular(node=4, rank=1)):
         stays = alike(old.numbers, shape(old.topology), now)
         assert (stays.choose(call).trial is None) == (now == old.topology)
-        comes = alike(*pickle.loads(pickle.dumps((old.numbers, shape(old.topology)))), now)
+        numbers, sat = pickle.loads(pickle.dumps((old.numbers, shape(old.topology))))
+        comes = alike(numbers, sat, now)
         assert comes.choose(call).algorithm == stays.choose(call).algorithm
