@@ -11,6 +11,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 
 import click
@@ -106,7 +107,9 @@ class Launch:
             command = self.command(program, environment={**environment, **poll.environment})
         with self._session() as own:
             given = Command(command.words, {**command.environment, **own})
-            return execute(given) if poll is None else execute(given, poll.attach)
+            if poll is None:
+                return execute(given)
+            return execute(given, partial(poll.attach, starts_all=self.job.here))
 
     def _session(self) -> AbstractContextManager[Mapping[str, str]]:
         """Lend the launcher what it must share with no other launch."""

@@ -33,6 +33,11 @@ _ABORT_S: Final = 0.2
 _TIMED_OUT_S: Final = 5.0
 #: Seconds that the launcher may take to end a job before it is killed itself.
 _STUBBORN_S: Final = 5.0
+#: Seconds from a look at the launcher to the next, and how many must have shown that it
+#: does not see the end of what it has started.  That of Open MPI 5.0.11 was seen waiting
+#: for a lock of its own, for ever, when many ranks had ended at once.
+_LOOK_S: Final = 5.0
+_LOOKS: Final = 3
 
 
 class Poll:
@@ -60,13 +65,20 @@ class Poll:
         self._selector.register(self._bell, selectors.EVENT_READ)
         self._child: subprocess.Popen[bytes] | None = None
         self._end_s, self._means = float("inf"), signal.SIGTERM
+        self._look_s, self._blind = float("inf"), 0
         self._over = False
         self._thread = threading.Thread(target=self._listen, name="closeranks poll", daemon=True)
         self._thread.start()
 
-    def attach(self, child: subprocess.Popen[bytes]) -> None:
-        """Say who is to be ended where a rank asks for the end of the job."""
+    def attach(self, child: subprocess.Popen[bytes], *, starts_all: bool = False) -> None:
+        """Say who is to be ended where a rank asks for the end of the job.
+
+        Where the process has started all ranks itself, it is ended, too, if it does
+        not notice that they have ended.
+        """
         self._child = child
+        if starts_all:
+            self._look_s = time.monotonic() + _LOOK_S
         self._rope.send(b"\0")
 
     def judge(self, status: int) -> int:
@@ -114,7 +126,7 @@ class Poll:
         """How long nothing has to be done."""
         until_s = [one.until_s for one in self._callers.values()][:1]
         if self._child is not None:
-            until_s.append(self._end_s)
+            until_s += [self._end_s, self._look_s]
         next_s = min(until_s, default=float("inf"))
         return None if next_s == float("inf") else max(0.0, next_s - time.monotonic())
 
@@ -170,9 +182,21 @@ class Poll:
         now_s = time.monotonic()
         for caller in [one for one, said in self._callers.items() if said.until_s <= now_s]:
             self._drop(caller)
+        if self._child is not None and self._look_s <= now_s:
+            self._look_s = now_s + _LOOK_S
+            self._look(self._child.pid)
         if self._child is not None and self._end_s <= now_s:
             self._child.send_signal(self._means)
             self._means, self._end_s = signal.SIGKILL, now_s + _STUBBORN_S
+
+    def _look(self, launcher: int) -> None:
+        """End a launcher that does not notice that all it has started have ended."""
+        self._blind = self._blind + 1 if _is_blind(launcher) else 0
+        if self._blind == _LOOKS:
+            click.echo(f"closeranks: all that process {launcher}, the launcher, has started have"
+                       f" ended, and it has not noticed for {_LOOK_S * (_LOOKS - 1):.0f} s: it is"
+                       " ended", err=True)  # fmt: skip
+            self._end_in(0.0)
 
 
 class _Caller:
@@ -196,6 +220,17 @@ def open_poll() -> Iterator[Poll]:
         yield poll
     finally:
         poll.close()
+
+
+def _is_blind(launcher: int) -> bool:
+    """Whether all that a process has started have ended, and wait for it to hear of it."""
+    try:
+        process = psutil.Process(launcher)
+        started, sleeps = process.children(), process.status() == psutil.STATUS_STOPPED
+        ended = [one.status() == psutil.STATUS_ZOMBIE for one in started]
+    except psutil.Error:  # it has just heard of one
+        return False
+    return bool(ended) and all(ended) and not sleeps
 
 
 def addresses() -> list[str]:

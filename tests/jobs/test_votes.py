@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 import socket
 import subprocess
 import sys
@@ -347,6 +348,31 @@ def test_an_abort_or_a_time_out_ends_the_launcher(
         child.wait()
     assert status < 0
     assert ear.judge(128 - status) in (3, 75)
+
+
+#: Starts two processes, which end; hears of it, or does not, and stays.
+BLIND = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN if sys.argv[1] == "hears" else signal.SIG_DFL)
+for _ in range(2):
+    os.fork() or os._exit(0)
+print(flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def test_a_launcher_that_does_not_notice_the_end_is_ended(
+    ear: Poll, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "_LOOK_S", 0.1)
+    for how, stays_s, status in (("hears", "1.5", 0), ("does not", "60", -signal.SIGTERM)):
+        words = [sys.executable, "-c", BLIND, how, stays_s]
+        with subprocess.Popen(words, stdout=subprocess.PIPE) as launcher:
+            assert launcher.stdout is not None
+            launcher.stdout.readline()
+            ear.attach(launcher, starts_all=True)
+            assert launcher.wait(10) == status, how
+        assert ("has not noticed" in capfd.readouterr().err) == (status != 0)
 
 
 def test_the_silence_of_the_dead_is_spoken_of(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
