@@ -73,8 +73,13 @@ class Poll:
     def attach(self, child: subprocess.Popen[bytes], *, starts_all: bool = False) -> None:
         """Say who is to be ended where a rank asks for the end of the job.
 
-        Where the process has started all ranks itself, it is ended, too, if it does
-        not notice that they have ended.
+        Parameters
+        ----------
+        child : Popen
+            The launcher.
+        starts_all : bool
+            Whether it starts all ranks itself: then it is ended, too, if it does not
+            notice that they have ended.
         """
         self._child = child
         if starts_all:
@@ -223,7 +228,7 @@ def open_poll() -> Iterator[Poll]:
 
 
 def _is_blind(launcher: int) -> bool:
-    """Whether all that a process has started have ended, and wait for it to hear of it."""
+    """Whether all that a process has started have ended, and it has not looked."""
     try:
         process = psutil.Process(launcher)
         started, sleeps = process.children(), process.status() == psutil.STATUS_STOPPED
