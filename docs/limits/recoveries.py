@@ -1,10 +1,10 @@
 """What a recovery costs the MPI library in memory, without this package.
 
-    closeranks run --faults -n 12 -- docs/limits/recoveries.py [free]
+    closeranks run --faults -n 120 -- docs/limits/recoveries.py [free]
 
-In each round the last rank is killed; the others revoke, shrink, and make what a world
-needs: a duplicate, and the communicator of the node.  Rank 0 prints by how much it has
-grown.  `free` frees the revoked ones, as no program may whose messages may be under way.
+Six ranks work, the others wait.  In each round the last of the six is killed; all revoke
+and shrink, and the next one who waits takes the place.  Rank 0 prints by how much it grows.
+`free` frees what was revoked, as no program may whose messages may be under way.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from mpi4py import MPI
+
+MEMBERS, ROUNDS = 6, 10
 
 
 def private_kib() -> int:
@@ -33,35 +37,44 @@ def work(comm: MPI.Intracomm) -> None:
         comm.Barrier()
 
 
-def main() -> None:
-    """Lose rank after rank."""
-    comm = MPI.COMM_WORLD.Dup()
-    comm.Set_errhandler(MPI.ERRORS_RETURN)
-    start, lost = 0, 0
-    while comm.size > 3:
-        try:
-            work(comm)
-            if comm.rank == comm.size - 1:
-                os.kill(os.getpid(), signal.SIGKILL)
-            while True:
-                work(comm)
-        except MPI.Exception:
-            comm.Revoke()
-        shrunk = comm.Shrink()
+def lose_one(whole: MPI.Intracomm, members: MPI.Intracomm) -> None:
+    """Work or wait until one of those who work has died."""
+    try:
+        if whole.rank >= MEMBERS:
+            while not whole.Is_revoked():
+                whole.Iprobe()
+                time.sleep(0.01)
+        work(members)
+        if whole.rank == MEMBERS - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while True:
+            work(members)
+    except MPI.Exception:
+        members.Revoke()
+        whole.Revoke()
+
+
+def main() -> NoReturn:
+    """Lose one rank after the other."""
+    whole, lost, before = MPI.COMM_WORLD.Dup(), 0, 0
+    while True:
+        whole.Set_errhandler(MPI.ERRORS_RETURN)
+        members = whole.Split(int(whole.rank >= MEMBERS))
+        members.Set_errhandler(MPI.ERRORS_RETURN)
+        whole.Barrier()
+        if whole.rank == 0 and lost % ROUNDS == 0:
+            now = private_kib()
+            each = f"{(now - before) / ROUNDS:.0f} KiB more for each" if before else "now begin"
+            print(f"{lost} ranks lost, {each}", flush=True)  # noqa: T201
+            before = now
+        if whole.size == MEMBERS:
+            os.kill(os.getpid(), signal.SIGKILL)
+        lose_one(whole, members)
+        shrunk, lost = whole.Shrink(), lost + 1
         if "free" in sys.argv:
-            comm.Free()
-        comm = shrunk
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
-        for made in (comm.Dup(), comm.Split(0)):
-            made.Barrier()
-            if "free" in sys.argv:
-                made.Free()
-        lost += 1
-        start = start or (private_kib() if lost == 3 else 0)
-    if comm.rank == 0:
-        each = (private_kib() - start) / (lost - 3)
-        print(f"{lost} ranks lost, {each:.0f} KiB more a recovery", flush=True)  # noqa: T201
-    os.kill(os.getpid(), signal.SIGKILL)
+            members.Free()
+            whole.Free()
+        whole = shrunk
 
 
 main()

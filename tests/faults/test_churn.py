@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
+from closeranks.jobs.bench.churn import campaign
+from closeranks.jobs.bench.churn.schedule import episode
 from tests.conftest import Launch
 from tests.faults.cells import SEED
 
@@ -37,3 +41,27 @@ def test_a_minute_of_it(launch: Launch, mpi_library: str, tmp_path: Path) -> Non
     for row in rows:
         assert (row["wrong"], row["hangs"]) == (0, 0), done.stdout
     assert sum(row["kills"] + row["stops"] + row["joins"] for row in rows) > 32
+
+
+def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
+    mpi_library: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+    monkeypatch.setattr(campaign, "_LIMIT_S", 10.0)  # all have come by then, few have gone
+    assert not campaign._run(episode(1, 2, 30), tmp_path)
+    assert len(list(tmp_path.glob("*.where"))) == 32
+    told = "".join(path.read_text() for path in tmp_path.glob("*.where"))
+    assert told.count("in main") >= 20, told
+    noted = (tmp_path / "processes.txt").read_text()
+    assert noted.count("-m closeranks.jobs.bench.churn.member") >= 20, noted
+    assert "warden.py" in noted
+    deadline = time.monotonic() + 10
+    while any(str(tmp_path) in words for words in _command_lines()):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.1)
+
+
+def _command_lines() -> list[list[str]]:
+    """What runs."""
+    return [one.info["cmdline"] or [] for one in psutil.process_iter(["cmdline"])]

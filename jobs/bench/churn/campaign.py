@@ -7,11 +7,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
+from closeranks.comms import warden
 from closeranks.jobs.bench.churn.judge import Verdict, judge
+from closeranks.jobs.bench.churn.member import WHERE
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import read
 from closeranks.jobs.bench.churn.schedule import Episode, episode
@@ -21,6 +26,10 @@ Row = dict[str, Any]
 
 #: An episode that takes longer hangs; its processes have said where before.
 _LIMIT_S: Final = 120.0
+#: How long processes may take to write where they are.
+_WRITING_S: Final = 1.0
+#: What a process of an episode runs.
+_MEMBER: Final = "closeranks.jobs.bench.churn.member"
 #: How often the model plays before the first episode.
 _MODELLED: Final = 1000
 _COLUMNS: Final = {"seed": 6, "steps": 7, "kills": 7, "stops": 7, "joins": 7, "recoveries": 12,
@@ -149,12 +158,13 @@ def _run(plan: Episode, folder: Path) -> bool:
     numbers = [str(number) for number in (plan.seed, plan.members, plan.spares)]
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(plan.members)]
     command += ["--spares", str(plan.spares), "--", sys.executable, "-m"]
-    command += ["closeranks.jobs.bench.churn.member", str(folder), *numbers]
+    command += [_MEMBER, str(folder), *numbers]
     with (folder / "output.txt").open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             process.wait(timeout=_LIMIT_S)
         except BaseException as error:
+            _note(folder)
             _end(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
@@ -162,14 +172,32 @@ def _run(plan: Episode, folder: Path) -> bool:
     return True
 
 
+def _note(folder: Path) -> None:
+    """Note what the processes of a hung episode do; they write where they are."""
+    lines = list[str]()
+    for one in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess):
+            words = one.cmdline()
+            if str(folder) in words or warden.__file__ in words:
+                lines.append(f"{one.pid} {one.status()} {' '.join(words)}\n")
+            if str(folder) in words and words[1:3] == ["-m", _MEMBER]:
+                one.send_signal(WHERE)
+    (folder / "processes.txt").write_text("".join(lines), encoding="utf-8")
+    time.sleep(_WRITING_S)
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a launch: it hands the signal on to all it has started."""
+    """End a launch: it hands the signal on, and what it has started may be deaf."""
+    started = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+    for one in started:
+        with suppress(psutil.NoSuchProcess):
+            one.kill()
 
 
 def _as_row(plan: Episode, verdict: Verdict, seconds: float, *, hangs: int) -> Row:

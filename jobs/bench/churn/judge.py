@@ -34,7 +34,7 @@ class Verdict(NamedTuple):
         What must not be, in words; unplanned deaths are counted apart.
     kib_a_recovery, files_a_recovery : float
         How the process that was there for longest has grown while all seats were
-        taken.
+        taken, in the later half of these recoveries: first it warms up.
     slowest_s : float
         The longest step, with its recovery.
     """
@@ -151,7 +151,8 @@ def _growth(records: Sequence[Record]) -> tuple[float, float]:
     first = dict[int, Record]()
     for record in records:
         first.setdefault(record.epoch, record)
-    seen = [first[epoch] for epoch in sorted(first)][1:]
+    seen = [first[epoch] for epoch in sorted(first)]
+    seen = seen[len(seen) // 2 :]
     if len(seen) < 2:
         return 0.0, 0.0
     spans = seen[-1].epoch - seen[0].epoch

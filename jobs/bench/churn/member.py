@@ -27,8 +27,10 @@ from closeranks.jobs.bench.churn.schedule import Episode, Event, episode, met
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
 
-#: A step that takes longer is a hang: it ends with a traceback of every thread.
+#: A step that takes longer is a hang.
 HANG_S: Final = 45.0
+#: Lets a process write where it is, wherever that is.
+WHERE: Final = signal.SIGUSR2
 #: Words of an all-reduce, in turn.
 _LENGTHS: Final = (1, 300, 20_000, 1000)
 _SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
@@ -49,7 +51,7 @@ def main(folder: Path, plan: Episode) -> None:
         state, is_new = {"step": 0}, comm.joined
         with (folder / f"{os.getpid()}.log").open("a", encoding="utf-8") as log:
             while state["step"] < plan.steps:
-                faulthandler.dump_traceback_later(HANG_S, exit=True)
+                faulthandler.dump_traceback_later(HANG_S)
                 record = _step(comm, state, plan.events if not is_new else ())
                 is_new = False
                 log.write(line(record))
@@ -96,4 +98,5 @@ def _strikes(comm: Communicator, event: Event) -> bool:
 
 
 if __name__ == "__main__":
+    faulthandler.register(WHERE, (Path(sys.argv[1]) / f"{os.getpid()}.where").open("w"))
     main(Path(sys.argv[1]), episode(*map(int, sys.argv[2:5])))
