@@ -18,11 +18,14 @@ from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.mates import mates
 from closeranks.comms.neighbours import neighbours
-from closeranks.comms.wait import wait
+from closeranks.comms.wait import LONGEST_S, wait
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Link, Topology
 
+#: How often all spares together may fall asleep in a second, and how long one may sleep.
+_NAPS_PER_S: Final = 1000
+_LONGEST_NAP_S: Final = 0.05
 #: Tag of the message that sends spares home.
 _HOME: Final = 1
 
@@ -130,7 +133,9 @@ class Crew:
             When the job ends: with 0, or with 1 where no member has ended well.
         """
         while True:
-            wait(self._is_called, progress=ulfm.listen, polite=True)
+            spares = self.everybody.size - len(self._members)
+            wait(self._is_called, progress=ulfm.listen, polite=True,
+                 longest_s=longest_nap_s(spares), doze=mates().doze)  # fmt: skip
             seat = together(self.everybody, self._seat)
             if seat.left:
                 ulfm.leave()  # who goes on nevertheless must not wait for this process
@@ -178,6 +183,25 @@ class Crew:
         world = all_or_none(plain, world_of, World.drop)
         Lineage().again(plain)
         return Seat(whole, seated=seated, world=world, facts=facts)
+
+
+def longest_nap_s(spares: int) -> float:
+    """Say how long spares may sleep between two looks.
+
+    Local.  Those of a node wake when one of its processes ends.
+
+    Parameters
+    ----------
+    spares : int
+        How many there are.
+
+    Returns
+    -------
+    float
+        Seconds.  All together fall asleep not more often than Linux stands, see
+        `closeranks.comms.wait`.
+    """
+    return min(max(LONGEST_S, spares / _NAPS_PER_S), _LONGEST_NAP_S)
 
 
 class Seat(NamedTuple):

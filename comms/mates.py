@@ -71,6 +71,7 @@ class Mates:
         self._ends = select.epoll()
         self._lock = threading.Lock()
         self._owner, self._over = os.getpid(), False
+        self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
     def keep(self, node: MPI.Intracomm) -> None:
@@ -107,7 +108,12 @@ class Mates:
     def _watch(self, mate: _Said, goodbyes: NDArray[np.uint8], place: int) -> None:
         handle = self._handles.get(mate.name)
         if handle is None:
-            handle = self._handles[mate.name] = _opened(mate.pid)
+            try:
+                handle = self._handles[mate.name] = _opened(mate.pid)
+            except ProcessLookupError:  # it has ended since it spoke, and nobody has told
+                self._handles[mate.name] = _ENDED
+                pmix.announce(mate.name, widely=False)
+                return
             self._ends.register(handle, select.EPOLLIN)
         elif handle not in self._watched:
             return  # it has ended since it spoke
@@ -126,6 +132,26 @@ class Mates:
                     if not (self._over or mate.goodbyes[mate.place]):
                         pmix.announce(mate.name, widely=self._is_first())
                         self._end_children(mate)
+                self._news.set()
+
+    def doze(self, seconds: float) -> bool:
+        """Sleep until one of them ends, or for so long.
+
+        Local; for one thread.
+
+        Parameters
+        ----------
+        seconds : float
+            At most.
+
+        Returns
+        -------
+        bool
+            Whether one has ended.
+        """
+        has_ended = self._news.wait(seconds)
+        self._news.clear()
+        return has_ended
 
     def _end_children(self, dead: _Mate) -> None:
         """End what a dead process has started, and holds the launcher's pipes."""

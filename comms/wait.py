@@ -7,7 +7,7 @@ running (2 ms become 50), so there the spin length is zero.
 Who waits long sleeps long.  Linux 6.18 lets a session that falls asleep some
 thousand times a second, beside processes that yield, keep all others from its
 cores for minutes: also the kernel's own threads, and with them a process that
-dies and needs a lock that one of these holds.
+dies and needs a lock that one of these holds.  All sleeps of a node count.
 """
 
 from __future__ import annotations
@@ -143,6 +143,8 @@ def wait(
     abort: Callable[[], None] | None = None,
     deadline: Deadline | None = None,
     polite: bool = False,
+    longest_s: float = LONGEST_S,
+    doze: Callable[[float], bool | None] | None = None,
 ) -> bool:
     """Wait until ``ready()`` holds.
 
@@ -161,6 +163,11 @@ def wait(
         When to give up.
     polite : bool
         Never spin: another thread of this process has better use for the core.
+    longest_s : float
+        Longest sleep, in seconds.
+    doze : callable, optional
+        Sleeps for so many seconds, or less; True if there is news, and sleeps are to
+        be short again.
 
     Returns
     -------
@@ -181,25 +188,29 @@ def wait(
             return False
         idle += 1
         if idle > still:
-            time.sleep(pause_s)
-            pause_s = longer(pause_s)
+            if (doze or time.sleep)(pause_s):
+                idle, pause_s = 0, SHORTEST_S
+            else:
+                pause_s = longer(pause_s, longest_s)
         elif idle > spins:
             os.sched_yield()
 
 
-def longer(pause_s: float) -> float:
+def longer(pause_s: float, longest_s: float = LONGEST_S) -> float:
     """Return how long to sleep after a sleep that was in vain.
 
     Parameters
     ----------
     pause_s : float
         Length of that, in seconds.
+    longest_s : float
+        Of the longest.
 
     Returns
     -------
     float
-        At most `LONGEST_S`.
+        At most ``longest_s``.
     """
     if pause_s < BRIEF_S:
         return min(2 * pause_s, BRIEF_S)
-    return min((1 + SHARE) * pause_s, LONGEST_S)
+    return min((1 + SHARE) * pause_s, longest_s)

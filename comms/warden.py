@@ -206,5 +206,6 @@ def _parent_state(look: _Look) -> str:
 
 
 if __name__ == "__main__":
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a dead rank's sockets must not stay open
     if not os.fork():
         watch([int(word) for word in sys.argv[2:]], float(sys.argv[1]))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from closeranks.collectives.spares import longest_nap_s
 from closeranks.comms import wait as waiting
 from closeranks.comms.wait import Deadline, settle, wait
 from closeranks.errors import Revoked
@@ -99,6 +100,26 @@ def test_who_waits_long_sleeps_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     waited = list(itertools.accumulate(pauses))
     late = [after / before - 1 for before, after in itertools.pairwise(waited) if before > 5e-3]
     assert max(late) < 0.1, "a wait may end in a sleep"
+
+
+def test_who_is_woken_sleeps_short_again() -> None:
+    naps: list[float] = []
+
+    def doze(seconds: float) -> bool:
+        naps.append(seconds)
+        return len(naps) == 700
+
+    assert wait(lambda: len(naps) == 1000, longest_s=0.02, doze=doze)
+    assert naps[690] == 0.02
+    assert max(naps[:700]) == 0.02
+    assert naps[700] == waiting.SHORTEST_S
+    assert naps[701] > naps[700]
+
+
+@pytest.mark.parametrize("spares", [1, 2, 30, 50])
+def test_spares_together_fall_asleep_seldom(spares: int) -> None:
+    assert waiting.LONGEST_S <= longest_nap_s(spares) <= 0.05
+    assert spares / longest_nap_s(spares) <= 1000, "Linux starves others"
 
 
 def test_nobody_spins_where_ranks_outnumber_cores(monkeypatch: pytest.MonkeyPatch) -> None:

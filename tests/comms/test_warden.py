@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -74,6 +75,17 @@ def test_who_goes_on_in_time_lives(sleepers: list[subprocess.Popen[bytes]]) -> N
     first.wait()
     _left(watcher)
     assert second.poll() is None
+
+
+def test_a_warden_holds_nothing_that_a_rank_has_open(
+    sleepers: list[subprocess.Popen[bytes]],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as ear:
+        ear.set_inheritable(True)  # as the library's are
+        warden.start([sleepers[0].pid], 1.0)
+        (watcher,) = _wardens(sleepers[0].pid)
+        held = {int(path.name) for path in Path(f"/proc/{watcher.pid}/fd").iterdir()}
+        assert held == {0, 1, 2}
 
 
 def test_one_warden_is_enough(sleepers: list[subprocess.Popen[bytes]]) -> None:

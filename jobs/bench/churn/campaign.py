@@ -16,7 +16,7 @@ import psutil
 
 from closeranks.comms import warden
 from closeranks.jobs.bench.churn.judge import Verdict, judge
-from closeranks.jobs.bench.churn.member import WHERE
+from closeranks.jobs.bench.churn.member import HANG_S, WHERE
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import read
 from closeranks.jobs.bench.churn.schedule import Episode, episode
@@ -140,7 +140,7 @@ def _row(plan: Episode) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="closeranks-churn-"))
     ended = _run(plan, folder)
     verdict = judge(plan, read(folder))
-    hangs = int(not ended or verdict.unfinished > 0)
+    hangs = int(not ended or verdict.unfinished > 0 or verdict.slowest_s > HANG_S)
     row = _as_row(plan, verdict, time.monotonic() - began_s, hangs=hangs)
     if row["wrong"] or row["hangs"] or row["unplanned"]:
         sys.stderr.write(
