@@ -166,8 +166,8 @@ def wait(
     longest_s : float
         Longest sleep, in seconds.
     doze : callable, optional
-        Sleeps for so many seconds, or less; True if there is news, and sleeps are to
-        be short again.
+        Sleeps for so many seconds, or less; True if there is news, and sleeps are
+        to be short again.
 
     Returns
     -------
