@@ -206,6 +206,8 @@ def _parent_state(look: _Look) -> str:
 
 
 if __name__ == "__main__":
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # a dead rank's sockets must not stay open
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a dead rank's sockets must not stay
+        with suppress(OSError):
+            os.close(int(name)) if int(name) > 2 else None
     if not os.fork():
         watch([int(word) for word in sys.argv[2:]], float(sys.argv[1]))
