@@ -150,7 +150,8 @@ class Mates:
             Whether one has ended.
         """
         has_ended = self._news.wait(seconds)
-        self._news.clear()
+        if has_ended:  # else news of this very moment would be lost
+            self._news.clear()
         return has_ended
 
     def _end_children(self, dead: _Mate) -> None:

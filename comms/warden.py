@@ -207,7 +207,8 @@ def _parent_state(look: _Look) -> str:
 
 if __name__ == "__main__":
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a dead rank's sockets must not stay
-        with suppress(OSError):
-            os.close(int(name)) if int(name) > 2 else None
+        with suppress(OSError):  # that of the list itself
+            if int(name) > 2:
+                os.close(int(name))
     if not os.fork():
         watch([int(word) for word in sys.argv[2:]], float(sys.argv[1]))

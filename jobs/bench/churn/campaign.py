@@ -176,7 +176,7 @@ def _note(folder: Path) -> None:
     """Note what the processes of a hung episode do; they write where they are."""
     lines = list[str]()
     for one in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess):
+        with suppress(psutil.Error):  # it has ended, or is another user's
             words = one.cmdline()
             if str(folder) in words or warden.__file__ in words:
                 lines.append(f"{one.pid} {one.status()} {' '.join(words)}\n")
