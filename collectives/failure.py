@@ -207,6 +207,37 @@ def may_blame(error: Exception, comm: MPI.Intracomm) -> bool:
     return ulfm.is_on() and bool(dead_of(comm))
 
 
+@contextmanager
+def blaming(operation: str, comm: MPI.Intracomm) -> Iterator[None]:
+    """Tell a failure of one's own from those for want of others, see `may_blame`.
+
+    Local.
+
+    Parameters
+    ----------
+    operation : str
+        What is being done.
+    comm : MPI.Intracomm
+        Whose ranks are spoken to.
+
+    Yields
+    ------
+    None
+        While it is.
+
+    Raises
+    ------
+    Revoked
+        In place of what peers may be to blame for.
+    """
+    try:
+        yield
+    except Exception as error:
+        if may_blame(error, comm):
+            raise Revoked(operation) from error
+        raise
+
+
 def lost(operation: str, gone: Sequence[int], seats: Sequence[int]) -> PeerLost | Revoked:
     """Say that ranks died, or, where none did, that others have given up.  Local.
 

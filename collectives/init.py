@@ -17,7 +17,7 @@ from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.communicator import Communicator
-from closeranks.collectives.failure import leaving, may_blame, opening
+from closeranks.collectives.failure import blaming, leaving, opening
 from closeranks.collectives.family import Family, alike
 from closeranks.collectives.injection import Injection
 from closeranks.collectives.options import Options, options
@@ -33,12 +33,12 @@ from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort, age_s
-from closeranks.comms.mates import mates, pid_namespace
+from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Disagreement, Error, Revoked, TopologyError, UsageError
+from closeranks.errors import Disagreement, Error, TopologyError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
@@ -128,7 +128,7 @@ def init(
     )
     _stand(given, wanted)
     with opening(given):
-        with leaving():
+        with leaving(), blaming("init", given):
             start_s = _guarded(given, wanted)
         with _arrival(recovery_timeout_s + 2 * start_s):
             with leaving():
@@ -234,12 +234,8 @@ def _tried(
     plain: MPI.Intracomm, topology: Topology | None, wanted: Options
 ) -> tuple[Communicator, Family]:
     """Make it, and tell a failure of one's own from those of others; collective."""
-    try:
+    with blaming("init", plain):
         return _open(plain, topology, wanted)
-    except Exception as error:
-        if may_blame(error, plain):
-            raise Revoked("init") from error
-        raise
 
 
 def _open(
@@ -310,9 +306,7 @@ def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
     if not ulfm.is_on():
         return 0.0
     node = neighbours(everybody)
-    mates().keep(node)
-    places = node.allgather((pid_namespace(), os.getpid()))
-    pids = [pid for numbering, pid in places if numbering == pid_namespace()]
+    pids = mates().keep(node)
     if pids[0] == os.getpid():
         warden.start(pids, wanted.silence_s)
     node.Free()

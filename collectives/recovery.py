@@ -12,13 +12,13 @@ from closeranks.collectives import node_arrays
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.facts import Facts
-from closeranks.collectives.heard import bcast
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
 from closeranks.comms.all_or_none import all_or_none
+from closeranks.comms.heard import bcast
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import PeerLost, UsageError

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
 
-from closeranks.collectives.heard import allgather, bcast
 from closeranks.collectives.lineage import Lineage
 from closeranks.collectives.recruits import recruit
 from closeranks.collectives.roster import Report, Roster, roster
@@ -16,6 +15,7 @@ from closeranks.collectives.world import World
 from closeranks.comms import ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
+from closeranks.comms.heard import allgather, bcast
 from closeranks.comms.mates import mates
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.wait import LONGEST_S, wait

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from closeranks.comms import pmix, ulfm
+from closeranks.comms.heard import allgather
 from closeranks.comms.shared_file import share
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _PIDFD_OPEN: Final = 434
 class _Said(NamedTuple):
     """What a process says of itself."""
 
-    namespace: str
+    numbering: str
     pid: int
     leads: bool
     name: pmix.Name
@@ -74,7 +75,7 @@ class Mates:
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def keep(self, node: MPI.Intracomm) -> None:
+    def keep(self, node: MPI.Intracomm) -> list[int]:
         """Watch the processes of a node until this one ends.
 
         Collective over ``node``; warns where the system cannot.  Where they say
@@ -84,17 +85,29 @@ class Mates:
         ----------
         node : MPI.Intracomm
             Processes that share memory; not kept.
+
+        Returns
+        -------
+        list of int
+            Those whose numbers mean here what they mean to them, by rank: its own,
+            too.
+
+        Raises
+        ------
+        mpi4py.MPI.Exception
+            If one has died meanwhile.
         """
-        if node.size == 1:  # nobody to watch; no launcher has named it, perhaps
-            return
         pid, group = os.getpid(), os.getpgrp()
-        said = node.allgather(_Said(pid_namespace(), pid, pid == group, pmix.own_name()))
+        if node.size == 1:  # nobody to watch; no launcher has named it, perhaps
+            return [pid]
+        here = _numbering()
+        said = allgather(node, _Said(here, pid, pid == group, pmix.own_name()))
         goodbyes = share(node, node.size).array
         self._own.append((goodbyes, node.rank))
         try:
             with self._lock:
                 for place, mate in enumerate(said):
-                    if mate.namespace == said[node.rank].namespace and mate.pid != pid:
+                    if mate.numbering == here and mate.pid != pid:
                         self._watch(mate, goodbyes, place)
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
@@ -104,6 +117,7 @@ class Mates:
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
             self._thread.start()
+        return [mate.pid for mate in said if mate.numbering == here]
 
     def _watch(self, mate: _Said, goodbyes: NDArray[np.uint8], place: int) -> None:
         handle = self._handles.get(mate.name)
@@ -195,16 +209,8 @@ def _library() -> CDLL:
     return CDLL(None, use_errno=True)
 
 
-def pid_namespace() -> str:
-    """Name where process numbers mean what they mean here.
-
-    Local.
-
-    Returns
-    -------
-    str
-        Equal for two processes of a machine if numbers mean the same to both.
-    """
+def _numbering() -> str:
+    """Name where process numbers mean what they mean here, among those of a machine."""
     return str(Path("/proc/self/ns/pid").readlink())
 
 

@@ -26,13 +26,13 @@ GATES = {
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "comms": {
-        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "handle", "message",
-        "neighbours", "typemap", "ulfm",
+        "arrays", "cuda_aware", "discover", "element", "entries", "groups", "handle", "heard",
+        "message", "neighbours", "typemap", "ulfm",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
         "communicator", "derived", "engine", "execute", "failure", "fast", "followed", "handles",
-        "heard", "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
+        "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",

@@ -1,6 +1,7 @@
 """A rank dies, or fails alone, while all open a communicator: ``opening.py HOW [AT RANK]``.
 
-HOW is "dies", "fails" or "all fail", AT the function of `init` in which RANK does so.
+HOW is "dies", "fails", "misleads" or "all fail", AT the function of `init` in which RANK
+does so: who misleads dies, and the others cannot read what the library gives them then.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pickle import UnpicklingError
 from typing import Any
 
 from mpi4py import MPI
@@ -26,6 +28,10 @@ def die() -> None:
 
 def fail() -> None:
     raise MemoryError("of one rank alone")
+
+
+def misread() -> None:
+    raise UnpicklingError("what the dead have not sent")
 
 
 def strike(at: str, deed: Callable[[], None]) -> None:
@@ -46,6 +52,8 @@ def main(how: str, at: str = "", who: str = "1") -> None:
     rank = MPI.COMM_WORLD.rank
     if rank == int(who) and at:
         strike(at, fail if how == "fails" else die)
+    elif how == "misleads":
+        strike(at, misread)
     spares = "CLOSERANKS_SPARES" in os.environ
     tuning = "nowhere.json" if how == "all fail" else None
     try:

@@ -67,6 +67,13 @@ def test_who_is_left_names_the_dead(launch: Launch, at: str, spares: int) -> Non
     assert status == 1
 
 
+@pytest.mark.parametrize("at", ["collectives.init:age_s", "collectives.init:calibrate"])
+def test_what_goes_wrong_for_want_of_the_dead_is_their_death(launch: Launch, at: str) -> None:
+    status, said = open_with(launch, "misleads", at)
+    assert names_the_dead(said, 1), said
+    assert status == 1
+
+
 def test_spares_go_home_where_the_first_rank_dies(launch: Launch) -> None:
     status, said = open_with(launch, "dies", "collectives.init:World", "0", spares=1)
     assert names_the_dead(said, 0), said

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives import heard
+from closeranks.comms import heard
 
 
 @pytest.mark.parametrize("length", [0, 1, 100_000])
