@@ -170,6 +170,7 @@ class Chooser:
         self.winners = winners or Rules()
         self._choices: dict[Call, Choice] = {}
         self._heritage = dict(heritage or {})
+        self._fresh = set(self._heritage)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -186,13 +187,20 @@ class Chooser:
     @property
     def best_known(self) -> dict[Call, str]:
         """The winner of each trial that is over, else what was predicted to be fastest."""
-        found = {call: self.settled(call).algorithm for call in self._choices}
-        return {**self._heritage, **found}
+        found = dict(self._heritage)
+        for call, choice in self._choices.items():
+            is_over = choice.trial is None or choice.trial.winner is not None
+            if is_over or call not in found:  # what others have measured before goes first
+                found[call] = self.settled(call).algorithm
+        return found
 
     def choose(self, call: Call) -> Choice:
         """Return the algorithm for the next call of a kind, which may be a trial."""
-        if call in self._heritage:
-            return Choice(self._heritage.pop(call), 0.0, {}, {}, None)
+        if call in self._fresh:
+            self._fresh.remove(call)
+            inherited = self._heritage[call]
+            if inherited != NATIVE or self._objection(call) is None:
+                return Choice(inherited, 0.0, {}, {}, None)
         found = self.settled(call)
         if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
             found.trial.serve()  # those two go ways that nobody counts alike on all ranks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mpi4py import MPI
 
-from closeranks.collectives import native
+from closeranks.collectives import interpreter, native
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
@@ -205,6 +206,8 @@ def _opened(
 
 def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
+    interpreter.load_early()  # the others will wait for this process
+    gc.collect()  # nor soon again
     seat = crew.wait_for_seat()
     world, facts = seat.world, seat.facts
     assert world is not None
@@ -223,7 +226,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
     if wanted.timeout_s is not None:
         world.attendance.open()
-    chooser = alike(facts.chooser, facts.sat, world.topology)  # as the others do
+    chooser = alike(facts.chooser, facts.sat, world.topology, facts.known)
     opened = Communicator.adopt(
         world.comm, family, world.topology, chooser=chooser, world=world, seats=world.seats
     )

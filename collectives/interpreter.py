@@ -8,12 +8,12 @@ first rank of a node compiles, and the others load what it left on disk.
 from __future__ import annotations
 
 import warnings
-from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution
+from closeranks.collectives.fast import Fast
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.numbers import load_loop, loop_is_stored
 from closeranks.collectives.shortcut_words import CODE
@@ -49,8 +49,6 @@ def execution(
     """
     if not bound.world.compiled:
         return Execution(bound, identity, priority=priority, deadline=deadline)
-    from closeranks.collectives.fast import Fast
-
     return Fast(bound, identity, priority=priority, deadline=deadline)
 
 
@@ -96,6 +94,12 @@ def is_wanted() -> bool:
     return name == "compiled"
 
 
+def load_early() -> None:
+    """Load compiled code if the disk holds it: a call will find it there.  Local."""
+    if is_wanted() and _is_stored():
+        is_loaded()
+
+
 def is_at_hand() -> bool:
     """Whether this process has compiled code already.  Local, quick."""
     return _Loaded.tried and is_loaded()
@@ -125,14 +129,21 @@ def is_loaded() -> bool:
     return True
 
 
+def _is_stored() -> bool:
+    """Whether the disk holds compiled code."""
+    try:
+        return loop_is_stored() and code_store.is_stored(*CODE)
+    except ImportError:  # told by is_loaded
+        return False
+
+
 def _is_there(world: World) -> bool:
     """Wait for the first rank of this node to compile, unless that is done.
 
     What is in flight goes on.
     """
-    with suppress(ImportError):  # else told by is_loaded
-        if loop_is_stored():
-            return True
+    if _is_stored():
+        return True
     with code_store.loading():
         wait(
             lambda: world.has_compiled,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import node_arrays
@@ -285,16 +284,13 @@ class Recovery:
         plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
 
-        def told() -> dict[Call, str]:
-            facts = (
-                Facts.of(family, self._root.chooser, epoch) if plain.rank == seated.elder else None
-            )
-            facts = bcast(plain, facts, seated.elder)
-            assert facts is not None
-            known = self._root.chooser.best_known
-            return {} if seated.joined else _shared(plain, facts.known, known)
+        def told() -> Facts:
+            root = self._root
+            facts = Facts.of(family, root.chooser, epoch) if plain.rank == seated.elder else None
+            taken: Facts = bcast(plain, facts, seated.elder)
+            return taken
 
-        heritage = all_or_none(plain, told)
+        facts = all_or_none(plain, told)
 
         def world_of() -> World:
             if seated.joined:
@@ -309,7 +305,7 @@ class Recovery:
         except Exception:
             world.drop()
             raise
-        return _Next(whole, seated, world, derived, heritage)
+        return _Next(whole, seated, world, derived, facts.known)
 
     def _take(self, made: _Next) -> None:
         """Let every communicator of the family go on.  Local."""
@@ -344,12 +340,3 @@ class Recovery:
             f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of epoch"
             f" {world.epoch} has not ended after {limit_s:.4g} s; exit status 75, relaunch",
         )
-
-
-def _shared(
-    plain: MPI.Intracomm, elder: Mapping[Call, str], own: Mapping[Call, str]
-) -> dict[Call, str]:
-    """Find what the elder and all other members know alike.  Collective."""
-    alike = np.array([own.get(call) == name for call, name in elder.items()], np.int8)
-    plain.Allreduce(MPI.IN_PLACE, alike, op=MPI.MIN)
-    return {call: name for (call, name), same in zip(elder.items(), alike, strict=True) if same}

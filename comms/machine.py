@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ from closeranks.comms.node import Fact, Gpu, Nic, NodeDescription
 from closeranks.errors import TopologyError
 
 
+@cache
 def describe_here() -> NodeDescription:
-    """Describe the node this process runs on.  Local.
+    """Describe the node this process runs on.
+
+    Local; read once, for it takes lstopo some 20 ms, and a recovery waits for it.
 
     Returns
     -------

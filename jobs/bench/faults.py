@@ -135,11 +135,11 @@ def measure_faults(
 
 def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> Fault:
     """Agree on the next fault; collective.  The first rank is spared."""
-    comm.bcast(None)  # the first one of a world takes longer than is left to the fault
     seat = random.Random(number).choice(comm.alive[1:])
-    fault = Fault(number, kinds[number % len(kinds)], seat, time.monotonic() + _AHEAD_S)
-    agreed: Fault = comm.bcast(fault)
-    return agreed
+    kind = kinds[number % len(kinds)]
+    comm.bcast(Fault(number, kind, seat, 0.0))  # the first of its kind takes longer than is left
+    fault: Fault = comm.bcast(Fault(number, kind, seat, time.monotonic() + _AHEAD_S))
+    return fault
 
 
 def _strike(comm: Communicator, fault: Fault) -> None:

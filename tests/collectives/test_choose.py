@@ -303,3 +303,27 @@ def test_who_comes_later_chooses_as_who_was_there() -> None:
         numbers, sat = pickle.loads(pickle.dumps((old.numbers, shape(old.topology))))
         comes = alike(numbers, sat, now)
         assert comes.choose(call).algorithm == stays.choose(call).algorithm
+
+
+def test_the_first_call_of_a_kind_is_served_as_others_have_found() -> None:
+    """It is neither priced nor tried, and known until a trial here is over."""
+    call = Call("allreduce", size_class(1 << 20))
+    here = Topology.regular(node=1, rank=4)
+    chooser = Chooser(here, trials=True, heritage={call: "ring"})
+    first, second = chooser.choose(call), chooser.choose(call)
+    assert (first.algorithm, first.predictions, first.trial) == ("ring", {}, None)
+    assert second.trial is not None
+    assert chooser.best_known == {call: "ring"}, "measured, not predicted"
+    second.trial.winner = other = next(one for one in second.trial.candidates if one != "ring")
+    second.trial.agreed_s = {other: 1.0}
+    assert chooser.best_known == {call: other}
+
+
+def test_more_ranks_inherit_no_call_that_has_become_too_long_for_the_library() -> None:
+    call, most = Call("allgather", 13), 1 << 15
+    few, many = (Topology.regular(node=1, rank=size) for size in (4, 8))
+    for here, name in ((few, {NATIVE}), (many, set(algorithms("allgather")))):
+        chooser = Chooser(
+            here, native=NativeModel(0.0, 0.0), native_bytes=most, heritage={call: NATIVE}
+        )
+        assert chooser.choose(call).algorithm in name

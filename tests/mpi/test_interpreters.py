@@ -370,6 +370,17 @@ def test_without_numba_python_runs_the_plans(
     assert interpreter.is_loaded()
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_who_waits_loads_what_is_there_and_compiles_nothing(
+    stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads: list[bool] = []
+    monkeypatch.setattr(code_store, "is_stored", lambda *_: stored)
+    monkeypatch.setattr(interpreter, "is_loaded", lambda: loads.append(True))
+    interpreter.load_early()
+    assert loads == [True] * stored
+
+
 def test_where_nothing_can_be_compiled_python_and_the_library_do_all(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
