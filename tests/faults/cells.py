@@ -2,14 +2,17 @@
 
 A cell is a schedule of faults; the program checks every sum of every step, and
 the test who is left.  `CELLS` are all of them, `third` is what one run of the
-suite takes, another one every day.
+suite takes, another one every day, as other tests take what is `due`.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+_C = TypeVar("_C")
 
 #: Everything, or a number whose remainder by 3 says which third.
 SEED = os.environ.get("FAULTS_SEED", str(int(time.time()) // 86400))
@@ -123,13 +126,16 @@ _SHRUNK = [*_windows(), *_nodes()]
 CELLS = [*_SHRUNK, *_replaced(_SHRUNK), *_sweeps()]
 
 
+def due(cells: Iterable[_C]) -> list[_C]:
+    """Give what is to be run: all, or every third, from the one that the seed says."""
+    every = list(cells)
+    return every if SEED == "all" else every[int(SEED) % 3 :: 3]
+
+
 def third() -> list[Cell]:
-    """Give what is to be run: all, or every third, from the one that the seed says.
+    """Give the cells that are `due`.
 
     Sweeps of the recovery are run by `make faults` alone, see docs/faults.md: where
     a rank dies while Open MPI makes a communicator others may crash.
     """
-    if SEED == "all":
-        return CELLS
-    daily = [cell for cell in CELLS if "during the recovery" not in cell.name]
-    return daily[int(SEED) % 3 :: 3]
+    return due(one for one in CELLS if SEED == "all" or "during the recovery" not in one.name)

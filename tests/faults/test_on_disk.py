@@ -18,9 +18,9 @@ import pytest
 from closeranks.checkpoint import slots, volumes
 from closeranks.checkpoint.farewell import FAREWELL
 from tests.checkpoint.filed import save
+from tests.faults.cells import due
 from tests.faults.on_disk import POINTS
 from tests.faults.remember import die_at
-from tests.faults.test_remember import due
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PROGRAM = ("-m", "tests.faults.on_disk")

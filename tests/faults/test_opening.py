@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import SEED
+from tests.faults.cells import due
 
 PROGRAM = Path(__file__).parent / "opening.py"
 SAID = re.compile(r"^rank (\d): (\w+)(.*)$", re.MULTILINE)
@@ -31,7 +31,7 @@ WINDOWS = [
 ]
 #: Where who fails alone is missed when it has ended.
 EARLY = WINDOWS[:3]
-TAKEN = WINDOWS if SEED == "all" else WINDOWS[int(SEED) % 3 :: 3]
+TAKEN = due(WINDOWS)
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +23,7 @@ from closeranks.checkpoint import slots
 from closeranks.comms.wait import Deadline
 from closeranks.errors import CheckpointError
 from tests.checkpoint.mishaps import MISHAPS, hurt
-from tests.faults.cells import SEED
+from tests.faults.cells import SEED, due
 
 PROGRAM = str(Path(__file__).parent / "remember.py")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -44,12 +43,6 @@ CUTS = {
     "room": (2,), "before the copy": (2,), "in the copy": (2,), "copied": (2,),
     "written": (2, 3), "in the code": (2, 3), "encoded": (2, 3), "committed": (3,),
 }  # fmt: skip
-
-
-def due(cells: Iterable[Any]) -> list[Any]:
-    """Give a third of the cells, another one every day, or all."""
-    every = list(cells)
-    return every if SEED == "all" else every[int(SEED) % 3 :: 3]
 
 
 @pytest.mark.parametrize(("point", "who"), due(product(CUTS, ("2", "0,1,2,3"))))
