@@ -186,7 +186,7 @@ class Chooser:
 
     @property
     def best_known(self) -> dict[Call, str]:
-        """The winner of each trial that is over, else what was predicted to be fastest."""
+        """The winner of each trial that is over, else what was inherited, or predicted."""
         found = dict(self._heritage)
         for call, choice in self._choices.items():
             is_over = choice.trial is None or choice.trial.winner is not None

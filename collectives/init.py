@@ -207,7 +207,7 @@ def _opened(
 def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
     interpreter.load_early()  # the others will wait for this process
-    gc.collect()  # nor soon again
+    gc.collect()  # else Python's next full collection may come while they do
     seat = crew.wait_for_seat()
     world, facts = seat.world, seat.facts
     assert world is not None
