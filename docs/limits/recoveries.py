@@ -3,7 +3,8 @@
     closeranks run --faults -n 120 -- docs/limits/recoveries.py [free]
 
 Six ranks work, the others wait.  In each round the last of the six is killed; all revoke
-and shrink, and the next one who waits takes the place.  Rank 0 prints by how much it grows.
+and shrink, and the next one who waits takes the place.  Rank 0 prints by how much it grows,
+after each tenth of the deaths.
 `free` frees what was revoked, as no program may whose messages may be under way.
 """
 
@@ -19,7 +20,7 @@ from typing import NoReturn
 import numpy as np
 from mpi4py import MPI
 
-MEMBERS, ROUNDS = 6, 10
+MEMBERS = 6
 
 
 def private_kib() -> int:
@@ -37,15 +38,21 @@ def work(comm: MPI.Intracomm) -> None:
         comm.Barrier()
 
 
-def lose_one(whole: MPI.Intracomm, members: MPI.Intracomm) -> None:
-    """Work or wait until one of those who work has died."""
+def wait(whole: MPI.Intracomm) -> None:
+    """Do nothing until one of those who work has died."""
     try:
-        if whole.rank >= MEMBERS:
-            while not whole.Is_revoked():
-                whole.Iprobe()
-                time.sleep(0.01)
+        while not whole.Is_revoked():
+            whole.Iprobe()
+            time.sleep(0.01)
+    except MPI.Exception:
+        whole.Revoke()
+
+
+def lose_one(whole: MPI.Intracomm, members: MPI.Intracomm) -> None:
+    """Work until the last of those who work has died."""
+    try:
         work(members)
-        if whole.rank == MEMBERS - 1:
+        if members.rank == MEMBERS - 1:
             os.kill(os.getpid(), signal.SIGKILL)
         while True:
             work(members)
@@ -57,19 +64,23 @@ def lose_one(whole: MPI.Intracomm, members: MPI.Intracomm) -> None:
 def main() -> NoReturn:
     """Lose one rank after the other."""
     whole, lost, before = MPI.COMM_WORLD.Dup(), 0, 0
+    rounds = max(1, whole.size // 12)
     while True:
         whole.Set_errhandler(MPI.ERRORS_RETURN)
         members = whole.Split(int(whole.rank >= MEMBERS))
         members.Set_errhandler(MPI.ERRORS_RETURN)
         whole.Barrier()
-        if whole.rank == 0 and lost % ROUNDS == 0:
+        if whole.rank == 0 and lost % rounds == 0:
             now = private_kib()
-            each = f"{(now - before) / ROUNDS:.0f} KiB more for each" if before else "now begin"
+            each = f"{(now - before) / rounds:.0f} KiB more for each" if before else "now begin"
             print(f"{lost} ranks lost, {each}", flush=True)  # noqa: T201
             before = now
         if whole.size == MEMBERS:
             os.kill(os.getpid(), signal.SIGKILL)
-        lose_one(whole, members)
+        if whole.rank < MEMBERS:
+            lose_one(whole, members)
+        else:
+            wait(whole)
         shrunk, lost = whole.Shrink(), lost + 1
         if "free" in sys.argv:
             members.Free()
