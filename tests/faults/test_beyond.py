@@ -75,19 +75,21 @@ def endless() -> Iterator[tuple[int, list[psutil.Process]]]:
             text=True,
             preexec_fn=os.setpgrp,  # as a terminal's job, in its session
         )
-        family: list[psutil.Process] = []
+        first = psutil.Process(process.pid)
+        family = [first]
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ten steps\n"
-            first = psutil.Process(process.pid)
-            family = [first, *first.children(recursive=True)]
+            family += first.children(recursive=True)
             assert len(family) >= 6
             yield process.pid, family
         finally:
-            for member in family or [first]:
+            process.terminate()  # it removes its folder
+            psutil.wait_procs(family, timeout=10)
+            for member in family:
                 if member.is_running():
                     member.kill()
-            process.communicate()
+            process.communicate(timeout=10)
 
 
 def test_an_interrupt_ends_the_whole_job(endless: tuple[int, list[psutil.Process]]) -> None:
