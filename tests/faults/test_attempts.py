@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Launch
+from tests.conftest import ROOT, Launch
 
 PROGRAM = Path(__file__).parent / "repeat.py"
 FORMS = ["blocking", "in place", "request", "persistent", "child"]
@@ -177,6 +177,15 @@ def test_who_waits_in_a_topology_is_told(launch: Launch) -> None:
 
 def test_all_that_is_made_of_a_communicator_is_revoked_with_it(launch: Launch) -> None:
     assert leave(launch, "ways") == {0: "told 20 of 20", 1: "4", 2: "4", 3: "4"}
+
+
+def test_calls_inside_of_an_attempt_take_as_long(launch: Launch) -> None:
+    program = str(ROOT / "docs" / "limits" / "attempts.py")
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "2", "--", program]
+    done = launch([*command, "8", "65536"])
+    ratios = re.findall(r"(\d+) B: ([\d.]+) times", done.stdout)
+    assert [size for size, _ in ratios] == ["8", "65536"], done.stdout
+    assert all(float(ratio) < 1.5 for _, ratio in ratios), "docs say as long to 3 %"
 
 
 @pytest.mark.parametrize(("spares", "expected"), [

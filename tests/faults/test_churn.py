@@ -14,7 +14,7 @@ import pytest
 
 from closeranks.jobs.bench.churn import campaign
 from closeranks.jobs.bench.churn.schedule import episode
-from tests.conftest import Launch
+from tests.conftest import ROOT, Launch
 from tests.faults.cells import SEED
 
 #: Twice what the library itself keeps of 1.5 connections and three communicators.
@@ -53,7 +53,7 @@ def test_a_minute_of_it(launch: Launch, mpi_library: str, tmp_path: Path) -> Non
 def test_what_each_death_costs_the_library_alone(launch: Launch, mpi_library: str) -> None:
     if mpi_library != "Open MPI":
         pytest.skip("MPICH's jobs end with the first rank that dies")
-    program = str(Path(__file__).parents[2] / "docs" / "limits" / "recoveries.py")
+    program = str(ROOT / "docs" / "limits" / "recoveries.py")
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "12", "--", program]
     done = launch([*command, "free"], timeout_s=60)
     costs = [int(kib) for kib in re.findall(r"(-?\d+) KiB more for each", done.stdout)]
