@@ -4,7 +4,7 @@
 
 Six ranks work, the others wait.  In each round the last of the six is killed; all revoke
 and shrink, and the next one who waits takes the place.  Rank 0 prints by how much it grows,
-after each tenth of the deaths.
+each time a twelfth of the ranks has died.
 `free` frees what was revoked, as no program may whose messages may be under way.
 """
 
