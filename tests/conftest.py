@@ -93,6 +93,13 @@ def mpi_library() -> str:
 
 
 @pytest.fixture(scope="session")
+def needs_open_mpi(mpi_library: str) -> None:
+    """Skip what goes on without ranks that die where no job does."""
+    if mpi_library != "Open MPI":
+        pytest.skip("MPICH's jobs end with the first rank that dies")
+
+
+@pytest.fixture(scope="session")
 def launch() -> Launch:
     """Run a command that starts ranks: ``launch(["mpirun", ..], timeout_s=60)``.
 

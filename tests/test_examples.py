@@ -80,22 +80,20 @@ def test_an_average_in_arrays_that_the_node_shares(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("needs_open_mpi")
 def test_a_simulation_carries_on_without_a_rank(
-    launch: Callable[..., subprocess.CompletedProcess[str]], mpi_library: str
+    launch: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
     done = launch([*command, str(EXAMPLES / "carry_on.py")])
     assert "step 10: lost (1,), 3 ranks go on" in done.stdout, done.stdout
     assert "mean square 0.500000000000 after 20 steps, epoch 1" in done.stdout
 
 
+@pytest.mark.usefixtures("needs_open_mpi")
 def test_a_spare_takes_a_seat_and_gets_the_state(
-    launch: Callable[..., subprocess.CompletedProcess[str]], mpi_library: str
+    launch: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "3", "--spares", "1"]
     done = launch([*command, "--", str(EXAMPLES / "newcomer.py")])
     assert "rank 1 joined in epoch 1" in done.stdout, done.stdout

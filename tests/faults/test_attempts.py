@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import ROOT, Launch
 
+pytestmark = pytest.mark.usefixtures("needs_open_mpi")
+
 PROGRAM = Path(__file__).parent / "repeat.py"
 FORMS = ["blocking", "in place", "request", "persistent", "child"]
 #: Bytes and algorithm.
@@ -23,12 +25,6 @@ SIZES = [
     ("4096", "native"),
 ]
 SAID = re.compile(r"survivor (\d+): rank (\d+) of (\d+), epoch (\d+)")
-
-
-@pytest.fixture(autouse=True)
-def _needs_open_mpi(mpi_library: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
 
 
 def repeat(launch: Launch, *words: str, ranks: int = 4) -> list[tuple[int, ...]]:

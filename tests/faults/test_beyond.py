@@ -16,14 +16,10 @@ import pytest
 from closeranks.jobs.openmpi import session
 from tests.conftest import ROOT, Launch
 
+pytestmark = pytest.mark.usefixtures("needs_open_mpi")
+
 PROGRAM = Path(__file__).parent / "beyond.py"
 COMMAND = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
-
-
-@pytest.fixture(autouse=True)
-def _needs_open_mpi(mpi_library: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
 
 
 def test_who_computes_for_long_is_not_lost(launch: Launch) -> None:

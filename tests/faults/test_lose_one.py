@@ -32,11 +32,10 @@ def lose(
     ("nbytes", "algorithm"),
     [("8", "shared"), ("262144", "shared"), ("65536", "ring"), ("4096", "native")],
 )
+@pytest.mark.usefixtures("needs_open_mpi")
 def test_every_survivor_is_told_who_died(
-    launch: Launch, mpi_library: str, nbytes: str, algorithm: str, form: str
+    launch: Launch, nbytes: str, algorithm: str, form: str
 ) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
     for who, ranks, seats, waited in lose(launch, 2, nbytes, algorithm, form):
         assert (ranks, seats) == ("2", "2"), who
         assert float(waited) < SOON_S
@@ -44,11 +43,10 @@ def test_every_survivor_is_told_who_died(
 
 @pytest.mark.parametrize("algorithm", ["auto", "native"])
 @pytest.mark.parametrize("method", ["Allreduce", "Bcast", "Allgather"])
+@pytest.mark.usefixtures("needs_open_mpi")
 def test_calls_that_machine_code_hands_over_tell_it_too(
-    launch: Launch, mpi_library: str, method: str, algorithm: str
+    launch: Launch, method: str, algorithm: str
 ) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
     for who, ranks, seats, waited in lose(launch, 2, method, algorithm, program=KNOWN):
         assert (ranks, seats) == ("2", "2"), who
         assert float(waited) < SOON_S

@@ -14,18 +14,14 @@ import pytest
 from tests.conftest import Launch
 from tests.faults.cells import Cell, third
 
+pytestmark = pytest.mark.usefixtures("needs_open_mpi")
+
 PROGRAM = Path(__file__).parent / "repeat.py"
 SAID = re.compile(r"(?:survivor|newcomer) (\d+): rank (\d+) of (\d+), epoch (\d+)")
 SIZES = {"node": 4, "wide": 8, "lab": 8}
 #: Where Open MPI 5.0.11 looks at a communicator that it has not made yet.
 CRASH = "ompi_comm_revoke_local"
 SUMMARY = os.environ.get("FAULTS_SUMMARY")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _needs_open_mpi(mpi_library: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
 
 
 def _command(cell: Cell) -> list[str]:

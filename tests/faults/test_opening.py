@@ -11,6 +11,8 @@ import pytest
 from tests.conftest import Launch
 from tests.faults.cells import due
 
+pytestmark = pytest.mark.usefixtures("needs_open_mpi")
+
 PROGRAM = Path(__file__).parent / "opening.py"
 SAID = re.compile(r"^rank (\d): (\w+)(.*)$", re.MULTILINE)
 RANKS = 4
@@ -32,12 +34,6 @@ WINDOWS = [
 #: Where who fails alone is missed when it has ended.
 EARLY = WINDOWS[:3]
 TAKEN = due(WINDOWS)
-
-
-@pytest.fixture(autouse=True)
-def _needs_open_mpi(mpi_library: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
 
 
 def open_with(launch: Launch, *words: str, spares: int = 0) -> tuple[int, dict[int, str]]:

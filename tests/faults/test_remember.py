@@ -148,9 +148,8 @@ def test_another_number_of_ranks(mpirun: Run, name: str, ranks: int) -> None:
     assert f"reshaped 2 to {ranks}" in done.stdout
 
 
-def test_a_rank_is_lost_and_the_others_go_on(launch: Run, mpi_library: str, name: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
+@pytest.mark.usefixtures("needs_open_mpi")
+def test_a_rank_is_lost_and_the_others_go_on(launch: Run, name: str) -> None:
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
     done = launch([*command, PROGRAM, name, "attempts", "shrink", "1"])
     assert done.stdout.count("done 6 with 3 of epoch 1") == 3, done.stdout
@@ -159,11 +158,8 @@ def test_a_rank_is_lost_and_the_others_go_on(launch: Run, mpi_library: str, name
 
 @pytest.mark.cluster
 @pytest.mark.timeout(150)
-def test_a_node_is_lost_with_its_memory_and_spares_get_its_state(
-    launch: Run, mpi_library: str, name: str
-) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
+@pytest.mark.usefixtures("needs_open_mpi")
+def test_a_node_is_lost_with_its_memory_and_spares_get_its_state(launch: Run, name: str) -> None:
     lab = ["lab", "--nodes", "4", "--per-node", "2", "--spares", "2", "--faults", "--"]
     command = [sys.executable, "-m", "closeranks", *lab, PROGRAM, name]
     done = launch([*command, "attempts", "replace", "2,3"], timeout_s=120)

@@ -10,14 +10,10 @@ import pytest
 
 from tests.conftest import Launch
 
+pytestmark = pytest.mark.usefixtures("needs_open_mpi")
+
 PROGRAM = Path(__file__).parent / "repeat.py"
 SAID = re.compile(r"(survivor|newcomer) (\d+): rank (\d+) of (\d+), epoch (\d+), (\d+) newcomers")
-
-
-@pytest.fixture(autouse=True)
-def _needs_open_mpi(mpi_library: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
 
 
 def replace(

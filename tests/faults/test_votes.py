@@ -11,13 +11,9 @@ import pytest
 
 from tests.conftest import Launch
 
+pytestmark = pytest.mark.usefixtures("needs_open_mpi")
+
 PROGRAM = Path(__file__).parent / "votes.py"
-
-
-@pytest.fixture(autouse=True)
-def _needs_open_mpi(mpi_library: str) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs end with the first rank that dies")
 
 
 def run(launch: Launch, *words: str, start: str = "run -n 3") -> subprocess.CompletedProcess[str]:
