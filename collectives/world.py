@@ -368,8 +368,8 @@ class World:
     def close(self) -> None:
         """Release all that this world owns, the youngest first.
 
-        Collective; harmless twice.  Of a revoked world only local things are
-        released: its communicators are left to the library.
+        Collective; harmless twice.  The communicators of a revoked world are kept:
+        others with their numbers would get what the dead sent, docs/limits/freed.py.
         """
         if self._closed:
             return

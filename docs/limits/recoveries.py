@@ -5,7 +5,7 @@
 Six ranks work, the others wait.  In each round the last of the six is killed; all revoke
 and shrink, and the next one who waits takes the place.  Rank 0 prints by how much it grows,
 each time a twelfth of the ranks has died.
-`free` frees what was revoked, as no program may whose messages may be under way.
+`free` frees what was revoked, as no program may whose messages may be under way: see freed.py.
 """
 
 from __future__ import annotations
