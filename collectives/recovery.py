@@ -16,6 +16,7 @@ from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
+from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.heard import bcast
 from closeranks.comms.last_resort import LastResort
@@ -177,7 +178,7 @@ class Recovery:
         world = self._family.world
         if not ulfm.is_on():
             return int(world.comm.allreduce(vote, MPI.BAND))
-        agreed, died = ulfm.agree(world.comm, vote, rouse=world.look)
+        agreed, died = agree(world.comm, vote, rouse=world.look)
         return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:

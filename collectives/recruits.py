@@ -11,6 +11,7 @@ from typing import Final
 from mpi4py import MPI
 
 from closeranks.comms import ulfm, usher
+from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked
@@ -49,7 +50,7 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
     leads = everybody.rank == 0
     bridge = _started(count, seats) if leads else None
     whole: MPI.Intracomm | None = None
-    came, died = ulfm.agree(everybody, int(not leads or bridge is not None))
+    came, died = agree(everybody, int(not leads or bridge is not None))
     if came and not died:
         try:
             whole = _met(everybody, bridge)
@@ -87,7 +88,7 @@ def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracom
         undo=_give_up,
     )
     whole = all_or_none(everybody, lambda: _merged(link, bridge, is_new=False), undo=_give_up)
-    ulfm.agree(whole, 1)  # the new ones wait for it: now all who are here have it
+    agree(whole, 1)  # the new ones wait for it: now all who are here have it
     return whole
 
 
@@ -119,7 +120,7 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
         link = new.Create_intercomm(0, bridge, 0, _MEETING)
         waits.append(link)
         whole = _merged(link, bridge, is_new=True)
-        ulfm.agree(whole, 1, unless=waits)
+        agree(whole, 1, unless=waits)
     except (MPI.Exception, Revoked):
         for comm in waits:
             _give_up(comm)

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.failure import may_blame
 from closeranks.comms import ulfm
+from closeranks.comms.accord import agree
 from closeranks.errors import Unavailable
 
 #: What a rank says of what it has made; the ranks agree on the bits that all have set.
@@ -57,7 +58,7 @@ def together(base: MPI.Intracomm, make: Callable[[MPI.Intracomm], _M]) -> _M:
             continue
         made, problem = _tried(whole, make)
         flags = (0 if made is None else _MADE) | (0 if problem else _POSSIBLE)
-        agreed, died = ulfm.agree(base, flags)
+        agreed, died = agree(base, flags)
         if agreed & _MADE and not died:
             assert made is not None
             return made
@@ -79,7 +80,7 @@ def _shrunk(base: MPI.Intracomm) -> MPI.Intracomm | None:
     except MPI.Exception as error:
         if not ulfm.speaks_of_failure(error, base):
             raise
-    everybody, _ = ulfm.agree(base, int(whole is not None))
+    everybody, _ = agree(base, int(whole is not None))
     return whole if everybody else None
 
 

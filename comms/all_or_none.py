@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from closeranks.comms import ulfm
+from closeranks.comms.accord import agree
 from closeranks.comms.handle import number
 from closeranks.comms.wait import Deadline
 from closeranks.errors import Error, PeerError, Revoked
@@ -112,6 +113,6 @@ def _is_made(
     """Agree whether all have made it, when nobody is deeper."""
     shallow = sum(1 << level for level in range(depth, _DEPTHS))
     while True:
-        agreed, _ = ulfm.agree(comm, made | shallow, rouse=rouse)
+        agreed, _ = agree(comm, made | shallow, rouse=rouse)
         if agreed & 1 << depth:
             return bool(agreed & _MADE)

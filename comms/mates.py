@@ -18,6 +18,7 @@ import select
 import signal
 import threading
 import warnings
+from collections.abc import Iterable
 from contextlib import suppress
 from ctypes import CDLL, get_errno
 from functools import cache
@@ -69,6 +70,7 @@ class Mates:
         self._watched: dict[int, _Mate] = {}
         self._handles: dict[pmix.Name, int] = {}
         self._own: list[tuple[NDArray[np.uint8], int]] = []
+        self._spread: set[int] = set()
         self._ends = select.epoll()
         self._lock = threading.Lock()
         self._owner, self._over = os.getpid(), False
@@ -167,6 +169,23 @@ class Mates:
         if has_ended:  # else news of this very moment would be lost
             self._news.clear()
         return has_ended
+
+    def spread(self, dead: Iterable[int]) -> None:
+        """Tell all nodes who counts as dead here, if this process speaks for its node.
+
+        Local.  Who lives, and has only lost a connection, hears it too: the MPI
+        library aborts it.
+
+        Parameters
+        ----------
+        dead : iterable of int
+            Ranks in ``MPI_COMM_WORLD``; told once.
+        """
+        with self._lock:
+            new = set(dead) - self._spread if self._is_first() else set()
+        self._spread |= new
+        for rank in new:
+            pmix.announce(pmix.own_name()._replace(rank=rank), widely=True)
 
     def _end_children(self, dead: _Mate) -> None:
         """End what a dead process has started, and holds the launcher's pipes."""

@@ -67,7 +67,7 @@ def announce(dead: Name, *, widely: bool) -> bool:
     Parameters
     ----------
     dead : Name
-        Who; it must not run any more.
+        Who; if it runs nevertheless, its MPI library aborts it.
     widely : bool
         Whether the daemons are to tell all other processes of this job, too.
 

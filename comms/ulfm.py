@@ -11,15 +11,12 @@ import os
 import signal
 import sys
 import time
-from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from closeranks.comms import ballot
 from closeranks.comms.calling import TURN
-from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -30,12 +27,8 @@ if TYPE_CHECKING:
 #: where the rank that asked has died before its question was heard: it answers over the
 #: connection whose lock it holds to note the death. Messages from rank to rank are not met.
 BRIEF_BYTES: Final = 1 << 15
-#: Bits of agreements that are under way.
-_asked: Final[list[array[int]]] = []
 #: How long a communicator may be in the making on other ranks, seconds.
 _YOUNG_S: Final = 0.05
-#: How long a rank waits for others in an agreement before it rouses them, seconds.
-_PATIENCE_S: Final = 1.0
 #: How long the launcher may take to end a job that was aborted, seconds.
 _ABORTED_S: Final = 30.0
 
@@ -141,86 +134,6 @@ def revoke(comm: MPI.Comm, born_s: float = 0.0) -> None:
         comm.Revoke()
     except (MPI.Exception, NotImplementedError):
         return
-
-
-def agree(
-    comm: MPI.Intracomm,
-    flags: int,
-    *,
-    unless: Sequence[MPI.Comm] = (),
-    rouse: Callable[[], object] | None = None,
-) -> tuple[int, bool]:
-    """Agree on flags among the ranks that live.  Collective, revoked or not.
-
-    Parameters
-    ----------
-    comm : MPI.Intracomm
-        The ranks.
-    flags : int
-        Bits.
-    unless : sequence of MPI.Comm
-        One of them is revoked if the others will not come; this process has to end
-        then.
-    rouse : callable, optional
-        Called once a second while others keep this rank waiting.
-
-    Returns
-    -------
-    agreed : int
-        The bits that every survivor has set; the same on all of them.
-    died : bool
-        Whether ranks have died that an agreement on this communicator has not
-        spoken of yet; the same on all survivors.
-
-    Raises
-    ------
-    Revoked
-        If one of ``unless`` is.
-    """
-    from mpi4py import MPI
-
-    died = False
-    while True:
-        try:
-            return _agreed(comm, flags, unless, rouse), died
-        except MPI.Exception as error:
-            if error.Get_error_class() != MPI.ERR_PROC_FAILED:
-                raise
-            died = True
-            comm.Ack_failed()
-
-
-def _agreed(
-    comm: MPI.Intracomm,
-    flags: int,
-    unless: Sequence[MPI.Comm],
-    rouse: Callable[[], object] | None,
-) -> int:
-    """Agree once; other threads have their turn meanwhile."""
-    bits = array("i", [flags])
-    patience = Deadline(_PATIENCE_S)
-    _asked.append(bits)  # whatever ends the wait, the library will write there
-    with TURN:
-        request = comm.Iagree(bits)
-
-    def is_over() -> bool:
-        over = True  # by an error, too
-        try:
-            with TURN:
-                over = request.Test()
-        finally:
-            if over:
-                _asked.pop()
-        if not over and any(map(is_revoked, unless)):
-            raise Revoked("an agreement")
-        nonlocal patience
-        if rouse is not None and not over and patience.expired:
-            patience = Deadline(_PATIENCE_S)
-            rouse()
-        return over
-
-    wait(is_over)
-    return bits[0]
 
 
 def shrink(comm: MPI.Intracomm) -> MPI.Intracomm:
