@@ -115,5 +115,6 @@ def _spread(comm: MPI.Intracomm) -> None:
     from mpi4py import MPI
 
     dead = ulfm.failed(comm)
-    names = ranks_in(comm, MPI.COMM_WORLD) if dead else []
-    mates().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)
+    if dead:
+        names = ranks_in(comm, MPI.COMM_WORLD)
+        mates().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
 PROGRAM = str(ROOT / "tests" / "faults" / "broken.py")
 LAB = ["lab", "--faults", "--nodes", "4", "--per-node", "2", "--no-check"]
-#: Of 100 jobs on emulated nodes some 5 stay in the library's agreement, see docs/faults.md.
+#: Of 100 jobs on emulated nodes some 4 stay in the library's agreement, see docs/faults.md.
 TRIES = 3
 
 

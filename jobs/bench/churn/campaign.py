@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import psutil
@@ -124,14 +125,33 @@ def total(rows: list[Row]) -> str:
     sums = {name: sum(row[name] for row in rows)
             for name in ("kills", "stops", "joins", "unplanned", "hangs", "wrong")}  # fmt: skip
     events = sums["kills"] + sums["stops"] + sums["joins"]
-    growth = sorted(row["kib_a_recovery"] for row in rows)[len(rows) // 2]
-    files = max(row["files_a_recovery"] for row in rows)
+    kib, files = (seen(rows, f"{what}_a_recovery") for what in ("kib", "files"))
+    grew = "too few recoveries to see whether memory or files grow"
+    if kib:
+        grew = f"memory {median(kib):+.0f} KiB, files {max(files):+.2f} a recovery"
     return (
         f"{len(rows)} episodes, {events} events: {sums['kills']} kills, {sums['stops']} stops,"
         f" {sums['joins']} joins; {sums['wrong']} wrong, {sums['hangs']} hangs,"
-        f" {sums['unplanned']} unplanned deaths; memory {growth:+.0f} KiB, files {files:+.2f}"
-        " a recovery"
+        f" {sums['unplanned']} unplanned deaths; {grew}"
     )
+
+
+def seen(rows: list[Row], what: str) -> list[float]:
+    """Give what was measured, of the episodes in which it was.
+
+    Parameters
+    ----------
+    rows : list of dict
+        Of `campaign`.
+    what : str
+        Key of theirs.
+
+    Returns
+    -------
+    list of float
+        Without those that are None.
+    """
+    return [row[what] for row in rows if row[what] is not None]
 
 
 def _row(plan: Episode) -> Row:

@@ -32,9 +32,10 @@ class Verdict(NamedTuple):
         or was over too soon.
     wrong : tuple of str
         What must not be, in words; unplanned deaths are counted apart.
-    kib_a_recovery, files_a_recovery : float
+    kib_a_recovery, files_a_recovery : float or None
         How the process that was there for longest has grown while all seats were
-        taken, in the later half of these recoveries: first it warms up.
+        taken, in the later half of these recoveries: first it warms up.  None if
+        it saw too few.
     slowest_s : float
         The longest step, with its recovery.
     """
@@ -47,8 +48,8 @@ class Verdict(NamedTuple):
     steps: int
     unfinished: int
     wrong: tuple[str, ...]
-    kib_a_recovery: float
-    files_a_recovery: float
+    kib_a_recovery: float | None
+    files_a_recovery: float | None
     slowest_s: float
 
 
@@ -146,7 +147,7 @@ def _met_by(plan: Episode, last: Record) -> str:
     return event.kind if last.seat in [last.alive[place] for place in event.places] else ""
 
 
-def _growth(records: Sequence[Record]) -> tuple[float, float]:
+def _growth(records: Sequence[Record]) -> tuple[float | None, float | None]:
     """Say by how much memory and files have grown from a recovery to the next."""
     first = dict[int, Record]()
     for record in records:
@@ -154,7 +155,7 @@ def _growth(records: Sequence[Record]) -> tuple[float, float]:
     seen = [first[epoch] for epoch in sorted(first)]
     seen = seen[len(seen) // 2 :]
     if len(seen) < 2:
-        return 0.0, 0.0
+        return None, None
     spans = seen[-1].epoch - seen[0].epoch
     return (
         (seen[-1].rss_kib - seen[0].rss_kib) / spans,

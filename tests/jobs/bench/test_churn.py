@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from closeranks.jobs.bench.churn.campaign import seen, total
 from closeranks.jobs.bench.churn.judge import judge
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import Record, line, read
@@ -83,3 +84,15 @@ def test_records_are_read_as_far_as_they_were_written(tmp_path: Path) -> None:
     text = "".join(map(line, RECORDS[:3]))
     (tmp_path / "1.log").write_text(text + line(RECORDS[3])[:-4], encoding="utf-8")
     assert read(tmp_path) == RECORDS[:3]
+
+
+def test_growth_that_nobody_saw_is_not_counted() -> None:
+    plan = episode(5, 3, 1)  # one recovery with all seats taken
+    verdict = judge(plan, Model(plan, 0).run())
+    assert (verdict.kib_a_recovery, verdict.files_a_recovery) == (None, None)
+    none = {"kills": 1, "stops": 1, "joins": 1, "unplanned": 0, "hangs": 0, "wrong": 0,
+            "kib_a_recovery": None, "files_a_recovery": None}  # fmt: skip
+    some = none | {"kib_a_recovery": 40.0, "files_a_recovery": -2.0}
+    assert seen([none, some], "files_a_recovery") == [-2.0]
+    assert "memory +40 KiB, files -2.00 a recovery" in total([none, some])
+    assert "too few recoveries" in total([none])
