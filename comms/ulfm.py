@@ -1,7 +1,7 @@
 """What an MPI library says of ranks that have died (ULFM).
 
 Open MPI does where it was started with ``--with-ft ulfm``, as ``closeranks run
---faults`` does.  Everything here is local.
+--faults`` does.  All but `shrink` is local.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from closeranks.comms import mates
+from closeranks.comms import mates, pmix
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -35,14 +35,12 @@ def test_the_first_of_a_node_tells_all_nodes_once(monkeypatch: pytest.MonkeyPatc
     told: list[tuple[int, bool]] = []
     monkeypatch.setenv("PMIX_NAMESPACE", "job")
     monkeypatch.setenv("PMIX_RANK", "4")
-    monkeypatch.setattr(
-        mates.pmix, "announce", lambda dead, *, widely: told.append((dead.rank, widely))
-    )
+    monkeypatch.setattr(pmix, "announce", lambda dead, *, widely: told.append((dead.rank, widely)))
     own = mates.Mates()
     own.spread([1])
     own.spread([1, 6])
     assert told == [(1, True), (6, True)]
-    here = mates.pmix.Name("job", 3)
+    here = pmix.Name("job", 3)
     own._watched[7] = mates._Mate(here, None, np.zeros(1, np.uint8), 0)
     own.spread([2])
     assert len(told) == 2
