@@ -179,13 +179,13 @@ class Mates:
         Parameters
         ----------
         dead : iterable of int
-            Ranks in ``MPI_COMM_WORLD``; told once.
+            Ranks in ``MPI_COMM_WORLD``; told until PMIx has taken it.
         """
         with self._lock:
             new = set(dead) - self._spread if self._is_first() else set()
-        self._spread |= new
         for rank in new:
-            pmix.announce(pmix.own_name()._replace(rank=rank), widely=True)
+            if pmix.announce(pmix.own_name()._replace(rank=rank), widely=True):
+                self._spread.add(rank)
 
     def _end_children(self, dead: _Mate) -> None:
         """End what a dead process has started, and holds the launcher's pipes."""

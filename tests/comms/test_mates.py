@@ -35,12 +35,18 @@ def test_the_first_of_a_node_tells_all_nodes_once(monkeypatch: pytest.MonkeyPatc
     told: list[tuple[int, bool]] = []
     monkeypatch.setenv("PMIX_NAMESPACE", "job")
     monkeypatch.setenv("PMIX_RANK", "4")
-    monkeypatch.setattr(pmix, "announce", lambda dead, *, widely: told.append((dead.rank, widely)))
+
+    def announce(dead: pmix.Name, *, widely: bool) -> bool:
+        told.append((dead.rank, widely))
+        return len(told) > 1
+
+    monkeypatch.setattr(pmix, "announce", announce)
     own = mates.Mates()
     own.spread([1])
+    own.spread([1])  # PMIx did not take it
     own.spread([1, 6])
-    assert told == [(1, True), (6, True)]
+    assert told == [(1, True), (1, True), (6, True)]
     here = pmix.Name("job", 3)
     own._watched[7] = mates._Mate(here, None, np.zeros(1, np.uint8), 0)
     own.spread([2])
-    assert len(told) == 2
+    assert len(told) == 3

@@ -14,10 +14,10 @@ PROGRAM = str(ROOT / "docs" / "limits" / "freed.py")
 
 
 @pytest.mark.parametrize("what", ["killed", "broken"])
-@pytest.mark.parametrize(("kept", "received"), [([], 1), (["free"], 666)], ids=["kept", "freed"])
+@pytest.mark.parametrize(("free", "received"), [([], 1), (["free"], 666)], ids=["kept", "freed"])
 def test_a_freed_number_takes_what_the_lost_rank_has_sent(
-    launch: Launch, what: str, kept: list[str], received: int
+    launch: Launch, what: str, free: list[str], received: int
 ) -> None:
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "8", "--", PROGRAM]
-    done = launch([*command, what, *kept], timeout_s=60)
+    done = launch([*command, what, *free], timeout_s=60)
     assert f"sent 1, received {received}\n" in done.stdout
