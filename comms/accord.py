@@ -3,7 +3,9 @@
 It ends only if all think the same of who lives.  A connection between two
 nodes that breaks while both its ranks live makes each take the other one for
 dead, and Open MPI 5.0.11 tells nobody but their nodes.  So who waits for long
-tells all: both have to end then, and the others go on.
+tells all: both have to end then, and the others go on.  That these hear of it
+one after the other must do no harm, so agreements go by a star, see
+`closeranks.jobs.openmpi.parameters`.
 """
 
 from __future__ import annotations

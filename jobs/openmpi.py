@@ -17,6 +17,9 @@ _SURVIVING = {
     "btl_tcp_flags": "send,inplace",
 }
 _LOOPBACK = "127.0.0.0/8"
+# Up to so many ranks an agreement goes by a star, not by a binary tree; 2 is the string there.
+_STAR_RANKS = 128
+_STAR = {"coll_ftagree_era_topology": "3"}
 # For ranks that start others in the place of the dead.  PMIx 5.0.11 closes the socket of a
 # rank that has died while it goes on listening to it (remove_client in psensor), and never
 # hears the process that gets the number next.  PRRTE ends all that were started together
@@ -42,7 +45,10 @@ def parameters(job: Job) -> dict[str, str]:
     taking the tail and linking it, leaves the other one deaf, or looking for that
     link for ever.  TCP does without "puts": an answer to one that a death has
     broken off waits for a lock that its own thread holds, and a receive that
-    waits for one is looked at for ever.
+    waits for one is looked at for ever.  And agreements of small jobs go by a
+    star: in a tree, who has heard that its parent died asks the next one above;
+    where that one decides before it hears of the death itself, it answers the
+    dead alone (`era_decide`), and who has asked waits for ever.
 
     Parameters
     ----------
@@ -55,6 +61,8 @@ def parameters(job: Job) -> dict[str, str]:
         Names and values for ``--mca``.
     """
     chosen: dict[str, str] = dict(_SURVIVING) if job.faults else {}
+    if job.faults and job.ranks <= _STAR_RANKS:
+        chosen |= _STAR
     if job.crowded:
         chosen[_YIELD] = "1"
     if not job.fabric:

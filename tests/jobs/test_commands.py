@@ -78,6 +78,13 @@ def test_no_rank_that_dies_can_break_the_queue_of_another(
     assert {name: value for name, value in chosen.items() if "btl" in name} == expected
 
 
+@pytest.mark.parametrize(("ranks", "tree"), [(128, "3"), (129, None)])
+def test_agreements_of_small_jobs_go_by_a_star(ranks: int, tree: str | None) -> None:
+    chosen = openmpi.parameters(Job(ranks, faults=True))
+    assert chosen.get("coll_ftagree_era_topology") == tree
+    assert "coll_ftagree_era_topology" not in openmpi.parameters(Job(ranks))
+
+
 def test_nodes_of_a_lab_never_bind_to_the_same_core() -> None:
     job = Job(2, hosts=(Host("a", 1), Host("b", 1)), reach=REACH)
     assert "--bind-to none" in " ".join(openmpi.command("mpirun", job, ["p"], {}).words)
