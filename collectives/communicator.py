@@ -31,7 +31,7 @@ from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
-from closeranks.comms import ballot, ulfm
+from closeranks.comms import ballot, graves, ulfm
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Unavailable
@@ -349,9 +349,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
     def _release(self) -> None:
         """Drop the handle; later calls find none."""
         if self._family.world.revoked:
-            self._service.shut()
-            return
-        MPI.Intracomm.Free(self)
+            graves.bury(self)
+        else:
+            MPI.Intracomm.Free(self)
         self._service.shut()
 
     def _open_world(self) -> World:

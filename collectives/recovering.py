@@ -12,7 +12,7 @@ from closeranks.collectives.attempts import Attempt, attempts
 from closeranks.collectives.family import alike
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
-from closeranks.comms import handle, ulfm
+from closeranks.comms import graves, handle, ulfm
 from closeranks.comms.message import message
 from closeranks.errors import UsageError
 
@@ -320,6 +320,7 @@ class Recovering(MPI.Intracomm):
         heritage : mapping of Call to str, optional
             As for `Chooser`.
         """
+        graves.bury(self)
         handle.point(self, plain)
         self._seats, self._topology, self._world = seats, topology, world
         was = self._service.chooser

@@ -10,7 +10,7 @@ from typing import Final
 
 from mpi4py import MPI
 
-from closeranks.comms import ulfm, usher
+from closeranks.comms import graves, ulfm, usher
 from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.settings import PREFIX, setting
@@ -69,12 +69,14 @@ def _started(count: int, seats: int) -> MPI.Intracomm | None:
         info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
         info.Set("map_by", "slot:OVERSUBSCRIBE")
         joint = MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info)
-        return _merged(joint, None, is_new=False)
+        bridge = _merged(joint, None, is_new=False)
     except (MPI.Exception, OSError) as error:  # the others wait for the answer
         _say(f"no new process in the place of {count} that have died: {error}")
         return None
     finally:
         info.Free()
+    graves.bury(bridge)
+    return bridge
 
 
 def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracomm:
@@ -116,6 +118,7 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
     waits: list[MPI.Comm] = []
     try:
         bridge = _merged(MPI.Comm.Get_parent(), None, is_new=True)
+        graves.bury(bridge)
         waits.append(bridge)
         link = new.Create_intercomm(0, bridge, 0, _MEETING)
         waits.append(link)
@@ -136,6 +139,8 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
     wakes all.
     """
     joint.Set_errhandler(MPI.ERRORS_RETURN)
+    graves.free_at_end()
+    graves.bury(joint)
     try:
         if bridge is not None:
             bridge.Barrier()

@@ -12,7 +12,7 @@ from closeranks.collectives.recruits import recruit
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
-from closeranks.comms import ulfm
+from closeranks.comms import graves, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.heard import allgather, bcast
@@ -76,6 +76,7 @@ class Crew:
 
     def take(self, whole: MPI.Intracomm, seated: Roster) -> None:
         """Go on with those who are left.  Local."""
+        graves.bury(self.everybody)
         self.everybody, self._members = whole, tuple(seated.seat_of)
         self._leads = seated.seat_of.get(whole.rank) == seated.seats[0]
 
@@ -99,6 +100,7 @@ class Crew:
         whole = recruit(self.everybody, vacant, self.seats)
         if whole is None:
             return False
+        graves.bury(self.everybody)
         self.everybody = whole
         return True
 
@@ -116,6 +118,8 @@ class Crew:
         self._ended = True
         spares = set(range(self.everybody.size)) - set(self._members) if self._leads else set()
         self._sent += [self.everybody.Isend([None, 0, MPI.BYTE], rank, _HOME) for rank in spares]
+        if len(self._members) < self.everybody.size:  # else it is that of the members, or gone
+            graves.bury(self.everybody)
 
     def wait_for_seat(self) -> Seat:
         """Wait until a seat is free.
@@ -260,6 +264,7 @@ def _watch(whole: MPI.Intracomm) -> None:
         mates().keep(node)
     except Exception:
         ulfm.revoke(node)
+        graves.bury(node)
         raise
     node.Free()
 

@@ -8,7 +8,7 @@ from typing import Final, Protocol, TypeVar
 from mpi4py import MPI
 
 from closeranks.collectives.failure import may_blame
-from closeranks.comms import ulfm
+from closeranks.comms import graves, ulfm
 from closeranks.comms.accord import agree
 from closeranks.errors import Unavailable
 
@@ -62,6 +62,7 @@ def together(base: MPI.Intracomm, make: Callable[[MPI.Intracomm], _M]) -> _M:
         if agreed & _MADE and not died:
             assert made is not None
             return made
+        graves.bury(whole)
         if made is not None:
             made.drop()
         if not agreed & _POSSIBLE:
@@ -81,6 +82,8 @@ def _shrunk(base: MPI.Intracomm) -> MPI.Intracomm | None:
         if not ulfm.speaks_of_failure(error, base):
             raise
     everybody, _ = agree(base, int(whole is not None))
+    if whole is not None and not everybody:
+        graves.bury(whole)
     return whole if everybody else None
 
 

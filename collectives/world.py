@@ -1,9 +1,9 @@
 """All that lives and dies with one epoch of a communicator.
 
-A world owns the package's own duplicate of the communicator, the groups of
-every level, the abort word, and whatever else is made in its time: user
-sub-communicators, shared files, bound plans, persistent operations.  Closing
-and revoking walk that one registry.
+A world owns the package's own duplicate of the communicator, the abort word,
+and whatever else is made in its time: user sub-communicators, shared files,
+bound plans, persistent operations.  Closing and revoking walk that one
+registry.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from closeranks.collectives.attendance import Attendance
 from closeranks.collectives.failure import dead_of, late, lost
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.native import agreed_max
-from closeranks.comms import code_store, ulfm
+from closeranks.comms import code_store, graves, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.cores import cores_of
-from closeranks.comms.groups import Groups
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.topology import Topology
@@ -101,8 +100,6 @@ class World:
         Duplicate of ``comm`` that carries the messages of plans and nothing else.
     node : MPI.Intracomm
         The ranks that share memory with this one.
-    groups : Groups
-        Communicators of every level and rail, made when first asked for.
     followed : Followed
         The program's own communicators that are revoked with this world.
     sequence_at : int
@@ -154,7 +151,6 @@ class World:
             self._divide()
             roll = tags.roll_call(self.window)
             self.attendance = self.own(Attendance(self.traffic, roll, self.revoke))
-            self.groups = self.own(Groups(comm, topology))
             self._meet()
         except Exception:
             self.revoke()  # others may wait for this rank on any of its communicators
@@ -368,8 +364,8 @@ class World:
     def close(self) -> None:
         """Release all that this world owns, the youngest first.
 
-        Collective; harmless twice.  The communicators of a revoked world are kept:
-        others with their numbers would get what the dead sent, docs/limits/freed.py.
+        Collective; harmless twice.  The communicators of a revoked world are buried:
+        others with their numbers would get what the dead sent.
         """
         if self._closed:
             return
@@ -380,6 +376,8 @@ class World:
                 resource.close()
             elif not self.revoked:
                 resource.Free()
+            elif not hasattr(resource, "close"):  # a child has one, and goes on or ends by it
+                graves.bury(resource)
         self._word = memoryview(bytearray(8)).cast("q")
 
     def first_tag(self, sequence: int) -> int:

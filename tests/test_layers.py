@@ -26,8 +26,8 @@ GATES = {
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "comms": {
-        "accord", "arrays", "cuda_aware", "discover", "element", "entries", "groups", "handle",
-        "heard", "message", "neighbours", "typemap", "ulfm",
+        "accord", "arrays", "cuda_aware", "discover", "element", "entries", "graves", "groups",
+        "handle", "heard", "message", "neighbours", "typemap", "ulfm",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",

@@ -1,13 +1,14 @@
 """A program that loses ranks and goes on: every result names who took part.
 
-    closeranks run --faults -n 4 -- repeat.py BYTES ALGORITHM FORM KILLS [recruits|slow]
+    closeranks run --faults -n 4 -- repeat.py BYTES ALGORITHM FORM KILLS [recruits|slow|late]
 
 Rank ``seat`` adds ``2**seat``, so that a sum is the set of its participants.
 KILLS are ``SEAT@STEP[:POINT]``; the program checks every sum of every step
 against the members that agreed on it.  With ``run --spares`` the dead are
 replaced, with ``recruits`` by new processes; newcomers are told in which step
 the others are.  With ``slow`` those, as all others, take longer to come to
-`init` than a recovery may.
+`init` than a recovery may; with ``late`` they come to MPI_Finalize when the
+new ones have gone.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ WATCHDOG_S = 50
 #: How long a slow program does something else first, and how long its recovery may take.
 START_S = 5
 RECOVERY_S = 3
+#: How much later than new processes the others end.
+LATE_S = 1
 
 
 class Work:
@@ -78,7 +81,8 @@ def main() -> None:
     """Step, die if it is this rank's turn, check."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     slow = sys.argv[5:] == ["slow"]
-    recruits = slow or sys.argv[5:] == ["recruits"]
+    late = sys.argv[5:] == ["late"]
+    recruits = slow or late or sys.argv[5:] == ["recruits"]
     replaces = recruits or "CLOSERANKS_SPARES" in os.environ
     time.sleep(START_S if slow else 0)
     comm = cr.init(
@@ -114,6 +118,7 @@ def main() -> None:
     came = sum(map(comm.incarnation, comm.alive))
     print(f"{who}: {place}, {came} newcomers", flush=True)  # noqa: T201 - what the test reads
     comm.close()
+    time.sleep(LATE_S if late and not comm.joined else 0)
 
 
 main()

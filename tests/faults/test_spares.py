@@ -71,6 +71,11 @@ def test_new_processes_take_the_seats(launch: Launch, kills: str) -> None:
     assert said == members(4, len(dead), dead)
 
 
+def test_who_ends_later_than_new_processes_ends_too(launch: Launch) -> None:
+    said = replace(launch, "0@10,3@20:after", spares=0, more="late")
+    assert said == members(4, 2, (0, 3))
+
+
 def test_a_program_may_take_longer_to_start_than_a_recovery_may(launch: Launch) -> None:
     assert replace(launch, "2@20", spares=0, more="slow") == members(4, 1, (2,))
 

@@ -1,0 +1,66 @@
+"""Communicators that are not used any more, and when they are freed.
+
+One that was revoked is kept: the next with its number would get what the dead
+have sent, see ``docs/limits/freed.py``.  But where processes were started
+later, MPI_Finalize must not find it.  Open MPI 5.0.11 says goodbye there to every
+process of a communicator that joins processes of several starts, and may not
+wait for an answer (`ompi_dpm_dyn_finalize`).  Who comes later answers processes
+that have gone, over broken connections, and waits for a lock that it holds
+itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+from typing import TYPE_CHECKING, Final
+
+from closeranks.comms import ulfm
+from closeranks.comms.handle import number
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_buried: Final[dict[int, MPI.Comm]] = {}
+
+
+class _End:
+    """How this process ends."""
+
+    frees = False
+
+
+def bury(comm: MPI.Comm) -> None:
+    """Keep a communicator; free it at the end, if `free_at_end`.
+
+    Local, harmless twice.  Where the library does not notice that ranks die
+    nothing is kept.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        Nobody else frees it.  The object may stand for another one afterwards.
+    """
+    from mpi4py import MPI
+
+    if ulfm.is_on() and comm != MPI.COMM_NULL:
+        _buried.setdefault(number(comm), MPI.Comm(comm))
+
+
+def free_at_end() -> None:
+    """Free what is buried before MPI_Finalize, which is local in Open MPI.
+
+    Local.  For a process that has met others of another start.
+    """
+    _End.frees = True
+
+
+def _free() -> None:
+    """Free them all: nobody makes a communicator any more."""
+    from mpi4py import MPI
+
+    while _buried and _End.frees and not MPI.Is_finalized():
+        _, comm = _buried.popitem()
+        comm.Free()
+
+
+atexit.register(_free)

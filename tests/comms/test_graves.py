@@ -1,0 +1,53 @@
+"""What is buried is freed at the end, where processes of several starts have met."""
+
+from __future__ import annotations
+
+import pytest
+from mpi4py import MPI
+
+from closeranks.comms import graves, ulfm
+from closeranks.comms.handle import number
+
+
+@pytest.fixture(autouse=True)
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graves, "_buried", {})
+    monkeypatch.setattr(graves._End, "frees", False)
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
+
+
+def test_what_is_buried_twice_is_freed_once() -> None:
+    made = MPI.COMM_SELF.Dup()
+    graves.bury(made)
+    graves.bury(MPI.Intracomm(made))
+    graves.bury(MPI.COMM_NULL)
+    graves.free_at_end()
+    graves._free()
+    assert not graves._buried
+
+
+def test_an_object_may_stand_for_another_one_afterwards() -> None:
+    made, other = MPI.COMM_SELF.Dup(), MPI.COMM_SELF.Dup()
+    graves.bury(made)
+    assert list(graves._buried) == [number(made)]
+    assert number(graves._buried[number(made)]) != number(other)
+    graves.free_at_end()
+    graves._free()
+    other.Barrier()
+    other.Free()
+
+
+def test_it_is_kept_where_all_were_started_together() -> None:
+    made = MPI.COMM_SELF.Dup()
+    graves.bury(made)
+    graves._free()
+    made.Barrier()
+    made.Free()
+
+
+def test_it_is_left_to_a_library_that_notices_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ulfm, "is_on", lambda: False)
+    made = MPI.COMM_SELF.Dup()
+    graves.bury(made)
+    assert not graves._buried
+    made.Free()
