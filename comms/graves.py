@@ -2,11 +2,11 @@
 
 One that was revoked is kept: the next with its number would get what the dead
 have sent, see ``docs/limits/freed.py``.  But where processes were started
-later, MPI_Finalize must not find it.  Open MPI 5.0.11 says goodbye there to every
-process of a communicator that joins processes of several starts, and may not
-wait for an answer (`ompi_dpm_dyn_finalize`).  Who comes later answers processes
-that have gone, over broken connections, and waits for a lock that it holds
-itself.
+later, MPI_Finalize must not find it.  Open MPI 5.0.11 says goodbye there to
+every process of a communicator that joins processes of several starts, and may
+not wait for an answer (`ompi_dpm_dyn_finalize`).  Who comes later answers
+processes that have gone, over broken connections, and waits for a lock that it
+holds itself.
 """
 
 from __future__ import annotations
