@@ -155,6 +155,7 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
 def _give_up(comm: MPI.Comm) -> None:
     """Wake who waits on a communicator that was just made, here or by others."""
     ulfm.revoke(comm, time.monotonic())
+    graves.bury(comm)
 
 
 def _say(what: str) -> None:
