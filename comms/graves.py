@@ -14,7 +14,6 @@ from __future__ import annotations
 import atexit
 from typing import TYPE_CHECKING, Final
 
-from closeranks.comms import ulfm
 from closeranks.comms.handle import number
 
 if TYPE_CHECKING:
@@ -29,11 +28,19 @@ class _End:
     frees = False
 
 
-def bury(comm: MPI.Comm) -> None:
-    """Keep a communicator; free it at the end, if `free_at_end`.
+def free_at_end() -> None:
+    """Free what is buried from now on before MPI_Finalize.
 
-    Local, harmless twice.  Where the library does not notice that ranks die
-    nothing is kept.
+    Local.  For a process that meets others of another start; what was buried
+    before joins it with none of them.
+    """
+    _End.frees = True
+
+
+def bury(comm: MPI.Comm) -> None:
+    """Keep a communicator until the end.
+
+    Local, harmless twice.
 
     Parameters
     ----------
@@ -42,23 +49,15 @@ def bury(comm: MPI.Comm) -> None:
     """
     from mpi4py import MPI
 
-    if ulfm.is_on() and comm != MPI.COMM_NULL:
+    if _End.frees and comm != MPI.COMM_NULL:
         _buried.setdefault(number(comm), MPI.Comm(comm))
 
 
-def free_at_end() -> None:
-    """Free what is buried before MPI_Finalize, which is local in Open MPI.
-
-    Local.  For a process that has met others of another start.
-    """
-    _End.frees = True
-
-
 def _free() -> None:
-    """Free them all: nobody makes a communicator any more."""
+    """Free them all, which is local in Open MPI: nobody makes a communicator any more."""
     from mpi4py import MPI
 
-    while _buried and _End.frees and not MPI.Is_finalized():
+    while _buried and not MPI.Is_finalized():
         _, comm = _buried.popitem()
         comm.Free()
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 from mpi4py import MPI
 
-from closeranks.comms import graves, ulfm
+from closeranks.comms import graves
 from closeranks.comms.handle import number
 
 
 @pytest.fixture(autouse=True)
 def empty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graves, "_buried", {})
-    monkeypatch.setattr(graves._End, "frees", False)
-    monkeypatch.setattr(ulfm, "is_on", lambda: True)
+    monkeypatch.setattr(graves._End, "frees", True)
 
 
 def test_what_is_buried_twice_is_freed_once() -> None:
@@ -21,7 +20,6 @@ def test_what_is_buried_twice_is_freed_once() -> None:
     graves.bury(made)
     graves.bury(MPI.Intracomm(made))
     graves.bury(MPI.COMM_NULL)
-    graves.free_at_end()
     graves._free()
     assert not graves._buried
 
@@ -31,23 +29,17 @@ def test_an_object_may_stand_for_another_one_afterwards() -> None:
     graves.bury(made)
     assert list(graves._buried) == [number(made)]
     assert number(graves._buried[number(made)]) != number(other)
-    graves.free_at_end()
     graves._free()
     other.Barrier()
     other.Free()
 
 
-def test_it_is_kept_where_all_were_started_together() -> None:
+def test_it_is_left_to_the_library_where_all_were_started_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graves._End, "frees", False)
     made = MPI.COMM_SELF.Dup()
     graves.bury(made)
     graves._free()
     made.Barrier()
-    made.Free()
-
-
-def test_it_is_left_to_a_library_that_notices_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ulfm, "is_on", lambda: False)
-    made = MPI.COMM_SELF.Dup()
-    graves.bury(made)
-    assert not graves._buried
     made.Free()
