@@ -54,7 +54,7 @@ def bury(comm: MPI.Comm) -> None:
 
 
 def _free() -> None:
-    """Free them all, which is local in Open MPI: nobody makes a communicator any more."""
+    """Free them all, which Open MPI does locally; nobody makes one any more."""
     from mpi4py import MPI
 
     while _buried and not MPI.Is_finalized():
