@@ -367,12 +367,12 @@ def _read(path: Path, read: Callable[[int, int], bytes], size: int) -> tuple[Hea
         magic, version, count, length, room, total = _PROLOGUE.unpack(taken)
         if magic != _MAGIC or length > _MOST_HEADER or room > _MOST_HEADER:
             continue
-        if version > FORMAT:
-            problem = f"{path}: format {version}, newer than {FORMAT}"
-            raise CheckpointError("restore", problem, "use the closeranks that wrote it")
         text = read(length, start + _PROLOGUE.size)
         words = struct.pack("<IQQQ", version, count, length, room)
         whole = crc32c(words + text) == total
+        if whole and version > FORMAT:  # else it is the number that is damaged
+            problem = f"{path}: format {version}, newer than {FORMAT}"
+            raise CheckpointError("restore", problem, "use the closeranks that wrote it")
         if whole and start == count % 2 * room and (best is None or count > best[2]):
             best = Header.decode(text), room, count
         if best is not None and start:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from closeranks.checkpoint import slots
 from closeranks.checkpoint.area import Area
 from closeranks.checkpoint.checksum import sums
 from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITING, Header
@@ -101,14 +101,20 @@ def test_a_forged_header_is_refused(text: bytes) -> None:
         Header.decode(text)
 
 
-def test_a_newer_format_is_refused(root: Path) -> None:
-    slot = Slot.create(HEADER, 0, root)
-    data = bytearray(slot.path.read_bytes())
-    for start in (0, slot._room):
-        data[start + 8 : start + 12] = struct.pack("<I", 99)
-    slot.path.write_bytes(data)
-    with pytest.raises(CheckpointError, match=r"no header is whole|newer"):
+def test_a_newer_format_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as later:
+        later.setattr(slots, "FORMAT", 99)
+        slot = Slot.create(HEADER, 0, root)
+    with pytest.raises(CheckpointError, match="format 99, newer than 1"):
         look(slot.path)
+
+
+@pytest.mark.parametrize("at", range(64))
+def test_a_byte_damaged_anywhere_leaves_the_header_before(root: Path, at: int) -> None:
+    slot = Slot.create(HEADER, 0, root)
+    slot.write(replace(HEADER, state=ENCODED))
+    slot.file.array[slot._count % 2 * slot._room + at] ^= 0xFF
+    assert look(slot.path) == replace(HEADER, state=WRITING)
 
 
 def test_a_full_file_system_is_an_error(root: Path) -> None:
