@@ -212,8 +212,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
         with self._explaining("using"):
             agree_equal(self._service.plain, "using", words)
-        if timeout_s is not None:
-            self._service.world.arm()
+            if timeout_s is not None:
+                self._service.world.arm()
         inner = wanted.within(context.active(self._family))
         token = context.ACTIVE.set((*context.ACTIVE.get(), inner))
         self._family.override(+1)

@@ -237,7 +237,7 @@ def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:
     """
     if not is_near(service.world, demand):  # on all ranks: this makes the memory
         return False
-    if service.deadline() is not None or choice.seconds(SHARED) >= UNATTENDED_S:
+    if service.is_timed() or choice.seconds(SHARED) >= UNATTENDED_S:
         return False
     copied = demand.in_place and demand.operation == "reduce_scatter_block"
     parts = [part for part in (demand.source, demand.target) if part is not None]

@@ -59,7 +59,7 @@ class Persistent:
         if algorithm != "native":
             plan = service.bindings.plan(demand, algorithm)
             self._bound = service.bindings.bind(plan, demand)
-        elif service.deadline() is None:
+        elif not service.is_timed():
             # On every rank, whatever its strides: the library's other calls do not
             # meet its persistent ones.
             self._given = hand_over(demand)

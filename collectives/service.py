@@ -173,8 +173,8 @@ class Service:
         serve = partial(self.serve, algorithm, again)
         if not self.family.devices:
             return serve(demand)
-        wanted, timed = self.wanted(operation, algorithm), self.deadline() is not None
-        return self.relay.serve(demand, wanted, serve, timed=timed)
+        wanted = self.wanted(operation, algorithm)
+        return self.relay.serve(demand, wanted, serve, timed=self.is_timed())
 
     def explained(self, operation: str, error: MPI.Exception) -> Exception:
         """Return what the user is told of an error of the library's own call.  Local."""
@@ -183,9 +183,9 @@ class Service:
     def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
-        deadline = self.deadline()
-        serve = self._prepared(demand, name, deadline)
-        alone = trial is not None and deadline is None
+        timed = self.is_timed()
+        serve = self._prepared(demand, name, timed=timed)
+        alone = trial is not None and not timed
         if alone:
             MPI.Intracomm.Barrier(self.plain)  # else it pays for what the last one left undone
         began = time.perf_counter()
@@ -197,19 +197,17 @@ class Service:
             MPI.Intracomm.Barrier(self.plain)  # and for what ranks do that need not wait
         if trial is not None:
             self._learn(trial, ended_s - began)
-        elif deadline is None:
+        elif not timed:
             self._remember(demand, name, algorithm)
         return name
 
-    def _prepared(
-        self, demand: Demand, name: str, deadline: Deadline | None
-    ) -> Callable[[], object]:
+    def _prepared(self, demand: Demand, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
-        if name == NATIVE and deadline is None:
+        if name == NATIVE and not timed:
             return in_time(
                 demand, lambda: native.ready(self.plain, native.hand_over(demand, straight=True))
             )
-        if name == SHARED and deadline is None:
+        if name == SHARED and not timed:
             way = self._nears.of(demand)
             if way is not None:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
@@ -217,7 +215,7 @@ class Service:
                 return in_time(demand, lambda: way.ready(demand, quick))
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
-        return lambda: engine().wait(self.launch(demand, name, deadline))
+        return lambda: engine().wait(self.launch(demand, name))
 
     def received_counts(self, recvbuf: Spec) -> list[int]:
         """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
@@ -240,7 +238,7 @@ class Service:
         """Make a persistent operation."""
         demand = self.read(operation, "_init", algorithm, arguments)
         demand.background = True
-        untimed = self.deadline() is None and not self.family.devices
+        untimed = not (self.is_timed() or self.family.devices)
         if untimed and not demand.planned and self.wanted(operation, algorithm) == AUTO:
             rehearse(self, demand, self.chooser.settled(choose.kind_of(demand)))
         name, _ = self.decide(demand, algorithm, "_init")
@@ -253,30 +251,28 @@ class Service:
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
-        deadline = self.deadline()
-        if name == NATIVE and deadline is None:
+        if name == NATIVE and not self.is_timed():
             given = native.hand_over(demand)
             if given.finish is None:
                 request = native.begin(self.plain, given)
                 explain = partial(self.explained, demand.operation)
                 return Request.of_library(request, demand.operation, explain, given.arguments)
-        return Request.of_plan(self.launch(demand, name, deadline, background=True, bound=bound))
+        return Request.of_plan(self.launch(demand, name, background=True, bound=bound))
 
     def launch(
         self,
         demand: Demand,
         name: str,
-        deadline: Deadline | None,
         *,
         background: bool = False,
         bound: Bound | None = None,
     ) -> Execution:
-        """Start a plan, or an operation of the library that the engine follows."""
+        """Start a plan, or an operation of the library that the engine follows; then the clock."""
         if name == NATIVE:
             self.world.check(demand.operation)
             given = native.hand_over(demand)
             request = native.begin(self.plain, given)
-            execution = follow(self.world, request, given, deadline)
+            execution = follow(self.world, request, given, self._deadline())
         else:
             interpreter.prepare(self.world, together=False)
             if bound is None:
@@ -285,7 +281,7 @@ class Service:
             else:
                 self.bindings.tie(bound, demand)
             identity = Identity(self.world.epoch, self.world.sequence())
-            execution = self._execution(bound, identity, deadline)
+            execution = self._execution(bound, identity, self._deadline())
         engine().start(execution, background=background and self.family.threaded)
         return execution
 
@@ -307,7 +303,11 @@ class Service:
         if "bindings" in self.__dict__:
             self.bindings.clear()
 
-    def deadline(self) -> Deadline | None:
+    def is_timed(self) -> bool:
+        """Whether a call has a deadline.  Local."""
+        return self._deadline() is not None
+
+    def _deadline(self) -> Deadline | None:
         """Start the clock of a call, if calls have one."""
         options = context.active(self.family)
         asked_s = None if options is None else options.timeout_s

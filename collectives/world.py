@@ -20,6 +20,7 @@ from closeranks.collectives import tags
 from closeranks.collectives.attendance import Attendance
 from closeranks.collectives.failure import dead_of, late, lost
 from closeranks.collectives.followed import Followed
+from closeranks.collectives.interpreter import prepare
 from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, graves, ulfm
 from closeranks.comms.all_or_none import all_or_none
@@ -134,8 +135,7 @@ class World:
         self.seats = tuple(range(comm.size)) if seats is None else seats
         self._hears, self._look_at_s = ulfm.is_on(), 0.0
         self._dead: tuple[int, ...] | None = None
-        self.rank, self.size = comm.rank, comm.size
-        self.window = tags.window()
+        self.rank, self.size, self.window = comm.rank, comm.size, tags.window()
         self.compiled: bool | None = None
         self._marked = self._closed = False
         self._owned: list[Any] = []
@@ -195,11 +195,13 @@ class World:
     def arm(self) -> None:
         """Be ready for deadlines: make now what no deadline ends at first use.
 
-        Collective, harmless twice.
+        Collective, harmless twice.  Code is compiled in seconds, and not on all nodes.
         """
         self.attendance.open()
         if self.kernels and self.node.size > 1:
             self.memory(self.node_ranks)
+        prepare(self, together=True)
+        self.comm.Barrier()
 
     def lane(self, members: tuple[int, ...]) -> Lane:
         """Return where native collectives of ``members`` run, in their order.

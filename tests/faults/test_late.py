@@ -31,6 +31,15 @@ def test_all_name_the_rank_that_is_stopped(mpirun: Run, when: str) -> None:
     assert done.returncode == 0
 
 
+def test_a_rank_that_compiles_is_not_late(
+    mpirun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nobody has
+    done = mpirun(4, str(PROGRAM), "before")
+    assert [ranks for _, ranks, *_ in said_by(done)] == ["(2,)"] * 4, done.stdout
+    assert done.returncode == 0
+
+
 def test_a_late_rank_is_named_by_all_and_the_attempt_repeated(
     launch: Launch, mpi_library: str
 ) -> None:
