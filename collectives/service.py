@@ -267,7 +267,7 @@ class Service:
         background: bool = False,
         bound: Bound | None = None,
     ) -> Execution:
-        """Start a plan, or an operation of the library that the engine follows; then the clock."""
+        """Start a plan, or an operation that the engine follows; then the clock."""
         if name == NATIVE:
             self.world.check(demand.operation)
             given = native.hand_over(demand)
