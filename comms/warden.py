@@ -8,6 +8,12 @@ is one that is traced by a debugger, or whose launcher is stopped as well,
 which is how a user suspends a job: its parent is, or ``closeranks run`` does
 not answer.
 
+It also holds the pipe for each rank's errors, a moment longer than the rank
+does.  Open MPI's launcher takes a rank for ended when that is closed.  If it
+hears so before it reads the end of the rank's PMIx connection, its PMIx 5.0.11
+frees what it knows of the rank while it reads that end, looks at it once more
+(`lost_connection`, `pmix_execute_epilog`), and may crash: with all its ranks.
+
 This file is also the program, and needs nothing but Python; see `start`.
 """
 
@@ -20,7 +26,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -28,6 +34,8 @@ from typing import Final, NamedTuple
 LOOKS: Final = 5
 #: How long ``closeranks run`` may take to answer, in seconds.
 _PATIENCE_S: Final = 1.0
+#: How long the pipe of a process that has ended is held at least, in seconds.
+_LINGER_S: Final = 0.02
 
 
 class Ward:
@@ -69,6 +77,14 @@ class _Look(NamedTuple):
     state: str
     parent: int
     started: int
+
+
+class _Charge(NamedTuple):
+    """A process: when it started, how long it has been stopped, and its errors' pipe."""
+
+    started: int
+    ward: Ward
+    errors: ExitStack
 
 
 #: Processes of this node that have a warden, and after how long it ends who is stopped.
@@ -115,17 +131,23 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
         Says where ``closeranks run`` answers.
     """
     launcher = Launcher(environ)
-    wards = {pid: (look.started, Ward()) for pid in pids if (look := _look(pid)) is not None}
+    wards = {pid: _Charge(look.started, Ward(), _errors_of(pid))
+             for pid in pids if (look := _look(pid)) is not None}  # fmt: skip
     while wards:
         time.sleep(silence_s / LOOKS)
         looks = {pid: look for pid in wards if (look := _look(pid)) is not None}
         sleeps = any(look.state == "T" for look in looks.values()) and launcher.sleeps()
-        for pid, (started, ward) in list(wards.items()):
+        ended = []
+        for pid, charge in list(wards.items()):
             look = looks.get(pid)
-            if look is None or look.started != started:  # a number may be given again
-                del wards[pid]
-            elif ward.is_over(look.state, "T" if sleeps else _parent_state(look)):
+            if look is None or look.started != charge.started:  # a number may be given again
+                ended.append(wards.pop(pid).errors)
+            elif charge.ward.is_over(look.state, "T" if sleeps else _parent_state(look)):
                 os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
+        if ended:
+            time.sleep(_LINGER_S)
+        for errors in ended:
+            errors.close()
 
 
 class Launcher:
@@ -188,6 +210,15 @@ class Launcher:
         if late is not None:
             raise late
         return None
+
+
+def _errors_of(pid: int) -> ExitStack:
+    """Hold the pipe for the errors of a process, if they go into one."""
+    held, path = ExitStack(), Path(f"/proc/{pid}/fd/2")
+    with suppress(OSError):  # it is gone, or another user's now
+        if path.is_fifo():
+            held.callback(os.close, os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    return held
 
 
 def _look(pid: int) -> _Look | None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import psutil
 import pytest
@@ -156,3 +157,18 @@ def test_processes_that_are_gone_are_no_trouble() -> None:
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     warden.watch([gone.pid], SILENCE_S)
+
+
+def test_the_pipe_for_errors_is_held_a_moment_longer() -> None:
+    words = [sys.executable, "-S", "-c", "import time; time.sleep(60)"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        watcher = Thread(target=warden.watch, args=([process.pid], SILENCE_S))
+        watcher.start()
+        time.sleep(SILENCE_S)  # now it has it
+        process.kill()
+        killed = time.monotonic()
+        assert process.stderr.read() == b""
+        assert 0.02 <= time.monotonic() - killed < 2
+        watcher.join(5)
+        assert not watcher.is_alive()
