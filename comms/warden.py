@@ -34,8 +34,9 @@ from typing import Final, NamedTuple
 LOOKS: Final = 5
 #: How long ``closeranks run`` may take to answer, in seconds.
 _PATIENCE_S: Final = 1.0
-#: How long the pipe of a process that has ended is held at least, in seconds.
-_LINGER_S: Final = 0.02
+#: How long the pipe of a process that has ended is held at least, in seconds; and those of
+#: all once the last one has, which mostly ended in good order: then nothing is looked at.
+_LINGER_S, _LAST_S = 0.2, 0.02
 
 
 class Ward:
@@ -133,21 +134,23 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
     launcher = Launcher(environ)
     wards = {pid: _Charge(look.started, Ward(), _errors_of(pid))
              for pid in pids if (look := _look(pid)) is not None}  # fmt: skip
+    ended: list[tuple[float, ExitStack]] = []
     while wards:
         time.sleep(silence_s / LOOKS)
         looks = {pid: look for pid in wards if (look := _look(pid)) is not None}
         sleeps = any(look.state == "T" for look in looks.values()) and launcher.sleeps()
-        ended = []
+        until_s = time.monotonic() + _LINGER_S
         for pid, charge in list(wards.items()):
             look = looks.get(pid)
             if look is None or look.started != charge.started:  # a number may be given again
-                ended.append(wards.pop(pid).errors)
+                ended.append((until_s, wards.pop(pid).errors))
             elif charge.ward.is_over(look.state, "T" if sleeps else _parent_state(look)):
                 os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
-        if ended:
-            time.sleep(_LINGER_S)
-        for errors in ended:
-            errors.close()
+        while ended and ended[0][0] <= time.monotonic():
+            ended.pop(0)[1].close()
+    time.sleep(_LAST_S)
+    for _, errors in ended:
+        errors.close()
 
 
 class Launcher:
