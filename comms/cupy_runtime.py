@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +54,16 @@ def cupy_runtime() -> CupyRuntime:
     return CupyRuntime(cupy)
 
 
+class _Foreign:
+    """Somebody's stream, as the CUDA stream protocol shows it."""
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream
+
+
 class CupyRuntime:
     """What `closeranks.comms.device.Runtime` asks for, on CUDA devices.
 
@@ -65,6 +77,7 @@ class CupyRuntime:
         self._cupy, self._cuda = cupy, cupy.cuda
         self._calls = cupy.cuda.runtime
         self._streams: list[Any] = []
+        self._foreign: dict[tuple[int, int], Any] = {}
         self._kernels: dict[str, Any] = {}
 
     def device_of(self, pointer: int) -> int:
@@ -98,7 +111,7 @@ class CupyRuntime:
 
     def room(self, nbytes: int, device: int, stream: int) -> Room:
         """Make device memory for work on one stream, from CuPy's pool."""
-        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+        with self._on(device, stream):
             made = self._cuda.alloc(nbytes)
         return Room(int(made.ptr), made)
 
@@ -121,12 +134,12 @@ class CupyRuntime:
 
     def gather(self, array: DeviceArray, target: int, stream: int) -> None:
         """Copy an array with gaps side by side to device memory, on a stream."""
-        with self._cuda.Device(array.device), self._cuda.ExternalStream(stream):
+        with self._on(array.device, stream):
             self._side_by_side(array, target)[...] = self._view(array)
 
     def scatter(self, source: int, array: DeviceArray, stream: int) -> None:
         """Copy packed device memory to an array with gaps, on a stream."""
-        with self._cuda.Device(array.device), self._cuda.ExternalStream(stream):
+        with self._on(array.device, stream):
             self._view(array)[...] = self._side_by_side(array, source)
 
     def name_of(self, device: int) -> str:
@@ -160,7 +173,7 @@ class CupyRuntime:
     ) -> None:  # fmt: skip
         """Combine vectors in the order given, on a stream."""
         function = getattr(self._cupy, _FUNCTIONS[op])
-        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+        with self._on(device, stream):
             out, first, *others = (
                 self._vector(place, count, dtype, device) for place in (target, *sources)
             )
@@ -174,7 +187,7 @@ class CupyRuntime:
 
     def rows(self, count: int, nbytes: int, device: int, stream: int) -> Any:
         """Make an array of uint8 whose rows begin at multiples of 256 bytes."""
-        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+        with self._on(device, stream):
             return self._cupy.empty((count, -(-nbytes // 256) * 256), "u1")[:, :nbytes]
 
     def launch(
@@ -185,8 +198,24 @@ class CupyRuntime:
         kernel = self._kernels.get(source)
         if kernel is None:
             kernel = self._kernels[source] = self._cupy.RawKernel(source, name)
-        with self._cuda.Device(device), self._cuda.ExternalStream(stream):
+        with self._on(device, stream):
             kernel((groups,), (threads,), tuple(map(np.int64, arguments)))
+
+    @contextmanager
+    def _on(self, device: int, stream: int) -> Iterator[None]:
+        """Let CuPy work on a device and on somebody's stream for a while."""
+        with self._cuda.Device(device), self._stream(device, stream):
+            yield
+
+    def _stream(self, device: int, stream: int) -> Any:
+        """See a stream as CuPy's; kept, since CuPy must never destroy it."""
+        found = self._foreign.get((device, stream))
+        if found is None:
+            wrap = getattr(self._cuda.Stream, "from_external", None)
+            if wrap is None:  # before CuPy 14
+                return self._cuda.ExternalStream(stream)
+            found = self._foreign[device, stream] = wrap(_Foreign(stream))
+        return found
 
     def _vector(self, pointer: int, count: int, dtype: str, device: int) -> Any:
         """See device memory of any process as an array."""

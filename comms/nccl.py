@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from importlib import import_module
 from typing import Any, Final
 
 #: ncclDataType_t and ncclRedOp_t by name; their numbers are NCCL's interface.
@@ -30,11 +32,21 @@ def lacks(cuda: Any) -> str:
     str
         The reason.
     """
-    nccl = getattr(cuda, "nccl", None)
+    nccl = getattr(cuda, "nccl", None) or _imported()
     if nccl is None or not getattr(nccl, "available", True):
         return "CuPy finds no NCCL"
     found = nccl.get_version()
     return "" if found >= _LEAST else f"NCCL {found} is older than {_LEAST}"
+
+
+def _imported() -> Any:
+    """Load CuPy's NCCL: `cupy.cuda` has it only then.  It warns of what `lacks` says."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return import_module("cupy.cuda.nccl")
+        except ImportError:
+            return None
 
 
 class Nccl:

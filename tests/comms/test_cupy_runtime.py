@@ -6,7 +6,7 @@ import ctypes
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,46 @@ def test_gaps_are_packed_and_filled(cupy: StandIn, dtype: str, backwards: bool) 
     runtime.scatter(packed.ctypes.data, array, 9)
     assert part.tobytes() == packed[: part.nbytes].tobytes()
     assert (cupy.device, cupy.stream) == (0, 0)
+
+
+def test_streams_are_wrapped_once_by_cupy_14(cupy: StandIn) -> None:
+    made: list[tuple[int, int]] = []
+
+    class Stream:
+        """As of CuPy 14, which destroys what it has made itself."""
+
+        @staticmethod
+        def from_external(foreign: Any) -> Any:
+            version, pointer = foreign.__cuda_stream__()
+            assert version == 0
+            made.append((cupy.device, pointer))
+            return _Wrapped(cupy, pointer)
+
+    cupy.cuda.Stream = Stream
+    del cupy.cuda.ExternalStream
+    cupy.cuda.alloc = lambda _: SimpleNamespace(ptr=1000 * cupy.device + cupy.stream)
+    runtime = CupyRuntime(cupy)
+    places = [
+        runtime.room(8, device, stream).pointer for device, stream in [(1, 7), (2, 7), (1, 7)]
+    ]
+    assert places == [1007, 2007, 1007]
+    assert made == [(1, 7), (2, 7)]
+    assert (cupy.device, cupy.stream) == (0, 0)
+
+
+class _Wrapped:
+    """A stream that is entered again and again."""
+
+    def __init__(self, cupy: StandIn, pointer: int) -> None:
+        self._cupy, self._pointer = cupy, pointer
+        self._before: list[int] = []
+
+    def __enter__(self) -> None:
+        self._before.append(self._cupy.stream)
+        self._cupy.stream = self._pointer
+
+    def __exit__(self, *_: object) -> None:
+        self._cupy.stream = self._before.pop()
 
 
 def test_the_current_stream_of_an_array(cupy: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +327,9 @@ class _Communicator:
         self.log.append(("abort",))
 
 
-def test_nccl_gets_its_arguments_in_its_order(cupy: StandIn) -> None:
+def test_nccl_gets_its_arguments_in_its_order(
+    cupy: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nccl = SimpleNamespace(
         available=True,
         get_version=lambda: 22304,
@@ -296,6 +338,15 @@ def test_nccl_gets_its_arguments_in_its_order(cupy: StandIn) -> None:
     )
     runtime = CupyRuntime(cupy)
     assert runtime.lacks_groups() == "CuPy finds no NCCL"
+    module: Any = ModuleType("cupy.cuda.nccl")  # found once it is imported
+    module.available = False
+    with monkeypatch.context() as within:
+        for name in ("cupy", "cupy.cuda"):
+            within.setitem(sys.modules, name, ModuleType(name))
+        within.setitem(sys.modules, module.__name__, module)
+        assert runtime.lacks_groups() == "CuPy finds no NCCL"
+        module.available, module.get_version = True, lambda: 22304
+        assert runtime.lacks_groups() == ""
     cupy.cuda.nccl = nccl
     assert runtime.lacks_groups() == ""
     group = runtime.group(runtime.group_id(), 1, 4, 0)
