@@ -28,11 +28,14 @@ from closeranks.collectives.shortcut_words import (
     NONE,
     PLACE,
     PLAIN,
+    SEEN,
+    SHOWN,
     TUPLE,
     TYPE,
-    VIEWABLE,
+    UNVIEW,
+    VIEW,
 )
-from closeranks.comms.calls import call1, call2, is_true, word
+from closeranks.comms.calls import call1, call2, call3, word
 
 _compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 
@@ -140,6 +143,20 @@ def vector(record: int, spec: int) -> tuple[int, int]:
 
 
 @_compiled
+def is_viewed(record: int, buffer: int) -> bool:
+    """Tell whether an object shows its memory to the processor.
+
+    It is asked: CuPy's arrays know how, and refuse; mpi4py would take their address.
+    """
+    seen = record + 8 * SEEN
+    if call3(place(record, VIEW), buffer, seen, SHOWN) != 0:
+        call1(place(record, CLEAR), 0)
+        return False
+    call1(place(record, UNVIEW), seen)
+    return True
+
+
+@_compiled
 def on_host(record: int, args: int, nargs: int) -> bool:
     """Tell whether all messages lie in host memory, where the library follows."""
     for at in range(min(nargs, place(record, BUFFERS))):
@@ -148,6 +165,6 @@ def on_host(record: int, args: int, nargs: int) -> bool:
         buffer = word(items) if parts > 0 else spec
         if word(buffer + TYPE) == place(record, ARRAY) or buffer == place(record, IN_PLACE):
             continue
-        if buffer != place(record, NONE) and not is_true(place(record, VIEWABLE), buffer):
+        if buffer != place(record, NONE) and not is_viewed(record, buffer):
             return False
     return True

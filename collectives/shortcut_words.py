@@ -12,31 +12,34 @@ CODE: Final = ("closeranks.collectives.shortcut_code", "shortcut")
 
 #: Places in a record (int64). Functions of the interpreter.
 VECTORCALL, GETATTR, AS_SSIZE, INCREF, DECREF, CLEAR, MATCHES, SAVE, RESTORE = range(9)
-VIEWABLE: Final = 9
-FETCH, NORMALIZE, TRACE = range(10, 13)
+VIEW, UNVIEW = range(9, 11)
+FETCH, NORMALIZE, TRACE = range(11, 14)
 #: Objects: names, the errors that send a call the long way, None, types, MPI's constants,
 #: the library's errors.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(13, 21)
-ARRAY, IN_PLACE, SUM, EXCEPTION = range(21, 25)
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(14, 22)
+ARRAY, IN_PLACE, SUM, EXCEPTION = range(22, 26)
 #: Address of the plain datatypes, each with its bytes; 0 ends them.
-PLAIN: Final = 25
+PLAIN: Final = 26
 #: The communicator's size and rank.
-MEMBERS, PLACE = range(26, 28)
+MEMBERS, PLACE = range(27, 29)
 #: The rule: which argument tells the size, which has as many blocks as members,
 #: which has equal bytes, which are vectors, which is a vector's own block, which
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
 #: BUFFERS: how many arguments are messages, the first ones.
-SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL, BUFFERS = range(28, 38)
+SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL, BUFFERS = range(29, 39)
 #: Address of the known sizes, `SLOTS` rows of them.
-KNOWN: Final = 38
+KNOWN: Final = 39
 #: The argument that goes the long way where it is `IN_PLACE`, because somebody has to keep
 #: what its buffer holds; -1 while nobody has to.
-KEPT: Final = 39
+KEPT: Final = 40
 #: A Python function that raises what the user is told of an error of the library; room for
 #: such an error: type, value and traceback.
-EXPLAIN: Final = 40
-ERROR: Final = 41
-RECORD: Final = 44
+EXPLAIN: Final = 41
+ERROR: Final = 42
+#: Room for a look at an object's buffer, `Py_buffer` of 80 bytes; as what it is looked at.
+SEEN: Final = 45
+RECORD: Final = 55
+SHOWN: Final = 0x11C  # PyBUF_FULL_RO, as memoryview does
 SLOTS: Final = 256
 
 #: Columns of a row: the size, -1 where there is none; its calls that were the library's;

@@ -71,6 +71,17 @@ def call2(context: Any, function: Any, a: Any, b: Any) -> Any:  # noqa: ARG001
 
 
 @_intrinsic
+def call3(context: Any, function: Any, a: Any, b: Any, c: Any) -> Any:  # noqa: ARG001
+    """Call ``int function(a, b, c)``."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        answer = _calling(_I32, arguments[0], arguments[1:], builder)
+        return builder.sext(answer, _I64)
+
+    return types.int64(*[types.int64] * 4), code
+
+
+@_intrinsic
 def call4(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any) -> Any:  # noqa: ARG001
     """Call ``int64 function(a, b, c, d)``."""
 

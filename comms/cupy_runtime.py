@@ -49,7 +49,7 @@ def cupy_runtime() -> CupyRuntime:
     except ImportError as error:
         raise Unavailable(
             f"CuPy, which copies arrays of CUDA devices ({error})",
-            "pip install 'closeranks[cuda]', or copy the array to the host",
+            "pip install 'closeranks[cuda13]' ([cuda] for CUDA 12), or copy it to the host",
         ) from error
     return CupyRuntime(cupy)
 
@@ -87,10 +87,11 @@ class CupyRuntime:
     def stream_of(self, buffer: object, device: int) -> int | None:
         """Give the current stream of CuPy or PyTorch for an array of theirs.
 
+        That of the array's device: CuPy's arrays name the one of the current device.
         PyTorch is asked where the program has imported it.
         """
         if isinstance(buffer, self._cupy.ndarray):
-            return int(self._cuda.get_current_stream().ptr) or DEFAULT_STREAM
+            return int(self._cuda.get_current_stream(device).ptr) or DEFAULT_STREAM
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(buffer, torch.Tensor):
             return int(torch.cuda.current_stream(device).cuda_stream) or DEFAULT_STREAM

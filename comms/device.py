@@ -276,9 +276,9 @@ class DeviceArray:
     def refresh(self) -> None:
         """Ask on which stream the array is used now.  Local, by the caller's thread."""
         interface = array_interface(self.owner)
-        stream = (interface or {}).get("stream")
+        stream = self.runtime.stream_of(self.owner, self.device)
         if stream is None:
-            stream = self.runtime.stream_of(self.owner, self.device)
+            stream = (interface or {}).get("stream")
         self.stream = DEFAULT_STREAM if stream is None else int(stream)
         self.is_ordered = stream is not None
         if self.stream == _THREAD_STREAM:  # means another stream in another thread

@@ -114,4 +114,9 @@ def _gpu() -> Finding:
     found = f"{len(names)} x {names[0]}"
     if any(_version(package) for package in ("cupy", "cupy-cuda12x", "cupy-cuda13x")):
         return Finding("GPU", "ok", found)
-    return Finding("GPU", "warn", f"{found}, no CuPy", "pip install 'closeranks[cuda]'")
+    return Finding(
+        "GPU",
+        "warn",
+        f"{found}, no CuPy",
+        "pip install 'closeranks[cuda13]' ([cuda] for CUDA 12)",
+    )

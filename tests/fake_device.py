@@ -412,7 +412,16 @@ class _Flags:
         self.c_contiguous = c_contiguous
 
 
-class FakeArray:
+class _Unseen(mmap.mmap):
+    """Has the buffer protocol and refuses it, as CuPy's arrays since 14 do."""
+
+    def __new__(cls, *_: object, **__: object) -> _Unseen:
+        made = super().__new__(cls, -1, 1)
+        made.close()
+        return made
+
+
+class FakeArray(_Unseen):
     """An array on the device, with the CUDA array interface."""
 
     def __init__(
@@ -459,7 +468,7 @@ class FakeArray:
     def _view(self) -> NDArray[Any]:
         return self._runtime._see(self._pointer, self.shape, self.strides, self.dtype)
 
-    def __getitem__(self, index: Any) -> FakeArray:
+    def __getitem__(self, index: Any) -> FakeArray:  # type: ignore[override]
         whole = self._view()
         part = whole[index]
         moved = part.ctypes.data - whole.ctypes.data

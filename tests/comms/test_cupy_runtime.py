@@ -40,7 +40,9 @@ class StandIn:
             alloc_pinned_memory=lambda nbytes: bytearray(nbytes + 5),
             UnownedMemory=lambda pointer, size, owner, device: (pointer, size, owner, device),
             MemoryPointer=lambda memory, offset: memory[0] + offset,
-            get_current_stream=lambda: SimpleNamespace(ptr=self.stream),
+            get_current_stream=lambda device: SimpleNamespace(
+                ptr=self.stream and self.stream + device
+            ),
         )
 
     class ndarray:
@@ -163,6 +165,7 @@ def test_the_current_stream_of_an_array(cupy: StandIn, monkeypatch: pytest.Monke
     assert runtime.stream_of(array, 0) == DEFAULT_STREAM
     cupy.stream = 44
     assert runtime.stream_of(array, 0) == 44
+    assert runtime.stream_of(array, 3) == 47
     assert runtime.stream_of(object(), 0) is None
 
     class Tensor:
