@@ -146,7 +146,8 @@ def vector(record: int, spec: int) -> tuple[int, int]:
 def is_viewed(record: int, buffer: int) -> bool:
     """Tell whether an object shows its memory to the processor.
 
-    It is asked: CuPy's arrays know how, and refuse; mpi4py would take their address.
+    It is asked: CuPy's arrays know how and refuse; mpi4py would take their
+    address.
     """
     seen = record + 8 * SEEN
     if call3(place(record, VIEW), buffer, seen, SHOWN) != 0:
