@@ -36,10 +36,11 @@ KEPT: Final = 40
 #: such an error: type, value and traceback.
 EXPLAIN: Final = 41
 ERROR: Final = 42
-#: Room for a look at an object's buffer, `Py_buffer` of 80 bytes; as what it is looked at.
+#: Room for a look at an object's buffer, `Py_buffer` of 80 bytes.
 SEEN: Final = 45
 RECORD: Final = 55
-SHOWN: Final = 0x11C  # PyBUF_FULL_RO, as memoryview does
+#: How it is looked at: PyBUF_FULL_RO, as by memoryview.
+SHOWN: Final = 0x11C
 SLOTS: Final = 256
 
 #: Columns of a row: the size, -1 where there is none; its calls that were the library's;
