@@ -49,7 +49,7 @@ def cupy_runtime() -> CupyRuntime:
     except ImportError as error:
         raise Unavailable(
             f"CuPy, which copies arrays of CUDA devices ({error})",
-            "pip install 'closeranks[cuda13]' ([cuda] for CUDA 12), or copy it to the host",
+            "pip install 'closeranks[cuda]' ([cuda13] for CUDA 13), or copy the array to the host",
         ) from error
     return CupyRuntime(cupy)
 

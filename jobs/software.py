@@ -118,5 +118,5 @@ def _gpu() -> Finding:
         "GPU",
         "warn",
         f"{found}, no CuPy",
-        "pip install 'closeranks[cuda13]' ([cuda] for CUDA 12)",
+        "pip install 'closeranks[cuda]' ([cuda13] for CUDA 13)",
     )

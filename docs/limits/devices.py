@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -103,7 +104,20 @@ def copies() -> float:
     })["from the device"]  # fmt: skip
 
 
-def reductions(comm: Communicator, size: int) -> None:
+def offered(comm: Communicator) -> list[str]:
+    """Name the algorithms by which these devices exchange data; say why not by the others."""
+    given, taken, found = cupy.ones(8, np.float32), cupy.empty(8, np.float32), list[str]()
+    for name in ("ipc", "nccl"):
+        try:  # all ranks say so, or none
+            comm.Allreduce(given, taken, algorithm=name)
+            found.append(name)
+        except (Unavailable, UsageError) as error:
+            if comm.rank == 0:
+                print(f"without {name}: {error}", flush=True)  # noqa: T201
+    return found
+
+
+def reductions(comm: Communicator, size: int, among: list[str]) -> None:
     """Measure all-reduces of float32."""
     given, taken = cupy.ones(size // 4, np.float32), cupy.empty(size // 4, np.float32)
     kept = pinned(size)[: size // 4 * 4].view(np.float32)
@@ -121,14 +135,7 @@ def reductions(comm: Communicator, size: int) -> None:
 
     sides: Sides = {"auto": lambda: comm.Allreduce(given, taken)}
     sides |= {"by hand": by_hand, "pinned": by_pinned}
-    for name in ("ipc", "nccl"):
-        asked = partial(comm.Allreduce, given, taken, algorithm=name)
-        try:  # all ranks say so, or none
-            asked()
-            sides[name] = asked
-        except (Unavailable, UsageError) as error:
-            if comm.rank == 0:
-                print(f"without {name}: {error}", flush=True)  # noqa: T201
+    sides |= {name: partial(comm.Allreduce, given, taken, algorithm=name) for name in among}
     for name, call in sides.items():
         taken.fill(0)
         call()
@@ -180,9 +187,7 @@ def saves(comm: Communicator, copy_s: float) -> None:
         say(f"save, {name}", each, late, f"{over:.2f} copies; the first {1e3 * found[0]:.0f} ms")
     WORLD.Barrier()
     if comm.rank == 0:
-        for path in sorted(Path(place).rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
-        Path(place).rmdir()
+        shutil.rmtree(place)
 
 
 def main() -> None:
@@ -196,9 +201,9 @@ def main() -> None:
             return
         cupy.cuda.Device(comm.rank % cupy.cuda.runtime.getDeviceCount()).use()
         with cupy.cuda.Stream(non_blocking=True):
-            copy_s = copies()
+            copy_s, among = copies(), offered(comm)
             for size in [int(word) for word in words if word != "--json"] or SIZES:
-                reductions(comm, size)
+                reductions(comm, size, among)
             if comm.size == 1:
                 codes()
             saves(comm, copy_s)
