@@ -141,6 +141,20 @@ def test_keywords_and_counts_take_it_too(known: World) -> None:
     assert taken(known, "Reduce") == 1
 
 
+def test_other_buffers_take_it_and_are_given_back(known: World) -> None:
+    class Sized(bytearray):
+        """Tells its bytes as arrays do."""
+
+        nbytes = 8 * COUNT
+
+    message = Sized(bytes([known.rank + 1]) * Sized.nbytes)
+    for _ in range(100):
+        known.Bcast(message)
+    assert bytes(message) == b"\x01" * Sized.nbytes
+    assert taken(known, "Bcast") == 100
+    message.append(0)  # refused while anybody looks at it
+
+
 def test_messages_with_counts_and_types_take_it(known: World) -> None:
     x, total, size = np.full(2 * COUNT, known.rank), np.zeros(COUNT, int), known.size
     known.Allreduce([x, COUNT, MPI.LONG], (total, MPI.LONG))
