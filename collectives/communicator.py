@@ -303,6 +303,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         """
         if self == MPI.COMM_NULL:
             return
+        if self._given_up:  # nobody knows who would come
+            self._release()
+            return
         world = self._family.world
         deadline = Deadline(self._family.closing_s)
         abort = None if world.revoked else partial(world.check, "close")  # else others may come
@@ -325,9 +328,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
             self._parent._lineage.forget(self)
         self._release()
 
-    def Free(self) -> None:
-        """Free this communicator, see `close`."""
-        self.close()
+    Free = Disconnect = close
 
     def abandon(self) -> None:
         """Give the whole family up after an error; nobody is waited for.
@@ -351,7 +352,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         if self._family.world.revoked:
             graves.bury(self)
         else:
-            MPI.Intracomm.Free(self)
+            graves.release(self)
         self._service.shut()
 
     def _open_world(self) -> World:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mpi4py import MPI
 
-from closeranks.comms import ulfm
+from closeranks.comms import graves, ulfm
 
 _C = TypeVar("_C", bound=MPI.Comm)
 
@@ -197,6 +197,16 @@ def _starts(start: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+def _frees(self: MPI.Comm) -> None:
+    """Free it; where ranks have died nobody may get its number, see `graves`."""
+    graves.release(self)
+
+
+def _disconnects(self: MPI.Comm) -> None:
+    """Free it when all is through."""
+    graves.release(self, disconnects=True)
+
+
 def _joins(
     self: Any, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
 ) -> MPI.Intercomm:
@@ -214,6 +224,7 @@ def _subclass(plain: type[MPI.Comm]) -> type[MPI.Comm]:
             members[name] = _follows(getattr(plain, name))
     for name in ("Idup", "Idup_with_info"):
         members[name] = _starts(getattr(plain, name))
+    members |= {"Free": _frees, "Disconnect": _disconnects}
     if issubclass(plain, MPI.Intracomm):
         members["Create_group"] = _follows(plain.Create_group, meets=False)
         members["Create_intercomm"] = _joins

@@ -44,6 +44,7 @@ class Recovering(MPI.Intracomm):
     _family: Family
     _lineage: Lineage
     _parent: Recovering | None
+    _given_up = False
 
     @property
     def hierarchy(self) -> Topology:
@@ -290,6 +291,7 @@ class Recovering(MPI.Intracomm):
 
     def give_up(self) -> None:
         """Be of no use after a recovery: nobody can tell who the members are.  Local."""
+        self._given_up = True
         self._service.shut("what came of a group is not made again after a recovery")
         if self._parent is not None:
             self._parent._lineage.forget(self)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms import slurm, ulfm
+from closeranks.comms import graves, slurm, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.assembly import assemble
 from closeranks.comms.census import RECORD, Report, Sighting, decode, encode, lengths
@@ -68,9 +68,9 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
     except Exception:
         ulfm.revoke(node_comm)
+        graves.bury(node_comm)
         raise
-    finally:
-        node_comm.Free()
+    node_comm.Free()
     report = _report(comm.rank, leader, packed, error)
     records = np.zeros(comm.size, dtype=RECORD)
     each = np.full(comm.size, RECORD.itemsize)

@@ -14,7 +14,8 @@ from __future__ import annotations
 import atexit
 from typing import TYPE_CHECKING, Final
 
-from closeranks.comms.handle import number
+from closeranks.comms import ulfm
+from closeranks.comms.handle import number, point
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -51,6 +52,30 @@ def bury(comm: MPI.Comm) -> None:
 
     if _End.frees and comm != MPI.COMM_NULL:
         _buried.setdefault(number(comm), MPI.Comm(comm))
+
+
+def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
+    """Free a communicator, or bury it where ranks of it have died or given up.
+
+    Local with a library that survives deaths, else collective.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        MPI.COMM_NULL afterwards.
+    disconnects : bool
+        Whether to wait first for what is under way on it (`MPI_Comm_disconnect`).
+    """
+    from mpi4py import MPI
+
+    is_there = ulfm.is_on() and comm != MPI.COMM_NULL
+    if is_there and (ulfm.is_revoked(comm) or ulfm.failed(comm)):
+        bury(comm)
+        point(comm, MPI.COMM_NULL)
+    elif disconnects:
+        MPI.Comm.Disconnect(comm)
+    else:
+        MPI.Comm.Free(comm)
 
 
 def _free() -> None:

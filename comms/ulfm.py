@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-#: Bytes below which collectives of the library move all messages at once, 64 KiB by TCP and
+#: Bytes below which collectives of the library move all messages at once, 63 KiB by TCP and
 #: some for headers. A longer one asks its receiver first, and Open MPI 5.0.11 never returns
 #: where the rank that asked has died before its question was heard: it answers over the
 #: connection whose lock it holds to note the death. Messages from rank to rank are not met.
@@ -64,18 +64,19 @@ def listen() -> bool:
     return False
 
 
-def failed(comm: MPI.Intracomm) -> tuple[int, ...]:
+def failed(comm: MPI.Comm) -> tuple[int, ...]:
     """Ask which ranks of a communicator have died, as far as it is known here.
 
     Parameters
     ----------
-    comm : MPI.Intracomm
+    comm : MPI.Comm
         Revoked or not.
 
     Returns
     -------
     tuple of int
-        Ascending; empty where the library cannot tell.
+        Ascending; MPI.UNDEFINED for those of another group.  Empty where the
+        library cannot tell.
     """
     from mpi4py import MPI
 

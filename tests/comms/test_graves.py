@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from mpi4py import MPI
 
-from closeranks.comms import graves
+from closeranks.comms import graves, ulfm
 from closeranks.comms.handle import number
 
 
@@ -43,3 +43,17 @@ def test_it_is_left_to_the_library_where_all_were_started_together(
     graves._free()
     made.Barrier()
     made.Free()
+
+
+@pytest.mark.parametrize("is_dead", [False, True])
+@pytest.mark.parametrize("disconnects", [False, True])
+def test_where_ranks_have_died_the_number_is_kept(
+    monkeypatch: pytest.MonkeyPatch, is_dead: bool, disconnects: bool
+) -> None:
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
+    monkeypatch.setattr(ulfm, "failed", lambda _: (0,) if is_dead else ())
+    made = MPI.COMM_SELF.Dup()
+    graves.release(made, disconnects=disconnects)
+    assert made == MPI.COMM_NULL
+    assert bool(graves._buried) is is_dead
+    graves._free()
