@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,10 @@ _SURVIVING = {
     "btl": "^sm,smcuda",
     "btl_tcp_flags": "send,inplace",
 }
+# A fragment of TCP with its header, in one packet of 64 KiB: the loopback takes no longer one,
+# and a card takes no longer one apart.  As much is lost with a connection that breaks.
+_FRAGMENT_BYTES = str(63 << 10)
+_FRAGMENT_SETTINGS = ("btl_tcp_eager_limit", "btl_tcp_rndv_eager_limit", "btl_tcp_max_send_size")
 _LOOPBACK = "127.0.0.0/8"
 # Up to so many ranks an agreement goes by a star, not by a binary tree; 2 is the string there.
 _STAR_RANKS = 128
@@ -48,7 +53,8 @@ def parameters(job: Job) -> dict[str, str]:
     waits for one is looked at for ever.  And agreements of small jobs go by a
     star: in a tree, who has heard that its parent died asks the next one above;
     where that one decides before it hears of the death itself, it answers the
-    dead alone (`era_decide`), and who has asked waits for ever.
+    dead alone (`era_decide`), and who has asked waits for ever.  How TCP cuts its
+    messages is the user's choice, if the environment has one.
 
     Parameters
     ----------
@@ -61,6 +67,8 @@ def parameters(job: Job) -> dict[str, str]:
         Names and values for ``--mca``.
     """
     chosen: dict[str, str] = dict(_SURVIVING) if job.faults else {}
+    if job.faults and not any(f"OMPI_MCA_{name}" in os.environ for name in _FRAGMENT_SETTINGS):
+        chosen |= dict.fromkeys(_FRAGMENT_SETTINGS, _FRAGMENT_BYTES)
     if job.faults and job.ranks <= _STAR_RANKS:
         chosen |= _STAR
     if job.crowded:

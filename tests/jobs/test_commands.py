@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from closeranks.comms import ulfm
 from closeranks.errors import UsageError
 from closeranks.jobs import mpich, openmpi, srun
 from closeranks.jobs.job import Host, Job, Reach
@@ -53,20 +54,25 @@ def test_mpirun_of_open_mpi(job: Job, expected: str) -> None:
     assert " ".join(openmpi.command("mpirun", job, ["prog", "x"], {}).words) == expected
 
 
-NO_PUTS = {"btl_tcp_flags": "send,inplace"}
+BY_TCP = {
+    "btl_tcp_flags": "send,inplace",
+    "btl_tcp_eager_limit": "64512",
+    "btl_tcp_rndv_eager_limit": "64512",
+    "btl_tcp_max_send_size": "64512",
+}
 
 
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (Job(2, faults=True), {"btl": "^sm,smcuda", **NO_PUTS}),
+        (Job(2, faults=True), {"btl": "^sm,smcuda", **BY_TCP}),
         (
             Job(2, faults=True, here=True),
-            {"btl": "^sm,smcuda", "btl_tcp_if_include": "127.0.0.0/8", **NO_PUTS},
+            {"btl": "^sm,smcuda", "btl_tcp_if_include": "127.0.0.0/8", **BY_TCP},
         ),
         (
             Job(2, hosts=NODES, faults=True, reach=REACH),
-            {"btl": "tcp,self", "btl_tcp_if_include": "10.0.0.0/16", **NO_PUTS},
+            {"btl": "tcp,self", "btl_tcp_if_include": "10.0.0.0/16", **BY_TCP},
         ),
         (Job(2), {}),
     ],
@@ -76,6 +82,15 @@ def test_no_rank_that_dies_can_break_the_queue_of_another(
 ) -> None:
     chosen = openmpi.parameters(job)
     assert {name: value for name, value in chosen.items() if "btl" in name} == expected
+
+
+def test_what_collectives_send_at_once_fits_a_fragment() -> None:
+    assert int(BY_TCP["btl_tcp_eager_limit"]) > ulfm.BRIEF_BYTES
+
+
+def test_how_messages_are_cut_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_MCA_btl_tcp_max_send_size", "131072")
+    assert not [name for name in openmpi.parameters(Job(2, faults=True)) if "size" in name]
 
 
 @pytest.mark.parametrize(("ranks", "tree"), [(128, "3"), (129, None)])
