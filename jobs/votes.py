@@ -10,8 +10,8 @@ from typing import Final
 from closeranks.comms.last_resort import TRY_AGAIN
 from closeranks.errors import named
 
-#: A launcher's own status above this speaks of a signal.
-_LARGEST: Final = 127
+#: Such a status of a launcher speaks of a signal; another one but 0 is a program's.
+_SIGNALS: Final = range(128, 128 + 65)
 _MARK: Final = re.compile(r"\d{1,9}\.[0-9a-f]{8}")
 
 
@@ -110,15 +110,16 @@ class Votes:
         -------
         int
             75 if a recovery has timed out; else what was asked for with an abort;
-            else the launcher's if a program gave it (1 to 127); else the largest of
-            what the members of each group's last world said, and of 1 for each that
-            is `silent`, or has `closed` and said nothing since; else the launcher's.
+            else the launcher's if a program gave it (not 0, nor 128 to 192); else the
+            largest of what the members of each group's last world said, and of 1 for
+            each that is `silent`, or has `closed` and said nothing since; else the
+            launcher's.
         """
         if self.timed_out:
             return TRY_AGAIN
         if self.aborted is not None:
             return self.aborted
-        if 1 <= status <= _LARGEST:
+        if _is_of_a_program(status):
             return status
         said = [status for _, status in self.last.values()]
         said += [1 for _ in (*self.silent, *self.closed)]
@@ -147,7 +148,7 @@ class Votes:
             Who said nothing, in words: a group whose members are all dead, as it
             seems, or members that died when no other could go on for them.
         """
-        if self.timed_out or self.aborted is not None or 1 <= status <= _LARGEST:
+        if self.timed_out or self.aborted is not None or _is_of_a_program(status):
             return None
         if self.silent:
             who = f"the group of {named(tuple(sorted(self.silent)))}" if self.last else "the job"
@@ -156,6 +157,11 @@ class Votes:
             who = named(tuple(sorted(int(mark.partition(".")[0]) for mark in self.closed)))
             return f"{who} ended without a word after all had closed their communicator"
         return None
+
+
+def _is_of_a_program(status: int) -> bool:
+    """Tell whether a launcher's status is that of a failure of a program."""
+    return status != 0 and status not in _SIGNALS
 
 
 def _place(text: str) -> tuple[int, int]:

@@ -32,6 +32,7 @@ def run(launch: Launch, *words: str, start: str = "run -n 3") -> subprocess.Comp
         ("all_killed", 1, ["the job had begun, and nobody is left to say how it ended"]),
         ("exits", 4, []),
         ("exits_later", 5, []),
+        ("ends_below_zero", 255, ["seat 0: 3"]),
         ("dies_later", 1, ["rank 0 ended without a word after all had closed"]),
         ("opens_more", 0, ["seat 1: 2", "seat 2: 2"]),
         ("times_out", 75, ["has not ended after 2 s; exit status 75, relaunch"]),

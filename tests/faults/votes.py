@@ -91,6 +91,12 @@ def exits_later() -> None:
     sys.exit(5 if seat == 2 else 0)
 
 
+def ends_below_zero() -> None:
+    """All exit after the block, with a status that is 255 to the system."""
+    well()
+    sys.exit(-1)
+
+
 def dies_later() -> None:
     """One is killed after the block, with what it had still to do."""
     with cr.init(on_failure="shrink") as comm:
@@ -217,8 +223,9 @@ def say(comm: cr.Communicator, what: object) -> None:
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
-                 dies_later, opens_more, times_out, aborts, group_fails, first_group_fails,
-                 group_killed, groups_well, newcomer_ends_well, node_lost, first_node_lost)
+                 ends_below_zero, dies_later, opens_more, times_out, aborts, group_fails,
+                 first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
+                 first_node_lost)
 }  # fmt: skip
 
 if __name__ == "__main__":
