@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import closeranks
@@ -100,7 +100,7 @@ def replace_tmp(folders: Sequence[str], files: Sequence[str]) -> None:
     """
     handles = {folder: os.open(folder, os.O_PATH) for folder in folders}
     contents = {name: (TMP / name).read_bytes() for name in files if (TMP / name).is_file()}
-    times = {name: (TMP / name).stat() for name in contents}
+    stats = {name: (TMP / name).stat() for name in contents}
     namespaces.mount_fresh("tmpfs", str(TMP), options="mode=1777")
     for folder, handle in handles.items():
         Path(folder).mkdir(parents=True)
@@ -108,38 +108,74 @@ def replace_tmp(folders: Sequence[str], files: Sequence[str]) -> None:
         os.close(handle)
     for name, content in contents.items():
         (TMP / name).write_bytes(content)
-        (TMP / name).chmod(times[name].st_mode & 0o777)
-        os.utime(TMP / name, ns=(times[name].st_atime_ns, times[name].st_mtime_ns))
+        (TMP / name).chmod(stats[name].st_mode & 0o777)
+        os.utime(TMP / name, ns=(stats[name].st_atime_ns, stats[name].st_mtime_ns))
     OWN.mkdir(mode=0o755)
 
 
-def hand_back(files: Sequence[str], roots: Sequence[str], outside: int) -> None:
-    """Copy files that some node wrote into its /tmp to the real /tmp.
+def times(files: Sequence[str], folder: int) -> dict[str, int | None]:
+    """Say when files were written last, in nanoseconds; None where there is none.
 
     Parameters
     ----------
     files : sequence of str
         Names of files.
+    folder : int
+        An open folder handle.
+
+    Returns
+    -------
+    dict
+        Name -> time.
+    """
+    found: dict[str, int | None] = {}
+    for name in files:
+        try:
+            found[name] = os.stat(name, dir_fd=folder).st_mtime_ns
+        except FileNotFoundError:
+            found[name] = None
+    return found
+
+
+def hand_back(before: Mapping[str, int | None], roots: Sequence[str], outside: int) -> list[str]:
+    """Copy files that some node wrote into its /tmp to the real /tmp.
+
+    Parameters
+    ----------
+    before : mapping
+        Name -> when it was written last, when the lab began, see `times`.
     roots : sequence of str
         The nodes' root folders, first choice first.
     outside : int
         An open folder handle of the real /tmp.
+
+    Returns
+    -------
+    list of str
+        Names of files that somebody else has written meanwhile: those stay, and
+        the lab's have ".lab" after their names.
 
     Raises
     ------
     OSError
         If the real /tmp does not take one of them.
     """
-    for name in files:
-        try:
-            before = os.stat(name, dir_fd=outside).st_mtime_ns
-        except FileNotFoundError:
-            before = None
+    beside: list[str] = []
+    now = times(list(before), outside)
+    for name, was in before.items():
         for root in roots:
             path = Path(f"{root}{TMP}/{name}")
-            if path.is_file() and path.stat().st_mtime_ns != before:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
-                handle = os.open(name, flags, 0o644, dir_fd=outside)
-                with path.open("rb") as source, os.fdopen(handle, "wb") as target:
-                    shutil.copyfileobj(source, target)
+            if path.is_file() and path.stat().st_mtime_ns not in (was, now[name]):
+                if now[name] != was:
+                    beside.append(name)
+                _copy(path, name if now[name] == was else f"{name}.lab", outside)
                 break
+    return beside
+
+
+def _copy(path: Path, name: str, folder: int) -> None:
+    """Copy a file into an open folder."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    handle = os.open(name, flags, 0o644, dir_fd=folder)
+    with path.open("rb") as source, os.fdopen(handle, "wb") as target:
+        shutil.copyfileobj(source, target)

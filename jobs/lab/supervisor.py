@@ -121,6 +121,7 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
     namespaces.rename_process(control.PROCESS_NAME)
     folders, files = scratch.shared_folders(words), scratch.loose_files(words)
     outside = os.open(scratch.TMP, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    before = scratch.times(files, outside)
     namespaces.make_mounts_private()
     namespaces.mount_fresh("proc", "/proc")
     socket.sethostname("head")
@@ -140,7 +141,11 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
     finally:
         roots = [f"/proc/{node.pid}/root" for node in nodes]
         try:
-            scratch.hand_back(files, [*roots, ""], outside)
+            for name in scratch.hand_back(before, [*roots, ""], outside):
+                kept = f"{scratch.TMP}/{name}"
+                click.echo(
+                    f"lab: {kept} was written outside; what is new is in {kept}.lab", err=True
+                )
         except OSError as problem:
             click.echo(f"lab: a file for /tmp is lost with the lab: {problem}", err=True)
 

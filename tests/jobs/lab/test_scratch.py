@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -58,3 +59,39 @@ def test_files_directly_in_tmp_are_copied(folder: Path, monkeypatch: pytest.Monk
     assert {"prog.py", "x.json"} <= set(scratch.loose_files(words))
     assert "y" not in scratch.loose_files(words)
     assert scratch.shared_folders(words) == []
+
+
+@pytest.mark.parametrize(
+    ("inside", "outside", "tmp", "lab"),
+    [
+        (False, False, "old", None),
+        (True, False, "inside", None),
+        (False, True, "outside", None),  # an editor, or another lab
+        (True, True, "outside", "inside"),
+    ],
+)
+def test_what_a_node_has_written_comes_back_over_what_nobody_else_has(
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    inside: bool,
+    outside: bool,
+    tmp: str,
+    lab: str | None,
+) -> None:
+    root = tmp_path_factory.mktemp("node")
+    here, there = folder / "x.log", Path(f"{root}{folder}") / "x.log"
+    there.parent.mkdir(parents=True)
+    for path in (here, there):
+        path.write_text("old")
+        os.utime(path, ns=(1, 1))
+    handle = os.open(folder, os.O_RDONLY)
+    before = scratch.times(["x.log", "none"], handle)
+    for is_written, path, text in ((inside, there, "inside"), (outside, here, "outside")):
+        if is_written:
+            path.write_text(text)
+    beside = scratch.hand_back(before, [str(root)], handle)
+    os.close(handle)
+    assert here.read_text() == tmp
+    assert beside == (["x.log"] if lab else [])
+    kept = folder / "x.log.lab"
+    assert (kept.read_text() if kept.exists() else None) == lab
