@@ -6,6 +6,7 @@ For users who want to see their program survive, and for our tests.  Only where
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -27,6 +28,10 @@ ACTIONS: Final = ("kill", "stop", "exit", "raise", "slow")
 POINTS: Final = ("begin", "vote", "voted", "shrink", "rebuild", "move")
 #: Places inside an operation.
 _INSIDE: Final = ("rail", "end")
+#: Words that not every action has.
+_MEANT_FOR: Final = {"for": ("stop",), "factor": ("slow",), "status": ("exit",),
+                     "at": ACTIONS[:-1], "after": ACTIONS[:-1]}  # fmt: skip
+_MOST_STATUS: Final = 255
 _WAYS_OUT: Final = "for instance 'kill seat=3 step=10; stop seat=1 at=allreduce:rail for=5s'"
 _DURATION: Final = re.compile(r"(\d+(?:\.\d*)?)(ms|s)")
 
@@ -118,7 +123,9 @@ class Injection:
         for fault in [fault for fault in self._mine if self._is_due(fault, point)]:
             self._mine.remove(fault)
             if fault.after_s:
-                threading.Timer(fault.after_s, meet, [fault]).start()
+                later = threading.Timer(fault.after_s, meet, [fault])
+                later.daemon = True  # a program that has ended by then has met nothing
+                later.start()
             else:
                 meet(fault)
 
@@ -154,9 +161,21 @@ def meet(fault: Fault) -> None:
     if fault.action == "raise":
         raise Injected(f"{fault}")
     if fault.for_s is not None:
-        words = ["sh", "-c", f"sleep {fault.for_s}; kill -CONT {os.getpid()}"]
-        subprocess.Popen(words, start_new_session=True)
+        _wake_after(fault.for_s)
     os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _wake_after(seconds: float) -> None:
+    """Let a child continue this process, if it is still there.
+
+    It holds nothing that anybody reads to its end, and ends with the others of the
+    rank; one that was given to another parent knows that the rank has died.
+    """
+    own = os.getpid()
+    words = f"sleep {seconds}; read _ _ _ parent _ </proc/$$/stat; "
+    words += f"[ $parent = {own} ] && kill -CONT {own}"
+    null = subprocess.DEVNULL
+    subprocess.Popen(["sh", "-c", words], stdin=null, stdout=null, stderr=null)
 
 
 def schedule(text: str) -> tuple[Fault, ...]:
@@ -192,8 +211,10 @@ def checked(fault: Fault) -> Fault:
         raise _wrong(f"no point {fault.at!r}", f"one of {known}")
     if fault.action == "raise" and (fault.at in POINTS or fault.after_s):
         raise _wrong("raise outside of an operation", "at=allreduce, or another one, without after")
-    if fault.seat < 0 or fault.factor < 1 or (fault.for_s or 0) < 0:
-        raise _wrong(f"{fault}", "a seat from 0 on, a factor from 1 on")
+    if fault.seat < 0 or (fault.step or 0) < 0 or not 0 <= fault.status <= _MOST_STATUS:
+        raise _wrong(f"{fault}", f"seat and step from 0 on, a status up to {_MOST_STATUS}")
+    if not 1 <= fault.factor < math.inf or (fault.for_s or 0) < 0:
+        raise _wrong(f"{fault}", "a factor from 1 on, finite times")
     return fault
 
 
@@ -206,6 +227,9 @@ def _fault(clause: str) -> Fault:
         if name not in _READERS:
             raise _wrong(f"no {name!r} in {clause.strip()!r}", f"one of {', '.join(_READERS)}")
         key, read = _READERS[name]
+        if key in found or action not in _MEANT_FOR.get(name, (action,)):
+            again = "twice" if key in found else f"means nothing to {action}"
+            raise _wrong(f"{name!r} {again} in {clause.strip()!r}", _WAYS_OUT)
         try:
             found[key] = read(value)
         except ValueError:

@@ -34,6 +34,28 @@ def usable_cores() -> int:
     return max(1, allowed if quota is None else min(allowed, math.floor(quota)))
 
 
+def whole_cores(root: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Count the cores behind this process's affinity mask, threads of one as one.
+
+    Local.
+
+    Parameters
+    ----------
+    root : Path
+        Where Linux describes processors.
+
+    Returns
+    -------
+    int
+        At least 1; each processor counts where Linux does not tell.
+    """
+    cores = set[str]()
+    for processor in os.sched_getaffinity(0):
+        siblings = root / f"cpu{processor}" / "topology" / "thread_siblings_list"
+        cores.add(siblings.read_text().strip() if siblings.is_file() else f"{processor}")
+    return max(1, len(cores))
+
+
 def cores_of(node: MPI.Comm) -> int:
     """Count the cores that the ranks of a node may keep busy together.
 

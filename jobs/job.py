@@ -64,6 +64,8 @@ class Job:
         ``"block"`` fills node after node, ``"round-robin"`` deals ranks out.
     crowded : bool, optional
         True if a node has more ranks than cores: ranks yield when idle.
+    paired : bool, optional
+        True if a node has more ranks than cores without their second threads.
     overcommitted : bool, optional
         True if a node has more ranks than SLURM gave it CPUs.
     root : bool, optional
@@ -85,6 +87,7 @@ class Job:
     nodes: int | None = None
     order: str = "block"
     crowded: bool = False
+    paired: bool = False
     overcommitted: bool = False
     root: bool = False
     fabric: bool = False

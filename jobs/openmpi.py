@@ -162,11 +162,12 @@ def _placement(job: Job) -> list[str]:
     if job.hosts and job.reach is None:
         words += ["--host", ",".join(f"{host.name}:{host.slots}" for host in job.hosts)]
     policy = "node" if job.order == "round-robin" else "slot" if job.hosts else ""
-    if job.crowded and not job.hosts:
+    full = job.crowded or job.paired  # the launcher counts cores, not their threads
+    if full and not job.hosts:
         policy += ":OVERSUBSCRIBE"
     if policy:
         words += ["--map-by", policy]
-    if job.crowded or job.reach is not None:  # nodes of a lab share their cores
+    if full or job.reach is not None:  # nodes of a lab share their cores
         words += ["--bind-to", "none"]
     return words
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import click
 
-from closeranks.comms.cores import usable_cores
+from closeranks.comms.cores import usable_cores, whole_cores
+from closeranks.comms.settings import refuse_unknown, setting
 from closeranks.errors import UsageError
 from closeranks.jobs import allocation, library, program
 from closeranks.jobs.job import Host, Job
@@ -18,7 +19,7 @@ from closeranks.jobs.launch import Launch, launch_all
 from closeranks.jobs.launcher import check_survives, choose
 
 
-@click.command(context_settings={"ignore_unknown_options": False})
+@click.command(context_settings={"allow_interspersed_args": False})
 @click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
 @click.option("--nodes", help="How many nodes of the allocation, or which: 2, n[1-3], a,b.")
 @click.option("--faults", is_flag=True, help="Go on when ranks die (Open MPI's mpirun).")
@@ -39,6 +40,7 @@ def run(
     program's.  A PROGRAM that ends in .py is run with this Python.
     """
     check_spares(spares, faults)
+    check_settings(ranks)
     launch = prepare(ranks + spares, words, nodes=nodes, launcher=launcher, faults=faults)
     raise SystemExit(launch_all(launch, program.resolve(words)))
 
@@ -91,6 +93,33 @@ def prepare(
     return Launch(job, linked, chosen)
 
 
+def check_settings(ranks: int) -> None:
+    """Refuse settings that every rank would, and faults of ranks that are none.
+
+    Local; reads the environment.
+
+    Parameters
+    ----------
+    ranks : int
+        How many there will be.
+
+    Raises
+    ------
+    UsageError
+        If one means nothing.
+    """
+    refuse_unknown()
+    text = setting("FAULTS")
+    if not text:
+        return
+    from closeranks.collectives.injection import schedule
+
+    nobody = sorted(str(fault.seat) for fault in schedule(text) if fault.seat >= ranks)
+    if nobody:
+        problem = f"no seat {', '.join(nobody)} among {ranks} ranks: {text}"
+        raise UsageError("CLOSERANKS_FAULTS", problem, f"seats are 0 to {ranks - 1}")
+
+
 def check_spares(spares: int, faults: bool) -> None:
     """Tell the ranks how many of them wait; local.
 
@@ -141,6 +170,7 @@ def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
         hosts=hosts,
         nodes=count,
         crowded=fullest > cores,
+        paired=fullest > whole_cores(),
         overcommitted=given is not None and given.overcommitted(dict(hosts), ranks),
         root=os.geteuid() == 0,
         fabric=has_fabric(),

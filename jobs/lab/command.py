@@ -13,7 +13,7 @@ from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots
 from closeranks.jobs.launch import Launch, launch_all
 from closeranks.jobs.launcher import check_survives, choose
-from closeranks.jobs.run import check_spares
+from closeranks.jobs.run import check_settings, check_spares
 
 
 class LabVerbs(click.Group):
@@ -45,7 +45,8 @@ def lab() -> None:
 
 
 @lab.command(
-    epilog="From inside or outside: closeranks lab kill-node N, closeranks lab stop-node N."
+    context_settings={"allow_interspersed_args": False},
+    epilog="From inside or outside: closeranks lab kill-node N, closeranks lab stop-node N.",
 )
 @click.option("--nodes", type=click.IntRange(1), help="Number of nodes.")
 @click.option("--per-node", default="1", help="Ranks of each node: 2, or 3,2,2.")
@@ -94,6 +95,7 @@ def start(
     )
     if program.inside_a_job():
         raise UsageError("lab", "called inside an MPI job", "start the lab outside of it")
+    check_settings(sum(plan.slots) - spares)
     resolved = program.resolve(words)
     linked = library.of_python(program.python_of(resolved))
     launcher = choose(linked, srun_first=False)

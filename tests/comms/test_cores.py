@@ -53,3 +53,16 @@ def test_mask_and_quota_both_bound(
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4 + pid)))
     monkeypatch.setattr(cores, "cgroup_quota", lambda: quota)
     assert cores.usable_cores() == usable
+
+
+@pytest.mark.parametrize(("siblings", "expected"), [(["0,2", "1,3"] * 2, 2), (list("0123"), 4)])
+def test_threads_of_a_core_count_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, siblings: list[str], expected: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    assert cores.whole_cores(tmp_path) == 4  # where nothing is told
+    for processor, text in enumerate(siblings):
+        folder = tmp_path / f"cpu{processor}" / "topology"
+        folder.mkdir(parents=True)
+        (folder / "thread_siblings_list").write_text(f"{text}\n")
+    assert cores.whole_cores(tmp_path) == expected

@@ -74,6 +74,30 @@ def test_wrong_usage_is_one_line_and_status_2(words: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("CLOSERANKS_FAULTS", "kill seat=2", "no seat 2 among 2 ranks"),
+        ("CLOSERANKS_FAULTS", "kill seat=0 at=noon", "no point 'noon'"),
+        ("CLOSERANKS_TUNNING", "x.json", "no setting CLOSERANKS_TUNNING"),
+    ],
+)
+@pytest.mark.parametrize("start", [["run", "-n", "2"], ["lab", "--nodes", "2"]])
+def test_settings_are_refused_before_anything_is_started(
+    start: list[str], name: str, value: str, said: str
+) -> None:
+    done = closeranks(*start, "--", "true", **{name: value})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_options_behind_the_program_are_its_own() -> None:
+    done = closeranks("run", "-n", "1", "echo", "-n", "5", "--nodes", "9")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "5 --nodes 9"  # echo takes -n for itself
+
+
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
 def test_under_a_launcher_only_rank_0_complains_but_all_fail(variable: str) -> None:
     first, second = (closeranks("zap", **{variable: rank}) for rank in ("0", "1"))

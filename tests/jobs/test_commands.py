@@ -18,6 +18,10 @@ MPICH = Library("mpich", "5.0.2")
 OPENMPI_TABLE = [
     (Job(2, fabric=True), "mpirun -n 2 prog x"),
     (Job(2), "mpirun -n 2 --mca osc ^ucx prog x"),
+    (
+        Job(12, fabric=True, paired=True),
+        "mpirun -n 12 --map-by :OVERSUBSCRIBE --bind-to none prog x",
+    ),
     (Job(2, root=True, fabric=True), "mpirun --allow-run-as-root -n 2 prog x"),
     (
         Job(8, crowded=True, fabric=True),
