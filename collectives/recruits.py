@@ -66,7 +66,7 @@ def _started(count: int, seats: int) -> MPI.Intracomm | None:
     """Start processes; gives them, after this one.  Local to the rank that leads."""
     info = MPI.Info.Create()
     try:
-        info.Set("wdir", os.getcwd())  # noqa: PTH109 - what it is called, not what it is
+        info.Set("wdir", _folder())
         info.Set("map_by", "slot:OVERSUBSCRIBE")
         joint = MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info)
         bridge = _merged(joint, None, is_new=False)
@@ -163,14 +163,27 @@ def _say(what: str) -> None:
     sys.stderr.write(f"closeranks: {what}; the others go on\n")
 
 
+def _first_environment() -> dict[str, str]:
+    """Give the environment in which this process was started."""
+    block = Path("/proc/self/environ").read_bytes().split(b"\0")
+    return dict(os.fsdecode(word).partition("=")[::2] for word in block if word)
+
+
+def _folder() -> str:
+    """Name the folder in which this process was started: the program begins anew.
+
+    What its command line names lies there, wherever the program has gone since.
+    """
+    return _first_environment().get("PWD") or os.getcwd()  # noqa: PTH109 - as it is called
+
+
 def _command(seats: int) -> list[str]:
     """Write the command line of this process, and what it has changed since.
 
     The launcher gives it the environment that it gave to this one.  Not all is
     written, for others may read command lines.
     """
-    block = Path("/proc/self/environ").read_bytes().split(b"\0")
-    first = dict(os.fsdecode(word).partition("=")[::2] for word in block if word)
+    first = _first_environment()
     gone = [word for name in first.keys() - os.environ.keys() for word in ("-u", name)]
     new = [f"{name}={value}" for name, value in os.environ.items() if first.get(name) != value]
     kept = [word for word in new if not word.startswith(_PLACE)]
