@@ -140,12 +140,13 @@ def launch_all(launch: Launch, program: Sequence[str]) -> int:
     Returns
     -------
     int
-        The exit status of the last launch, or of the one that a signal ended.
+        The exit status of the last launch, or of the first one that failed:
+        somebody may want the whole series to end.
     """
     status = 0
     for words, environment in _series(program):
         status = launch.launch(words, environment=environment)
-        if status > 128:  # someone wants the whole series to end
+        if status:
             break
     return status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -195,6 +196,8 @@ def check_request(request: Request, form: str) -> None:
     for path in filter(None, (request.json, request.draw)):
         if not path.parent.is_dir():
             raise UsageError("bench", f"{path}: no folder {path.parent}", "create it first")
+        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise UsageError("bench", f"{path} cannot be written", "name another file")
     if request.draw is not None:
         check_drawable(request.draw)
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -82,7 +83,9 @@ def _arguments_at(program: list[str]) -> int | None:
 
 def _shared_folder() -> Path:
     """Make a folder that every node sees; it goes when this process ends."""
-    candidates = [Path.cwd(), Path.home() / ".cache" / "closeranks"]
+    candidates = [Path.cwd()]
+    with suppress(RuntimeError):  # a user without a home
+        candidates.append(Path.home() / ".cache" / "closeranks")
     if str(candidates[0]).startswith(_LOCAL):
         candidates.reverse()
     for parent in candidates:
