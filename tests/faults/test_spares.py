@@ -120,6 +120,15 @@ def test_who_gets_no_newcomer_keeps_nobody_waiting(launch: Launch, seat: int) ->
     ], done.stdout
 
 
+def test_new_ones_begin_where_the_program_began(launch: Launch) -> None:
+    program = "tests/faults/goes_away.py"  # as a user names it
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
+    done = launch([*start, sys.executable, program])
+    assert sorted(set(re.findall(r"seat \d of 3, .*", done.stdout))) == [
+        f"seat {seat} of 3, joined: {seat == 1}" for seat in range(3)
+    ], done.stdout
+
+
 def test_no_file_stays_open(launch: Launch) -> None:
     program = str(PROGRAM.parent / "open_files.py")
     start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
