@@ -17,6 +17,7 @@ from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
+    from closeranks.collectives.persistent import Persistent
     from closeranks.collectives.recovery import Recovery
     from closeranks.collectives.request import Request
     from closeranks.comms.arrays import Bytes
@@ -72,6 +73,7 @@ class Attempt:
         self._kept: list[tuple[Message | Vector, Bytes]] = []
         self._places: set[tuple[Any, ...]] = set()
         self._requests: list[Request] = []
+        self._started: dict[int, Persistent] = {}
 
     def __repr__(self) -> str:
         state = {None: "under way", True: "agreed", False: "failed"}[self.agreed]
@@ -147,9 +149,16 @@ class Attempt:
         self._requests = [other for other in self._requests if other != MPI.REQUEST_NULL]
         self._requests.append(request)
 
+    def follow_start(self, operation: Persistent) -> None:
+        """Note a persistent operation that has to be over at the end.  Local."""
+        self._started[id(operation)] = operation
+
     def _is_unfinished(self) -> bool:
+        starts = [one for one in self._started.values() if one.under_way]
         try:
-            return not all(request.Test() for request in self._requests)
+            return not (
+                all(one.Test() for one in self._requests) and all(one.Test() for one in starts)
+            )
         except (PeerError, MPI.Exception):
             return False  # it has failed, and so will the vote
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from functools import partial
-from types import TracebackType
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +14,9 @@ from closeranks.collectives import context, node_arrays
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.blocking import Blocking
 from closeranks.collectives.bucketed import Buckets
+from closeranks.collectives.closing import Closing
 from closeranks.collectives.derived import Deriving
 from closeranks.collectives.engine import engine
-from closeranks.collectives.failure import explaining
 from closeranks.collectives.family import alike, check_timeout
 from closeranks.collectives.faulty import Faulty
 from closeranks.collectives.foretell import foretell
@@ -26,15 +25,12 @@ from closeranks.collectives.nonblocking import Nonblocking
 from closeranks.collectives.objects import Objects
 from closeranks.collectives.operations import MEAN
 from closeranks.collectives.prepared import Prepared
-from closeranks.collectives.recovering import Recovering
 from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
-from closeranks.comms import ballot, graves, ulfm
 from closeranks.comms.translate import ranks_in
-from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerLate, Unavailable
+from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -48,7 +44,7 @@ if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
 
 
-class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recovering):
+class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
     """A communicator made by `closeranks.init`, or derived from one.
 
     It takes the place of ``MPI.COMM_WORLD`` anywhere: windows, files, h5py,
@@ -59,8 +55,6 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
     comm : MPI.Intracomm, optional
         The handle to take over; `adopt` makes the object work.
     """
-
-    _is_first: bool
 
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Make the object around a handle; `adopt` makes it work."""
@@ -106,23 +100,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         made._world, made._lineage, made._parent = world, Lineage(), None
         serve = Service if family.faults is None else Faulty
         made._service = serve(plain, family, made._open_world, chooser, Shortcuts(made))
-        made._is_first = world is not None
+        made._is_first, made._made_s = world is not None, time.monotonic()
         return made
-
-    def __enter__(self) -> Communicator:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            code = error.code if isinstance(error, SystemExit) else 1
-            self._leave(ballot.exit_status(code))
 
     def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
         """Say which algorithm a call would use, and why.
@@ -181,7 +160,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
             "native", or one name for every operation that has it, or
             operation -> name.
         timeout_s : float, optional
-            Deadline of each call, seconds.
+            Deadline of each call, seconds; not of the first one on what was derived
+            before, which waits until all its ranks have come.
         compression : optional
             Not available yet.
         wire : dtype, optional
@@ -285,75 +265,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         Disagreement
             On every rank, if the ranks pass different arrays.
         """
-        return Buckets(self, parameters, bucket_bytes, op)
-
-    def close(self) -> None:
-        """Free this communicator; the first of a family frees the whole family.
-
-        Collective, harmless twice.
-
-        Raises
-        ------
-        PeerLate
-            If other ranks do not come within the deadline of calls, or 30 s if that is
-            longer; without one, within an hour, or 5 minutes on several nodes in a job
-            that ends with its first dead rank.
-        PeerLost, Revoked
-            If ranks have died, or others have given up; see `abandon`.
-        """
-        if self == MPI.COMM_NULL:
-            return
-        if self._given_up:  # nobody knows who would come
-            self._release()
-            return
-        world = self._family.world
-        deadline = Deadline(self._family.closing_s)
-        abort = None if world.revoked else partial(world.check, "close")  # else others may come
-        with self._explaining("close"):
-            arrived = self._service.plain.Ibarrier()
-            in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline, abort=abort)
-        if not in_time:
-            raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
-        if self._is_first:
-            ballot.closed(self.rank)
-            self._family.shut()
-            if self._family.crew is not None:
-                self._family.crew.end()
-        if self._world is not None:
-            if not self._is_first:
-                self._family.world.disown(self._world)
-            self._world.close()
-        if self._parent is not None:
-            self._family.world.disown(self)
-            self._parent._lineage.forget(self)
-        self._release()
-
-    Free = Disconnect = close
-
-    def abandon(self) -> None:
-        """Give the whole family up after an error; nobody is waited for.
-
-        Local, harmless twice.
-        """
-        self._leave(1)
-
-    def _leave(self, status: int) -> None:
-        """Give up; the launcher will be told this exit status."""
-        if self == MPI.COMM_NULL:
-            return
-        self._family.shut()
-        self._family.world.revoke()
-        self._family.world.close()
-        self._release()
-        ulfm.leave(status)
-
-    def _release(self) -> None:
-        """Drop the handle; later calls find none."""
-        if self._family.world.revoked:
-            graves.bury(self)
-        else:
-            graves.release(self)
-        self._service.shut()
+        with self._explaining("bucketed"):
+            return Buckets(self, parameters, bucket_bytes, op)
 
     def _open_world(self) -> World:
         """Open what carries plans; collective."""
@@ -367,21 +280,25 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         return self._world
 
     def _alias(self) -> MPI.Intracomm:
+        self._service.refuse_shut("derive")
         self._family.world.check("derive")
         return self._service.plain
-
-    def _explaining(self, operation: str) -> AbstractContextManager[None]:
-        return explaining(operation, self._service.plain, self._family.world)
 
     @property
     def _followed(self) -> Followed:
         return self._family.world.followed
 
     def _derive(
-        self, made: MPI.Comm, color: int | None = MPI.UNDEFINED, key: int = 0
+        self,
+        made: MPI.Comm,
+        color: int | None = MPI.UNDEFINED,
+        key: int = 0,
+        *,
+        counts: bool = True,
     ) -> Communicator:
         if made == MPI.COMM_NULL:
-            self._lineage.note(None, MPI.UNDEFINED, 0)
+            if counts:
+                self._lineage.note(None, MPI.UNDEFINED, 0)
             return MPI.COMM_NULL  # type: ignore[return-value]
         plain = MPI.Intracomm(made)
         ranks = ranks_in(plain, self._service.plain)
@@ -391,7 +308,10 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Recoverin
         seats = tuple(self._seats[rank] for rank in ranks)
         child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
         child._parent = self
-        self._lineage.note(child, min(ranks) if color is None else color, key)
+        if counts:
+            self._lineage.note(child, min(ranks) if color is None else color, key)
+        else:
+            self._lineage.others.append(child)
         if self._family.timeout_s is not None:
             child._service.world.arm()
         return self._family.world.own(child)

@@ -30,20 +30,31 @@ class Deriving(MPI.Intracomm):
     """
 
     def _derive(
-        self, made: MPI.Comm, color: int | None = MPI.UNDEFINED, key: int = 0
+        self,
+        made: MPI.Comm,
+        color: int | None = MPI.UNDEFINED,
+        key: int = 0,
+        *,
+        counts: bool = True,
     ) -> Communicator:
         """Take a communicator of some of our ranks into the family.
 
         With a color, or None for one of its ranks' own, it is made again after a
-        recovery.
+        recovery.  It counts if all ranks have made one.
         """
-        del color, key
+        del color, key, counts
         raise UsageError("derive", f"{made} belongs to no family", "use closeranks.init")
 
     def _met(self, made: Communicator) -> Communicator:
         """Give what all have made: who has it revokes it, and some may have failed."""
-        if ulfm.is_on():
+        if not ulfm.is_on():
+            return made
+        try:
             self._alias().Barrier()
+        except Exception:
+            if made != MPI.COMM_NULL:
+                made._forsake()  # nobody gets it
+            raise
         return made
 
     def _alias(self) -> MPI.Intracomm:
@@ -119,7 +130,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             Of the members.
         """
-        return self._derive(self._alias().Create_group(group, tag))
+        return self._derive(self._alias().Create_group(group, tag), counts=False)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Make one communicator of all ranks with the same color.

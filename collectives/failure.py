@@ -84,7 +84,8 @@ def explained(
     """Return what the user is told of an error of the library's own call.
 
     Local.  If it speaks of dead ranks or of a revoked communicator, all that was
-    derived with this one is given up, and so are calls that wait for this rank.
+    derived with this one is given up, and so are calls that wait for this rank;
+    not what has come after a recovery that this one has not lived to see.
 
     Parameters
     ----------
@@ -105,9 +106,11 @@ def explained(
     if not ulfm.speaks_of_failure(error, comm):
         return error
     ulfm.revoke(comm)
-    world.revoke()
-    seats = [world.seats[rank] for rank in ranks_in(comm, world.comm)]
-    told = lost(operation, world.seats_lost(), seats)
+    ranks = ranks_in(comm, world.comm)
+    told: PeerLost | Revoked = Revoked(operation)
+    if MPI.UNDEFINED not in ranks:
+        world.revoke()
+        told = lost(operation, world.seats_lost(), [world.seats[rank] for rank in ranks])
     told.__cause__ = error
     return told
 

@@ -216,7 +216,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
         timeout_s=wanted.timeout_s,
         deterministic=wanted.deterministic,
         check=wanted.check,
-        faults=None if wanted.faults is None else Injection(world.seats[world.rank], ()),
+        faults=None if wanted.faults is None else Injection(world.seats[world.rank], joined=True),
         **facts.family,
     )
     family.world, family.joined = world, True

@@ -85,10 +85,13 @@ class Injection:
         Of this process.
     faults : iterable of Fault
         Of all ranks.
+    joined : bool, optional
+        Whether it is a newcomer, which meets nothing: it would die like the one in
+        whose place it is.
     """
 
-    def __init__(self, seat: int, faults: tuple[Fault, ...] = ()) -> None:
-        self._seat, self._step = seat, -1
+    def __init__(self, seat: int, faults: tuple[Fault, ...] = (), *, joined: bool = False) -> None:
+        self._seat, self._step, self._joined = seat, -1, joined
         self._mine = [fault for fault in faults if fault.seat == seat]
         self._left_s = time.perf_counter()
 
@@ -107,7 +110,7 @@ class Injection:
             ``after_s``, ``for_s``, ``factor``, ``status``.
         """
         fault = checked(Fault(action, seat, step, point, **more))  # type: ignore[arg-type]
-        if seat == self._seat:
+        if seat == self._seat and not self._joined:
             self._mine.append(fault)
 
     def next_step(self) -> None:

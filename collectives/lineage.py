@@ -32,15 +32,20 @@ class Birth(NamedTuple):
 class Lineage:
     """The communicators derived from one, in the order in which its ranks made them.
 
+    One that was freed stays as long as anything that came of it does.
+
     Attributes
     ----------
     living : dict of int to Birth
         Number -> those that have not been freed, as far as this rank is a member.
+    others : list of Recovering
+        What its members have made without the other ranks: it has no number.
     """
 
     def __init__(self) -> None:
         self._births = 0
         self.living: dict[int, Birth] = {}
+        self.others: list[Recovering] = []
 
     def note(self, child: Recovering | None, color: int, key: int) -> None:
         """Note that one more was made; None where this rank is no member.  Local."""
@@ -48,9 +53,14 @@ class Lineage:
             self.living[self._births] = Birth(child, color, key)
         self._births += 1
 
+    def children(self) -> list[Recovering]:
+        """Give those that are left.  Local."""
+        return [*(birth.child for birth in self.living.values()), *self.others]
+
     def forget(self, child: Any) -> None:
-        """Note that a communicator was freed.  Local."""
+        """Note that nothing of a communicator is left.  Local."""
         self.living = {n: birth for n, birth in self.living.items() if birth.child is not child}
+        self.others = [other for other in self.others if other is not child]
 
     def again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
         """Derive them again from those who are left.
@@ -70,6 +80,7 @@ class Lineage:
         """
         comms = all_or_none(plain, lambda: self._split(plain))
         made: list[tuple[Recovering, MPI.Intracomm | None]] = []
+        made += [(gone, None) for other in self.others for gone in other.descent()]
         problem: Exception | None = None
         for number, birth in self.living.items():
             if number not in comms:
@@ -94,7 +105,7 @@ class Lineage:
             birth = self.living.get(number)
             color, key = (MPI.UNDEFINED, 0) if birth is None else (birth.color, birth.key)
             comm = plain.Split(color, key)
-            if birth is not None:
+            if comm != MPI.COMM_NULL:
                 assert isinstance(comm, MPI.Intracomm)
                 comms[number] = comm
         self._births = complete

@@ -81,6 +81,9 @@ class NearPersistent(Persistent):
 
     def start(self) -> None:
         """Start it once more, see `Persistent.start`."""
+        if self.__class__ is not NearPersistent:  # a recovery has changed what it is
+            self.start()
+            return
         before = self._before() if self._memory.turns else ()
         busy = self._started or self._under_way is not None or (before and not _all_started(before))
         if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
@@ -154,6 +157,8 @@ class NearPersistent(Persistent):
         bool
             True.
         """
+        if self.__class__ is not NearPersistent:
+            return self.Wait(status)
         if not self._started:
             super().Wait(status)
             self._under_way = None
@@ -176,6 +181,8 @@ class NearPersistent(Persistent):
         bool
             Whether the buffers may be used again.
         """
+        if self.__class__ is not NearPersistent:
+            return self.Test(status)
         if not self._started:
             over = super().Test(status)
             self._under_way = None if over else self._under_way

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from closeranks.collectives.counts import received_counts
+
 if TYPE_CHECKING:
     from closeranks.collectives.operations import Mean
     from closeranks.collectives.request import Request
@@ -66,7 +68,7 @@ class Nonblocking(MPI.Intracomm):
         algorithm: str = "auto",
     ) -> Request:
         """Start `Reduce_scatter` and return."""
-        given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
+        given = received_counts(self._service, recvbuf) if recvcounts is None else recvcounts
         return self._service.begin("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
     def Iallgather(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> Request:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
+from closeranks.collectives import context
 from closeranks.collectives.native import hand_over, pack_again, prepare
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
@@ -50,6 +51,9 @@ class Persistent:
         self._service, self._demand, self._algorithm = service, demand, algorithm
         self._call, self._stale = call, False
         self._root_seat = _seat_of(service, demand.root)
+        #: What the block says in which it was made, and who had come by then.
+        self._options = context.ACTIVE.get()
+        self._newcomers = service.family.newcomers
         self._under_way: Request | None = None
         self._closed = False
         self._bound: Bound | None = None
@@ -175,15 +179,22 @@ class Persistent:
         attempt = self._service.family.attempt
         if attempt is not None:
             attempt.keep(self._demand)
+            attempt.follow_start(self)
 
     def _bind_again(self) -> None:
         """Be what the communicator makes of the same call after a recovery.  Collective."""
         service, demand = self._service, self._demand
+        service.refuse_shut(demand.operation)
         service.family.world.check(demand.operation)
         problem = self._outlived(service)
         if problem:
             raise Revoked(demand.operation, problem=problem, remedy="make a new one", for_good=True)
-        fresh = service.prepare(demand.operation, *self._call)
+        token = context.ACTIVE.set(self._options)
+        try:
+            fresh = service.prepare(demand.operation, *self._call)
+        finally:
+            context.ACTIVE.reset(token)
+        fresh._options = self._options
         service.world.disown(fresh)
         lock = self.__dict__.get("_lock")  # for who advances it meanwhile
         self.__class__, self.__dict__ = type(fresh), fresh.__dict__
@@ -196,6 +207,8 @@ class Persistent:
         demand = self._demand
         if not self._stale:
             return "the persistent operation is closed"
+        if self._newcomers != service.family.newcomers:
+            return "newcomers make theirs in an order that the others cannot know"
         if demand.size != service.size and demand.operation not in SIZELESS:
             return f"its buffers are for {demand.size} ranks, there are {service.size}"
         if demand.operation in ROOTED and (
@@ -221,6 +234,8 @@ class Persistent:
         bool
             True.
         """
+        if self.__dict__.get("_started"):  # a recovery has changed what it is
+            return self.Wait(status)
         self._check_running()
         if self._ready is not None:
             try:
@@ -244,6 +259,8 @@ class Persistent:
         bool
             Whether the buffers may be used again.
         """
+        if self.__dict__.get("_started"):
+            return self.Test(status)
         self._check_running()
         if self._ready is not None:
             try:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from closeranks.collectives.counts import received_counts
+
 if TYPE_CHECKING:
     from closeranks.collectives.operations import Mean
     from closeranks.collectives.persistent import Persistent
@@ -65,7 +67,7 @@ class Prepared(MPI.Intracomm):
         algorithm: str = "auto",
     ) -> Persistent:
         """Prepare `Reduce_scatter`."""
-        given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
+        given = received_counts(self._service, recvbuf) if recvcounts is None else recvcounts
         return self._service.prepare("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
     def Allgather_init(  # type: ignore[override]

@@ -45,6 +45,7 @@ class Recovering(MPI.Intracomm):
     _lineage: Lineage
     _parent: Recovering | None
     _given_up = False
+    _made_s: float
 
     @property
     def hierarchy(self) -> Topology:
@@ -295,6 +296,7 @@ class Recovering(MPI.Intracomm):
         self._service.shut("what came of a group is not made again after a recovery")
         if self._parent is not None:
             self._parent._lineage.forget(self)
+            self._parent._depart()
 
     def move(
         self,
@@ -341,5 +343,19 @@ class Recovering(MPI.Intracomm):
     def descent(self) -> Iterator[Recovering]:
         """Give this communicator and all that came of it.  Local."""
         yield self
-        for birth in self._lineage.living.values():
-            yield from birth.child.descent()
+        for child in self._lineage.children():
+            yield from child.descent()
+
+    def _rouse(self) -> None:
+        """Wake who waits for this rank here.  Local."""
+        if self._world is not None:
+            self._world.revoke()
+        if self != MPI.COMM_NULL:
+            ulfm.revoke(self, self._made_s)
+
+    def _depart(self) -> None:
+        """Be forgotten once it is freed, and all that came of it.  Local."""
+        parent = self._parent
+        if parent is not None and self == MPI.COMM_NULL and not self._lineage.children():
+            parent._lineage.forget(self)
+            parent._depart()

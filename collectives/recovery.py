@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import node_arrays
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.facts import Facts
+from closeranks.collectives.failure import NEWS_S, may_blame
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
@@ -21,6 +23,7 @@ from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.heard import bcast
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.translate import ranks_in
+from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLost, UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 
 #: So many attempts in a row that fail without a loss are the fault of what they do.
 FRUITLESS: Final = 10
+#: How long the votes of others may come after the news that one of them has failed, seconds.
+_GRACE_S: Final = 1.0
 
 
 class _Next(NamedTuple):
@@ -72,6 +77,8 @@ class Recovery:
         How long a recovery may take; then the process ends with status 75.
     start_s : float
         How long the program took to come to `init`; new processes take it again.
+
+    Collective to make where the library notices no deaths.
     """
 
     def __init__(
@@ -81,6 +88,10 @@ class Recovery:
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
         self._cause: tuple[int, str] | None = None
         self._last: Attempt | None = None
+        #: Where votes are counted without the library's help: no other call may meet them.
+        self._urn = None if ulfm.is_on() else family.world.own(family.world.comm.Dup())
+        #: Kept, for a vote that has not come to an end may still be written.
+        self._unfinished: list[tuple[MPI.Request, object]] = []
 
     @property
     def comm(self) -> MPI.Intracomm:
@@ -152,10 +163,6 @@ class Recovery:
             library cannot tell them, the own vote.
         """
         world = self._family.world
-        if vote != AGREED and not ulfm.is_on():
-            world.revoke()
-            engine().end_revoked()
-            return vote
         if vote != AGREED:
             world.revoke()
         mark("revoked")
@@ -163,7 +170,7 @@ class Recovery:
         agreed = self._agreed(vote)
         mark("agreed")
         self._reach("voted")
-        if agreed == AGREED:
+        if agreed == AGREED or not ulfm.is_on():
             return agreed
         world.revoke()
         with self._last_resort():
@@ -174,10 +181,34 @@ class Recovery:
                     return AGAIN
         return agreed
 
+    def _counted(self, vote: int) -> int:
+        """Vote where the library tells nobody of a death; nobody is waited for long.
+
+        Who agrees and hears that another one does not is told no more: what that one
+        has met is not known here.
+        """
+        world, votes = self._family.world, np.array([vote])
+        if vote != AGREED:
+            engine().end_revoked()
+        assert self._urn is not None
+        request = self._urn.Iallreduce(MPI.IN_PLACE, votes, MPI.BAND)
+        self._unfinished.append((request, votes))
+        if vote == AGREED:
+            wait(lambda: request.Test() or world.revoked, progress=engine().progress)
+        over = wait(request.Test, deadline=Deadline(_GRACE_S if vote == AGREED else NEWS_S))
+        if over:
+            self._unfinished.pop()
+        if vote != AGREED:
+            return vote
+        if over and votes[0] == AGREED:
+            return AGREED
+        world.revoke()
+        return AGAIN
+
     def _agreed(self, vote: int) -> int:
         world = self._family.world
         if not ulfm.is_on():
-            return int(world.comm.allreduce(vote, MPI.BAND))
+            return self._counted(vote)
         agreed, died = agree(world.comm, vote, rouse=world.look)
         return agreed & UNBEGUN if died else agreed
 
@@ -229,6 +260,8 @@ class Recovery:
             self._reach("shrink")
             self._go_on(family.world.epoch + 1)
         self.fill()
+        with self._last_resort():
+            self._arm()
         family.fruitless = 0 if family.lost or family.came else family.fruitless + 1
 
     def fill(self) -> None:
@@ -244,6 +277,22 @@ class Recovery:
             while family.crew.enlist(family.seats - family.world.size):
                 family.world.revoke()
                 self._go_on(family.world.epoch)
+
+    def _arm(self) -> None:
+        """Let the first calls on what was derived have deadlines, too.
+
+        Collective.  Whoever fails here leaves it to the next attempt to find out.
+        """
+        if self._family.timeout_s is None:
+            return
+        try:
+            for one in self._root.descent():
+                if one is not self._root and one != MPI.COMM_NULL:
+                    one.world.arm()
+        except Exception as error:
+            if not may_blame(error, self.comm):
+                raise
+            self._family.world.revoke()
 
     def _go_on(self, epoch: int) -> None:
         """Make the next world and go on in it."""
@@ -325,6 +374,9 @@ class Recovery:
         for child, plain in made.derived:
             if plain is None:
                 child.give_up()
+                continue
+            if child == MPI.COMM_NULL:  # freed: it was made for what came of it
+                world.own(plain)
                 continue
             ranks = ranks_in(plain, world.comm)
             seats = tuple(world.seats[rank] for rank in ranks)

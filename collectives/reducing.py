@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from closeranks.collectives.counts import received_counts
+
 if TYPE_CHECKING:
     from closeranks.collectives.operations import Mean
     from closeranks.collectives.service import Service
@@ -114,7 +116,7 @@ class Reducing(MPI.Intracomm):
         algorithm : str
             Which algorithm.
         """
-        given = self._service.received_counts(recvbuf) if recvcounts is None else recvcounts
+        given = received_counts(self._service, recvbuf) if recvcounts is None else recvcounts
         self._service.block("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
     def Scan(

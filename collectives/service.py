@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from closeranks.collectives import choose, context, interpreter, native, readers, reductions
+from closeranks.collectives import choose, context, interpreter, native, readers
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
 from closeranks.collectives.catalogue import find
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
-    from closeranks.comms.message import Spec
 
 
 class Service:
@@ -115,8 +114,7 @@ class Service:
 
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
-        if self._shut:
-            raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
+        self.refuse_shut(operation)
         self.family.refuse(operation)
         compare = self.family.check
         demand = (self._compared(operation, form, algorithm, arguments) if compare
@@ -217,10 +215,6 @@ class Service:
             interpreter.prepare(self.world, together=True)
         return lambda: engine().wait(self.launch(demand, name))
 
-    def received_counts(self, recvbuf: Spec) -> list[int]:
-        """Ask all ranks how much they receive in a Reduce_scatter.  Collective."""
-        return self.plain.allgather(int(reductions.received_count("Reduce_scatter", recvbuf)))
-
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
         demand = self.read(operation, "I", algorithm, arguments)
@@ -302,6 +296,11 @@ class Service:
         self.family.dismiss(self.shortcuts)
         if "bindings" in self.__dict__:
             self.bindings.clear()
+
+    def refuse_shut(self, operation: str) -> None:
+        """Refuse a call once there are no more, see `shut`.  Local."""
+        if self._shut:
+            raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
 
     def is_timed(self) -> bool:
         """Whether a call has a deadline.  Local."""

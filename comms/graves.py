@@ -54,6 +54,14 @@ def bury(comm: MPI.Comm) -> None:
         _buried.setdefault(number(comm), MPI.Comm(comm))
 
 
+def drop(comm: MPI.Comm) -> None:
+    """Bury a communicator, and let the object stand for none.  Local."""
+    from mpi4py import MPI
+
+    bury(comm)
+    point(comm, MPI.COMM_NULL)
+
+
 def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
     """Free a communicator, or bury it where ranks of it have died or given up.
 
@@ -70,8 +78,7 @@ def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
 
     is_there = ulfm.is_on() and comm != MPI.COMM_NULL
     if is_there and (ulfm.is_revoked(comm) or ulfm.failed(comm)):
-        bury(comm)
-        point(comm, MPI.COMM_NULL)
+        drop(comm)
     elif disconnects:
         MPI.Comm.Disconnect(comm)
     else:

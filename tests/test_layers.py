@@ -31,7 +31,8 @@ TALKERS = {
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
-        "communicator", "derived", "engine", "execute", "failure", "fast", "followed", "handles",
+        "closing", "communicator", "counts", "derived", "engine", "execute", "failure", "fast",
+        "followed", "handles",
         "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",

@@ -73,6 +73,15 @@ def test_a_fault_is_met_once_by_its_seat_in_its_step(met: list[Fault]) -> None:
     assert met == [faults[2], faults[0]]
 
 
+def test_newcomers_meet_nothing(met: list[Fault]) -> None:
+    injected = Injection(0, joined=True)
+    injected.fail_at(0, None)
+    injected.reach("begin")
+    with pytest.raises(UsageError, match="no point 'noon'"):
+        injected.fail_at(0, None, "noon")
+    assert not met
+
+
 def test_python_adds_faults(met: list[Fault]) -> None:
     injected = Injection(0)
     injected.fail_at(1, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -55,6 +56,31 @@ def test_an_attempt_that_ends_well_is_the_only_one(comm: MPI.Intracomm) -> None:
         assert [ours.incarnation(seat) for seat in range(comm.size)] == [0] * comm.size
         with pytest.raises(cr.UsageError, match=f"seat={comm.size}"):
             ours.incarnation(comm.size)
+
+
+def test_who_agrees_is_not_kept_by_one_that_raises(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        raises = ours.rank == ours.size - 1
+
+        def body() -> None:
+            summed(ours)
+            if raises:
+                raise ValueError
+
+        began = time.monotonic()
+        with pytest.raises(ValueError if raises else cr.PeerError):
+            attempted(ours, body)
+        assert time.monotonic() - began < 10
+
+
+def test_a_block_that_an_error_ends_keeps_nobody_waiting(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        raises = ours.rank == ours.size - 1
+        began = time.monotonic()
+        with pytest.raises(cr.UsageError if raises else cr.PeerError), ours.Split(0, 0) as row:
+            row.incarnation(-1 if raises else 0)
+        assert time.monotonic() - began < 10
+        row.close()
 
 
 def test_leaving_by_break_and_return_is_agreed_too(comm: MPI.Intracomm) -> None:

@@ -1,0 +1,147 @@
+"""How a communicator ends: with the others, or without them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives.engine import engine
+from closeranks.collectives.failure import explaining
+from closeranks.collectives.recovering import Recovering
+from closeranks.comms import ballot, graves, ulfm
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import PeerLate
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class Closing(Recovering):
+    """A communicator that is left by its ``with`` block, closed, or given up.
+
+    The first of a family takes the whole family with it.
+    """
+
+    _is_first: bool
+    _ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        elif self._parent is not None:
+            self._forsake()
+        else:
+            code = error.code if isinstance(error, SystemExit) else 1
+            self._leave(ballot.exit_status(code))
+
+    def close(self) -> None:
+        """Free this communicator; the first of a family frees the whole family.
+
+        Collective, harmless twice.
+
+        Raises
+        ------
+        PeerLate
+            If other ranks do not come within the deadline of calls, or 30 s if that is
+            longer; without one, within an hour, or 5 minutes on several nodes in a job
+            that ends with its first dead rank.
+        PeerLost, Revoked
+            If ranks have died, or others have given up; see `abandon`.
+        """
+        if self._ended or self == MPI.COMM_NULL:
+            return
+        try:
+            if not self._given_up:  # else nobody knows who would come
+                self._meet()
+        except Exception:
+            if self._parent is not None and self._family.world.revoked:
+                self._forsake()  # else every recovery makes it again
+            raise
+        if self._is_first:
+            ballot.closed(self.rank)
+            self._family.shut()
+            if self._family.crew is not None:
+                self._family.crew.end()
+        if self._world is not None:
+            if not self._is_first:
+                self._family.world.disown(self._world)
+            self._world.close()
+        self._family.world.disown(self)
+        self._release()
+        self._depart()
+
+    Free = Disconnect = close
+
+    def _meet(self) -> None:
+        """Wait for all ranks, as long as closing may take."""
+        world = self._family.world
+        deadline = Deadline(self._family.closing_s)
+        may_come = self._is_first and world.revoked  # the others, to the end of the job
+        abort = None if may_come else partial(world.check, "close")
+        with self._explaining("close"):
+            arrived = self._service.plain.Ibarrier()
+            in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline, abort=abort)
+        if not in_time:
+            raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
+
+    def abandon(self) -> None:
+        """Give the whole family up after an error; nobody is waited for.
+
+        Local, harmless twice.
+        """
+        self._leave(1)
+
+    def _leave(self, status: int) -> None:
+        """Give up; the launcher will be told this exit status."""
+        if self._ended or self == MPI.COMM_NULL:
+            return
+        self._family.shut()
+        self._family.world.revoke()
+        self._family.world.close()
+        self._release()
+        ulfm.leave(status)
+
+    def _forsake(self) -> None:
+        """Leave one that was derived, without the others, which are woken.
+
+        Local, harmless twice.  What came of it is of no use to them either; where the
+        library wakes nobody the whole family is given up.
+        """
+        if self == MPI.COMM_NULL:
+            return
+        for one in self.descent():
+            one._rouse()
+        if not ulfm.is_on():
+            self._family.world.revoke()
+        self._family.world.disown(self)
+        graves.drop(self)
+        self._service.shut()
+        self._depart()
+
+    def _release(self) -> None:
+        """Drop the handle; later calls find none."""
+        self._ended = True
+        if not self._family.world.revoked:
+            graves.release(self)
+        elif self._is_first:
+            graves.bury(self)
+        else:
+            graves.drop(self)
+        self._service.shut()
+
+    def _explaining(self, operation: str) -> AbstractContextManager[None]:
+        """Tell what an error of the library means to what the ranks do together."""
+        self._service.refuse_shut(operation)
+        return explaining(operation, self._service.plain, self._family.world)
