@@ -26,6 +26,9 @@ from closeranks.jobs.lab import control, namespaces, network, scratch, scripts, 
 from closeranks.jobs.lab.node import Node, furnish_folders, show_own_sys, start_node
 from closeranks.jobs.lab.plan import HEAD, LAUNCHER_SUBNET, SUBNET, LabPlan
 
+# Variables of batch systems; of SLURM's, where its configuration is says nothing of a job.
+_BATCH = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "PE_HOSTFILE")
+_KEPT = ("SLURM_CONF",)
 _NAMESPACES = namespaces.MOUNT | namespaces.UTS | namespaces.IPC | namespaces.NET | namespaces.PID
 
 
@@ -135,6 +138,7 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
     desk = control.Control(nodes)
     desk.serve()
     _write_scripts(plan, nodes)
+    _leave_allocation()
     os.environ.update(CLOSERANKS_LAB=plan.to_json(), TMPDIR=str(scratch.TMP))
     try:
         return _judge(task(), desk.lost())
@@ -148,6 +152,13 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
                 )
         except OSError as problem:
             click.echo(f"lab: a file for /tmp is lost with the lab: {problem}", err=True)
+
+
+def _leave_allocation() -> None:
+    """Forget the batch job that this runs in: launchers would look for its nodes."""
+    for name in list(os.environ):
+        if name.startswith(_BATCH) and name not in _KEPT:
+            del os.environ[name]
 
 
 def _judge(status: int, lost: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
@@ -102,3 +103,10 @@ def test_a_rank_learns_its_site_and_nic() -> None:
 def test_all_nodes_share_the_cores_of_this_machine() -> None:
     assert supervisor.describe(LabPlan((2, 2)), cores=3).crowded
     assert not supervisor.describe(LabPlan((2, 2)), cores=4).crowded
+
+
+def test_nodes_know_nothing_of_a_batch_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"SLURM_JOB_ID": "7", "SLURM_NODELIST": "n1", "PBS_NODEFILE": "/x", "PATH": "/bin"}
+    monkeypatch.setattr(os, "environ", {**given, "SLURM_CONF": "/y"})
+    supervisor._leave_allocation()
+    assert os.environ == {"PATH": "/bin", "SLURM_CONF": "/y"}
