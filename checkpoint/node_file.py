@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,16 +107,7 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
     Unavailable
         If a slot is not there any more.
     """
-    with SharedFile.reading(kept.path) as handle:
-
-        def is_ours() -> bool:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return True
-
-        wait(is_ours, abort=check, polite=True)
+    with _alone(kept, check):
         path = volumes.make(folder, said)
         if not path.exists():
             kept.check()
@@ -127,6 +119,25 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
             contents = {rank: _contents(kept, rank) for rank, _, _ in said.ranks}
             # Who leaves reads slots that others may write over meanwhile.
             archive.write(path, said, contents, check=check, approve=kept.check)
+
+
+@contextmanager
+def _alone(kept: Kept, check: Callable[[], None]) -> Iterator[None]:
+    """Keep other processes of the node from writing the same file meanwhile."""
+    with SharedFile.reading(kept.path) as handle:
+
+        def is_ours() -> bool:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+            return True
+
+        wait(is_ours, abort=check, polite=True)
+        try:
+            yield
+        finally:  # closing is not enough: a child forked meanwhile has it open, too
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def _contents(kept: Kept, rank: int) -> Contents:
