@@ -1,4 +1,4 @@
-"""What is left on the nodes: found, judged together, and made whole again."""
+"""What is left on the nodes: mapped, looked at together, and made whole again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from closeranks.checkpoint import extent, slots
 from closeranks.checkpoint.checksum import Sums
-from closeranks.checkpoint.choosing import Damaged, Found, Save
+from closeranks.checkpoint.choosing import Damaged, Save
 from closeranks.checkpoint.coding import Task, holder, rebuilding
 from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.fetch import fetch, of_extent
@@ -59,52 +59,6 @@ class Nodes:
     def turn(self, node: int, number: int) -> int:
         """Give the rank of a node whose turn it is."""
         return self.ranks[node][number % len(self.ranks[node])]
-
-
-def scan(talk: Talk, nodes: Nodes, name: str, root: Path | None) -> tuple[list[Found], list[str]]:
-    """Find all slots of a name, on all nodes.
-
-    Collective.
-
-    Parameters
-    ----------
-    talk : Talk
-        Between the ranks.
-    nodes : Nodes
-        Where they are.
-    name : str
-        Of the checkpoints.
-    root : Path or None
-        The file system in memory.
-
-    Returns
-    -------
-    found : list of Found
-        The same on all ranks.
-    unread : list of str
-        Why files of this name could not be read: as good as lost.
-
-    Raises
-    ------
-    CheckpointError
-        On all ranks, if a node has no such folder.
-    """
-    own: list[list[str]] = []
-    unread: list[str] = []
-
-    def look() -> None:
-        for path, _ in sorted(slots.found(name, root)):
-            try:
-                own.append([str(path), slots.look(path).encode().decode()])
-            except (CheckpointError, Unavailable) as error:
-                unread.append(str(error))
-
-    is_first = nodes.turn(nodes.here, 0) == nodes.rank
-    talk.taken("restore", look if is_first else lambda: None)
-    every = talk.everything([own, unread])
-    found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
-             for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
-    return found, [text for _, lot in every for text in lot]
 
 
 class Recovery:

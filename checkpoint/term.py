@@ -13,7 +13,7 @@ from closeranks.checkpoint import locks
 from closeranks.checkpoint.availability import Availability, of_nodes
 from closeranks.checkpoint.choosing import Objection, Save, saves
 from closeranks.checkpoint.delivery import Delivery
-from closeranks.checkpoint.finding import Nodes, Recovery, scan
+from closeranks.checkpoint.finding import Nodes, Recovery
 from closeranks.checkpoint.flushing import Flushing
 from closeranks.checkpoint.groups import Protection, nodes_of
 from closeranks.checkpoint.header import WRITING, WRITTEN, Header
@@ -22,6 +22,7 @@ from closeranks.checkpoint.library import Files, Library
 from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Place, Saving, carry_out
+from closeranks.checkpoint.scanning import scan
 from closeranks.checkpoint.shelf import Shelf, clear
 from closeranks.checkpoint.slot_name import place_of
 from closeranks.checkpoint.slots import found, look
@@ -113,9 +114,8 @@ class Term:
 
     def saves(self) -> list[Save]:
         """Find what is there of this run, the newest first.  Collective."""
-        seen, unread = scan(self.talk, self._nodes, self._key, self._root)
+        seen, unread, self._epochs = scan(self.talk, self._nodes, self._key, self._root)
         self.unread = tuple(unread)
-        self._epochs = {one.header.epoch for one in seen}
         return saves(seen, self.run)
 
     def volumes(self) -> list[Volume]:

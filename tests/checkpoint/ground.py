@@ -16,10 +16,11 @@ from closeranks.checkpoint.choosing import Save, saves
 from closeranks.checkpoint.coding import encoding
 from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.extent import describe
-from closeranks.checkpoint.finding import Nodes, Recovery, scan
+from closeranks.checkpoint.finding import Nodes, Recovery
 from closeranks.checkpoint.header import COMMITTED, STATES, WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share, chunk_for
 from closeranks.checkpoint.recoding import Recoding
+from closeranks.checkpoint.scanning import scan
 from closeranks.checkpoint.slots import Slot
 
 NAME = "ground"
@@ -49,7 +50,7 @@ class Ground:
 
     def saves(self) -> list[Save]:
         """Find what is there."""
-        found, unread = scan(Alone(), Nodes([0], 0), NAME, self.root)
+        found, unread, _ = scan(Alone(), Nodes([0], 0), NAME, self.root)
         assert not unread
         return saves(found)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.checkpoint import Checkpointer, PerRank, slots
+from closeranks.checkpoint import Checkpointer, PerRank, slots, stock
 from closeranks.checkpoint.choosing import saves
 from closeranks.checkpoint.header import Header
 from closeranks.checkpoint.layout import Share
@@ -157,6 +157,20 @@ def test_a_slot_that_is_none(root: Path, who: int, trap: str) -> None:
     assert told == [(1, 0)] * 4
     left = [name.name for node in set(NODES) for name in (root / str(node)).glob("*/*")]
     assert len(left) == SLOTS, left  # those of the save after it
+
+
+@pytest.mark.parametrize("who", [-1])
+def test_a_first_save_that_was_cut_off_before_its_headers_is_nothing(root: Path, who: int) -> None:
+    assert ranks(root, os.getuid(), save) == [None] * 4
+    cut = [path for node in set(NODES) for path in (root / str(node)).glob("closeranks-*/*")]
+    for at, path in enumerate(cut):
+        path.write_bytes(bytes(path.stat().st_size if at else 0))
+    kept = stock.look([cut[0].parent])
+    assert [holding.verdict for holding in stock.holdings(kept)] == ["it was being written"]
+    assert ranks(root, os.getuid(), lambda keeper, _: keeper.restore()) == [None] * 4
+    assert ranks(root, os.getuid(), save) == [None] * 4
+    assert ranks(root, os.getuid(), restored) == [(1, 0)] * 4
+    assert not any(path.exists() for path in cut)
 
 
 @pytest.mark.parametrize("who", [-1])
