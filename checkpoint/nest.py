@@ -1,8 +1,9 @@
 """A state as a nest of leaves, and the description that is kept with its bytes.
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
-strings and bytes.  A leaf is described by plain JSON; what is an array, or as
-long as one, has bytes beside it.  Nothing of it is ever executed: no pickle.
+strings and bytes; of a class derived of `str` or `bytes` they come back as
+these.  A leaf is described by plain JSON; what is an array, or as long as one,
+has bytes beside it.  Nothing of it is ever executed: no pickle.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -122,6 +124,7 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
     if isinstance(value, np.generic):
         array = np.asarray(value)
         return Leaf(path, {**_array(array, path), "kind": "scalar"}, array, own)
+    value = _plain(value)
     if isinstance(value, str | bytes) and len(value) > _SHORT:
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         described = {"kind": type(value).__name__, "shape": [len(data)]}
@@ -136,6 +139,13 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
         return Leaf(path, _array(found, path), found, own)
     problem = f"{path or 'the state'} is a {type(value).__name__}"
     raise UsageError("save", problem, _REMEDY)
+
+
+def _plain(value: Any) -> Any:
+    """See a text or bytes of a derived class as plain ones: they come back so."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return bytes(memoryview(value)) if isinstance(value, bytes) else value
 
 
 def array_of(value: Any, operation: str) -> Array | None:
@@ -195,8 +205,14 @@ _VALUES: Final[Mapping[Any, _Kind]] = {
 def _write_dtype(dtype: np.dtype[Any]) -> Any:
     """Write a type: its name where NumPy's description says too little."""
     described: Any = np.lib.format.dtype_to_descr(dtype)
-    is_named = type(dtype) is not np.dtypes.VoidDType and dtype.kind == "V"
-    return dtype.name if described == dtype.str and is_named else described
+    return dtype.name if described == dtype.str and not _says_all(dtype) else described
+
+
+def _says_all(dtype: np.dtype[Any]) -> bool:
+    """Tell whether NumPy makes the same type of its own description."""
+    with suppress(TypeError):  # some it does not know itself
+        return np.dtype(dtype.str) == dtype
+    return False
 
 
 def read_dtype(described: Any) -> np.dtype[Any]:
@@ -292,6 +308,8 @@ def value(described: Described, data: Bytes | None) -> Any:
     if kind in ("str", "bytes"):
         plain = data.tobytes()
         return plain.decode("utf-8", "surrogatepass") if kind == "str" else plain
+    if "dtype" not in described:
+        raise CheckpointError("restore", f"an entry of kind {kind!r}", "use a newer closeranks")
     array = data.view(read_dtype(described["dtype"])).reshape(described["shape"])
     return array[()] if kind == "scalar" else array
 

@@ -31,7 +31,7 @@ from tests.checkpoint.filed import about_of, contents_of, extents, put
 DTYPES = [
     "u1", "<f8", ">f4", ">i2", "<c16", "?", "S5", "U3", "V7", "M8[s]", ">M8[D]", "m8[us]", "f2",
     "g",
-    ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.int4,
+    ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2, ml_dtypes.int4,
     [("a", "<i4"), ("b", ">f8", (2, 3))], [("t", "M8[s]"), ("n", "u1")],
     np.dtype([("a", "i1"), ("b", "f8")], align=True),
 ]  # fmt: skip

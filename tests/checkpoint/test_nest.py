@@ -64,6 +64,37 @@ def test_arrays(array: Any) -> None:
     assert found.tobytes() == array.tobytes()
 
 
+class Text(str):
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return "another one"
+
+
+class Data(bytes):
+    def __bytes__(self) -> bytes:
+        return b"others"
+
+
+@pytest.mark.parametrize("count", [0, 1, 256, 257, 9999])
+def test_texts_of_derived_classes_come_back_plain(count: int) -> None:
+    found = there_and_back({"text": Text("x" * count), "data": Data(b"x" * count)})
+    assert found == {"text": "x" * count, "data": b"x" * count}
+    assert [type(value) for value in found.values()] == [str, bytes]
+
+
+NAMED = sorted({np.dtype(kind).name for kind in vars(ml_dtypes).values()
+                if isinstance(kind, type) and issubclass(kind, np.generic)})  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_every_type_of_ml_dtypes(kind: str) -> None:
+    array = np.ones(3, np.dtype(kind))
+    found = there_and_back({"x": array})["x"]
+    assert found.dtype == array.dtype
+    assert found.tobytes() == array.tobytes()
+
+
 def test_shards_and_values_of_ranks_are_marked() -> None:
     state = {"s": Shard(np.ones((2, 3)), (4, 3), (2, 0)), "r": PerRank([1, {"x": 2}]), "a": 1}
     _, leaves = nest.flatten(state)
@@ -96,6 +127,8 @@ def test_types_of_strangers_are_refused(described: Any) -> None:
 def test_kinds_of_strangers_are_refused() -> None:
     with pytest.raises(CheckpointError, match="of kind 'pickle'"):
         nest.value({"kind": "pickle", "value": "x"}, None)
+    with pytest.raises(CheckpointError, match="of kind 'Text'"):
+        nest.value({"kind": "Text", "shape": [1]}, np.zeros(1, np.uint8))
 
 
 @pytest.mark.parametrize(("shape", "whole", "offset"), [
