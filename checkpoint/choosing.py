@@ -74,6 +74,11 @@ class Save:
         """The caller's number."""
         return self.header.step
 
+    @property
+    def age(self) -> tuple[int, int]:
+        """What orders saves of a run: the later, the larger."""
+        return self.header.age
+
     @cached_property
     def lost(self) -> tuple[Share, ...]:
         """Shares of which nobody has a slot."""
@@ -140,6 +145,18 @@ class Save:
                 text = f"group {group} has lost {len(worst)} members, its code tolerates"
                 return Objection(f"{text} {layout.parity}", worst, layout.parity)
         return None
+
+    def told(self, damaged: Mapping[Share, Damaged]) -> str:
+        """Tell what is wrong with it, though it can be restored.
+
+        Parameters
+        ----------
+        damaged : mapping of Share to Damaged
+            What was found when check sums were looked at.
+        """
+        both = (self.lost, "lost"), (damaged, "damaged")
+        wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
+        return f"can be restored, {', '.join(wrong)}" if wrong else "whole"
 
     def _worst(self, layout: Layout, damage: Blocks) -> tuple[int, ...]:
         """Give the members whose blocks are gone where most are."""

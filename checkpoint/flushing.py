@@ -73,6 +73,7 @@ class Flushing:
         self._worker = Worker("checkpoint files") if comm.threaded else None
         self._others = {one.folder for one in known if one.run not in (None, run)}
         self._whole = sorted(one.age for one in known if one.run == run and one.objection() is None)
+        self._damaged: set[_Age] = set()
         self._jobs: dict[int, _Job] = {}
         self._commits = 0
         self._newest: Kept | None = None
@@ -141,6 +142,18 @@ class Flushing:
         for mark in untold:
             mark.is_told = True
         return untold[0].error if untold else None
+
+    def distrust(self, age: _Age) -> None:
+        """Count a save on disk no more, for it was found to be damaged.
+
+        Local; on all ranks.
+
+        Parameters
+        ----------
+        age : tuple of int
+            Of the save.
+        """
+        self._damaged.add(age)
 
     def leave(self, places: Mapping[int, Mapping[Share, Slot]]) -> None:
         """Write the newest save of this node, for the process goes.
@@ -235,7 +248,8 @@ class Flushing:
 
     def _prune(self) -> None:
         """Remove what is older than those that are kept, which are whole."""
-        self._whole = self._whole[-self._persist.keep :]
+        sound = [age for age in self._whole if age not in self._damaged]
+        self._whole = sound[-self._persist.keep :]
         if len(self._whole) < self._persist.keep:
             return
         node = sorted(self._nodes.ranks).index(self._nodes.here)

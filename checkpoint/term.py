@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ class Term:
         if self.run is None:  # that of what is in memory, else of what is on disk
             runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
             self.run = runs[0] if runs else str(fresh[0][1])
-        ages = [save.header.age for save in saved] + [volume.age for volume in volumes]
+        ages = [save.age for save in saved] + [volume.age for volume in volumes]
         epochs = self._epochs | {epoch for epoch, _ in ages}
         number = 1 + max((of >> 32 for of in epochs), default=0)
         self._epoch = number << 32 | fresh[0][2]
@@ -128,7 +128,7 @@ class Term:
         Of one save what is in memory comes first.
         """
         of_run = [one for one in self.volumes() if one.run in (None, self.run)]
-        return sorted([*self.saves(), *of_run], key=_age, reverse=True)
+        return sorted([*self.saves(), *of_run], key=lambda one: one.age, reverse=True)
 
     def expect(self, pending: Pending) -> None:
         """Say of a new save whether it will be written to disk.  Local."""
@@ -219,10 +219,12 @@ class Term:
     def _read(self, volume: Volume, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back from disk."""
         assert self._library is not None
+        assert self._flushing is not None
         files = Files(volume, self._library)
         try:
             return Delivery(files, self.talk, into).run(), None
         except Unreadable as error:
+            self._flushing.distrust(volume.age)
             return None, Objection(f"on disk: {error.problem}", (), 0)
         finally:
             files.close()
@@ -308,7 +310,7 @@ class Term:
         for path, of in found(self._key, self._root):
             with suppress(CheckpointError, Unavailable, OSError):
                 header = look(path)
-                useless = header.state == WRITING or header.age < _age(one)
+                useless = header.state == WRITING or header.age < one.age
                 if of < self._epoch and header.run == self.run and useless:
                     path.unlink()
 
@@ -326,8 +328,10 @@ class Term:
         objection = one.objection()
         if isinstance(one, Volume):
             assert self._library is not None
+            assert self._flushing is not None
             wrong = [] if objection else self._library.damaged(one)
             if wrong:
+                self._flushing.distrust(one.age)
                 return f"on disk: {', '.join(wrong[:4])}" + (", ..." if wrong[4:] else "")
             return objection.text if objection else "whole on disk"
         recovery = Recovery(one, self.talk, self._nodes, self._root)
@@ -336,7 +340,7 @@ class Term:
         finally:
             recovery.close()
         objection = one.objection(damaged)
-        return objection.text if objection else _told(one.lost, tuple(damaged))
+        return objection.text if objection else one.told(damaged)
 
     def finish(self) -> Exception | None:
         """Wait for what is being written to disk; gives what nobody was told.  Local."""
@@ -386,15 +390,3 @@ class Term:
         if self._flushing is not None:
             self._flushing.stop()
         self._shelf.close()
-
-
-def _age(one: Save | Volume) -> tuple[int, int]:
-    """Give what orders saves: the later, the larger."""
-    return one.age if isinstance(one, Volume) else one.header.age
-
-
-def _told(lost: Sequence[Share], damaged: Sequence[Share]) -> str:
-    """Tell what is wrong with a save that can be restored."""
-    both = (lost, "lost"), (damaged, "damaged")
-    wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
-    return f"can be restored, {', '.join(wrong)}" if wrong else "whole"
