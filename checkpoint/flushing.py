@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from closeranks.checkpoint import node_file, volumes
+from closeranks.checkpoint.archive import About
 from closeranks.checkpoint.finding import Nodes
 from closeranks.checkpoint.layout import Share
 from closeranks.checkpoint.node_file import Kept
@@ -44,6 +45,7 @@ class _Job:
 
     kept: Kept
     pending: Pending
+    is_written: bool = False
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -212,9 +214,11 @@ class Flushing:
         try:
             problem: Exception | None = None
             if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
-                problem = self._tried(job.kept)
+                problem = self._tried(job)
             self._talk.together("persist", problem)
         except Exception as error:  # of this thread: whoever waits is told
+            if isinstance(error, CheckpointError):  # all ranks know; of lost ones nobody does
+                self._discard(job)
             mark.reach(error)
         else:
             self._whole.append(job.kept.header.age)
@@ -223,28 +227,40 @@ class Flushing:
         finally:
             job.done.set()
 
-    def _tried(self, kept: Kept) -> Exception | None:
+    def _tried(self, job: _Job) -> Exception | None:
         """Write a save; gives what was met."""
+        header = job.kept.header
 
         def check() -> None:
-            if self._stopped or kept.header.age < self._least:
-                raise CheckpointError("persist", f"step {kept.header.step}: the process goes")
+            if self._stopped or header.age < self._least:
+                raise CheckpointError("persist", f"step {header.step}: the process goes")
 
         try:
-            self._write(kept, check)
+            job.is_written = self._write(job.kept, check)
         except Exception as error:  # of this thread: all ranks are told
             return error
         return None
 
-    def _write(self, kept: Kept, check: Callable[[], None]) -> None:
-        """Write the file of this node."""
-        order = sorted(self._nodes.ranks)
-        said = kept.about(self._persist.name, order.index(self._nodes.here), len(order))
+    def _write(self, kept: Kept, check: Callable[[], None]) -> bool:
+        """Write the file of this node, unless it is there; tells whether it was not."""
         wait(lambda: self._writing.acquire(blocking=False), abort=check, polite=True)
         try:
-            node_file.write(self._persist.folder, said, kept, check)
+            return node_file.write(self._persist.folder, self._about(kept), kept, check)
         finally:
             self._writing.release()
+
+    def _about(self, kept: Kept) -> About:
+        """Give what the file of this node says of itself."""
+        order = sorted(self._nodes.ranks)
+        return kept.about(self._persist.name, order.index(self._nodes.here), len(order))
+
+    def _discard(self, job: _Job) -> None:
+        """Remove the file of a save that another node has not written: it is of no use."""
+        with self._writing:
+            # What is there when the process goes is what `leave` has found, and counts on.
+            if self._least == (0, 0) and self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+                about = self._about(job.kept)
+                volumes.discard(self._persist.folder, about, is_written=job.is_written)
 
     def _prune(self) -> None:
         """Remove what is older than those that are kept, which are whole."""

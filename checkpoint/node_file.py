@@ -84,7 +84,7 @@ class Kept:
         )  # fmt: skip
 
 
-def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> None:
+def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> bool:
     """Write the file of a node, unless it is there.
 
     Local; one process of a node does it, others of the same node wait for it.
@@ -100,6 +100,11 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
     check : callable
         Raises to give up.
 
+    Returns
+    -------
+    bool
+        Whether it was not there.
+
     Raises
     ------
     CheckpointError
@@ -109,16 +114,18 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> N
     """
     with _alone(kept, check):
         path = volumes.make(folder, said)
-        if not path.exists():
-            kept.check()
-            for left in path.parent.glob(f".{path.name}.*"):  # by who was killed
-                left.unlink(missing_ok=True)
-            wrong = [tuple(share) for share, area in kept.areas.items() if area.damaged()]
-            if wrong:
-                raise CheckpointError("persist", f"slots {wrong} of step {said.step} are damaged")
-            contents = {rank: _contents(kept, rank) for rank, _, _ in said.ranks}
-            # Who leaves reads slots that others may write over meanwhile.
-            archive.write(path, said, contents, check=check, approve=kept.check)
+        if path.exists():
+            return False
+        kept.check()
+        for left in path.parent.glob(f".{path.name}.*"):  # by who was killed
+            left.unlink(missing_ok=True)
+        wrong = [tuple(share) for share, area in kept.areas.items() if area.damaged()]
+        if wrong:
+            raise CheckpointError("persist", f"slots {wrong} of step {said.step} are damaged")
+        contents = {rank: _contents(kept, rank) for rank, _, _ in said.ranks}
+        # Who leaves reads slots that others may write over meanwhile.
+        archive.write(path, said, contents, check=check, approve=kept.check)
+        return True
 
 
 @contextmanager

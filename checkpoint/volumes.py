@@ -305,6 +305,27 @@ def make(folder: Path, about: About) -> Path:
     return _trusted(place) / file_of(about)
 
 
+def discard(folder: Path, about: About, *, is_written: bool) -> None:
+    """Remove what a node has of a save that not all nodes could write.
+
+    Local; once all have tried.  What cannot be removed stays.
+
+    Parameters
+    ----------
+    folder : Path
+        Of the checkpoints of a name.
+    about : About
+        Of the file of the node.
+    is_written : bool
+        Whether that was just made; else its folder alone goes, if it is empty.
+    """
+    with suppress(OSError, CheckpointError):
+        place = _trusted(_trusted(folder) / folder_of(about))
+        if is_written:
+            (place / file_of(about)).unlink(missing_ok=True)
+        place.rmdir()
+
+
 def prune(
     folder: Path, before: tuple[int, int], others: Collection[str], *, node: int | None = None
 ) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer
+from closeranks.checkpoint import Checkpointer, PerRank
+from closeranks.errors import CheckpointError
 from tests.mpi.test_checkpoints import state_of
 from tests.mpi.test_persist import damage, files, place
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 __all__ = ["place"]
 
@@ -29,3 +37,37 @@ def test_what_is_known_to_be_damaged_takes_no_place_of_what_is_whole(
             world.Barrier()
             assert [of for of in range(1, 5) if files(place, name, of)] == list(stay)
             world.Barrier()
+
+
+@pytest.fixture
+def disk(comm: MPI.Intracomm | None) -> Iterator[Path]:
+    """A folder of this rank alone, as if it were a node with a disk of its own."""
+    with tempfile.TemporaryDirectory(prefix="closeranks-disk-") as made:
+        (Path(made) / "memory").mkdir()
+        yield Path(made)
+
+
+def test_nothing_stays_of_a_save_that_one_node_could_not_write(
+    comm: MPI.Intracomm, disk: Path
+) -> None:
+    last = comm.rank == comm.size - 1
+    nodes = cr.Topology.regular(node=comm.size, rank=1)
+    with cr.init(comm, topology=nodes) as world:
+        keeper = Checkpointer(world, name="test", directory=disk / "memory", persist=disk / "disk")
+        state = {"own": PerRank(np.arange(5000.0) + world.rank)}
+        keeper.save(1, state).persisted.wait(30)
+        folder = disk / "disk" / "test"
+        if last:  # as a file system that is read-only now
+            folder.rename(disk / "away")
+            folder.touch()
+        for step in (2, 3, 4):
+            with pytest.raises(CheckpointError, match=r"not a folder|File exists"):
+                keeper.save(step, state).persisted.wait(30)
+        if last:
+            folder.unlink()
+            (disk / "away").rename(folder)
+        assert [path.name[-6:] for path in folder.iterdir()] == ["step-1"]
+        keeper.save(5, state).persisted.wait(30)
+        assert sorted(path.name[-6:] for path in folder.iterdir()) == ["step-1", "step-5"]
+        assert len(list(folder.rglob("*.h5"))) == 2
+        keeper.close()
