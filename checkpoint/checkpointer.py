@@ -16,10 +16,11 @@ from closeranks.checkpoint.choosing import Objection
 from closeranks.checkpoint.farewell import FAREWELL
 from closeranks.checkpoint.groups import Protection, protect
 from closeranks.checkpoint.key import check_name, key_of
-from closeranks.checkpoint.layout import ALIGNED
+from closeranks.checkpoint.options import check_options
 from closeranks.checkpoint.pending import Pending, not_due, skipped
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Saving
+from closeranks.checkpoint.shelf import clear_unless_open
 from closeranks.checkpoint.worker import Worker
 from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
@@ -103,24 +104,18 @@ class Checkpointer:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         check_name(name)
-        if not 2 <= keep <= 9:
-            raise UsageError("Checkpointer", f"keep={keep!r}", "give 2 to 9")
-        if on_busy not in ("wait", "skip"):
-            raise UsageError("Checkpointer", f"on_busy={on_busy!r}", "give 'wait' or 'skip'")
-        if chunk_bytes < 4096 or chunk_bytes % ALIGNED:
-            raise UsageError("Checkpointer", f"chunk_bytes={chunk_bytes!r}",
-                             "give a multiple of 64, at least 4096")  # fmt: skip
+        check_options(keep, on_busy, chunk_bytes)
         protect(comm.hierarchy, parity, group)  # which may object
         self._comm, self._parity, self._group = comm, parity, group
         self._keep, self._on_busy, self._chunk_bytes = keep, on_busy, chunk_bytes
         self._cadence = Cadence(interval, mtbf_s)
         self._root = None if directory is None else Path(directory)
-        job = os.environ.get("SLURM_JOB_ID") or setting("RUN") or ""
-        self.key = key_of(name, job)
+        self.key = key_of(name, os.environ.get("SLURM_JOB_ID") or setting("RUN") or "")
         of_all_jobs = key_of(name, setting("RUN") or "")
         self._persist = Persist.asked(of_all_jobs, persist, persist_every, keep)
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
+        self._is_unended = False
         self._untold: Exception | None = None
         self._report: Exception | None = None
         self._pid = os.getpid()
@@ -294,7 +289,8 @@ class Checkpointer:
         """End: what is in memory is removed, for the job is done.
 
         Collective, harmless twice.  What is being written to disk is finished first,
-        and stays there.
+        and stays there.  Where nothing was saved or restored since a recovery it is
+        local: who closes last on a node removes what is there.
 
         Parameters
         ----------
@@ -305,20 +301,33 @@ class Checkpointer:
         ------
         CheckpointError
             Why the last save has failed, or is not on disk, if nobody has been told;
-            nothing is removed then.
+            nothing is removed then, but by another call.
+        PeerLost, Revoked
+            If ranks have died; another call, after the recovery, removes the slots.
         """
-        if self._term is None or self._pid != os.getpid():
+        if (self._term is None and not self._is_unended) or self._pid != os.getpid():
             return
         self._finish()
-        term = self._term
-        if term.epoch == self._comm.epoch:
-            unwritten = term.finish()
-            problem = self._untold or self._report or unwritten
+        term, self._is_unended = self._term, not keep
+        unwritten = None if term is None else term.finish()
+        problem, self._untold, self._report = self._untold or self._report, None, None
+        if term is not None:
             self._forget()
-            term.end(problem, keep=keep)
+        if term is not None and term.epoch == self._comm.epoch:
+            term.end(problem or unwritten, keep=keep)
         else:
-            self._forget()
+            self._end_alone(term, unwritten, keep=keep)
+        self._is_unended = False
+
+    def _end_alone(self, term: Term | None, unwritten: Exception | None, *, keep: bool) -> None:
+        """End where the ranks are others now, or a call before has raised.  Local."""
+        if term is not None:
             term.close()
+        if unwritten is not None and not keep:  # what is in memory is all that there is
+            raise CheckpointError("close", f"the last save is not on disk: {unwritten}",
+                                  "save again, or close again to remove it")  # fmt: skip
+        if not keep:
+            clear_unless_open(self.key, self._root)
 
     def _leave(self) -> None:
         """Go after an error: everything stays, nobody is waited for."""
@@ -374,13 +383,7 @@ class Checkpointer:
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        while not pending.committed.done():
-            try:
-                pending.committed.wait(60.0)
-            except TimeoutError:
-                continue
-            except Exception:
-                pending.committed.is_told = False
+        pending.await_end()
         self._untold = pending.untold or self._untold
         self._report = pending.report or self._report
 

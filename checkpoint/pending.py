@@ -143,6 +143,16 @@ class Pending:
         for mark in (self.copied, self.committed, self.persisted):
             mark.reach(error)
 
+    def await_end(self) -> None:
+        """Wait until it is committed, or will not be; nobody is told why not.  Local."""
+        while not self.committed.done():
+            try:
+                self.committed.wait(60.0)
+            except TimeoutError:
+                continue
+            except Exception:
+                self.committed.is_told = False
+
     def stays(self, why: str) -> None:
         """Say that it will not be written to disk.
 

@@ -5,11 +5,17 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
+from closeranks.checkpoint import locks
 from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.slots import Slot, found, path_of
+from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable
+
+#: Later than any epoch.
+EVERY: Final = 1 << 63
 
 
 @dataclass
@@ -158,6 +164,23 @@ class Shelf:
         if self._is_mine(slot):
             slot.path.unlink(missing_ok=True)
         slot.close()
+
+
+def clear_unless_open(name: str, root: Path | None) -> None:
+    """Remove the slots of a name on this node, unless a process has it open.
+
+    Local.  What cannot be removed stays.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints.
+    root : Path or None
+        The file system in memory.
+    """
+    with suppress(Unavailable), locks.removing(folder(root or ROOT), name) as is_free:
+        if is_free:
+            clear(name, EVERY, root)
 
 
 def clear(name: str, epoch: int, root: Path | None) -> None:

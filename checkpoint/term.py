@@ -23,7 +23,7 @@ from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Place, Saving, carry_out
 from closeranks.checkpoint.scanning import scan
-from closeranks.checkpoint.shelf import Shelf, clear
+from closeranks.checkpoint.shelf import EVERY, Shelf, clear
 from closeranks.checkpoint.slot_name import place_of
 from closeranks.checkpoint.slots import found, look
 from closeranks.checkpoint.sources import Slots, Unreadable
@@ -376,7 +376,7 @@ class Term:
             self.talk.together("close", problem)
             if not keep:
                 self._shelf.remove()
-                clear(self._key, 1 << 63, self._root)
+                clear(self._key, EVERY, self._root)
             self.talk.together("close", None)
         finally:
             self.close()

@@ -214,6 +214,10 @@ def test_a_failure_that_nobody_saw_is_told_by_the_next_save(
     with pytest.raises(CheckpointError, match="a is a set"):
         keeper.close()
     assert list(slots.found(name))
+    world.Barrier()
+    keeper.close()
+    world.Barrier()
+    assert not list(slots.found(name))
 
 
 def test_saves_that_are_not_due_cost_nothing_and_do_nothing(
