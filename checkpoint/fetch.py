@@ -106,7 +106,7 @@ def fetch(
     Raises
     ------
     CheckpointError
-        On all ranks, if one cannot write to its device.
+        On all ranks, if one cannot map a slot, or write to its device.
     """
 
     def read(share: Share, at: int, nbytes: int) -> Bytes:
@@ -114,10 +114,13 @@ def fetch(
         assert slot is not None
         return slot.data.memory[at : at + nbytes]
 
-    near = [(want.target, read(want.share, want.at, want.target.size))
-            for want in wants if mapped(want.share) is not None]  # fmt: skip
-    talk.taken("restore", lambda: _put(near))  # devices may fail on one rank alone
-    exchange([want for want in wants if mapped(want.share) is None], talk, server, read)
+    def take() -> list[Want]:
+        here = [want for want in wants if mapped(want.share) is not None]
+        _put([(want.target, read(want.share, want.at, want.target.size)) for want in here])
+        return [want for want in wants if mapped(want.share) is None]
+
+    far = talk.taken("restore", take)  # mapping and devices may fail on one rank alone
+    exchange(far, talk, server, read)
 
 
 def exchange(

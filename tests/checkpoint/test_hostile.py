@@ -17,14 +17,15 @@ import pytest
 
 from closeranks.checkpoint import Checkpointer, PerRank, slots, stock
 from closeranks.checkpoint.choosing import saves
+from closeranks.checkpoint.finding import Recovery
 from closeranks.checkpoint.header import Header
 from closeranks.checkpoint.layout import Share
-from closeranks.errors import CheckpointError
+from closeranks.errors import CheckpointError, Unavailable
 from tests.checkpoint.ground import make
 from tests.checkpoint.hearing import Company
 from tests.checkpoint.mishaps import hurt
 from tests.checkpoint.points import set_up
-from tests.checkpoint.stage import Stage
+from tests.checkpoint.stage import Stage, here
 
 #: Of nobody.
 NOBODY = 65534
@@ -171,6 +172,30 @@ def test_a_first_save_that_was_cut_off_before_its_headers_is_nothing(root: Path,
     assert ranks(root, os.getuid(), save) == [None] * 4
     assert ranks(root, os.getuid(), restored) == [(1, 0)] * 4
     assert not any(path.exists() for path in cut)
+
+
+@pytest.mark.parametrize("who", [-1])
+def test_a_rank_that_cannot_map_what_others_serve_is_an_error_on_all(
+    root: Path, who: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mapped, failed = Recovery.mapped, set[int]()
+
+    def unequal(keeper: Checkpointer, rank: int) -> None:  # so that one's data are beside others'
+        keeper.save(1, {"own": PerRank(np.full(5000 * rank, rank))}).committed.wait(10)
+
+    def called(recovery: Recovery, share: Share) -> slots.Slot | None:
+        is_here = recovery._node[share] == recovery._nodes.here
+        if is_here and recovery.server(share) != recovery._nodes.rank == 1:
+            failed.add(here().number)
+            raise Unavailable("node memory: too many open files", "ulimit -n")
+        return mapped(recovery, share)
+
+    assert ranks(root, os.getuid(), unequal) == [None] * 4
+    monkeypatch.setattr(Recovery, "mapped", called)
+    told = ranks(root, os.getuid(), lambda keeper, _: keeper.restore())
+    assert failed == {1}
+    assert all(isinstance(one, CheckpointError) for one in told), told
+    assert len({str(one) for one in told}) == 1
 
 
 @pytest.mark.parametrize("who", [-1])
