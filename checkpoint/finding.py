@@ -190,6 +190,27 @@ class Recovery:
         """
         self._talk.taken("restore", partial(self._mark, state))
 
+    def of_node(self) -> dict[Share, Slot] | None:
+        """Give all slots of the node that had this one's number when the save was made.
+
+        Local.
+
+        Returns
+        -------
+        dict of Share to Slot or None
+            None if one of them is elsewhere, or there were more nodes or fewer.
+        """
+        order, layouts = sorted(self._nodes.ranks), self.save.layouts.values()
+        before = sorted(node for layout in layouts for node in layout.ranks)
+        if before != [*range(len(order))]:
+            return None
+        number = order.index(self._nodes.here)
+        shares = [share for layout in layouts if number in layout.ranks for share in layout.shares
+                  if layout.ring[share.member] == number]  # fmt: skip
+        if any(self._node[share] != self._nodes.here for share in shares):
+            return None
+        return {share: self._mine(share) for share in shares}
+
     def close(self) -> None:
         """Let go of the slots; the files stay.  Local."""
         for slot in self._slots.values():

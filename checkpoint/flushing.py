@@ -66,10 +66,18 @@ class Flushing:
         What is there.
     run : str
         This run: what is of other ones stays.
+    last : int
+        Generation of the newest save that is anywhere: others count from it.
     """
 
     def __init__(
-        self, comm: Communicator, nodes: Nodes, persist: Persist, known: list[Volume], run: str
+        self,
+        comm: Communicator,
+        nodes: Nodes,
+        persist: Persist,
+        known: list[Volume],
+        run: str,
+        last: int,
     ) -> None:
         self._talk, self._nodes, self._persist = Talk(comm), nodes, persist
         self._worker = Worker("checkpoint files") if comm.threaded else None
@@ -77,16 +85,28 @@ class Flushing:
         self._whole = sorted(one.age for one in known if one.run == run and one.objection() is None)
         self._damaged: set[_Age] = set()
         self._jobs: dict[int, _Job] = {}
-        self._commits = 0
+        self._last = last
         self._newest: Kept | None = None
         self._least: _Age = (0, 0)
         self._stopped = False
         self._writing = threading.Lock()
 
-    def expect(self, pending: Pending) -> None:
-        """Say of a save whether it will be written; the one before is committed.  Local."""
-        if (self._commits + 1) % self._persist.every:
-            pending.stays(f"persist_every={self._persist.every}")
+    def expect(self, pending: Pending, generation: int) -> None:
+        """Say of a save whether it will be written; the one before is over.
+
+        Local.  One that is due and fails leaves it to the next, and a new start
+        goes on where the last one was.
+
+        Parameters
+        ----------
+        pending : Pending
+            Who is told.
+        generation : int
+            Its number.
+        """
+        every = self._persist.every
+        if generation // every == self._last // every:
+            pending.stays(f"persist_every={every}")
 
     def take(self, place: int, slots: Mapping[Share, Slot], pending: Pending) -> None:
         """Take a save over that is committed.
@@ -102,8 +122,8 @@ class Flushing:
         pending : Pending
             Who is told.
         """
-        self._commits += 1
         self._newest = Kept.of(slots)
+        self._last = self._newest.header.generation
         if pending.persisted.done():
             return
         job = self._jobs[place] = _Job(self._newest, pending)
@@ -144,6 +164,20 @@ class Flushing:
         for mark in untold:
             mark.is_told = True
         return untold[0].error if untold else None
+
+    def adopt(self, slots: Mapping[Share, Slot]) -> None:
+        """Take a save over that came back from memory: `leave` writes it.
+
+        Local; on all ranks.
+
+        Parameters
+        ----------
+        slots : mapping of Share to Slot
+            All that the same node of its job has kept.
+        """
+        kept = Kept.of(slots)
+        if self._newest is None or self._newest.header.age < kept.header.age:
+            self._newest = kept
 
     def distrust(self, age: _Age) -> None:
         """Count a save on disk no more, for it was found to be damaged.

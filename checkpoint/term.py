@@ -105,7 +105,8 @@ class Term:
         self._unseen: Save | None = None
         self._flushing: Flushing | None = None
         if persist is not None:
-            self._flushing = Flushing(comm, self._nodes, persist, volumes, self.run)
+            last = self._generation
+            self._flushing = Flushing(comm, self._nodes, persist, volumes, self.run, last)
 
     @property
     def epoch(self) -> int:
@@ -135,7 +136,7 @@ class Term:
         if self._flushing is None:
             pending.stays("no persist= was given")
         else:
-            self._flushing.expect(pending)
+            self._flushing.expect(pending, self._generation + 1)
 
     def is_free(self) -> bool:
         """Tell whether the slots that the next save takes are not being written.  Local."""
@@ -241,10 +242,11 @@ class Term:
             wrong = recovery.rebuild(damaged)
             if wrong:
                 recovery.settle(WRITING)  # so that nobody takes it for whole
-                return None, Objection(
-                    f"what was made anew of ranks {named(wrong)} is wrong", (), 0
-                )
+                text = f"what was made anew of ranks {named(wrong)} is wrong"
+                return None, Objection(text, (), 0)
             recovery.settle()
+            if self._flushing is not None:
+                self._adopt(recovery, self._flushing)
             state = Delivery(Slots(recovery, self.talk), self.talk, into).run()
         finally:
             recovery.close()
@@ -254,6 +256,12 @@ class Term:
             place = place_of(Path(next(iter(save.found.values())).path))
             self._kept = [*(at for at in self._kept if at != place), place][1 - self._keep :]
         return state, None
+
+    def _adopt(self, recovery: Recovery, flushing: Flushing) -> None:
+        """Have a save that came back written when the process goes, if nodes are as then."""
+        slots = self.talk.taken("restore", recovery.of_node)
+        if int(self.talk.least([slots is not None])[0]) == 1 and slots is not None:
+            flushing.adopt(slots)
 
     def look_after(self, order: Callable[[Callable[[], None]], object]) -> Pending | None:
         """Have parity of the save looked at that was restored without it, and repaired.

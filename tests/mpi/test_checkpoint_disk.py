@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ import pytest
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank
 from closeranks.errors import CheckpointError
-from tests.mpi.test_checkpoints import state_of
-from tests.mpi.test_persist import damage, files, place
+from tests.mpi.test_checkpoints import assert_same, state_of
+from tests.mpi.test_persist import damage, files, forget, place
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -71,3 +72,53 @@ def test_nothing_stays_of_a_save_that_one_node_could_not_write(
         assert sorted(path.name[-6:] for path in folder.iterdir()) == ["step-1", "step-5"]
         assert len(list(folder.rglob("*.h5"))) == 2
         keeper.close()
+
+
+def test_what_came_back_is_written_when_the_process_goes(
+    world: cr.Communicator, name: str, place: Path
+) -> None:
+    make = partial(Checkpointer, world, name=name, persist=place, persist_every=100)
+
+    def leave(step: int | None) -> None:
+        with make() as keeper:
+            found = keeper.restore()
+            assert found is not None
+            assert found[0] == 2
+            if step is not None:
+                keeper.save(step, state_of(world.rank, world.size, step)).committed.wait(30)
+            world.Barrier()
+            raise ZeroDivisionError
+
+    keeper = make()
+    for step in (1, 2):
+        keeper.save(step, state_of(world.rank, world.size, step)).committed.wait(30)
+    keeper.close(keep=True)
+    for saved, written in ((None, [2]), (3, [2, 3])):
+        with pytest.raises(ZeroDivisionError):
+            leave(saved)
+        world.Barrier()
+        assert [step for step in range(1, 4) if files(place, name, step)] == written
+        world.Barrier()
+    forget(world, name)
+    with make() as keeper:
+        for step in (3, 2):
+            found = keeper.restore(step=step)
+            assert found is not None
+            assert_same(found[1], state_of(world.rank, world.size, step))
+
+
+def test_what_is_due_is_counted_on_where_the_last_start_was(
+    world: cr.Communicator, name: str, place: Path
+) -> None:
+    for start in range(3):
+        keeper = Checkpointer(world, name=name, persist=place, persist_every=4, keep=9)
+        keeper.restore()
+        for step in range(3 * start + 1, 3 * start + 4):
+            if step == 4:  # the next one takes its turn
+                with pytest.raises(CheckpointError, match="a is a set"):
+                    keeper.save(4, {"a": {1, 2}})
+            else:
+                keeper.save(step, {"a": step}).committed.wait(30)
+        keeper.close(keep=True)
+    world.Barrier()
+    assert [step for step in range(1, 10) if files(place, name, step)] == [5, 8]
