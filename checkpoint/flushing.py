@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 
 from closeranks.checkpoint import node_file, volumes
 from closeranks.checkpoint.archive import About
-from closeranks.checkpoint.finding import Nodes
 from closeranks.checkpoint.layout import Share
 from closeranks.checkpoint.node_file import Kept
 from closeranks.checkpoint.pending import Pending
@@ -32,6 +31,7 @@ from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
+    from closeranks.checkpoint.library import Library
     from closeranks.collectives.communicator import Communicator
 
 #: How long a process that leaves writes at most, in seconds.
@@ -58,8 +58,8 @@ class Flushing:
     ----------
     comm : Communicator
         Of the job.
-    nodes : Nodes
-        Where its ranks are.
+    library : Library
+        What is on disk, and which nodes see it.
     persist : Persist
         What is asked for.
     known : sequence of Volume
@@ -73,13 +73,14 @@ class Flushing:
     def __init__(
         self,
         comm: Communicator,
-        nodes: Nodes,
+        library: Library,
         persist: Persist,
         known: list[Volume],
         run: str,
         last: int,
     ) -> None:
-        self._talk, self._nodes, self._persist = Talk(comm), nodes, persist
+        self._talk, self._nodes, self._persist = Talk(comm), library.nodes, persist
+        self._is_shared = library.is_shared()
         self._worker = Worker("checkpoint files") if comm.threaded else None
         self._others = {one.folder for one in known if one.run not in (None, run)}
         self._whole = sorted(one.age for one in known if one.run == run and one.objection() is None)
@@ -302,8 +303,8 @@ class Flushing:
         self._whole = sound[-self._persist.keep :]
         if len(self._whole) < self._persist.keep:
             return
-        node = sorted(self._nodes.ranks).index(self._nodes.here)
-        if self._nodes.rank == 0:
-            volumes.prune(self._persist.folder, self._whole[0], self._others)
-        elif self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+        if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+            # On a disk of its own a node may have had another number before.
+            is_all = self._nodes.rank == 0 or not self._is_shared
+            node = None if is_all else sorted(self._nodes.ranks).index(self._nodes.here)
             volumes.prune(self._persist.folder, self._whole[0], self._others, node=node)

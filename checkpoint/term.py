@@ -104,9 +104,9 @@ class Term:
         self._generation = max((generation for _, generation in ages), default=0)
         self._unseen: Save | None = None
         self._flushing: Flushing | None = None
-        if persist is not None:
+        if persist is not None and self._library is not None:
             last = self._generation
-            self._flushing = Flushing(comm, self._nodes, persist, volumes, self.run, last)
+            self._flushing = Flushing(comm, self._library, persist, volumes, self.run, last)
 
     @property
     def epoch(self) -> int:

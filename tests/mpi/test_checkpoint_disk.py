@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pytest
@@ -122,3 +122,19 @@ def test_what_is_due_is_counted_on_where_the_last_start_was(
         keeper.close(keep=True)
     world.Barrier()
     assert [step for step in range(1, 10) if files(place, name, step)] == [5, 8]
+
+
+def test_a_node_that_had_another_number_removes_what_it_wrote_then(
+    comm: MPI.Intracomm, disk: Path
+) -> None:
+    nodes = cr.Topology.regular(node=comm.size, rank=1)
+    for start in range(2):
+        order = cast("MPI.Intracomm", comm.Split(0, -comm.rank if start else comm.rank))
+        with cr.init(order, topology=nodes) as world:
+            keeper = Checkpointer(world, name="test", directory=disk / "memory", persist=disk)
+            for step in (2 * start, 2 * start + 1):
+                state = {"own": PerRank(np.arange(500.0) + world.rank)}
+                keeper.save(step, state).persisted.wait(30)
+            keeper.close()
+        order.Free()
+    assert sorted(path.name[-6:] for path in (disk / "test").iterdir()) == ["step-2", "step-3"]
