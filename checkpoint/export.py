@@ -50,6 +50,8 @@ _AT_ONCE: Final = 32 << 20
 _PIECES: Final = 1 << 24
 #: Characters that no text of HDF5 has.
 _AWKWARD: Final = re.compile("[\0\ud800-\udfff]")
+#: Bytes of what HDF5 says beside an entry, and more.
+_BESIDE: Final = 256 << 10
 _BYTE: Final = np.dtype(np.uint8)
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -89,10 +91,16 @@ def export(
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         try:
-            with closing(h5py.File(temporary, "x", locking=False)) as file:
+            with (
+                closing(h5py.File(temporary, "x", locking=False)) as file,
+                temporary.open("r+b") as handle,
+            ):
                 file.attrs["closeranks_state"] = FORMAT
                 file.attrs.update(about)
-                _Writing(source, file, done).run()
+                _Writing(source, file, handle.fileno(), done).run()
+                file.flush()
+                end = file.id.get_filesize()
+            os.truncate(temporary, end)  # room that was not needed
             _on_disk(temporary)
             check()
             temporary.replace(path)
@@ -110,8 +118,10 @@ def export(
 class _Writing:
     """Writes what is in a save into an open file."""
 
-    def __init__(self, source: Source, file: h5py.File, done: Callable[[int], None]) -> None:
-        self._source, self._file, self._done = source, file, done
+    def __init__(
+        self, source: Source, file: h5py.File, handle: int, done: Callable[[int], None]
+    ) -> None:
+        self._source, self._file, self._handle, self._done = source, file, handle, done
         self._heads = source.heads(range(source.world))
 
     def run(self) -> None:
@@ -160,6 +170,7 @@ class _Writing:
             value = np.frombuffer(value, np.uint8)
         elif kind == "int" and not -(1 << 63) <= value < 1 << 63:
             value = str(value)
+        self._make_room(0)
         made = self._file.create_dataset(name, data=value)
         made.attrs["kind"] = kind
 
@@ -185,9 +196,14 @@ class _Writing:
         nbytes = prod(shape) * dtype.itemsize
         part = Part(name, 0, nbytes, dtype, tuple(shape), {"kind": entry["kind"]})
         kind, stored, said = stored_as(part)
+        self._make_room(nbytes)
         made = self._file.create_dataset(name, stored, h5py.Datatype(kind))
         made.attrs.update(said)
         return made
+
+    def _make_room(self, nbytes: int) -> None:
+        """Have room on disk for an entry: HDF5 that finds none crashes at its end."""
+        os.posix_fallocate(self._handle, self._file.id.get_filesize(), nbytes + _BESIDE)
 
     def _boxes(self, at: int) -> dict[Box, int]:
         """Give the parts inside of an array, each once, and a rank that has it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -103,6 +105,24 @@ def check_alike(found: Any, wanted: dict[str, Any]) -> None:
     assert (found["complex"][()], found["flag"][()], found["a%2fb"][()]) == (1 + 2j, True, -1)
     assert found["data"][...].tobytes() == b"\0\xff"
     assert found["none"].shape is None
+
+
+def test_a_full_disk_is_an_error_before_hdf5_meets_it(
+    shm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save, _ = save_of(shm)
+    write(save, tmp_path / "whole.h5")
+    reserve = os.posix_fallocate
+
+    def full(handle: int, start: int, nbytes: int) -> None:
+        if start > 400_000:  # in the midst of it
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        reserve(handle, start, nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(CheckpointError, match="not written: No space left on device; make room"):
+        write(save, tmp_path / "state.h5")
+    assert [path.name for path in tmp_path.iterdir()] == ["whole.h5"]
 
 
 def test_a_forged_description_leaves_no_file(
