@@ -252,9 +252,11 @@ class Flushing:
                 problem = self._tried(job)
             self._talk.together("persist", problem)
         except Exception as error:  # of this thread: whoever waits is told
-            if isinstance(error, CheckpointError):  # all ranks know; of lost ones nobody does
-                self._discard(job)
-            mark.reach(error)
+            try:
+                if isinstance(error, CheckpointError):  # all ranks know; of lost ones nobody does
+                    self._discard(job)
+            finally:
+                mark.reach(error)
         else:
             self._whole.append(job.kept.header.age)
             self._prune()
