@@ -160,8 +160,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             "native", or one name for every operation that has it, or
             operation -> name.
         timeout_s : float, optional
-            Deadline of each call, seconds; not of the first one on what was derived
-            before, which waits until all its ranks have come.
+            Deadline of each call, seconds; the first on what came of this has none.
         compression : optional
             Not available yet.
         wire : dtype, optional
