@@ -105,7 +105,10 @@ class KnownSizes:
 
     def _forget(self, nbytes: int) -> None:
         """Know nothing of a size any more."""
-        self._past["shared"] += _calls(self._sizes.pop(nbytes))
+        known = self._sizes.pop(nbytes)
+        self._past["shared"] += _calls(known)
+        for near in known.nears.values():
+            near.followed_by(None)  # it may be learned again, in another order
         if self._open:
             row = self._row(nbytes)
             if row[0] == nbytes:

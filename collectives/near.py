@@ -102,9 +102,9 @@ class Near:
         """How many calls machine code has served."""
         return int(self._entry[code.E_CALLS])
 
-    def followed_by(self, other: Near) -> None:
+    def followed_by(self, other: Near | None) -> None:
         """Let calls of this size that are of another kind be another one's.  Local."""
-        self._entry[code.E_NEXT] = other.address
+        self._entry[code.E_NEXT] = 0 if other is None else other.address
 
     def ready(self, demand: Demand, quick: Callable[..., object]) -> Callable[[], None]:
         """Prepare a call whose arguments may be of any form.  Local.

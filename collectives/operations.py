@@ -239,7 +239,7 @@ def _mpi_type(dtype: np.dtype[Any]) -> MPI.Datatype | None:
     """Return MPI's type of a NumPy dtype, or None where it has no name for it."""
     from mpi4py import MPI
 
-    if dtype.itemsize == 2 and _kind(dtype) == "f":
+    if (dtype.itemsize == 2 and _kind(dtype) == "f") or not dtype.isnative:
         return None
     try:
         return MPI.Datatype.fromcode(dtype.char)

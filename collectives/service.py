@@ -85,6 +85,7 @@ class Service:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size = plain.rank, plain.size
         self._nears, self._shut = Nears(lambda: self.world), ""
+        self._asked = Nears(lambda: self.world)  # a kernel's entry is in one table only
         self.shortcuts.explain = self.explained
         self.family.admit(shortcuts)
 
@@ -388,7 +389,8 @@ class Service:
             return
         if name == NATIVE:
             known.learn(demand.operation, size)
-        way = self._nears.of(demand) if name == SHARED else None
+        nears = self._nears if algorithm == AUTO else self._asked
+        way = nears.of(demand) if name == SHARED else None
         if way is not None:
             known.learn_near(demand.operation, size, way)
 

@@ -79,7 +79,8 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
         If it lies on a device and what copies from there is not installed.
     """
     if isinstance(buffer, np.ndarray):
-        array = buffer
+        # A matrix is never flat, and a masked array not bytes.
+        array = buffer if type(buffer) is np.ndarray else buffer.view(np.ndarray)
     else:
         seen = _viewed(buffer)
         if seen is None:

@@ -17,8 +17,8 @@ class Kernel:
     calls: int = 0
     next: list[int] = field(default_factory=list)
 
-    def followed_by(self, other: Kernel) -> None:
-        self.next.append(other.address)
+    def followed_by(self, other: Kernel | None) -> None:
+        self.next = [] if other is None else [*self.next, other.address]
 
 
 def learn_near(known: KnownSizes, nbytes: int, kernel: Kernel) -> None:
@@ -50,6 +50,18 @@ def test_kinds_of_one_size_follow_each_other_once_each() -> None:
     assert row_of(table, 64).tolist() == [64, 0, first.address]
     assert (first.next, second.next) == ([second.address], [])
     assert not known.is_library(64)
+
+
+def test_kinds_may_be_learned_again_in_another_order() -> None:
+    known, first, second = KnownSizes(), Kernel((0,), 8), Kernel((1,), 16)
+    known.open()
+    for kernel in (first, second):
+        learn_near(known, 64, kernel)
+    for nbytes in range(100, MOST_SIZES + 100):
+        known.learn(nbytes)
+    for kernel in (second, first):
+        learn_near(known, 64, kernel)
+    assert (first.next, second.next) == ([], [first.address])  # no circle
 
 
 def test_who_reads_a_table_that_was_shut_finds_nothing_until_it_is_open_again() -> None:

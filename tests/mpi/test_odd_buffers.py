@@ -1,0 +1,75 @@
+"""Buffers that mpi4py takes, or refuses, and what is easily made wrong of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks as cr
+
+PLANS = ["native", "shared", "ring", "recursive_halving", "pairwise", "direct"]
+
+
+@pytest.mark.parametrize("algorithm", PLANS)
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_result_may_overwrite_what_is_sent(
+    world: cr.Communicator, algorithm: str, counted: bool
+) -> None:
+    if algorithm == "shared" and world.size == 1:
+        pytest.skip("one rank shares nothing")
+    n, size = 1000, world.size
+    x = np.repeat(np.arange(size) * 10.0 + world.rank, n)
+    try:
+        if counted:
+            world.Reduce_scatter(x, x[:n], [n] * size, algorithm=algorithm)
+        else:
+            world.Reduce_scatter_block(x, x[:n], algorithm=algorithm)
+    except cr.UsageError:  # on all ranks: there are too few, or too many
+        return
+    assert (x[:n] == size * 10.0 * world.rank + sum(range(size))).all()
+
+
+def test_an_op_of_the_program_gets_no_bytes_in_the_wrong_order(world: cr.Communicator) -> None:
+    def add(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        del datatype
+        into = np.frombuffer(right, float)
+        np.add(np.frombuffer(left, float), into, out=into)
+
+    op = MPI.Op.Create(add, commute=True)
+    x, y = np.ones(8, ">f8"), np.zeros(8, ">f8")
+    with pytest.raises(cr.UsageError, match="not defined on >f8"):
+        world.Allreduce(x, y, op)
+    world.Allreduce(x, y)
+    assert (y == world.size).all()
+    op.Free()
+
+
+@pytest.mark.parametrize("algorithm", ["native", "recursive_doubling", "ring"])
+def test_a_matrix_is_an_array(world: cr.Communicator, algorithm: str) -> None:
+    x = np.arange(4096.0).reshape(64, 64).view(np.matrix)
+    y = np.zeros((64, 64)).view(np.matrix)
+    world.Allreduce(x, y, algorithm=algorithm)
+    assert (np.asarray(y) == world.size * np.asarray(x)).all()
+
+
+def test_of_a_masked_array_the_data_travel(world: cr.Communicator) -> None:
+    x = np.ma.masked_array(np.full(64, world.rank + 1.0), mask=np.arange(64) % 2 == 1)
+    world.Bcast(x)
+    assert (x.data == 1).all()
+
+
+def test_kernels_of_one_size_may_be_asked_for_in_any_order(comm: MPI.Intracomm) -> None:
+    """A third type must not go round in a circle of two."""
+    with cr.init(comm, tuning={"allreduce": [{"algorithm": "shared"}]}) as ours:
+        if ours.size == 1:
+            pytest.skip("one rank shares nothing")
+        for code, how in (("f4", "auto"), ("f8", "auto"), ("f8", "shared"), ("f4", "shared"),
+                          ("i4", "auto"), ("i8", "shared")):  # fmt: skip
+            x = np.ones(800 // np.dtype(code).itemsize, code)
+            y = np.zeros_like(x)
+            for _ in range(3):
+                ours.Allreduce(x, y, algorithm=how)
+            assert (y == ours.size).all()
