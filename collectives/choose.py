@@ -13,11 +13,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.call import UNSIZED, Call
 from closeranks.collectives.catalogue import ALGORITHMS, find
 from closeranks.collectives.cost import Cost, Speed, cost
 from closeranks.collectives.plan import Algorithm, Plan
@@ -27,17 +28,12 @@ from closeranks.collectives.trial import Trial
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
-if TYPE_CHECKING:
-    from closeranks.collectives.demand import Demand
-
 #: The library's own collective.
 NATIVE = "native"
 #: A kernel in the memory of one node.
 SHARED = "shared"
 #: Plans with more steps a rank than this are not priced where others are.
 MANY_STEPS = 20_000
-#: Operations whose sizes no rank knows in full: one choice for all sizes.
-UNSIZED = frozenset({"gatherv", "scatterv", "alltoallv"})
 #: Operations of one vector; all others have a block for each rank, and algorithms put many
 #: into one message.
 _OF_ONE: Final = frozenset({"allreduce", "bcast", "exscan", "reduce", "scan"})
@@ -49,32 +45,8 @@ ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
 #: From so many seconds on a call that nobody waits for is a plan: the library's own makes
 #: no way while the program computes. A shorter one is not worth a thread.
 UNATTENDED_S = 1e-3
-_TYPICAL_BYTES = 4096
 #: All-reduces whose price stands for ours where the library's is guessed.
 _YARDSTICKS = ("recursive_doubling", "rabenseifner")
-
-
-class Call(NamedTuple):
-    """What the choice may depend on.
-
-    Attributes
-    ----------
-    operation : str
-        For instance ``allreduce``.
-    size_class : int
-        Bit length of the signature's bytes (of the vector, or of one rank's
-        block; v-operations that all ranks know in full: of the mean block);
-        0 for `UNSIZED` operations.
-    commutative : bool
-        Whether operands may change places.
-    native : bool
-        Whether the library can do it at all (not for bfloat16 sums, say).
-    """
-
-    operation: str
-    size_class: int
-    commutative: bool = True
-    native: bool = True
 
 
 @dataclass(frozen=True)
@@ -194,6 +166,14 @@ class Chooser:
                 found[call] = self.settled(call).algorithm
         return found
 
+    def is_lasting(self, call: Call) -> bool:
+        """Tell whether all calls of this size go where this one went, whatever their op.
+
+        Not where one was inherited: the next may be tried.  Nor where operands may
+        not change places: sizes are known without looking at the op.
+        """
+        return call.commutative and (call not in self._heritage or call in self._choices)
+
     def choose(self, call: Call) -> Choice:
         """Return the algorithm for the next call of a kind, which may be a trial."""
         if call in self._fresh:
@@ -270,7 +250,7 @@ class Chooser:
             if call.native and self.allow_native:
                 return Choice(NATIVE, 0.0, {}, objections, None)
             raise UsageError(call.operation, "no algorithm applies", _listed(objections))
-        known = self.winners.name(call.operation, _nbytes(call))
+        known = self.winners.name(call.operation, call.nbytes)
         if known is not None and (known in predictions or (known == NATIVE and native)):
             return Choice(known, predictions.get(known, 0.0), predictions, objections, None)
         best = min(predictions, key=lambda name: predictions[name])
@@ -353,7 +333,7 @@ class Chooser:
     def example(self, call: Call) -> Problem:
         """Return the problem that stands for all calls of a kind."""
         size = self.topology.size
-        nbytes = _nbytes(call)
+        nbytes = call.nbytes
         counts: NDArray[np.int64] | None = None
         if call.operation in VECTOR:
             counts = np.full(size, nbytes, dtype=np.int64)
@@ -367,26 +347,6 @@ class Chooser:
             itemsize=1,
             commutative=call.commutative,
         )
-
-
-def kind_of(demand: Demand) -> Call:
-    """Say what the choice for a call may depend on."""
-    return Call(
-        demand.operation,
-        0 if demand.operation in UNSIZED else size_class(demand.nbytes),
-        demand.commutative,
-        demand.native is None,
-    )
-
-
-def size_class(nbytes: int) -> int:
-    """Class of a size: sizes from a power of two up to the next share one."""
-    return int(nbytes).bit_length()
-
-
-def _nbytes(call: Call) -> int:
-    """Bytes that stand for all calls of a kind."""
-    return _TYPICAL_BYTES if call.operation in UNSIZED else 1 << max(call.size_class - 1, 0)
 
 
 def _is_long(plan: Plan) -> bool:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from closeranks.collectives.call import Call
 from closeranks.collectives.catalogue import algorithms, find
-from closeranks.collectives.choose import NATIVE, SHARED, Call, Chooser
+from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.cost import cost
 from closeranks.collectives.plan import Plan
 from closeranks.comms.widened import HALVES

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from closeranks.collectives.tuned import shape
 
 if TYPE_CHECKING:
-    from closeranks.collectives.choose import Call, Chooser
+    from closeranks.collectives.call import Call
+    from closeranks.collectives.choose import Chooser
     from closeranks.collectives.family import Family
     from closeranks.comms.topology import Link
 

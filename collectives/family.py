@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from closeranks.collectives.choose import Call, Chooser
+from closeranks.collectives.call import Call
+from closeranks.collectives.choose import Chooser
 from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
 from closeranks.errors import Revoked, UsageError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from closeranks.collectives import choose
+from closeranks.collectives.call import UNSIZED, Call, size_class
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.problem import OPERATIONS, REDUCING
@@ -54,8 +54,8 @@ def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]
     travels = dtype if wire is None else np.dtype(wire)
     sent = nbytes * travels.itemsize // dtype.itemsize
     library_can = not reduces or element(None, travels, operation).datatype is not None
-    size = 0 if operation in choose.UNSIZED else choose.size_class(sent)
-    call = choose.Call(operation, size, True, library_can)
+    size = 0 if operation in UNSIZED else size_class(sent)
+    call = Call(operation, size, True, library_can)
     asked = service.wanted(operation, AUTO)
     wanted = family.tuning.name(operation, sent) if asked == AUTO else asked
     found = explain(service.chooser, call, sent, dtype.name if reduces else "", forced=wanted)

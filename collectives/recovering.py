@@ -19,7 +19,8 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from closeranks.collectives.choose import Call, Chooser
+    from closeranks.collectives.call import Call
+    from closeranks.collectives.choose import Chooser
     from closeranks.collectives.family import Family
     from closeranks.collectives.injection import Injection
     from closeranks.collectives.lineage import Lineage

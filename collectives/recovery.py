@@ -27,7 +27,7 @@ from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLost, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.choose import Call
+    from closeranks.collectives.call import Call
     from closeranks.collectives.family import Family
     from closeranks.collectives.recovering import Recovering
 

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from closeranks.collectives import choose, context, interpreter, native, readers
+from closeranks.collectives import context, interpreter, native, readers
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
+from closeranks.collectives.call import call_of
 from closeranks.collectives.catalogue import find
 from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.context import AUTO
@@ -208,7 +209,7 @@ class Service:
             )
         if name == SHARED and not timed:
             way = self._nears.of(demand)
-            if way is not None:
+            if way is not None and not self.world.node_memory.turns:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
                 quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
                 return in_time(demand, lambda: way.ready(demand, quick))
@@ -235,12 +236,12 @@ class Service:
         demand.background = True
         untimed = not (self.is_timed() or self.family.devices)
         if untimed and not demand.planned and self.wanted(operation, algorithm) == AUTO:
-            rehearse(self, demand, self.chooser.settled(choose.kind_of(demand)))
+            rehearse(self, demand, self.chooser.settled(call_of(demand)))
         name, _ = self.decide(demand, algorithm, "_init")
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         call = (algorithm, *arguments)
-        if name == SHARED and is_brief(self, demand, self.chooser.settled(choose.kind_of(demand))):
+        if name == SHARED and is_brief(self, demand, self.chooser.settled(call_of(demand))):
             return self.world.own(NearPersistent(self, demand, call))
         return self.world.own(Persistent(self, demand, name, call))
 
@@ -255,12 +256,7 @@ class Service:
         return Request.of_plan(self.launch(demand, name, background=True, bound=bound))
 
     def launch(
-        self,
-        demand: Demand,
-        name: str,
-        *,
-        background: bool = False,
-        bound: Bound | None = None,
+        self, demand: Demand, name: str, *, background: bool = False, bound: Bound | None = None
     ) -> Execution:
         """Start a plan, or an operation that the engine follows; then the clock."""
         if name == NATIVE:
@@ -370,7 +366,7 @@ class Service:
             return forced, None
         if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = (self.chooser.choose if blocking else self.chooser.settled)(choose.kind_of(demand))
+        choice = (self.chooser.choose if blocking else self.chooser.settled)(call_of(demand))
         name, trial = choice.algorithm, choice.trial
         if not blocking:
             name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
@@ -386,6 +382,8 @@ class Service:
         """Let the next call of this kind take a short way."""
         known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
         if known is None or size is None or not self.family.straight or demand.divisor() != 1:
+            return
+        if algorithm == AUTO and not self.chooser.is_lasting(call_of(demand)):
             return
         if name == NATIVE:
             known.learn(demand.operation, size)

@@ -7,15 +7,14 @@ import pickle
 
 import pytest
 
+from closeranks.collectives.call import Call, size_class
 from closeranks.collectives.catalogue import algorithms
 from closeranks.collectives.choose import (
     NATIVE,
     SHARED,
-    Call,
     Choice,
     Chooser,
     NativeModel,
-    size_class,
 )
 from closeranks.collectives.explain import explain
 from closeranks.collectives.family import alike

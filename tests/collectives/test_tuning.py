@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.choose import NATIVE, Call, Chooser, NativeModel, size_class
+from closeranks.collectives.call import Call, size_class
+from closeranks.collectives.choose import NATIVE, Chooser, NativeModel
 from closeranks.collectives.cost import Speed, cost
 from closeranks.collectives.hierarchical.segments import LEAST_BYTES, segments
 from closeranks.collectives.planning import plan
