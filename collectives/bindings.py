@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from mmap import mmap
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Kinds of calls whose steps are kept, and bytes of memory they may hold together.
 MOST, MOST_BYTES = 256, 256 << 20
+#: Whose memory can neither grow nor be closed as long as somebody has a view of it.
+_LENDERS: Final = (bytearray, array, mmap, memoryview)
 
 
 class _Kept:
@@ -103,11 +107,13 @@ class Bindings:
         for bound in kept.bounds:
             if not bound.busy:
                 self.tie(bound, demand)
+                bound.lent = is_lent(demand)
                 return bound, kept.sent
         bound = self.bind(kept.plan, demand, kept.table)
         if kept.table is None:
             kept.table = bound.table
             kept.sent.update(sent_per_level(bound))
+        bound.lent = is_lent(demand)
         kept.bounds.append(bound)
         self._trim(_weight(bound))
         return bound, kept.sent
@@ -150,6 +156,22 @@ class Bindings:
                 return
             self._bytes -= sum(map(_weight, kept.bounds))
             kept.bounds.clear()
+
+
+def is_lent(demand: Demand) -> bool:
+    """Tell whether memory of a demand is of one of `_LENDERS`.  Local."""
+    parts = (demand.source, demand.target)
+    return any(
+        part is not None and isinstance(_owner(part.memory.data), _LENDERS) for part in parts
+    )
+
+
+def _owner(data: np.ndarray[Any, Any]) -> object:
+    """Give what an array is a view of in the end, None where that is an array."""
+    owner: object = data
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    return owner
 
 
 def _weight(bound: Bound) -> int:

@@ -39,6 +39,7 @@ LONG_SEND: Final = 5
 LONG_RECEIVE: Final = 6
 GENERAL: Final = 7
 
+_NOWHERE: Final = (-1, 0)
 _UNITS: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.uint8),
     4: np.dtype(np.int32),
@@ -110,6 +111,9 @@ class Bound:
         How often memory was attached.
     places : tuple of tuple of int
         Address and bytes of input and output, 0 where there is none.
+    lent : bool
+        Whether the caller's memory is given back at the end of each execution:
+        a bytearray that somebody has a view of cannot grow, a map not close.
     """
 
     def __init__(
@@ -139,7 +143,7 @@ class Bound:
             )
             table = lower(script, steps)
         self.table = table
-        self.busy, self._keeps = False, keeps
+        self.busy, self.lent, self._keeps = False, False, keeps
         self.layout: object = None
         self.attached = 0
         self._spares: dict[int, Array] = {}
@@ -174,6 +178,20 @@ class Bound:
         if _place(input) != self.places[0] or _place(output) != self.places[1]:
             self._attach(input, output, self._touching)
         self._given = (input, output)
+
+    def release(self) -> None:
+        """End an execution; another may begin.  Local."""
+        self.busy = False
+        if self.lent:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Forget the caller's memory, which `attach` brings back."""
+        self.memory[INPUT] = self.memory[OUTPUT] = None
+        for step in self._touching:
+            self.payloads[step] = None
+        self.places, self._given = (_NOWHERE, _NOWHERE), (None, None)
+        self.epilogue = self.arrives = None
 
     def admits(self, sequence: int) -> bool:
         """Whether an execution may begin: its tags are free, and the input is there."""

@@ -98,7 +98,7 @@ class Engine:
                 if background:
                     _check_threads()
             except (PeerError, Unavailable):
-                execution.bound.busy = False
+                execution.bound.release()
                 raise
             execution.bound.world.entered(execution.identity.sequence)
             if execution.deadline is not None:

@@ -349,8 +349,8 @@ class Execution:
             callback(self)
 
     def _drain(self) -> None:
-        self.drained = True
-        self.bound.busy = False
+        self.drained, self._symbolic = True, None
+        self.bound.release()
         self.bound.world.left(self.identity.sequence)
 
     def awaited(self) -> tuple[int, ...]:

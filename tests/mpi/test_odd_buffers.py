@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import mmap
 from typing import Any
 
 import numpy as np
@@ -73,3 +75,33 @@ def test_kernels_of_one_size_may_be_asked_for_in_any_order(comm: MPI.Intracomm) 
             for _ in range(3):
                 ours.Allreduce(x, y, algorithm=how)
             assert (y == ours.size).all()
+
+
+@pytest.mark.parametrize("algorithm", ["binomial", "shared", "auto"])
+def test_what_can_grow_may_grow_when_the_call_is_over(
+    world: cr.Communicator, algorithm: str
+) -> None:
+    if algorithm == "shared" and world.size == 1:
+        pytest.skip("one rank shares nothing")
+    buffers: list[Any] = [bytearray(64), array.array("d", range(8))]
+    for buffer in buffers:
+        for turn in range(2):
+            buffer[0] = 7 if world.rank == 0 else 0
+            world.Bcast(buffer, algorithm=algorithm)
+            assert buffer[0] == 7
+            buffer[1] = turn + 1 if world.rank == 0 else 0
+            world.Ibcast(buffer, algorithm=algorithm).Wait()
+            assert buffer[1] == turn + 1
+        buffer.extend(buffer[:1])  # refused while anybody has a view of it
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "recursive_doubling", "rabenseifner"])
+def test_a_map_may_be_closed_when_the_call_is_over(world: cr.Communicator, algorithm: str) -> None:
+    with mmap.mmap(-1, 4096) as there:
+        x, y = np.frombuffer(there, float, 64), np.zeros(64)
+        for turn in range(3):
+            x[:] = turn
+            for given, taken in ((x, y), (y, x)):
+                world.Allreduce(given, taken, algorithm=algorithm)
+            assert (x == world.size**2 * turn).all()
+        del x, given, taken
