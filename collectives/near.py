@@ -19,6 +19,8 @@ from mpi4py import MPI
 from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
+from closeranks.collectives.interrupted import Interrupted
+from closeranks.collectives.node_words import START
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_address, kernel_name, load_kernel
 from closeranks.comms.wait import wait
@@ -65,6 +67,7 @@ class Near:
         "_fixed",
         "_keeps",
         "_kernel",
+        "_leave",
         "_operation",
         "_world",
         "address",
@@ -79,7 +82,7 @@ class Near:
         frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
         name = kernel_name(demand.operation, demand.nbytes)
         self._kernel = load_kernel(name)
-        self._finish = self._finished
+        self._finish, self._leave = self._finished, self._left
         entry = self._entry = np.zeros(code.ENTRY, np.int64)
         self._fixed = frame.ctypes.data, memory.state.ctypes.data, demand.nbytes
         entry[code.E_KERNEL] = kernel_address(name)
@@ -89,7 +92,7 @@ class Near:
         entry[code.E_IN_PLACE] = demand.operation in ("allreduce", "reduce")
         forms = {"bcast": code.ONE, "barrier": code.NO_ARRAY, "reduce": code.AT_ROOT}
         entry[code.E_FORM] = forms.get(demand.operation, code.PAIR)
-        entry[code.E_FINISH] = id(self._finish)
+        entry[code.E_FINISH], entry[code.E_LEAVE] = id(self._finish), id(self._leave)
         self._keeps = (demand.op, *dtypes(demand))
         if demand.operation in REDUCING:
             entry[code.E_OP] = id(demand.op)
@@ -131,19 +134,45 @@ class Near:
                 counted[code.E_CALLS] -= 1  # the caller counts it
                 return
             self._world.sequence()
-            self._wait(given, taken)
+            self._run(given, taken, memory)
             if memory.finish is not None:
                 memory.finish()
 
         return serve
 
-    def _finished(self) -> None:
+    def _finished(self, *_: object, **__: object) -> None:
         """Wait for the kernel that machine code has begun."""
-        self._wait(int(self._entry[code.E_GIVEN]), int(self._entry[code.E_TAKEN]))
+        self._wait(*self._noted())
+
+    def _left(self, *arguments: object, **named: object) -> None:
+        """Leave that kernel to others: its end was not waited for."""
+        self._let_go_on(*self._noted(), (arguments, named))
+
+    def _noted(self) -> tuple[int, int]:
+        """Give the arrays of the call that machine code is at."""
+        return int(self._entry[code.E_GIVEN]), int(self._entry[code.E_TAKEN])
+
+    def _run(self, given: int, taken: int, keeps: object) -> None:
+        """Run the kernel to its end, be it after an exception has come between."""
+        counters = self._world.node_memory.state
+        began = counters[START]
+        try:
+            self._wait(given, taken)
+        except BaseException:
+            if counters[START] == began:  # which its end moves on
+                self._let_go_on(given, taken, keeps)
+            raise
+
+    def _let_go_on(self, given: int, taken: int, keeps: object) -> None:
+        if not self._world.revoked:
+            Interrupted(self._world, self._step(given, taken), keeps)
+
+    def _step(self, given: int, taken: int) -> Callable[[], bool]:
+        frame, state, nbytes = self._fixed
+        return partial(self._kernel, frame, state, given, taken, nbytes)
 
     def _wait(self, given: int, taken: int) -> None:
-        frame, state, nbytes = self._fixed
-        step = partial(self._kernel, frame, state, given, taken, nbytes)
+        step = self._step(given, taken)
         if not step():
             wait(step, progress=partial(make_way, self._world), abort=self._abort)
 
@@ -274,7 +303,7 @@ def is_near(world: World, demand: Demand) -> bool:
         return False
     if not demand.nbytes and demand.operation != "barrier":
         return False
-    if not 1 < world.size == world.node.size or world.node_memory.turns:
+    if not 1 < world.size == world.node.size:
         return False
     if demand.operation not in REDUCING:
         return True

@@ -242,7 +242,7 @@ def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:
         Only where bytes lie side by side, without a timeout, and where a call
         takes so little time that a thread for it costs more than it hides.
     """
-    if not is_near(service.world, demand):  # on all ranks: this makes the memory
+    if not is_near(service.world, demand) or service.world.node_memory.turns:
         return False
     if service.is_timed() or choice.seconds(SHARED) >= UNATTENDED_S:
         return False

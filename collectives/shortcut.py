@@ -58,6 +58,8 @@ class Rule(NamedTuple):
         The root; other ranks look only at ``sized``.
     by_total : bool
         Whether all blocks of ``vector`` are the size.
+    blocked : bool
+        Whether ``sized`` and ``equal`` have a block for every rank.
     buffers : int
         How many arguments are messages: the first ones.
     """
@@ -71,6 +73,7 @@ class Rule(NamedTuple):
     given: int = -1
     root: int = -1
     by_total: bool = False
+    blocked: bool = False
     buffers: int = 2
 
 
@@ -79,7 +82,7 @@ RULES: Final[dict[str, Rule]] = {
     "bcast": Rule(sized=0, root=1, buffers=1),
     "reduce": Rule(sized=0, root=3),
     "allreduce": Rule(sized=1),
-    "reduce_scatter_block": Rule(sized=0),
+    "reduce_scatter_block": Rule(sized=0, blocked=True),
     "reduce_scatter": Rule(sized=0, given=2),
     "allgather": Rule(sized=0, whole=1),
     "allgatherv": Rule(vector=1, part=0, by_total=True),
@@ -87,7 +90,7 @@ RULES: Final[dict[str, Rule]] = {
     "gatherv": Rule(vector=1, part=0, root=2),
     "scatter": Rule(sized=1, whole=0, root=2),
     "scatterv": Rule(vector=0, part=1, root=2),
-    "alltoall": Rule(sized=0, equal=1),
+    "alltoall": Rule(sized=0, equal=1, blocked=True),
     "alltoallv": Rule(vector=0, second=1),
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),

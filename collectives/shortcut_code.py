@@ -16,6 +16,7 @@ from closeranks.collectives.shortcut_specs import length, number, on_host, place
 from closeranks.collectives.shortcut_words import (
     ARRAY,
     AT_ROOT,
+    BLOCKED,
     BRIEF,
     BY_TOTAL,
     CLEAR,
@@ -32,6 +33,7 @@ from closeranks.collectives.shortcut_words import (
     E_GIVEN_TYPE,
     E_IN_PLACE,
     E_KERNEL,
+    E_LEAVE,
     E_NEXT,
     E_OP,
     E_QUEUE,
@@ -63,6 +65,7 @@ from closeranks.collectives.shortcut_words import (
     OP_NAME,
     PART,
     PLACE,
+    PUT_BACK,
     READABLE,
     RESTORE,
     ROOT,
@@ -88,6 +91,7 @@ from closeranks.comms.calls import (
     call0,
     call1,
     call2,
+    call3,
     call4,
     is_true,
     kernel5,
@@ -129,19 +133,20 @@ def fits(record: int, args: int) -> int:
     """Give the bytes that all arguments agree on, or -1."""
     nbytes = 0
     sized, whole, equal = place(record, SIZED), place(record, WHOLE), place(record, EQUAL)
+    blocks = place(record, MEMBERS) if place(record, BLOCKED) != 0 else 1
     if sized >= 0:
-        nbytes = length(record, word(args + 8 * sized))
+        nbytes = length(record, word(args + 8 * sized), blocks)
     if whole >= 0:
-        blocks = nbytes * place(record, MEMBERS)
-        if length(record, word(args + 8 * whole)) != blocks:
+        members = place(record, MEMBERS)
+        if length(record, word(args + 8 * whole), members) != nbytes * members:
             return -1
-    if equal >= 0 and length(record, word(args + 8 * equal)) != nbytes:
+    if equal >= 0 and length(record, word(args + 8 * equal), blocks) != nbytes:
         return -1
     at = place(record, VECTOR)
     if at >= 0:
         own, total = vector(record, word(args + 8 * at))
         part, second = place(record, PART), place(record, SECOND)
-        if part >= 0 and length(record, word(args + 8 * part)) != own:
+        if part >= 0 and length(record, word(args + 8 * part), 1) != own:
             return -1
         if second >= 0 and vector(record, word(args + 8 * second))[0] != own:
             return -1
@@ -166,7 +171,7 @@ def looked_up(record: int, args: int, nargs: int, names: int) -> int:
     if place(record, ROOT) >= 0 and root != place(record, PLACE):
         nbytes = 0  # what the root alone looks at may be anything here
         if place(record, SIZED) >= 0:
-            nbytes = length(record, word(args + 8 * place(record, SIZED)))
+            nbytes = length(record, word(args + 8 * place(record, SIZED)), 1)
     else:
         nbytes = fits(record, args)
     return find(record, nbytes) if nbytes >= 0 else -1
@@ -252,12 +257,12 @@ def suits(record: int, entry: int, args: int, nargs: int, names: int) -> bool:
 
 
 @_compiled
-def run(record: int, entry: int) -> int:
+def run(record: int, entry: int, args: int, nargs: int, names: int) -> int:
     """Run a kernel on the arrays that were noted; gives None, or 0 and an error."""
     number = place(entry, E_SEQUENCE)
     set_word(number, word(number) + 1)
     set_word(entry + 8 * E_CALLS, place(entry, E_CALLS) + 1)
-    brief = place(entry, E_BYTES) < BRIEF
+    brief, before = place(entry, E_BYTES) < BRIEF, word(place(entry, E_STATE))
     thread = 0 if brief else call0(place(record, SAVE))
     over = kernel5(
         place(entry, E_KERNEL), place(entry, E_FRAME), place(entry, E_STATE),
@@ -266,9 +271,30 @@ def run(record: int, entry: int) -> int:
     if not brief:
         call1(place(record, RESTORE), thread)
     if not over:
-        return call4(place(record, VECTORCALL), place(entry, E_FINISH), 0, 0, 0)
+        finish = place(entry, E_FINISH)
+        result = call4(place(record, VECTORCALL), finish, args, nargs, names)
+        if result == 0 and word(place(entry, E_STATE)) == before:
+            left(record, entry, args, nargs, names)
+        return result
     call1(place(record, INCREF), place(record, NONE))
     return place(record, NONE)
+
+
+@_compiled
+def left(record: int, entry: int, args: int, nargs: int, names: int) -> None:
+    """Leave a kernel that is not over to others; raise what has come between.
+
+    Who waits for its end cannot: a signal's handler runs before its first line.
+    """
+    at = record + 8 * ERROR
+    call4(place(record, FETCH), at, at + 8, at + 16, 0)
+    kind, error, trace = word(at), word(at + 8), word(at + 16)
+    result = call4(place(record, VECTORCALL), place(entry, E_LEAVE), args, nargs, names)
+    if result == 0:
+        call1(place(record, CLEAR), 0)
+    else:
+        call1(place(record, DECREF), result)
+    call3(place(record, PUT_BACK), kind, error, trace)
 
 
 @_compiled
@@ -321,7 +347,7 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
         call1(place(record, CLEAR), 0)
     while entry != 0:
         if suits(record, entry, args, nargs, names):
-            return run(record, entry)
+            return run(record, entry, args, nargs, names)
         entry = place(entry, E_NEXT)
     ours = word(itself + ITEMS + 8)
     return call4(place(record, VECTORCALL), ours, args, nargs, names)

@@ -37,6 +37,7 @@ _FUNCTIONS = (
     "PyErr_Fetch",
     "PyErr_NormalizeException",
     "PyException_SetTraceback",
+    "PyErr_Restore",
 )
 #: What they are told, in the order of the record; the strings as every caller has them.
 _OBJECTS = (

@@ -91,10 +91,11 @@ def unit_of(record: int, datatype: int) -> int:
 
 
 @_compiled
-def length(record: int, spec: int) -> int:
+def length(record: int, spec: int, blocks: int) -> int:
     """Give the bytes of a message; -1 if they cannot be told.
 
-    ``array``, ``[array, type]`` or ``[array, count, type]``.
+    ``array``, ``[array, type]`` or ``[array, count, type]``, which counts one of
+    its blocks.
     """
     items, parts = items_of(record, spec)
     if items == 0:
@@ -108,7 +109,7 @@ def length(record: int, spec: int) -> int:
     if parts == 2:
         return room
     count = number(record, word(items + 8))
-    return count * unit if 0 <= count <= room // unit else -1
+    return count * blocks * unit if 0 <= count <= room // (unit * blocks) else -1
 
 
 @_compiled

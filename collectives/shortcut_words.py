@@ -13,32 +13,34 @@ CODE: Final = ("closeranks.collectives.shortcut_code", "shortcut")
 #: Places in a record (int64). Functions of the interpreter.
 VECTORCALL, GETATTR, AS_SSIZE, INCREF, DECREF, CLEAR, MATCHES, SAVE, RESTORE = range(9)
 VIEW, UNVIEW = range(9, 11)
-FETCH, NORMALIZE, TRACE = range(11, 14)
+FETCH, NORMALIZE, TRACE, PUT_BACK = range(11, 15)
 #: Objects: names, the errors that send a call the long way, None, types, MPI's constants,
 #: the library's errors.
-NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(14, 22)
-ARRAY, IN_PLACE, SUM, EXCEPTION = range(22, 26)
+NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(15, 23)
+ARRAY, IN_PLACE, SUM, EXCEPTION = range(23, 27)
 #: Address of the plain datatypes, each with its bytes; 0 ends them.
-PLAIN: Final = 26
+PLAIN: Final = 27
 #: The communicator's size and rank.
-MEMBERS, PLACE = range(27, 29)
+MEMBERS, PLACE = range(28, 30)
 #: The rule: which argument tells the size, which has as many blocks as members,
 #: which has equal bytes, which are vectors, which is a vector's own block, which
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
+#: BLOCKED: the size is that of as many blocks as members.
 #: BUFFERS: how many arguments are messages, the first ones.
-SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL, BUFFERS = range(29, 39)
+SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(30, 39)
+BLOCKED, BUFFERS = range(39, 41)
 #: Address of the known sizes, `SLOTS` rows of them.
-KNOWN: Final = 39
+KNOWN: Final = 41
 #: The argument that goes the long way where it is `IN_PLACE`, because somebody has to keep
 #: what its buffer holds; -1 while nobody has to.
-KEPT: Final = 40
+KEPT: Final = 42
 #: A Python function that raises what the user is told of an error of the library; room for
 #: such an error: type, value and traceback.
-EXPLAIN: Final = 41
-ERROR: Final = 42
+EXPLAIN: Final = 43
+ERROR: Final = 44
 #: Room for a look at an object's buffer, `Py_buffer` of 80 bytes.
-SEEN: Final = 45
-RECORD: Final = 55
+SEEN: Final = 47
+RECORD: Final = 57
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
 SLOTS: Final = 256
@@ -57,9 +59,10 @@ E_OP, E_ROOT, E_IN_PLACE = range(6, 9)
 E_KERNEL, E_FRAME, E_STATE, E_BYTES = range(9, 13)
 #: Addresses: of what waits for the memory, and of the world's number of calls.
 E_QUEUE, E_SEQUENCE = range(13, 15)
-#: The calls; the arrays of this one; a Python function that waits for its end.
-E_CALLS, E_GIVEN, E_TAKEN, E_FINISH = range(15, 19)
-ENTRY: Final = 19
+#: The calls; the arrays of this one; Python functions that wait for its end, and that
+#: leave it to others if an exception has come between.
+E_CALLS, E_GIVEN, E_TAKEN, E_FINISH, E_LEAVE = range(15, 20)
+ENTRY: Final = 20
 #: Forms of calls: two arrays; one that the root sends; none; two, the second at the root.
 PAIR, ONE, NO_ARRAY, AT_ROOT = range(4)
 #: Kernels on fewer bytes keep the interpreter's lock: to give it back takes as long.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,8 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import interpreter
+from closeranks.collectives.call import Call, size_class
+from closeranks.collectives.choose import NATIVE, SHARED, Choice
 from closeranks.collectives.near import OPERATIONS
 from closeranks.collectives.node_memory import NodeMemory
 from closeranks.comms.shared_file import share
@@ -271,3 +276,99 @@ def test_sums_of_half_precision_are_rounded_once(world: World, dtype: str, n: in
     exact, spread = wide.sum(axis=0), np.abs(wide).sum(axis=0)
     ulp = np.spacing(np.abs(y)).astype(np.float64)
     assert np.all(np.abs(y.astype(np.float64) - exact) <= 0.5 * ulp + 63 * 2.0**-24 * spread)
+
+
+KIND = Call("allreduce", size_class(800))
+
+
+def _settled(name: str) -> Choice:
+    return Choice(name, 0.0, {}, {}, None)
+
+
+def test_an_op_that_is_the_librarys_leaves_a_kernel_its_sizes(world: World) -> None:
+    def last(left: Any, right: Any, datatype: MPI.Datatype) -> None:
+        del left, right, datatype
+
+    if world.size == 1:
+        return
+    with world.Dup() as comm:
+        choices = comm._service.chooser._choices
+        choices[KIND] = _settled(SHARED)
+        choices[KIND._replace(commutative=False)] = _settled(NATIVE)
+        op = MPI.Op.Create(last, commute=False)
+        x, y = np.full(100, comm.rank + 1.0), np.zeros(100)
+        for _ in range(2):
+            comm.Allreduce(x, y)
+            comm.Allreduce(x, y, op)
+            assert (y == comm.size).all()
+        op.Free()
+        comm.Allreduce([x, MPI.DOUBLE] if comm.rank == 0 else x, y)
+        assert (y == sum(range(comm.size + 1))).all()
+        assert near_calls(comm) == (1 if comm.rank == 0 else 2)
+
+
+def test_what_was_inherited_once_is_not_known_for_good(world: World) -> None:
+    if world.size == 1:
+        return
+    with world.Dup() as comm:
+        chooser = comm._service.chooser
+        chooser._heritage, chooser._fresh = {KIND: SHARED}, {KIND}
+        x, y = np.ones(100), np.zeros(100)
+        comm.Allreduce(x, y)
+        assert comm.statistics().algorithms == {"allreduce": {SHARED: 1}}
+        assert not comm._service.shortcuts.probes, "the next may be a trial of another"
+        chooser._choices[KIND] = _settled(NATIVE)
+        for _ in range(2):
+            comm.Allreduce([x, MPI.DOUBLE] if comm.rank == 0 else x, y)
+            assert (y == comm.size).all()
+
+
+class _Alarm(Exception):
+    pass
+
+
+def _interrupted(comm: World, x: np.ndarray, y: np.ndarray) -> None:
+    """Call on rank 0 for so long that an alarm comes between, on the others later."""
+
+    def ring(*_: object) -> None:
+        raise _Alarm
+
+    if comm.rank:
+        time.sleep(0.4)
+        comm.Allreduce(x, y, algorithm="shared")
+        return
+    before = signal.signal(signal.SIGALRM, ring)
+    with suppress(_Alarm):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        comm.Allreduce(x, y, algorithm="shared")
+        raise AssertionError("nothing came between")
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("n", [100, 300_000])
+@pytest.mark.parametrize("step", [1, 2])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_what_a_signal_comes_between_is_done_all_the_same(
+    world: World, n: int, step: int, goes_on: bool
+) -> None:
+    """The others have their sum, whether or not the next call comes before they look."""
+    if world.size == 1:
+        return
+    with world.Dup() as comm:
+        size = comm.size
+
+        def fill(value: float) -> np.ndarray:
+            return np.full(step * n, value)[::step]
+
+        y = fill(0.0)
+        comm.Allreduce(fill(1.0), y, algorithm="shared")
+        _interrupted(comm, fill(10.0 if comm.rank == 0 else 1.0), y)
+        if comm.rank:
+            assert (y == 10 + size - 1).all()
+        elif not goes_on:
+            time.sleep(0.6)
+            assert (y == 10 + size - 1).all() or step == 2, "nobody has put it there"
+        for value in (1000.0, 2000.0):
+            comm.Allreduce(fill(value), y, algorithm="shared")
+            assert (y == size * value).all()
+        comm.Barrier()

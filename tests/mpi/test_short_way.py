@@ -168,6 +168,23 @@ def test_messages_with_counts_and_types_take_it(known: World) -> None:
     assert [taken(known, name) for name in ("Allreduce", "Allgatherv", "Bcast")] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("method", ["Alltoall", "Reduce_scatter_block"])
+def test_a_count_is_that_of_one_block(known: World, method: str) -> None:
+    """Known are COUNT elements a block; as many for each of ``size`` blocks are more."""
+    size = known.size
+    for n, quick in ((COUNT, 1), (COUNT * size, 0)):
+        given, taken_ = np.arange(n * size), np.zeros(n * size, int)
+        whole = [taken_, n, MPI.LONG] if method == "Alltoall" else taken_[:n]
+        before = taken(known, method)
+        getattr(known, method)([given, n, MPI.LONG], whole)
+        assert taken(known, method) - before == (quick or size == 1)
+        mine = given.reshape(size, n)[known.rank]
+        if method == "Alltoall":
+            assert (taken_.reshape(size, n) == mine).all()
+        else:
+            assert (taken_[:n] == size * mine).all()
+
+
 def test_types_that_are_not_plain_go_the_long_way(known: World) -> None:
     apart = MPI.LONG.Create_vector(COUNT // 2, 1, 2).Commit()
     x = np.full(COUNT, known.rank)
