@@ -1,10 +1,11 @@
 """Slots: files in node memory, outside of processes, that hold shares.
 
 A slot has a header twice, check sums, data and parity.  Of the two headers the
-older one is overwritten, so that one is always whole; the state that it names
-goes from *writing* over *written* and *encoded* to *committed*.  The check
-sums start from seeds that say whose, when and where: a chunk that belongs
-elsewhere, or to another time, is as good as damaged.
+older one is overwritten, so that one is always whole, from before the slot has
+its name; the state that it names goes from *writing* over *written* and
+*encoded* to *committed*.  The check sums start from seeds that say whose, when
+and where: a chunk that belongs elsewhere, or to another time, is as good as
+damaged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from io import FileIO
 from pathlib import Path
 from typing import Final
 
@@ -103,13 +103,14 @@ class Slot:
         Unavailable
             If node memory is full, or the folder cannot be trusted.
         """
+        header = replace(header, state=WRITING)
         room = _PAGE * -(-(_PROLOGUE.size + 2 * len(header.encode())) // _PAGE)
         (path := path_of(header, place, root)).unlink(missing_ok=True)
-        nbytes, asked = _places(header, room)[-1][1], 2 * room if bare else None
-        file = SharedFile.create(nbytes, root=root, name=path.name, whole=not bare, asked=asked)
-        slot = cls(file, header, room, 0)
-        slot.write(replace(header, state=WRITING))
-        return slot
+        file = SharedFile.create(
+            _places(header, room)[-1][1], root=root, name=path.name, whole=not bare,
+            asked=2 * room if bare else None, front=bytes(room) + _packed(header, room, 1),
+        )  # fmt: skip
+        return cls(file, header, room, 1)
 
     @classmethod
     def attach(cls, path: Path, *, whole: bool = True) -> Slot:
@@ -136,10 +137,7 @@ class Slot:
         Unavailable
             If it is not there, not ours, or no plain file.
         """
-        with SharedFile.reading(path) as handle:
-            read, size = _of_file(handle)
-            header, room, count = _read(path, read, size)
-            nbytes = _check_size(path, size, header, room)
+        (header, room, count), nbytes = _look(path)
         return cls(SharedFile.attach(path, nbytes, whole=whole), header, room, count)
 
     @property
@@ -183,18 +181,15 @@ class Slot:
         header : Header
             What is so now.
         """
-        if self._count and (self._has(self._count + 1) or not self._has(self._count)):
+        if self._has(self._count + 1) or not self._has(self._count):
             self.reread()  # others have written it meanwhile
-        text, self._count = header.encode(), self._count + 1
+        self._count += 1
         start = self._count % 2 * self._room
-        words = struct.pack("<IQQQ", FORMAT, self._count, len(text), self._room)
-        total = crc32c(words + text)
+        packed = np.frombuffer(_packed(header, self._room, self._count), np.uint8)
         memory = self.file.array[start : start + self._room]
         memory[: len(_MAGIC)] = 0  # what is there now is whole no longer
-        after = memory[_PROLOGUE.size : _PROLOGUE.size + len(text)]
-        after[:] = np.frombuffer(text, np.uint8)
-        prologue = _PROLOGUE.pack(_MAGIC, FORMAT, self._count, len(text), self._room, total)
-        memory[: len(prologue)] = np.frombuffer(prologue, np.uint8)
+        memory[_PROLOGUE.size : packed.size] = packed[_PROLOGUE.size :]
+        memory[: _PROLOGUE.size] = packed[: _PROLOGUE.size]
         self.header = header
         with suppress(OSError):  # its time is not that of writes to mapped memory
             os.utime(self.path, follow_symlinks=False)
@@ -323,20 +318,19 @@ def look(path: Path) -> Header:
     Unavailable
         If it is not there, not ours, or no plain file.
     """
+    return _look(path)[0][0]
+
+
+def _look(path: Path) -> tuple[tuple[Header, int, int], int]:
+    """Read the newer header of a file, and its size; refuse another than it says."""
     with SharedFile.reading(path) as handle:
-        read, size = _of_file(handle)
-        header, room, _ = _read(path, read, size)
-        _check_size(path, size, header, room)
-    return header
-
-
-def _check_size(path: Path, found: int, header: Header, room: int) -> int:
-    """Give the size of a slot; refuse one of another size than it says."""
-    wanted = _places(header, room)[-1][1]
-    if wanted != found:
-        problem = f"{path}: {found} bytes, its header says {wanted}"
+        size = os.fstat(handle.fileno()).st_size
+        found = _read(path, partial(os.pread, handle.fileno()), size)
+    wanted = _places(*found[:2])[-1][1]
+    if wanted != size:
+        problem = f"{path}: {size} bytes, its header says {wanted}"
         raise CheckpointError("restore", problem, "it is left out")
-    return wanted
+    return found, size
 
 
 def _shape(layout: Layout, share: Share) -> tuple[int, ...]:
@@ -355,6 +349,13 @@ def _places(header: Header, room: int) -> tuple[tuple[int, int], ...]:
         places.append((at, at + nbytes))
         at += -(-nbytes // _PAGE) * _PAGE
     return tuple(places)
+
+
+def _packed(header: Header, room: int, count: int) -> bytes:
+    """Give a header as it lies in a slot."""
+    text = header.encode()
+    total = crc32c(struct.pack("<IQQQ", FORMAT, count, len(text), room) + text)
+    return _PROLOGUE.pack(_MAGIC, FORMAT, count, len(text), room, total) + text
 
 
 def _read(path: Path, read: Callable[[int, int], bytes], size: int) -> tuple[Header, int, int]:
@@ -380,11 +381,6 @@ def _read(path: Path, read: Callable[[int, int], bytes], size: int) -> tuple[Hea
     if best is None:
         raise CheckpointError("restore", f"{path}: no header is whole", "it is left out")
     return best
-
-
-def _of_file(handle: FileIO) -> tuple[Callable[[int, int], bytes], int]:
-    """Give what reads bytes of a file, and its size."""
-    return partial(os.pread, handle.fileno()), os.fstat(handle.fileno()).st_size
 
 
 def _starts(read: Callable[[int, int], bytes], size: int) -> Iterator[int]:

@@ -13,10 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from closeranks.checkpoint import slots
-from closeranks.checkpoint.blank import is_blank
 from closeranks.checkpoint.choosing import Found, Objection, Save, saves
 from closeranks.checkpoint.header import STATES, Header
 from closeranks.checkpoint.slot_name import NAMED, name_of, place_of
@@ -25,8 +24,6 @@ from closeranks.errors import CheckpointError, Unavailable, UsageError
 
 #: State of what cannot be read.
 UNREADABLE = "unreadable"
-#: Why nothing is in a slot.
-_BEGUN: Final = "it was being written"
 
 
 class Kept(NamedTuple):
@@ -165,7 +162,7 @@ class Holding:
     def objection(self) -> Objection | None:
         """Why it cannot be restored from what is here, None if it can."""
         if self.save is None:
-            told = self.files[0].problem or _BEGUN
+            told = self.files[0].problem or "it was being written"
             return Objection(told, (), 0)
         return self.save.objection()
 
@@ -254,7 +251,7 @@ def _kept(node: int, path: Path, name: str) -> Kept:
         if name_of(header, place_of(path)) != path.name:
             header, problem = None, "another slot than its name says"
     except CheckpointError as error:
-        problem = _BEGUN if is_blank(path) else error.problem.removeprefix(f"{path}: ")
+        problem = error.problem.removeprefix(f"{path}: ")
     except Unavailable as error:
         problem = error.what.removeprefix(f"node memory {path}: ")
     return Kept(node, path, name, told.st_size, told.st_mtime, header, problem)

@@ -115,8 +115,8 @@ class Term:
 
     def saves(self) -> list[Save]:
         """Find what is there of this run, the newest first.  Collective."""
-        seen, unread, self._epochs = scan(self.talk, self._nodes, self._key, self._root)
-        self.unread = tuple(unread)
+        seen, self.unread = scan(self.talk, self._nodes, self._key, self._root)
+        self._epochs = {one.header.epoch for one in seen}
         return saves(seen, self.run)
 
     def volumes(self) -> list[Volume]:

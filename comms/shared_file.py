@@ -18,6 +18,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -78,10 +79,11 @@ class SharedFile:
         name: str | None = None,
         whole: bool = True,
         asked: int | None = None,
+        front: bytes = b"",
     ) -> SharedFile:
         """Make a new file of ``nbytes`` zero bytes and map it.
 
-        Local.
+        Local.  Files that the dead have left before they had a name go.
 
         Parameters
         ----------
@@ -90,23 +92,24 @@ class SharedFile:
         root : Path, optional
             The file system in memory; /dev/shm.
         name : str, optional
-            What to call it; it outlives this process then, until somebody removes it.
+            Instead of what has it now; the file outlives this process then.
         whole : bool
             Map all pages at once, not those that are touched then.
         asked : int, optional
             How many bytes get their pages now, the others by `ask`.  Default: all.
+        front : bytes
+            What it starts with, not zeros; it is there before the name is.
 
         Raises
         ------
         UsageError
             If ``nbytes`` is not positive.
         Unavailable
-            If node memory is full, or the folder cannot be trusted, or has a file of
-            this name.
+            If node memory is full, or the folder cannot be trusted.
         """
         _check_size(nbytes)
-        with _new(nbytes, root or ROOT, name) as handle, ExitStack() as undone:
-            undone.callback(os.unlink, handle.name)
+        with _new(nbytes, root or ROOT, name, front) as handle, ExitStack() as undone:
+            undone.callback(Path(str(handle.name)).unlink)
             made = cls._mapped(handle)
             undone.callback(made.close)
             made.ask(0, nbytes if asked is None else asked)
@@ -296,9 +299,7 @@ def _shared(
     def make() -> str:
         if node.rank:
             return ""
-        tidy(root)
         made = stack.enter_context(_new(nbytes, root))
-        fcntl.flock(made, fcntl.LOCK_SH)
         stack.callback(os.unlink, made.name)
         return str(made.name)
 
@@ -350,19 +351,23 @@ def tidy(root: Path = ROOT) -> None:
             continue  # somebody holds it, or has removed it
 
 
-def _new(nbytes: int, root: Path, name: str | None = None) -> FileIO:
-    """Make a file that has no pages yet."""
-    path = folder(root) / (name or f"{os.getpid()}-{secrets.token_hex(8)}")
-    try:
-        handle = FileIO(str(path), "r+", opener=_creating)
-    except FileExistsError as error:
-        raise Unavailable(f"node memory {path}: it is there", "look who made it") from error
-    try:
+def _new(nbytes: int, root: Path, name: str | None = None, front: bytes = b"") -> FileIO:
+    """Make a file that has no pages but those of its front; nameless ones are locked."""
+    tidy(root)
+    path = (place := folder(root)) / f"{os.getpid()}-{secrets.token_hex(8)}"
+    handle = FileIO(str(path), "r+", opener=partial(_opening, more=os.O_CREAT | os.O_EXCL))
+    with ExitStack() as undone:
+        undone.callback(handle.close)
+        undone.callback(path.unlink)
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        reserve(handle, 0, len(front))
+        os.pwrite(handle.fileno(), front, 0)
         os.truncate(handle.fileno(), nbytes)
-    except OSError:
-        path.unlink()
-        handle.close()
-        raise
+        if name is not None:  # who finds it by that finds the front in it
+            path.replace(place / name)
+            handle.name = str(place / name)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # else it lasts for as long as the mapping
+        undone.pop_all()
     return handle
 
 
@@ -371,12 +376,8 @@ def _check_size(nbytes: int) -> None:
         raise UsageError("shared memory", f"{nbytes} bytes", "ask for at least 1")
 
 
-def _creating(path: str, _: int) -> int:
-    return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o600)
-
-
-def _opening(path: str, _: int) -> int:
-    return os.open(path, _FLAGS)
+def _opening(path: str, _: int, more: int = 0) -> int:
+    return os.open(path, _FLAGS | more, 0o600)
 
 
 def _old(path: Path, nbytes: int | None) -> FileIO:

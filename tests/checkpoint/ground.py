@@ -50,7 +50,7 @@ class Ground:
 
     def saves(self) -> list[Save]:
         """Find what is there."""
-        found, unread, _ = scan(Alone(), Nodes([0], 0), NAME, self.root)
+        found, unread = scan(Alone(), Nodes([0], 0), NAME, self.root)
         assert not unread
         return saves(found)
 

@@ -20,12 +20,13 @@ from closeranks.checkpoint.choosing import saves
 from closeranks.checkpoint.finding import Recovery
 from closeranks.checkpoint.header import Header
 from closeranks.checkpoint.layout import Share
+from closeranks.comms import shared_file
 from closeranks.errors import CheckpointError, Unavailable
 from tests.checkpoint.ground import make
 from tests.checkpoint.hearing import Company
 from tests.checkpoint.mishaps import hurt
 from tests.checkpoint.points import set_up
-from tests.checkpoint.stage import Stage, here
+from tests.checkpoint.stage import Killed, Stage, here
 
 #: Of nobody.
 NOBODY = 65534
@@ -72,8 +73,18 @@ def being(user: int) -> Iterator[None]:
         os.setgroups(groups)
 
 
-def ranks(root: Path, user: int, part: Callable[[Checkpointer, int], Any]) -> list[Any]:
-    """Do something on four ranks of three nodes; gives what each has returned or raised."""
+def ranks(
+    root: Path,
+    user: int,
+    part: Callable[[Checkpointer, int], Any],
+    *,
+    where: str = "",
+    doomed: int | None = None,
+) -> list[Any]:
+    """Do something on four ranks of three nodes; gives what each has returned or raised.
+
+    One of them may be doomed: to be killed where a point begins so, the others soon after.
+    """
 
     def run(rank: int) -> Any:
         comm = Company(stage, rank, NODES, 0)
@@ -84,9 +95,10 @@ def ranks(root: Path, user: int, part: Callable[[Checkpointer, int], Any]) -> li
             keeper._leave()
 
     stage = Stage(Random(0), faults=False)
+    fates = [0 if rank == doomed else None for rank in range(len(NODES))]
     with pytest.MonkeyPatch.context() as patch, being(user):
         set_up(patch)
-        return stage.play([partial(run, rank) for rank in range(4)], [None] * 4)
+        return stage.play([partial(run, rank) for rank in range(len(NODES))], fates, where)
 
 
 def save(keeper: Checkpointer, rank: int, step: int = 1) -> None:
@@ -161,17 +173,35 @@ def test_a_slot_that_is_none(root: Path, who: int, trap: str) -> None:
 
 
 @pytest.mark.parametrize("who", [-1])
-def test_a_first_save_that_was_cut_off_before_its_headers_is_nothing(root: Path, who: int) -> None:
-    assert ranks(root, os.getuid(), save) == [None] * 4
-    cut = [path for node in set(NODES) for path in (root / str(node)).glob("closeranks-*/*")]
-    for at, path in enumerate(cut):
-        path.write_bytes(bytes(path.stat().st_size if at else 0))
-    kept = stock.look([cut[0].parent])
-    assert [holding.verdict for holding in stock.holdings(kept)] == ["it was being written"]
-    assert ranks(root, os.getuid(), lambda keeper, _: keeper.restore()) == [None] * 4
+@pytest.mark.parametrize("where", ["pwrite", "pwrite-done", "replace", "replace-done", "reserve"])
+def test_a_first_save_that_was_cut_off_as_slots_were_made_is_nothing(
+    root: Path, where: str, who: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for doomed in range(len(NODES)):
+        told = ranks(root, os.getuid(), save, where=where, doomed=doomed)
+        assert any(isinstance(one, Killed) for one in told), told
+        places = [path for node in set(NODES) for path in (root / str(node)).iterdir()]
+        assert {holding.verdict for holding in stock.holdings(stock.look(places))} <= {
+            "it was being written"
+        }
+        assert ranks(root, os.getuid(), lambda keeper, _: keeper.restore()) == [None] * 4
+    monkeypatch.setattr(shared_file, "_UNLOCKED_S", -1.0)
     assert ranks(root, os.getuid(), save) == [None] * 4
     assert ranks(root, os.getuid(), restored) == [(1, 0)] * 4
-    assert not any(path.exists() for path in cut)
+    left = [path for place in places for path in place.iterdir()]
+    assert len(left) == SLOTS, left  # nothing of those that were cut off
+
+
+@pytest.mark.parametrize("who", [-1])
+@pytest.mark.parametrize("nbytes", [0, 100, 4096, None])
+def test_slots_of_zeros_are_damaged(root: Path, nbytes: int | None, who: int) -> None:
+    assert ranks(root, os.getuid(), save) == [None] * 4
+    for node in set(NODES):
+        for path in (root / str(node)).glob("closeranks-*/*"):
+            path.write_bytes(bytes(path.stat().st_size if nbytes is None else nbytes))
+    told = ranks(root, os.getuid(), lambda keeper, _: keeper.restore())
+    assert all(isinstance(one, CheckpointError) for one in told), told
+    assert {"no header is whole" in str(one) for one in told} == {True}
 
 
 @pytest.mark.parametrize("who", [-1])

@@ -161,3 +161,24 @@ def test_what_the_dead_have_left_is_removed(
         assert sorted(place.iterdir()) == [made, other]
     tidy(tmp_path)
     assert list(place.iterdir()) == [other]
+
+
+def test_a_file_has_no_name_before_its_front(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, before = os.pwrite, list[list[Path]]()
+
+    def seen(handle: int, front: bytes, at: int) -> int:
+        before.append(files(tmp_path))
+        return write(handle, front, at)
+
+    monkeypatch.setattr(os, "pwrite", seen)
+    for front in (b"old", b"new"):
+        made = SharedFile.create(9000, root=tmp_path, name="x", front=front)
+        assert made.path.read_bytes() == made.array.tobytes() == front + bytes(9000 - 3)
+        assert files(tmp_path) == [made.path]
+        with made.path.open() as handle:  # who has it mapped does not hold its lock
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        made.close()
+    assert [path.name == "x" for path in before[0]] == [False]
+    assert len(before[1]) == 2  # the old one is there until the new one takes its place

@@ -356,7 +356,7 @@ def test_what_nobody_can_read_is_not_nothing(world: cr.Communicator, name: str) 
     keeper.close(keep=True)
     if world.rank == 0:
         for path, _ in slots.found(name):
-            path.write_bytes(b"\xff" * path.stat().st_size)
+            path.write_bytes(bytes(path.stat().st_size))
     world.Barrier()
     again = Checkpointer(world, name=name)
     with pytest.raises(CheckpointError, match="no header is whole"):
