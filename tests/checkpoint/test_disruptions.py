@@ -119,6 +119,22 @@ def test_which_step_comes_back(root: Path, how: str, parity: int) -> None:
         }
 
 
+def test_what_was_skipped_is_there_for_who_comes_back(root: Path) -> None:
+    older, newer = (make(root, [900] * MEMBERS, 1, generation=at) for at in (1, 2))
+    (away := root / "away").mkdir()
+    gone = [slots_of(root, 0)[Share(0, 0, member)][0] for member in (2, 5)]
+    for path in gone:  # with nodes that do not answer
+        path.rename(away / path.name)
+    step, state, skipped, _ = restored(root, 1)
+    assert (step, len(skipped)) == (10, 1)
+    check(state, older)
+    for path in gone:
+        (away / path.name).rename(path)
+    step, state, skipped, whole = restored(root, 1)
+    assert (step, skipped, whole) == (20, (), "whole")
+    check(state, newer)
+
+
 def slots_of(root: Path, place: int) -> dict[Share, tuple[Path, tuple[bytes, ...]]]:
     """Give the slots of a place, and what is in them."""
     found = sorted(root.rglob(f"*.{place}"))
