@@ -10,9 +10,10 @@ HDF5, read by any tool::
 Entries are called as in the nest, see
 `closeranks.checkpoint.archive_parts.names`.  Each has attributes: ``kind``,
 and ``crc32c`` of its bytes in C order.  Where HDF5 has no such elements they
-are kept as integers, and ``dtype`` tells.  Of an array that nobody has saved
-all of there are the parts, below their ranks, with ``global_shape`` and
-``offset``.
+are kept as integers, and ``dtype`` tells; those of other lengths, such as
+texts, as bytes, in one row or, if they were saved in shards, each along a last
+axis of its own, and ``shape`` tells.  Of an array that nobody has saved all of
+there are the parts, below their ranks, with ``global_shape`` and ``offset``.
 """
 
 from __future__ import annotations
@@ -176,26 +177,44 @@ class _Writing:
 
     def _assemble(self, at: int, name: str) -> None:
         """Write an array that ranks have in parts."""
-        first = self._heads[0].leaves[at]
-        made = self._made(f"state/{name}", first, first["global_shape"])
+        first, dtype = self._heads[0].leaves[at], self._type(at, name)
+        said = {**first, "dtype": dtype.str} if dtype.kind in "US" else first
+        made = self._made(f"state/{name}", said, first["global_shape"], by_element=True)
         for box, rank in self._boxes(at).items():
             entry = self._heads[rank].leaves[at]
             data = self._bytes(entry, rank)
-            if prod(box[1]):
-                array: NDArray[Any] = data.view(made.dtype).reshape(entry["shape"])
-                inside = array[tuple(map(slice, box[1]))]  # without what is beyond the whole
-                made[tuple(slice(a, a + n) for a, n in zip(*box, strict=True))] = inside
+            if data.size and prod(box[1]):
+                own = data.view(nest.read_dtype(entry["dtype"])).reshape(entry["shape"])
+                inside = own[tuple(map(slice, box[1]))]  # without what is beyond the whole
+                array: NDArray[Any] = np.ascontiguousarray(inside, dtype).reshape(-1)
+                shape = (*box[1], *made.shape[len(box[1]) :])
+                place = tuple(slice(a, a + n) for a, n in zip(*box, strict=True))
+                made[place] = array.view(made.dtype).reshape(shape)
             self._done(data.size)
         made.attrs["crc32c"] = np.uint32(_sum_of(made))
 
-    def _made(self, name: str, entry: Mapping[str, Any], shape: Sequence[int]) -> h5py.Dataset:
-        """Make a data set without contents."""
+    def _type(self, at: int, name: str) -> np.dtype[Any]:
+        """Give the type of an array that ranks have in parts: of texts the longest."""
+        every = {nest.read_dtype(head.leaves[at]["dtype"]) for head in self._heads.values()}
+        if len(every) == 1:
+            return every.pop()
+        if {dtype.kind for dtype in every} not in ({"U"}, {"S"}):
+            problem = f"{name} has parts of {' and '.join(sorted(map(str, every)))}"
+            raise CheckpointError("convert", problem, "save all of them with one type")
+        return np.result_type(*every)
+
+    def _made(
+        self, name: str, entry: Mapping[str, Any], shape: Sequence[int], *, by_element: bool = False
+    ) -> h5py.Dataset:
+        """Make a data set without contents; bytes of an element on an axis of their own."""
         import h5py
 
         dtype = nest.read_dtype(entry["dtype"]) if "dtype" in entry else _BYTE
         nbytes = prod(shape) * dtype.itemsize
         part = Part(name, 0, nbytes, dtype, tuple(shape), {"kind": entry["kind"]})
         kind, stored, said = stored_as(part)
+        if by_element and nbytes and stored == (nbytes,) != part.shape:
+            stored = (*shape, dtype.itemsize)
         self._make_room(nbytes)
         made = self._file.create_dataset(name, stored, h5py.Datatype(kind))
         made.attrs.update(said)
@@ -277,8 +296,7 @@ def is_covered(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
 
 def _kinds(head: Description) -> list[tuple[Any, ...]]:
     """Give what is alike in the entries of all ranks."""
-    return [(entry["kind"] == "shard", entry["alike"], entry.get("global_shape"),
-             entry["dtype"] if "global_shape" in entry else None)
+    return [(entry["kind"] == "shard", entry["alike"], entry.get("global_shape"))
             for entry in head.leaves]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -46,11 +47,12 @@ def more(rank: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def save_of(shm: Path) -> tuple[Save, list[Path]]:
+def save_of(shm: Path, state: Callable[[int], dict[str, Any]] = more) -> tuple[Save, list[Path]]:
     """Save on four nodes of two ranks, and lose and damage some."""
     ground = make(
-        shm, [200, 1, 7, 50, 0, 1_234, 9, 64], 1, ring=(0, 1, 2, 3), ranks=NODES, lanes=2, more=more
-    )
+        shm, [200, 1, 7, 50, 0, 1_234, 9, 64], 1, ring=(0, 1, 2, 3), ranks=NODES, lanes=2,
+        more=state,
+    )  # fmt: skip
     folders = collect(ground)
     min(folders[2].iterdir()).unlink()
     spoil(max(folders[1].iterdir()), 5000)
@@ -105,6 +107,47 @@ def check_alike(found: Any, wanted: dict[str, Any]) -> None:
     assert (found["complex"][()], found["flag"][()], found["a%2fb"][()]) == (1 + 2j, True, -1)
     assert found["data"][...].tobytes() == b"\0\xff"
     assert found["none"].shape is None
+
+
+def test_shards_of_texts_are_whole(shm: Path, tmp_path: Path) -> None:
+    words = np.array([["ä" * (row + column) for column in range(4)] for row in range(10)])
+
+    def state(rank: int) -> dict[str, Any]:
+        row, column = 2 * (rank // 2), 2 * (rank % 2)  # the last ones reach beyond the whole
+        part = np.full((3, 2), "no text", "U14")
+        part[: 10 - row] = words[row : row + 3, column : column + 2]
+        short = np.array(words[rank, :3].tolist())  # as long as its longest
+        plain = np.char.encode(short, "utf-8")
+        return {
+            "grid": Shard(part, (8, 4), (row, column), padded=True),
+            "short": Shard(short[None], (8, 3), (rank, 0)),
+            "plain": Shard(plain[None], (8, 3), (rank, 0)),
+            "empty": Shard(np.zeros((0, 2), "U5"), (0, 2), (0, 0)),
+        }
+
+    write(save_of(shm, state)[0], tmp_path / "state.h5")
+    with h5py.File(tmp_path / "state.h5") as file:
+        for name, wanted in (("grid", words[:8]), ("short", words[:8, :3])):
+            found = file[f"state/{name}"]
+            bare = np.frombuffer(found[...].tobytes(), found.attrs["dtype"])
+            np.testing.assert_array_equal(bare.reshape(found.attrs["shape"]), wanted)
+            assert found.attrs["crc32c"] == crc32c(found[...].tobytes())
+            assert found[2, 1].tobytes().decode("utf-32").rstrip("\0") == wanted[2, 1]
+        np.testing.assert_array_equal(
+            np.char.decode(file["state/plain"][...], "utf-8"), words[:8, :3]
+        )
+        assert file["state/empty"].attrs["shape"].tolist() == [0, 2]
+        assert sorted(file["ranks/000000"]) == ["own", "rank"]
+
+
+def test_shards_of_other_types_are_told_by_name(shm: Path, tmp_path: Path) -> None:
+    def state(rank: int) -> dict[str, Any]:
+        own = np.zeros(2, np.float32 if rank == 5 else np.float64)
+        return {"model": {"w": Shard(own, (16,), (2 * rank,))}}
+
+    with pytest.raises(CheckpointError, match="model/w has parts of float32 and float64; save all"):
+        write(save_of(shm, state)[0], tmp_path / "state.h5")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_full_disk_is_an_error_before_hdf5_meets_it(
