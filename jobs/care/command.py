@@ -91,13 +91,15 @@ def verify(
     slots are seen here; the exit status is 1 unless all are whole in the end.
     """
     from closeranks.jobs.care import choice, inspection, listing
+    from closeranks.jobs.care.ending import orderly
 
     _check_writable(json_path)
     if into is not None and not repairs:
         raise UsageError("checkpoint verify", "--into without --repair", "add --repair")
     sight = choice.look("verify", name, directories, persist)
     target = _made(into) if into is not None else None
-    rows = inspection.inspect(sight, target, repairs=repairs)
+    with orderly():
+        rows = inspection.inspect(sight, target, repairs=repairs)
     if rows:
         listing.show_verdicts(rows)
     else:
@@ -128,6 +130,7 @@ def convert(
     for itself below /ranks/000003.
     """
     from closeranks.jobs.care import choice, conversion
+    from closeranks.jobs.care.ending import orderly
 
     _check_writable(output)
     if output.exists() and not force:
@@ -136,10 +139,12 @@ def convert(
     if sight.disk is not None:
         found = [volume for _, volume in sight.volumes]
         key = choice.only(list(dict.fromkeys(one for one, _ in sight.volumes)), "convert")
-        done = conversion.from_disk(key, found, sight.disk / key, step, output)
+        with orderly():
+            done = conversion.from_disk(key, found, sight.disk / key, step, output)
     else:
         key = choice.only(sight.names, "convert")
-        done = conversion.from_memory(sight.found, step, output)
+        with orderly():
+            done = conversion.from_memory(sight.found, step, output)
     click.echo(f"{output}: step {done} of {key}")
 
 

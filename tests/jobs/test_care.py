@@ -20,6 +20,7 @@ from closeranks.checkpoint import Shard
 from closeranks.checkpoint.slots import Slot
 from closeranks.jobs.care.choice import is_meant, job_of
 from closeranks.jobs.care.cleaning import parse_age
+from closeranks.jobs.care.ending import orderly
 from tests.checkpoint import filed, ground
 from tests.checkpoint.test_locks import HOLDER
 
@@ -162,6 +163,60 @@ def test_convert_refuses_to_overwrite(root: Path, care: Care, tmp_path: Path) ->
     more = given(saved(second, "train.8"))
     status, _, err = care("convert", "train", output, "--force", *given(folders), *more)
     assert (status, "there is train.7, train.8; say which one" in err) == (2, True)
+
+
+#: Runs a verb that stays where it has written all but the name of its file.
+STAYS = """
+import os, signal, sys, time
+from closeranks.__main__ import main
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever started this may ignore them
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def stay(handle):
+    print("written", flush=True)
+    time.sleep(60)
+os.fsync = stay
+main(["checkpoint", *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_convert_leaves_nothing_when_it_is_told_to_end(
+    root: Path, tmp_path: Path, told: signal.Signals
+) -> None:
+    folders = saved(root)[:3]  # so that some of it is made anew, in a folder beside the file
+    words = [sys.executable, "-c", STAYS, "convert", "train", str(tmp_path / "a.h5")]
+    with subprocess.Popen(
+        [*words, *given(folders)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as job:
+        try:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "written\n"
+            assert len(list(tmp_path.iterdir())) == 2
+            job.send_signal(told)
+            _, err = job.communicate(timeout=60)
+        finally:
+            job.kill()
+    assert job.returncode == 128 + told, err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_told_twice_is_one_end() -> None:
+    undone = []
+
+    @orderly()
+    def begin() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            for again in (signal.SIGTERM, signal.SIGHUP):
+                os.kill(os.getpid(), again)
+                undone.append(again)
+
+    with pytest.raises(SystemExit) as left:
+        begin()
+    assert (left.value.code, len(undone)) == (143, 2)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_what_is_on_disk(root: Path, care: Care, tmp_path: Path) -> None:
