@@ -146,9 +146,12 @@ def init(
 def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
     """Note the place of a member to be: its end in here counts, too.  Local."""
     ballot.opens()
-    members = comm.size - wanted.spares
-    if setting("JOINS") is None and comm.rank < members:
-        ballot.stand(comm.rank, 0, _group_of(comm), members)
+    if setting("JOINS") is not None:
+        return
+    group, members = _group_of(comm), comm.size - wanted.spares
+    ballot.attend(comm.size, group)
+    if comm.rank < members:
+        ballot.stand(comm.rank, 0, group, members)
 
 
 def _group_of(comm: MPI.Intracomm) -> int:

@@ -382,6 +382,7 @@ class Recovery:
             seats = tuple(world.seats[rank] for rank in ranks)
             child.move(plain, topology.restrict(ranks), seats)
             world.own(child)
+        ballot.attend(made.whole.size)
         ballot.stand(world.rank, world.epoch, family.group)
         old.close()
         node_arrays.bury(old.comm, made.whole)

@@ -12,7 +12,7 @@ from closeranks.collectives.recruits import recruit
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
-from closeranks.comms import graves, ulfm
+from closeranks.comms import ballot, graves, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.heard import allgather, bcast
@@ -147,6 +147,7 @@ class Crew:
             if seat.seated is None:  # nobody has said why he leaves: the others go on
                 continue
             self.take(seat.whole, seat.seated)
+            ballot.attend(seat.whole.size)
             if seat.world is not None:
                 return seat
 

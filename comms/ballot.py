@@ -13,9 +13,10 @@ import os
 import secrets
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
+from closeranks.comms.parting import say_at_exit
 from closeranks.comms.settings import PREFIX, setting
 
 #: The variable that says where the launcher listens: "address,address:port:token".
@@ -24,6 +25,8 @@ VARIABLE: Final = PREFIX + "VOTES"
 HEARD: Final = b"heard\n"
 #: How many members say that they have ended well; any may say otherwise.
 SPEAKERS: Final = 3
+#: Of how many processes each one says with which status it has ended.
+MOST_LEAVERS: Final = 256
 #: How long one address is waited for, in seconds.
 _PATIENCE_S: Final = 1.0
 
@@ -38,6 +41,8 @@ class _Member:
     named = False
     families = 0
     mark = ""
+    # What the launcher needs to know that nobody is missing, see `depart`.
+    opens = attends = all_first = all_last = 0
 
 
 def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
@@ -76,8 +81,24 @@ def opens() -> None:
 
     If it dies from now on the others may go on without it.
     """
+    _Member.opens += 1
     if _Member.mark and _tell(f"again {_Member.mark}"):
         _Member.mark = ""
+
+
+def attend(everybody: int, group: int = -1) -> None:
+    """Note how many processes go on together, with spares that wait.
+
+    Parameters
+    ----------
+    everybody : int
+        The number.
+    group : int, optional
+        Given by who begins with them, see `stand`; its spares, too.
+    """
+    if group >= 0 and not _Member.attends:
+        _Member.group, _Member.all_first = group, everybody
+    _Member.attends, _Member.all_last = os.getpid(), everybody
 
 
 def opened() -> None:
@@ -121,6 +142,30 @@ def end(status: int) -> None:
     if os.getpid() == _Member.process and (status or _Member.mark or _Member.rank < SPEAKERS):
         group = f"{_Member.group}:" if _Member.group else ""
         _tell(f"ended {group}{_Member.epoch} {exit_status(status)} {_Member.mark}".rstrip())
+
+
+def depart() -> None:
+    """Let the system tell the launcher with which status this process ends.
+
+    For who ends in good order, last of all: nobody knows the status of
+    ``sys.exit`` before, and the launcher of the library does not say whose it
+    was.  Processes that have opened one communicator do, of jobs that are not too
+    large: by who has said 0 the launcher knows that only the dead have not.
+    """
+    where = setting("VOTES")
+    if not where or os.getpid() != _Member.attends or _Member.opens != 1:
+        return
+    if max(_Member.all_first, _Member.all_last) > MOST_LEAVERS:
+        return
+    epoch = _Member.epoch if _Member.process else "waits"
+    with suppress(ValueError):  # who is not heard counts as one that has died
+        addresses, port, token = where.split(":")
+        line = f"{token} leaves {_Member.group}:{epoch} {_Member.all_first} {_Member.all_last}\n"
+        for address in addresses.split(","):
+            with suppress(OSError):
+                if call := _called(address, int(port), line):
+                    say_at_exit(call)
+                    return
 
 
 def abort(status: int) -> bool:
@@ -183,6 +228,19 @@ def _tell(words: str) -> bool:
 
 def _say(address: str, port: int, line: str) -> bool:
     """Say a line at one address; tells whether somebody there has understood."""
-    with socket.create_connection((address, port), timeout=_PATIENCE_S) as launcher:
-        launcher.sendall(line.encode())
-        return launcher.recv(len(HEARD)) == HEARD
+    call = _called(address, port, line)
+    if call is not None:
+        call.close()
+    return call is not None
+
+
+def _called(address: str, port: int, line: str) -> socket.socket | None:
+    """Say a line at one address; gives the connection if somebody has understood."""
+    with ExitStack() as undone:
+        call = socket.create_connection((address, port), timeout=_PATIENCE_S)
+        undone.callback(call.close)
+        call.sendall(line.encode())
+        if call.recv(len(HEARD)) != HEARD:
+            return None
+        undone.pop_all()
+    return call

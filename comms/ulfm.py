@@ -209,6 +209,7 @@ def _end() -> None:
     """
     if not _Exit.leaves:
         ballot.end(0)  # or worse, which the launcher knows of who ends in good order
+        ballot.depart()
         return
     _flush()
     ballot.end(_Exit.status)

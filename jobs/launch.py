@@ -92,7 +92,8 @@ class Launch:
         if not self.job.faults:
             return self._execute(program, environment or {})
         with open_poll() as poll:
-            return poll.judge(self._execute(program, environment or {}, poll))
+            status = self._execute(program, environment or {}, poll)
+            return poll.judge(status, self.job.ranks)
 
     def _execute(
         self, program: Sequence[str], environment: Mapping[str, str], poll: Poll | None = None

@@ -10,14 +10,14 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
 
 import click
 import psutil
 
-from closeranks.comms.ballot import HEARD, VARIABLE
+from closeranks.comms.ballot import HEARD, MOST_LEAVERS, VARIABLE
 from closeranks.jobs.votes import Votes
 
 #: Bytes of the longest line, and how many callers may be heard at once.
@@ -25,6 +25,8 @@ LINE_BYTES: Final = 128
 CALLERS: Final = 256
 #: How long a caller may take for its line, in seconds.
 _PATIENCE_S: Final = 2.0
+#: How long the ends of connections to processes that have ended are waited for, in seconds.
+_LAST_WORDS_S: Final = 2.0
 #: How many of this machine's addresses are named to the ranks.
 _ADDRESSES: Final = 8
 #: Seconds from an abort, and from a recovery that timed out, to the end of the
@@ -60,6 +62,7 @@ class Poll:
         port = self._ear.getsockname()[1]
         self.environment = {VARIABLE: f"{','.join(addresses())}:{port}:{self._token}"}
         self._callers: dict[socket.socket, _Caller] = {}
+        self._leavers: dict[socket.socket, _Leaver] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._ear, selectors.EVENT_READ)
         self._selector.register(self._bell, selectors.EVENT_READ)
@@ -86,24 +89,29 @@ class Poll:
             self._look_s = time.monotonic() + _LOOK_S
         self._rope.send(b"\0")
 
-    def judge(self, status: int) -> int:
+    def judge(self, status: int, ranks: int = 0) -> int:
         """Give the exit status of the job, and say why if nobody else has.
 
         Parameters
         ----------
         status : int
-            The launcher's.
+            The launcher's, which has ended.
+        ranks : int, optional
+            How many it has started.
 
         Returns
         -------
         int
             See `Votes.judge`.
         """
-        silence = self.votes.silence(status)
+        until_s = time.monotonic() + _LAST_WORDS_S
+        while status and self._leavers and time.monotonic() < until_s:
+            time.sleep(0.01)
+        silence = self.votes.silence(status, ranks)
         if silence is not None:
             click.echo(f"closeranks: {silence}: failed (the launcher's status is {status})",
                        err=True)  # fmt: skip
-        return self.votes.judge(status)
+        return self.votes.judge(status, ranks)
 
     def close(self) -> None:
         """Hear nothing any more."""
@@ -111,7 +119,7 @@ class Poll:
         self._rope.send(b"\0")
         self._thread.join()
         self._selector.close()
-        for one in (*self._callers, self._ear, self._bell, self._rope):
+        for one in (*self._callers, *self._leavers, self._ear, self._bell, self._rope):
             one.close()
 
     def _listen(self) -> None:
@@ -125,6 +133,8 @@ class Poll:
                     self._admit()
                 elif found in self._callers:  # else dropped by an earlier event
                     self._hear(found)
+                elif found in self._leavers:
+                    self._part(found)
             self._tidy()
 
     def _next_s(self) -> float | None:
@@ -158,16 +168,39 @@ class Poll:
             said.text += more
             if more and b"\n" not in said.text and len(said.text) < LINE_BYTES:
                 return
-            if self._count(said.text[:LINE_BYTES]):
+            words = self._words(said.text[:LINE_BYTES])
+            if words[:1] == ["leaves"] and len(self._leavers) < MOST_LEAVERS:
+                del self._callers[caller]
+                self._leavers[caller] = _Leaver(words[1:])
+                caller.send(HEARD)
+                return
+            if self._count(words):
                 caller.send(HEARD)
         self._drop(caller)
 
-    def _count(self, text: bytes) -> bool:
-        """Count a vote; False if it is none, or from a stranger."""
+    def _part(self, leaver: socket.socket) -> None:
+        """Take the exit status of a process; it counts when the process has ended."""
+        said = self._leavers[leaver]
+        with suppress(OSError):
+            more = leaver.recv(LINE_BYTES)
+            said.text += more
+            if more and len(said.text) == 1:
+                return
+            if len(said.text) == 1:  # one that was forked would say more
+                self._count(["left", *said.words, str(said.text[0])])
+        del self._leavers[leaver]
+        self._selector.unregister(leaver)
+        leaver.close()
+
+    def _words(self, text: bytes) -> list[str]:
+        """Give the words of a line; none if it comes from a stranger."""
         line, ended, _ = text.partition(b"\n")
         token, *words = line.decode("ascii", "replace").split(" ")
-        if not ended or not hmac.compare_digest(token.encode(), self._token.encode()):
-            return False
+        is_ours = ended and hmac.compare_digest(token.encode(), self._token.encode())
+        return words if is_ours else []
+
+    def _count(self, words: Sequence[str]) -> bool:
+        """Count a vote; False if it is none."""
         try:
             self.votes = self.votes.after(words)
         except ValueError:
@@ -209,6 +242,13 @@ class _Caller:
 
     def __init__(self, until_s: float) -> None:
         self.text, self.until_s = b"", until_s
+
+
+class _Leaver:
+    """A process that has said where it was, and says its exit status when it ends."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words, self.text = words, b""
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from closeranks.comms.last_resort import TRY_AGAIN
 from closeranks.errors import named
@@ -13,6 +13,30 @@ from closeranks.errors import named
 #: Such a status of a launcher speaks of a signal; another one but 0 is a program's.
 _SIGNALS: Final = range(128, 128 + 65)
 _MARK: Final = re.compile(r"\d{1,9}\.[0-9a-f]{8}")
+
+
+class Parting(NamedTuple):
+    """A process that has ended in good order.
+
+    Attributes
+    ----------
+    group : int
+        Whose member it was, or whose spare.
+    epoch : int
+        Of its last world; -1 for a spare that has waited to the end.
+    first : int
+        How many processes had begun together; 0 if it has come later.
+    last : int
+        How many were left, with those that waited.
+    status : int
+        Its exit status.
+    """
+
+    group: int
+    epoch: int
+    first: int
+    last: int
+    status: int
 
 
 @dataclass(frozen=True)
@@ -39,6 +63,9 @@ class Votes:
     closed : frozenset of str, optional
         Marks of members that have closed what they had opened, all together, and
         have not said how they ended: "RANK." and what tells two of them apart.
+    left : tuple of Parting, optional
+        What processes have ended with that have ended in good order, as far as
+        they say so.
     """
 
     begun: frozenset[int] = frozenset()
@@ -47,6 +74,7 @@ class Votes:
     timed_out: bool = False
     aborted: int | None = None
     closed: frozenset[str] = frozenset()
+    left: tuple[Parting, ...] = ()
 
     def after(self, words: Sequence[str]) -> Votes:
         """Count one more vote.
@@ -58,7 +86,8 @@ class Votes:
             ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and
             ``ended GROUP:EPOCH STATUS``; of one that is in another one, too,
             ``mixed GROUP:0``.  ``closed MARK``, and then ``again MARK`` of who opens
-            more, or ``ended PLACE STATUS MARK``.
+            more, or ``ended PLACE STATUS MARK``.  ``left GROUP:EPOCH FIRST LAST
+            STATUS``, of a spare ``left GROUP:waits FIRST LAST STATUS``.
 
         Returns
         -------
@@ -93,37 +122,79 @@ class Votes:
                 said = epoch, int(status)
                 last = {**self.last, group: max(said, self.last.get(group, said))}
                 return replace(self, begun=begun, last=last)
+            case ["left", place, *numbers] if len(numbers) == 3:
+                return replace(self, left=(*self.left, _parting(place, numbers)))
             case ["abort", status]:
                 first = int(status) if self.aborted is None else self.aborted
                 return replace(self, aborted=first)
         raise ValueError(f"no vote: {' '.join(words)}")
 
-    def judge(self, status: int) -> int:
+    def judge(self, status: int, ranks: int = 0) -> int:
         """Give the exit status of the job.
 
         Parameters
         ----------
         status : int
             The launcher's, 128 + n if signal n ended it.
+        ranks : int, optional
+            How many the launcher has started, with spares; 0 if that is not known.
 
         Returns
         -------
         int
             75 if a recovery has timed out; else what was asked for with an abort;
-            else the launcher's if a program gave it (not 0, nor 128 to 192); else the
-            largest of what the members of each group's last world said, and of 1 for
-            each that is `silent`, or has `closed` and said nothing since; else the
-            launcher's.
+            else the launcher's if a program gave it (not 0, nor 128 to 192), unless
+            others went on without whom it may be of (see `accounts_for`); else the
+            largest of what the members of each group's last world said, of what they
+            have ended with, and of 1 for each that is `silent`, or has `closed` and
+            said nothing since; else the launcher's.
         """
         if self.timed_out:
             return TRY_AGAIN
         if self.aborted is not None:
             return self.aborted
+        ends: list[int] = []
         if _is_of_a_program(status):
-            return status
-        said = [status for _, status in self.last.values()]
+            if not self.accounts_for(ranks):
+                return status
+            ends = [one.status for one in self.left]
+        said = [*ends, *(status for _, status in self.last.values())]
         said += [1 for _ in (*self.silent, *self.closed)]
         return max(said, default=status)
+
+    def accounts_for(self, ranks: int) -> bool:
+        """Tell whether the end of every process is known, but of those lost.
+
+        All have begun in groups, somebody went on without others, and all processes
+        that the last world of each group had left, spares too, have said with which
+        status they end.
+
+        Parameters
+        ----------
+        ranks : int
+            How many the launcher has started.
+
+        Returns
+        -------
+        bool
+            If not, any status of the launcher may be that of one who was needed.
+        """
+        groups = self.begun | {one.group for one in self.left}
+        tallies = [self._tally(group) for group in groups]
+        went_on = any(one.epoch > 0 for one in self.left)
+        return went_on and None not in tallies and sum(filter(None, tallies)) == ranks
+
+    def _tally(self, group: int) -> int | None:
+        """Count who has begun in a group; None unless all who were left say their end."""
+        of = [one for one in self.left if one.group == group]
+        epoch = max((one.epoch for one in of), default=-1)
+        final = [one for one in of if one.epoch == epoch]
+        firsts = {one.first for one in of} - {0}
+        lasts = {one.last for one in final}
+        if epoch < self.last.get(group, (0, 0))[0] or not len(firsts) == len(lasts) == 1:
+            return None
+        final += [one for one in of if one.epoch < 0 and one.last in lasts]
+        return firsts.pop() if len(final) == lasts.pop() else None
 
     @property
     def silent(self) -> frozenset[int]:
@@ -134,13 +205,15 @@ class Votes:
         """
         return self.begun - self.last.keys() - (self.mixed if self.last else frozenset())
 
-    def silence(self, status: int) -> str | None:
+    def silence(self, status: int, ranks: int = 0) -> str | None:
         """Say whose silence makes a failure of the job, if that does.
 
         Parameters
         ----------
         status : int
             The launcher's.
+        ranks : int, optional
+            See `judge`.
 
         Returns
         -------
@@ -148,7 +221,9 @@ class Votes:
             Who said nothing, in words: a group whose members are all dead, as it
             seems, or members that died when no other could go on for them.
         """
-        if self.timed_out or self.aborted is not None or _is_of_a_program(status):
+        if self.timed_out or self.aborted is not None:
+            return None
+        if _is_of_a_program(status) and not self.accounts_for(ranks):
             return None
         if self.silent:
             who = f"the group of {named(tuple(sorted(self.silent)))}" if self.last else "the job"
@@ -171,3 +246,13 @@ def _place(text: str) -> tuple[int, int]:
     if min(found) < 0:
         raise ValueError(f"no vote: {text}")
     return found
+
+
+def _parting(place: str, numbers: Sequence[str]) -> Parting:
+    """Read how a process has ended."""
+    group, _, epoch = place.partition(":")
+    found = _place(f"{group}:0" if epoch == "waits" else place)[0]
+    first, last, status = (int(number) for number in numbers)
+    if min(first, last - 1, status) < 0:
+        raise ValueError(f"no vote: left {place} {' '.join(numbers)}")
+    return Parting(found, -1 if epoch == "waits" else int(epoch), first, last, status)

@@ -67,6 +67,45 @@ def test_every_group_has_a_say(launch: Launch, case: str, status: int, line: str
     assert "has not heard" not in done.stdout, done.stdout
 
 
+@pytest.mark.parametrize(
+    ("case", "statuses", "line"),
+    [
+        ("one_exits_at_once", {0}, "seat 3: 3"),
+        ("survivors_exit", {5}, "seat 3: 3"),
+        ("one_more_exits_later", {3, 4}, "seat 3: 3"),  # of two the launcher knows one
+        ("all_exit_at_once", {3}, ""),
+        ("exits_last", {3}, ""),
+        ("nobody_recovers", {3}, "seat 3: lost"),
+        ("exits_first", {3}, "seat 2: 2"),
+    ],
+)
+def test_the_status_of_the_dead_is_not_that_of_the_job(
+    launch: Launch, case: str, statuses: set[int], line: str
+) -> None:
+    done = run(launch, str(PROGRAM), case, start="run -n 4")
+    assert done.returncode in statuses, done.stdout
+    assert line in done.stdout
+
+
+def test_spares_that_wait_are_no_reason_to_doubt(launch: Launch) -> None:
+    done = run(launch, str(PROGRAM), "takes_its_seat", start="run -n 3 --spares 2")
+    assert done.returncode == 0, done.stdout
+    assert "seat 1: 3" in done.stdout
+
+
+def test_so_is_that_of_a_fault_on_purpose(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOSERANKS_FAULTS", "exit seat=1 step=1 status=3")
+    words = (
+        "import closeranks as cr\n"
+        "with cr.init(on_failure='shrink') as comm:\n"
+        "    while comm.epoch == 0:\n"
+        "        for attempt in comm.attempts():\n"
+        "            with attempt: comm.allreduce(1)\n"
+    )
+    done = run(launch, "-c", words)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("start", ["run -n 3", "lab --nodes 2 --per-node 2 --no-check"])
 def test_an_abort_ends_all_ranks_with_its_status(launch: Launch, start: str) -> None:
     began = time.monotonic()

@@ -136,6 +136,81 @@ def aborts() -> None:
         say(comm, "went on")
 
 
+def one_exits_at_once(status: int = 3, *, spares: int = 0) -> None:
+    """One ends without a word, the others go on."""
+    with cr.init(spares=spares, on_failure="replace" if spares else "shrink") as comm:
+        total(comm)
+        if comm.seat == 1 and not comm.epoch:
+            os._exit(status)
+        while comm.epoch == 0:
+            total(comm)
+        say(comm, total(comm))
+
+
+def takes_its_seat() -> None:
+    """Another one takes its seat, and a spare waits to the end."""
+    one_exits_at_once(spares=2)
+
+
+def all_exit_at_once() -> None:
+    """Nobody is left."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        os._exit(3)
+
+
+def survivors_exit() -> None:
+    """One of the others fails later, with a status of its own."""
+    one_exits_at_once()
+    sys.exit(5 if MPI.COMM_WORLD.rank == 3 else 0)
+
+
+def one_more_exits_later() -> None:
+    """One of the others ends without a word when all have closed."""
+    one_exits_at_once()
+    if MPI.COMM_WORLD.rank == 3:
+        os._exit(4)
+
+
+def exits_last() -> None:
+    """One ends without a word when all have closed."""
+    with cr.init(on_failure="shrink") as comm:
+        seat = comm.seat
+        total(comm)
+    if seat == 3:
+        time.sleep(1)
+        os._exit(3)
+
+
+def nobody_recovers() -> None:
+    """One ends without a word, and the others make do with what they have."""
+    comm = cr.init(on_failure="shrink")
+    total(comm)
+    if comm.seat == 1:
+        os._exit(3)
+    try:
+        while True:
+            comm.allreduce(1)
+    except cr.PeerLost:
+        say(comm, "lost")
+
+
+def exits_first() -> None:
+    """One exits before it opens anything; the others go on without another one, too."""
+    rank = MPI.COMM_WORLD.rank
+    own = part(int(rank == 1))
+    if rank == 1:
+        time.sleep(1)
+        os._exit(3)
+    with cr.init(own, on_failure="shrink") as comm:
+        total(comm)
+        if rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while comm.epoch == 0:
+            total(comm)
+        say(comm, total(comm))
+
+
 def part(color: int) -> MPI.Intracomm:
     """Give the ranks of one group."""
     made = MPI.COMM_WORLD.Split(color, MPI.COMM_WORLD.rank)
@@ -225,7 +300,8 @@ CASES: dict[str, Callable[[], None]] = {
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
                  ends_below_zero, dies_later, opens_more, times_out, aborts, group_fails,
                  first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
-                 first_node_lost)
+                 first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
+                 survivors_exit, one_more_exits_later, exits_last, nobody_recovers, exits_first)
 }  # fmt: skip
 
 if __name__ == "__main__":

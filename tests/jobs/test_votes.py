@@ -130,7 +130,9 @@ def test_time_outs_go_first_then_aborts() -> None:
              "abort", "abort x", "abort 1 2", "begun :0", "begun 2:", "begun x:0", "mixed",
              "mixed 1", "ended :0 1", "ended 2: 1", "ended x:0 1", "ended 2:x 75", "ended -2:0 1",
              "ended 0 x", "closed", "closed 0", "closed 0.xyz", "again 0", "ended 0 0 0.012",
-             "closed -1.0123abcd"],
+             "closed -1.0123abcd", "left", "left 0:1 4 3", "left 1 4 3 0", "left 0:1 4 0 0",
+             "left 0:1 4 x 0", "left 0:1 -4 3 0", "left 0:-1 4 3 0", "left x:waits 4 3 0",
+             "leaves 0:1 4 3"],
 )  # fmt: skip
 def test_what_is_no_vote_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"no vote|invalid literal"):

@@ -1,0 +1,125 @@
+"""How processes have ended that say so, and what that makes of a launcher's status."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from closeranks.comms import ballot
+from closeranks.jobs.poll import Poll, open_poll
+from closeranks.jobs.votes import Parting
+from tests.jobs.test_votes import GIVEN, counted
+
+#: Four have begun, one is dead: what the others say of it.
+ACCOUNT = ("begun", "ended 1 0", *["left 0:1 4 3 0"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("said", "ranks", "expected"),
+    [
+        (ACCOUNT, 4, 0),
+        (("begun", *["left 0:1 4 3 0"] * 2, "left 0:1 4 3 6", "ended 1 0"), 4, 6),
+        (("ended 3 0", *["left 0:3 5 4 0"] * 2, "left 0:3 0 4 0", "left 0:waits 5 4 0"), 5, 0),
+        ((*ACCOUNT, "begun 4:0", "ended 4:0 0", *["left 4:0 2 2 0"] * 2), 6, 0),
+        ((*ACCOUNT, "closed 2.0123abcd"), 4, 1),
+        ((*ACCOUNT, "ended 1 9"), 4, 9),
+    ],
+)
+def test_the_dead_have_no_say_where_all_others_have_spoken(
+    said: tuple[str, ...], ranks: int, expected: int
+) -> None:
+    for votes in (counted(*said), counted(*reversed(said))):
+        for status in GIVEN:
+            assert votes.judge(status, ranks) == expected
+            assert votes.judge(status) == votes.judge(status, ranks + 1) == status
+            assert (votes.silence(status, ranks) is not None) is any("closed" in x for x in said)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ACCOUNT[:-1],  # one has not ended in good order
+        ("begun", *["left 0:1 4 4 0"] * 3),  # nobody has gone on without it
+        ("begun", *["left 0:0 4 3 0"] * 3),
+        (*ACCOUNT, "begun 4:0"),  # nobody says how others have ended
+        (*ACCOUNT, "left 4:0 2 2 0"),
+        (*ACCOUNT, "ended 2 0"),  # there was a later world
+        (*ACCOUNT[:-1], "left 0:0 4 4 0"),
+        (*ACCOUNT[:-1], "left 0:1 4 4 0"),  # another world
+        (*ACCOUNT[:-1], "left 0:1 3 3 0"),
+        (*ACCOUNT[:-1], "left 0:waits 4 4 0"),  # what has waited in an earlier one
+        (*ACCOUNT, "left 0:1 4 3 0"),  # one too many
+        ("begun", *["left 0:1 0 3 0"] * 3),  # newcomers alone
+        ("begun", *["left 0:waits 4 3 0"] * 3),
+    ],
+)
+def test_whoever_is_missing_may_be_the_one_that_failed(said: tuple[str, ...]) -> None:
+    for status in GIVEN:
+        for ranks in (0, 3, 4, 6):
+            assert counted(*said).judge(status, ranks) == status
+            assert counted(*said).silence(status, ranks) is None
+
+
+@pytest.fixture
+def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
+    """A poll that processes which are started know of."""
+    with open_poll() as opened:
+        for name, text in opened.environment.items():
+            monkeypatch.setenv(name, text)
+        yield opened
+
+
+#: A member of four, of whom three are left; it ends as it is told.
+LEAVER = """
+import os, sys
+from closeranks.comms import ballot
+ballot.opens()
+ballot.attend(4, 0)
+ballot.stand(2, 0, 0, 4)
+ballot.attend(int(sys.argv[1]))
+ballot.stand(1, 1)
+ballot.depart()
+exec(sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("", 0),
+        ("sys.exit(5)", 5),
+        ("sys.exit('words')", 1),
+        ("1 / 0", 1),
+        ("sys.exit(-1)", 255),
+        ("os.fork() or os._exit(9)", 0),
+        ("os._exit(0)", None),
+        ("os.kill(os.getpid(), 9)", None),
+        ("os.fork() or sys.exit(0)\nos.wait()\nos._exit(3)", None),
+        ("os.fork() or sys.exit(0)\nos.wait()\nsys.exit(3)", 3),
+        ("ballot.opens(); ballot.depart(); os._exit(0)", None),
+    ],
+)
+def test_the_system_says_how_a_process_ends(ear: Poll, end: str, status: int | None) -> None:
+    subprocess.run([sys.executable, "-c", LEAVER, "3", end], check=False, timeout=60,
+                   stderr=subprocess.DEVNULL)  # fmt: skip
+    ear.judge(1)
+    expected = [] if status is None else [Parting(0, 1, 4, 3, status)]
+    assert list(ear.votes.left) == expected
+
+
+@pytest.mark.parametrize("words", ["ballot.opens()", "os.fork() and os._exit(0)"])
+def test_who_may_be_another_says_nothing(ear: Poll, words: str) -> None:
+    program = LEAVER.replace("ballot.depart()", f"{words}\nballot.depart()")
+    subprocess.run([sys.executable, "-c", program, "3", ""], check=True, timeout=60)
+    ear.judge(1)
+    assert not ear.votes.left
+
+
+def test_of_very_many_nobody_says_how_it_ends(ear: Poll) -> None:
+    for number in (ballot.MOST_LEAVERS, ballot.MOST_LEAVERS + 1):
+        subprocess.run([sys.executable, "-c", LEAVER, str(number), ""], check=True, timeout=60)
+    ear.judge(1)
+    assert [one.last for one in ear.votes.left] == [ballot.MOST_LEAVERS]
