@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.script import Kind
 from closeranks.comms import ballot, ulfm
+from closeranks.comms.shared_folder import Untrusted
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked, UsageError, named
@@ -232,9 +233,13 @@ def blaming(operation: str, comm: MPI.Intracomm) -> Iterator[None]:
     ------
     Revoked
         In place of what peers may be to blame for.
+    Untrusted
+        As it is.
     """
     try:
         yield
+    except Untrusted:
+        raise  # all of a node meet it, and who ends first is not to blame
     except Exception as error:
         if may_blame(error, comm):
             raise Revoked(operation) from error

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from closeranks.errors import Unavailable
 
 #: Where node memory is a file system.
 ROOT = Path("/dev/shm")
+
+
+class Untrusted(Unavailable):
+    """Raised when others may have a hand in what should be this user's alone.
+
+    Whoever meets it does so for reasons of his own, not for want of other ranks.
+    """
 
 
 def folder(root: Path = ROOT) -> Path:
@@ -25,20 +34,37 @@ def folder(root: Path = ROOT) -> Path:
     Raises
     ------
     Unavailable
-        If it cannot be made, or is not this user's alone.
+        If it cannot be made.
+    Untrusted
+        If it is not this user's alone, or no folder: nothing is done in it.
     """
     path = root / f"closeranks-{os.getuid()}"
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):  # whatever it is
+            path.mkdir(mode=0o700)
         found = os.lstat(path)
     except OSError as error:
         raise Unavailable(
             f"node memory {path}: {error.strerror}", "make /dev/shm writable"
         ) from error
-    private = stat.S_IMODE(found.st_mode) & 0o077 == 0
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or not private:
-        raise Unavailable(
-            f"node memory {path}: not a folder of this user alone (0700, no link)",
-            "look who made it, then remove it",
-        )
+    mode = stat.S_IMODE(found.st_mode)
+    is_folder = stat.S_ISDIR(found.st_mode)
+    if not is_folder or found.st_uid != os.getuid() or mode & 0o077:
+        kind = f"a folder (mode {mode:04o})" if is_folder else "no folder"
+        is_own = found.st_uid == os.getuid()
+        raise Untrusted(
+            f"node memory {path}: {kind} of {_named(found.st_uid)}, not a folder of this user"
+            " alone (0700, no link)",
+            "remove it, others may have a hand in it" if is_own
+            # in a folder that all may write into only its owner can
+            else "ask that user or an administrator to remove it",
+        )  # fmt: skip
     return path
+
+
+def _named(user: int) -> str:
+    """Name a user, who may have no name."""
+    try:
+        return f"user {pwd.getpwuid(user).pw_name} ({user})"
+    except KeyError:
+        return f"user {user}"

@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from closeranks.comms import shared_folder
 from closeranks.comms.cores import cgroup_quota, usable_cores
-from closeranks.errors import Error
+from closeranks.errors import Error, Unavailable
 from closeranks.jobs import srun
 from closeranks.jobs.finding import Finding
 from closeranks.jobs.launch import Launch
@@ -59,6 +60,10 @@ def _shared_memory(folder: Path = Path("/dev/shm")) -> Finding:
     """Check that ranks of a node can share memory."""
     if not os.access(folder, os.W_OK):
         return Finding(str(folder), "fail", "not writable", "mount a tmpfs there")
+    try:
+        shared_folder.folder(folder)
+    except Unavailable as wrong:
+        return Finding(str(folder), "fail", wrong.what, wrong.remedy)
     usage = shutil.disk_usage(folder)
     found = f"{usage.free / 2**30:.2f} GiB free of {usage.total / 2**30:.2f}"
     if usage.free < _LEAST_SHM:

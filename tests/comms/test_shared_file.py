@@ -5,9 +5,11 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import pickle
 import stat
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 
 from closeranks.comms import shared_file
 from closeranks.comms.shared_file import SharedFile, tidy
-from closeranks.comms.shared_folder import folder
+from closeranks.comms.shared_folder import Untrusted, folder
 from closeranks.errors import Unavailable, UsageError
 
 
@@ -105,6 +107,49 @@ def test_a_link_is_refused_as_folder_and_as_file(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     with pytest.raises(Unavailable, match="link"):
         SharedFile.attach(tmp_path / "link", 8)
+
+
+@pytest.fixture
+def of_nobody(tmp_path: Path) -> Iterator[Path]:
+    """A folder with our name that another user has made."""
+    if os.getuid():
+        pytest.skip("only the superuser gives files away")
+    place = tmp_path / "closeranks-0"
+    place.mkdir(mode=0o700)
+    os.chown(place, 65534, -1)
+    yield place
+    os.chown(place, 0, -1, follow_symlinks=False)
+
+
+def test_a_folder_of_another_user_is_named_with_its_owner(of_nobody: Path, tmp_path: Path) -> None:
+    (of_nobody / f"1-{'a' * 16}").touch()
+    for use in (folder, tidy, lambda root: SharedFile.create(8, root=root)):
+        with pytest.raises(Untrusted) as caught:
+            use(tmp_path)
+        said = str(caught.value)
+        assert f"{of_nobody}: a folder (mode 0700) of user nobody (65534)" in said
+        assert said.endswith("ask that user or an administrator to remove it")
+        assert "\n" not in said
+        assert str(pickle.loads(pickle.dumps(caught.value))) == said
+    assert len(list(of_nobody.iterdir())) == 1
+    assert of_nobody.stat().st_uid == 65534
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda path: path.touch(0o600), lambda path: path.symlink_to("/nowhere"),
+     lambda path: os.mkfifo(path, 0o600)],
+)  # fmt: skip
+def test_what_is_no_folder_is_refused(tmp_path: Path, make: Callable[[Path], object]) -> None:
+    make(tmp_path / f"closeranks-{os.getuid()}")
+    with pytest.raises(Untrusted, match=r"no folder of user .*; remove it"):
+        folder(tmp_path)
+
+
+def test_a_user_without_a_name_has_a_number(of_nobody: Path, tmp_path: Path) -> None:
+    os.chown(of_nobody, 54321, -1)
+    with pytest.raises(Untrusted, match="of user 54321, not"):
+        folder(tmp_path)
 
 
 def test_another_size_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -93,3 +94,32 @@ def test_spares_go_home_where_nothing_is_opened(launch: Launch) -> None:
     assert set(said) == set(range(RANKS))
     assert all(words.startswith("UsageError tuning: cannot read") for words in said.values())
     assert status == 1
+
+
+#: A node whose memory has our folder already, from another user.
+TAKEN_FOLDER = (
+    "mount -t tmpfs -o mode=1777 tmpfs /dev/shm && mkdir -m 777 /dev/shm/closeranks-0"
+    ' && chown 65534 /dev/shm/closeranks-0 && "$@"; status=$?'
+    '; [ -z "$(ls -A /dev/shm/closeranks-0)" ] && exit $status'
+)
+
+
+@pytest.mark.parametrize("faults", [[], ["--faults"]])
+def test_all_ranks_name_the_owner_of_a_folder_that_is_not_ours(
+    launch: Launch, faults: list[str]
+) -> None:
+    alone = ["unshare", "--mount", "sh", "-c", TAKEN_FOLDER, "sh"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("only the superuser may mount")
+    start = [sys.executable, "-m", "closeranks", "run", *faults, "-n", "3", "--", sys.executable]
+    words = (  # the first one goes before the others have looked whether anybody has died
+        "import closeranks as cr, os, sys\n"
+        "from closeranks.collectives import failure\n"
+        "failure.NEWS_S = 0 if os.environ['OMPI_COMM_WORLD_RANK'] == '0' else 2\n"
+        "try: cr.init()\n"
+        "except cr.Error as error: print(error, flush=True); sys.exit(1)"
+    )
+    done = launch([*alone, *start, "-c", words])
+    assert done.returncode == 1, done.stdout
+    said = "node memory /dev/shm/closeranks-0: a folder (mode 0777) of user nobody (65534), not"
+    assert done.stdout.count(said) == 3, done.stdout

@@ -40,6 +40,15 @@ def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.Monkey
     assert "pip install h5py" in found.remedy
 
 
+def test_node_memory_that_others_have_a_hand_in_fails(tmp_path: Path) -> None:
+    assert machine._shared_memory(tmp_path).state != "fail"
+    (tmp_path / f"closeranks-{os.getuid()}").chmod(0o777)
+    found = machine._shared_memory(tmp_path)
+    assert found.state == "fail"
+    assert "mode 0777" in found.found
+    assert "remove it" in found.remedy
+
+
 def test_fewer_cores_than_the_machine_has_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "usable_cores", lambda: 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
