@@ -7,6 +7,7 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -18,16 +19,19 @@ from closeranks.jobs.job import Host, Job
 from closeranks.jobs.launch import Launch, launch_all
 from closeranks.jobs.launcher import check_survives, choose
 
+#: What a call that lacks an option is told, for it may stand behind the program.
+OPTIONS_FIRST: Final = "before the program: options behind it are its own"
+
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("-n", "ranks", type=click.IntRange(1), required=True, help="Number of ranks.")
+@click.option("-n", "ranks", type=click.IntRange(1), help="Number of ranks; required.")
 @click.option("--nodes", help="How many nodes of the allocation, or which: 2, n[1-3], a,b.")
 @click.option("--faults", is_flag=True, help="Go on when ranks die (Open MPI's mpirun).")
 @click.option("--spares", type=click.IntRange(0), default=0, help="More ranks, which wait.")
 @click.option("--launcher", help="mpirun, mpiexec or srun; found by itself if not given.")
 @click.argument("words", nargs=-1, required=True, metavar="-- PROGRAM [ARGUMENTS]...")
 def run(
-    ranks: int,
+    ranks: int | None,
     nodes: str | None,
     faults: bool,
     spares: int,
@@ -39,6 +43,8 @@ def run(
     The full command is written on standard error; the exit status is the
     program's.  A PROGRAM that ends in .py is run with this Python.
     """
+    if ranks is None:
+        raise UsageError("run", "no number of ranks", f"add -n 4 {OPTIONS_FIRST}")
     check_spares(spares, faults)
     check_settings(ranks)
     launch = prepare(ranks + spares, words, nodes=nodes, launcher=launcher, faults=faults)
@@ -136,7 +142,9 @@ def check_spares(spares: int, faults: bool) -> None:
         If it does not, so that nobody would ever be replaced.
     """
     if spares and not faults:
-        raise UsageError("--spares", f"{spares} ranks would wait for ever", "add --faults")
+        raise UsageError(
+            "--spares", f"{spares} ranks would wait for ever", f"add --faults {OPTIONS_FIRST}"
+        )
     if spares:
         os.environ["CLOSERANKS_SPARES"] = str(spares)
 

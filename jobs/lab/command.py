@@ -13,7 +13,7 @@ from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots
 from closeranks.jobs.launch import Launch, launch_all
 from closeranks.jobs.launcher import check_survives, choose
-from closeranks.jobs.run import check_settings, check_spares
+from closeranks.jobs.run import OPTIONS_FIRST, check_settings, check_spares
 
 
 class LabVerbs(click.Group):
@@ -82,7 +82,8 @@ def start(
     status is the program's; nothing is left when it ends or is killed.
     """
     if nodes is None and "," not in per_node:
-        raise UsageError("lab", "no number of nodes", "add --nodes 4, or --per-node 3,2,2")
+        remedy = f"add --nodes 4, or --per-node 3,2,2, {OPTIONS_FIRST}"
+        raise UsageError("lab", "no number of nodes", remedy)
     check_spares(spares, faults)
     *slots, last = parse_slots(nodes or 0, per_node)
     plan = LabPlan(

@@ -98,6 +98,22 @@ def test_options_behind_the_program_are_its_own() -> None:
     assert done.stdout == "5 --nodes 9"  # echo takes -n for itself
 
 
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["run", "prog.py", "-n", "2"], "add -n 4"),
+        (["run", "--faults", "prog.py", "-n", "2"], "add -n 4"),
+        (["run", "-n", "2", "--spares", "1", "prog.py", "--faults"], "add --faults"),
+        (["lab", "prog.py", "--nodes", "2"], "add --nodes 4, or --per-node 3,2,2,"),
+    ],
+)
+def test_who_lacks_an_option_hears_where_options_stand(words: list[str], wanted: str) -> None:
+    done = closeranks(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{wanted} before the program: options behind it are its own" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("variable", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"])
 def test_under_a_launcher_only_rank_0_complains_but_all_fail(variable: str) -> None:
     first, second = (closeranks("zap", **{variable: rank}) for rank in ("0", "1"))
