@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 from types import TracebackType
@@ -9,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from closeranks.collectives import tags
 from closeranks.collectives.engine import engine
 from closeranks.collectives.failure import explaining
+from closeranks.collectives.farewell import Farewell
 from closeranks.collectives.recovering import Recovering
 from closeranks.comms import ballot, graves, ulfm
 from closeranks.comms.wait import Deadline, wait
@@ -91,10 +94,17 @@ class Closing(Recovering):
         may_come = self._is_first and world.revoked  # the others, to the end of the job
         abort = None if may_come else partial(world.check, "close")
         with self._explaining("close"):
-            arrived = self._service.plain.Ibarrier()
-            in_time = wait(arrived.Test, progress=engine().progress, deadline=deadline, abort=abort)
+            has_met = self._meeting()
+            in_time = wait(has_met, progress=engine().progress, deadline=deadline, abort=abort)
         if not in_time:
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
+
+    def _meeting(self) -> Callable[[], bool]:
+        """Begin to meet all ranks; gives what tells whether they have come."""
+        world = self._world
+        if world is None or not world.revoked or ulfm.is_on():
+            return self._service.plain.Ibarrier().Test
+        return Farewell(world.traffic, tags.farewell(world.window)).is_over
 
     def abandon(self) -> None:
         """Give the whole family up after an error; nobody is waited for.
@@ -143,5 +153,5 @@ class Closing(Recovering):
 
     def _explaining(self, operation: str) -> AbstractContextManager[None]:
         """Tell what an error of the library means to what the ranks do together."""
-        self._service.refuse_shut(operation)
+        self._service.gate.refuse_shut(operation)
         return explaining(operation, self._service.plain, self._family.world)

@@ -67,11 +67,28 @@ def _await_request(script: Script, problem: Problem) -> Generator[None, None, No
     yield
 
 
+class LibraryCall(Execution):
+    """Waits for an operation of the library.
+
+    Attributes
+    ----------
+    operation : str
+        Name of the collective.
+    """
+
+    __slots__ = ("operation",)
+    operation: str
+
+
 _AWAIT = Algorithm("native", _await_request)
 
 
 def follow(
-    world: World, request: MPI.Request, given: Handover, deadline: Deadline | None
+    world: World,
+    operation: str,
+    request: MPI.Request,
+    given: Handover,
+    deadline: Deadline | None,
 ) -> Execution:
     """Make an execution that is over when a request is.
 
@@ -81,6 +98,8 @@ def follow(
     ----------
     world : World
         Whose revocation ends it.
+    operation : str
+        Name of the collective.
     request : MPI.Request
         Of the operation, under way.
     given : Handover
@@ -105,4 +124,6 @@ def follow(
         epilogue=given.finish,
         keeps=given.arguments,  # mpi4py's request lets go of packed copies
     )
-    return Execution(bound, Identity(world.epoch, -1), deadline=deadline)
+    call = LibraryCall(bound, Identity(world.epoch, -1), deadline=deadline)
+    call.operation = operation
+    return call

@@ -27,6 +27,7 @@ from closeranks.comms import ulfm
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
+    from closeranks.collectives.service import Service
 
 #: Takes two objects; operations of MPI do, too.
 Binary = MPI.Op | Callable[[Any, Any], Any]
@@ -37,7 +38,15 @@ class Objects(MPI.Intracomm):
     """Collectives of Python objects, as mpi4py's."""
 
     _family: Family
+    _service: Service
     explained: Callable[[str, MPI.Exception], Exception]
+
+    def barrier(self) -> None:
+        """Wait for all ranks.  Collective."""
+        if self._is_plain("barrier"):
+            super().barrier()
+        else:
+            self.Barrier()
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """Give an object of ``root`` to all.
@@ -56,7 +65,7 @@ class Objects(MPI.Intracomm):
         object
             The same on all ranks.
         """
-        if not _CAREFUL:
+        if self._is_plain("bcast"):
             return super().bcast(obj, root)
         data = _pickled(obj) if self.rank == root else _NOTHING
         length = np.array([data.size])
@@ -73,7 +82,7 @@ class Objects(MPI.Intracomm):
 
         Collective; objects are pickled.
         """
-        if not _CAREFUL:
+        if self._is_plain("gather"):
             return super().gather(sendobj, root)
         data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
         is_root = self.rank == root
@@ -95,7 +104,7 @@ class Objects(MPI.Intracomm):
         ValueError
             On ``root`` alone, if it has not as many as there are ranks.
         """
-        if not _CAREFUL:
+        if self._is_plain("scatter"):
             return super().scatter(sendobj, root)  # type: ignore[arg-type]
         every = self._for_all(sendobj) if self.rank == root else []
         counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
@@ -113,7 +122,7 @@ class Objects(MPI.Intracomm):
 
         Collective; objects are pickled.
         """
-        if not _CAREFUL:
+        if self._is_plain("allgather"):
             return super().allgather(sendobj)
         data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
         with unforced(self._family):
@@ -133,7 +142,7 @@ class Objects(MPI.Intracomm):
         ValueError
             On this rank alone, if it has not as many as there are ranks.
         """
-        if not _CAREFUL:
+        if self._is_plain("alltoall"):
             return super().alltoall(sendobj)  # type: ignore[arg-type]
         every = self._for_all(sendobj)
         sizes, counts = np.array([one.size for one in every]), np.zeros(self.size, np.int64)
@@ -161,7 +170,7 @@ class Objects(MPI.Intracomm):
         object
             The same on all ranks.
         """
-        if not _CAREFUL:
+        if self._is_plain("allreduce"):
             return super().allreduce(sendobj, op)
         return reduce(op, self.allgather(sendobj))
 
@@ -170,7 +179,7 @@ class Objects(MPI.Intracomm):
 
         Collective; as `allreduce` otherwise.
         """
-        if not _CAREFUL:
+        if self._is_plain("reduce"):
             return super().reduce(sendobj, op, root)
         given = self.gather(sendobj, root)
         return None if given is None else reduce(op, given)
@@ -180,7 +189,7 @@ class Objects(MPI.Intracomm):
 
         Collective; as `allreduce` otherwise.
         """
-        if not _CAREFUL:
+        if self._is_plain("scan"):
             return super().scan(sendobj, op)
         return self._partial(sendobj, op)[self.rank]
 
@@ -189,10 +198,16 @@ class Objects(MPI.Intracomm):
 
         Collective; as `allreduce` otherwise.
         """
-        if not _CAREFUL:
+        if self._is_plain("exscan"):
             return super().exscan(sendobj, op)
         partial = self._partial(sendobj, op)
         return partial[self.rank - 1] if self.rank else None
+
+    def _is_plain(self, operation: str) -> bool:
+        """Tell whether a call is mpi4py's own; raise if there are no more."""
+        if not _CAREFUL:
+            self._service.gate.refuse_late(operation)
+        return not _CAREFUL
 
     def _partial(self, sendobj: Any, op: Binary) -> list[Any]:
         return list(accumulate(self.allgather(sendobj), op))

@@ -184,7 +184,7 @@ class Persistent:
     def _bind_again(self) -> None:
         """Be what the communicator makes of the same call after a recovery.  Collective."""
         service, demand = self._service, self._demand
-        service.refuse_shut(demand.operation)
+        service.gate.refuse_shut(demand.operation)
         service.family.world.check(demand.operation)
         problem = self._outlived(service)
         if problem:

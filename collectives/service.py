@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
@@ -22,6 +22,7 @@ from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import explained
+from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.library_run import follow
 from closeranks.collectives.near import Nears
@@ -32,8 +33,9 @@ from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
+from closeranks.comms.lazy import lazy
 from closeranks.comms.wait import Deadline
-from closeranks.errors import Revoked, UsageError
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -68,6 +70,8 @@ class Service:
         Of ``plain``.
     counters : Counters
         What was done.
+    gate : Gate
+        Refuses calls.
     """
 
     def __init__(
@@ -85,10 +89,12 @@ class Service:
     def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size = plain.rank, plain.size
-        self._nears, self._shut = Nears(lambda: self.world), ""
+        self._nears = Nears(lambda: self.world)
         self._asked = Nears(lambda: self.world)  # a kernel's entry is in one table only
         self.shortcuts.explain = self.explained
         self.family.admit(shortcuts)
+        self.gate = Gate(self.family, partial(self.__dict__.get, "world"))
+        self.shortcuts.is_over = self.gate.is_over
 
     def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         """Serve what has taken the communicator's place; keep nothing bound.  Local."""
@@ -98,17 +104,17 @@ class Service:
             self.__dict__.pop(bound, None)
         self._take(plain, chooser, shortcuts)
 
-    @cached_property
+    @lazy
     def world(self) -> World:
-        """What carries the plans; collective at first use."""
+        """Give what carries the plans; collective at first use."""
         return self._open_world()
 
-    @cached_property
+    @lazy
     def bindings(self) -> Bindings:
         """Bound plans that are kept."""
         return Bindings(self.world)
 
-    @cached_property
+    @lazy
     def relay(self) -> Relay:
         """Who serves blocking calls where there are devices."""
         calls = DeviceCalls(lambda: self.world, deterministic=self.family.deterministic)
@@ -116,8 +122,7 @@ class Service:
 
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
-        self.refuse_shut(operation)
-        self.family.refuse(operation)
+        self.gate.refuse(operation)
         compare = self.family.check
         demand = (self._compared(operation, form, algorithm, arguments) if compare
                   else self._read(operation, arguments))  # fmt: skip
@@ -248,6 +253,7 @@ class Service:
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
         if name == NATIVE and not self.is_timed():
+            self.gate.refuse_late(demand.operation)
             given = native.hand_over(demand)
             if given.finish is None:
                 request = native.begin(self.plain, given)
@@ -263,7 +269,7 @@ class Service:
             self.world.check(demand.operation)
             given = native.hand_over(demand)
             request = native.begin(self.plain, given)
-            execution = follow(self.world, request, given, self._deadline())
+            execution = follow(self.world, demand.operation, request, given, self._deadline())
         else:
             interpreter.prepare(self.world, together=False)
             if bound is None:
@@ -289,15 +295,10 @@ class Service:
 
     def shut(self, why: str = "the communicator is closed") -> None:
         """Serve no more calls; let go of the callers' memory.  Local."""
-        self._shut = why
+        self.gate.shut(why)
         self.family.dismiss(self.shortcuts)
         if "bindings" in self.__dict__:
             self.bindings.clear()
-
-    def refuse_shut(self, operation: str) -> None:
-        """Refuse a call once there are no more, see `shut`.  Local."""
-        if self._shut:
-            raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
 
     def is_timed(self) -> bool:
         """Whether a call has a deadline.  Local."""

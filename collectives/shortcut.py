@@ -118,6 +118,8 @@ class Shortcuts:
     explain : callable
         Given an operation and an error of the library's call, gives what the
         user is told; the error itself until somebody sets it.
+    is_over : callable
+        Whether calls must not go straight any more, whoever allows it.
     probes : dict of str to callable
         Operation -> what does a call, given all its arguments, if it is a known
         one, and returns `NotImplemented` if it is not: for who holds on to a
@@ -127,6 +129,7 @@ class Shortcuts:
     def __init__(self, member: MPI.Intracomm, *, replaces: bool = True) -> None:
         self._member, self._replaces = weakref.ref(member), replaces
         self.explain: Callable[[str, MPI.Exception], Exception] = lambda _, error: error
+        self.is_over: Callable[[], bool] = lambda: False
         self._asked: dict[str, Shortcuts] = {}
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
@@ -240,7 +243,7 @@ class Shortcuts:
         A method that somebody holds on to knows nothing meanwhile: node memory
         may be gone.
         """
-        self._allowed = allowed
+        self._allowed = allowed = allowed and not self.is_over()
         for asked in self._asked.values():
             asked.allow(allowed)
         if allowed:

@@ -22,7 +22,8 @@ def window() -> int:
     Returns
     -------
     int
-        At least 2; above their tags are those of `roll_call` and `state`.
+        At least 2; above their tags are those of `roll_call`, `state` and
+        `farewell`.
 
     Raises
     ------
@@ -31,9 +32,9 @@ def window() -> int:
     """
     upper = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI has it on no other communicator
     assert isinstance(upper, int)
-    executions = (upper - 1) >> SLOT_BITS
+    executions = (upper - 2) >> SLOT_BITS
     if executions < _LEAST:
-        raise Unavailable(f"MPI with tags up to {upper}", f"needs {state(_LEAST)} at least")
+        raise Unavailable(f"MPI with tags up to {upper}", f"needs {farewell(_LEAST)} at least")
     return executions
 
 
@@ -58,3 +59,8 @@ def roll_call(executions: int) -> int:
 def state(executions: int) -> int:
     """Return the tag of replicated state, with as many executions in flight."""
     return roll_call(executions) + 1
+
+
+def farewell(executions: int) -> int:
+    """Return the tag of the last meeting, with as many executions in flight."""
+    return state(executions) + 1

@@ -2,7 +2,8 @@
 
 ``late.py before|inside``: it is stopped, where nobody can make it a dead one, before
 the call that waits for it or inside of it; the others go.  ``late.py attempt``: it
-computes in an attempt, which all repeat.
+computes in an attempt, which all repeat.  ``late.py after algorithm``: it computes
+before a call that has a deadline, all handle that, and go on with calls that have none.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
@@ -63,6 +65,34 @@ def repeat() -> None:
         sys.stdout.write(f"attempt {attempt.number}: {comm.size} ranks, {total[0]:g}\n")
 
 
+def after(algorithm: str) -> None:
+    """Be late once, and see what the next calls do, and how long the end takes."""
+    with cr.init() as comm:
+        given, total = np.ones(1000), np.empty(1000)
+        for _ in range(3):
+            comm.Allreduce(given, total)  # of a size that is known
+        began = time.monotonic()
+        try:
+            with comm.using(timeout_s=LIMIT_S):
+                if comm.rank == 2:
+                    time.sleep(LIMIT_S + 2)
+                comm.Iallreduce(given, total, algorithm=algorithm).wait()
+        except cr.PeerLate as error:
+            _say(comm.rank, error, began)
+        sums = [partial(call, given, total) for call in (comm.Allreduce, comm.Iallreduce)]
+        others = [partial(comm.bcast, 1), partial(comm.digest, given), partial(comm.barrier)]
+        for call in (*sums, *others):
+            try:
+                call()
+            except cr.PeerError:
+                continue
+            sys.stdout.write(f"rank {comm.rank} went on with {call}\n")
+        if comm.rank != 2:
+            time.sleep(3 * LIMIT_S)
+        began = time.monotonic()
+    sys.stdout.write(f"closed after {time.monotonic() - began:.0f} s\n")
+
+
 def _say(rank: int, error: cr.PeerLate, began: float) -> None:
     took_s = time.monotonic() - began
     sys.stdout.write(f"rank {rank}: {error.ranks} after {took_s:.1f} s: {error}\n")
@@ -72,5 +102,7 @@ def _say(rank: int, error: cr.PeerLate, began: float) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "attempt":
         repeat()
+    elif sys.argv[1] == "after":
+        after(sys.argv[2])
     else:
         main(sys.argv[1])

@@ -31,6 +31,18 @@ def test_all_name_the_rank_that_is_stopped(mpirun: Run, when: str) -> None:
     assert done.returncode == 0
 
 
+@pytest.mark.parametrize("algorithm", ["native", "ring", "shared"])
+def test_no_call_is_served_after_that_and_the_end_is_quick(mpirun: Run, algorithm: str) -> None:
+    """A call of the library would meet the one before it, which some ranks never made."""
+    done = mpirun(4, str(PROGRAM), "after", algorithm)
+    assert [ranks for _, ranks, *_ in said_by(done)] == ["(2,)"] * 4, done.stdout
+    assert all(words.startswith("allreduce: rank 2") for *_, words in said_by(done))
+    assert "went on" not in done.stdout
+    quick = re.findall(r"^closed after [0-4] s$", done.stdout, re.MULTILINE)
+    assert len(quick) == 4, done.stdout
+    assert done.returncode == 0
+
+
 def test_a_rank_that_compiles_is_not_late(
     mpirun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -234,3 +236,26 @@ def test_all_ranks_get_the_same_bits(world: World) -> None:
             continue
         if name != "native":
             assert len(set(world.allgather(y.tobytes()))) == 1, name
+
+
+def test_threads_that_have_a_communicator_each_do_not_wait_for_each_other(
+    comm: MPI.Intracomm,
+) -> None:
+    """First calls open worlds, which waits for the others: in one order here, in another there."""
+
+    def call(which: int) -> None:
+        if (comm.rank + which) % 2:
+            time.sleep(0.1)
+        ours[which].Allreduce(np.ones(1000), totals[which], algorithm="ring")
+
+    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+        pytest.skip("one thread only")
+    totals = np.zeros((2, 1000))
+    with cr.init(comm) as world, world.Dup() as first, world.Dup() as second:
+        ours = first, second
+        threads = [threading.Thread(target=call, args=(which,)) for which in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert (totals == comm.size).all()
