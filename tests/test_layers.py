@@ -31,7 +31,8 @@ TALKERS = {
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
-        "closing", "communicator", "counts", "derived", "engine", "execute", "failure", "fast",
+        "closing", "communicator", "counts", "derived", "engine", "execute", "failure", "farewell",
+        "fast",
         "followed", "handles",
         "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
