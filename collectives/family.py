@@ -74,7 +74,10 @@ class Family:
     seats : int
         How many members the first world had.
     synchronized : bool
-        Whether it has the state of the others; newcomers do not at first.
+        Whether its state counts; a newcomer's does once an attempt was agreed in
+        which, or before which, it was given that of the others.
+    brought : bool
+        Whether it was given that since the last attempt ended.
     failed : int
         How many attempts have failed in the loop that is under way.
     fruitless : int
@@ -99,6 +102,7 @@ class Family:
         "attempt",
         "before",
         "born",
+        "brought",
         "came",
         "check",
         "crew",
@@ -145,7 +149,7 @@ class Family:
         self.overrides = 0
         self.attempt: Attempt | None = None
         self.crew: Crew | None = None
-        self.joined = self.left = False
+        self.joined = self.left = self.brought = False
         self.born, self.synchronized = 0, True
         self.failed = self.fruitless = 0
         self.before: tuple[int, ...] = ()
@@ -237,6 +241,11 @@ class Family:
         """Keep nothing any more."""
         self.attempt = None
         self._keep(False)
+
+    def settle(self, *, agreed: bool) -> None:
+        """Note how an attempt has ended: a failed one may have brought half.  Local."""
+        self.synchronized |= agreed and self.brought
+        self.brought = False
 
     def _keep(self, keeps: bool) -> None:
         for shortcuts in self._shortcuts:

@@ -283,8 +283,13 @@ class Recovering(MPI.Intracomm):
         return self._service.explained(operation, error)
 
     def note_synchronized(self) -> None:
-        """Let the state of this process count from now on.  Local."""
-        self._family.synchronized = True
+        """Let the state of this process count once an attempt has been agreed.  Local.
+
+        Not at once: a program may bring one state after the other, and a newcomer has
+        its own first one of the next still.  Nor where only some members were asked.
+        """
+        if self.size == self._family.world.size:
+            self._family.brought = True
 
     @property
     def world(self) -> World:

@@ -168,6 +168,7 @@ class Recovery:
         mark("revoked")
         self._reach("vote")
         agreed = self._agreed(vote)
+        self._family.settle(agreed=agreed == AGREED)
         mark("agreed")
         self._reach("voted")
         if agreed == AGREED or not ulfm.is_on():

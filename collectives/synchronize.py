@@ -47,7 +47,8 @@ class Voice(NamedTuple):
     born : int
         Epoch in which the process became a member.
     counts : bool
-        Whether it has ever had the state of the others: newcomers have not.
+        Whether an attempt was agreed in which it had the state of the others:
+        newcomers are without at first.
     healthy : bool
         Whether all its numbers are finite.
     """
@@ -87,7 +88,8 @@ def majority(voices: Sequence[Voice]) -> tuple[int, ...]:
 
     Those who are most; if several groups are as large, the one with the process
     that has been a member for longest; if there are several, the lowest rank's.
-    Newcomers have no say as long as anybody else is there.
+    Newcomers have no say as long as anybody else is there; where nobody else is,
+    those who came first have.
 
     Parameters
     ----------
@@ -99,7 +101,10 @@ def majority(voices: Sequence[Voice]) -> tuple[int, ...]:
     tuple of int
         Ranks, ascending; all with the same digest.
     """
-    counting = [voice for voice in voices if voice.counts] or voices
+    first = min(voice.born for voice in voices)
+    counting = [voice for voice in voices if voice.counts] or [
+        voice for voice in voices if voice.born == first
+    ]
     size = Counter(voice.digest for voice in counting)
     order = [(-size[voice.digest], voice.born, rank) for rank, voice in enumerate(voices)
              if size[voice.digest]]  # fmt: skip

@@ -99,6 +99,7 @@ def test_who_is_right() -> None:
     new = [voice("x", 2, counts=False)] * 3
     assert majority([voice("a"), *new]) == (0,)
     assert majority(new) == (0, 1, 2)
+    assert majority([voice("a", 1, counts=False), *new]) == (0,)
     assert majority([voice("a"), voice("a", 2, counts=False), voice("b"), voice("b")]) == (2, 3)
 
 

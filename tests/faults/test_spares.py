@@ -64,6 +64,18 @@ def test_without_spares_left_the_others_go_on(launch: Launch) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("way", "spares"), [("twice", 3), ("child", 3), ("failed", 4), ("later", 3)]
+)
+def test_newcomers_outvote_nobody_in_a_second_state(launch: Launch, way: str, spares: int) -> None:
+    program = str(PROGRAM.parent / "two_states.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults"]
+    done = launch([*start, "--spares", str(spares), "--", sys.executable, program, way])
+    assert sorted(re.findall(r"seat \d: .*", done.stdout)) == [
+        f"seat {seat}: step 4, sum 4" for seat in range(4)
+    ], done.stdout
+
+
 @pytest.mark.parametrize("kills", ["2@20", "0@10,3@20:after"])
 def test_new_processes_take_the_seats(launch: Launch, kills: str) -> None:
     dead = tuple(int(word[0]) for word in kills.split(","))
