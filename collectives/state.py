@@ -9,36 +9,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
+from closeranks.collectives.contents import DIGEST_BYTES, Entry, Leaf, entry_of
 from closeranks.errors import UsageError
 
-#: Bytes of a digest.
-DIGEST_BYTES: Final = 16
-#: Leaves that are no arrays.
-_SIMPLE: Final = (bool, int, float, complex, str, bytes, type(None), np.generic)
+#: What a leaf may be.
+_SIMPLE: Final = (bool, int, float, complex, str, bytes, type(None), np.generic, np.ndarray)
 
 State: TypeAlias = Any
-Leaf: TypeAlias = Any
-
-
-class Entry(NamedTuple):
-    """What a leaf is, without its bytes.
-
-    Attributes
-    ----------
-    digest : bytes
-        Equal for leaves that are equal bit for bit.
-    dtype : numpy.dtype or None
-        Of an array; None of anything else.
-    shape : tuple of int
-        Of an array.
-    nbytes : int
-        How long it is, see `to_bytes`.
-    """
-
-    digest: bytes
-    dtype: np.dtype[Any] | None
-    shape: tuple[int, ...]
-    nbytes: int
 
 
 class Table(NamedTuple):
@@ -92,7 +69,7 @@ def table(state: State) -> Table:
     found = dict(leaves(state))
     numbers = iter(range(len(found)))
     shape = pickle.dumps(_mapped(state, lambda _: next(numbers)))
-    return Table(shape, {path: _entry(leaf) for path, leaf in found.items()})
+    return Table(shape, {path: entry_of(leaf) for path, leaf in found.items()})
 
 
 def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
@@ -106,47 +83,11 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
     elif isinstance(state, list | tuple):
         for place, value in enumerate(state):
             yield from leaves(value, f"{path}/{place}" if path else str(place))
-    elif isinstance(state, _SIMPLE) or (
-        isinstance(state, np.ndarray) and not state.dtype.hasobject
-    ):
+    elif isinstance(state, _SIMPLE) and not _holds_objects(state):
         yield path, state
     else:
         raise UsageError("synchronize", f"{path or 'the state'} is a {type(state).__name__}",
                          "dict, list, tuple, array, number, string or bytes")  # fmt: skip
-
-
-def to_bytes(leaf: Leaf) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Give the bytes of a leaf; those of a contiguous array are its own."""
-    if isinstance(leaf, np.ndarray):
-        return np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
-    return np.frombuffer(pickle.dumps(leaf), np.uint8)
-
-
-def from_bytes(entry: Entry, data: np.ndarray[Any, np.dtype[np.uint8]], old: Leaf) -> Leaf:
-    """Make a leaf of its bytes, in the memory of the old one where it fits.
-
-    Parameters
-    ----------
-    entry : Entry
-        What it is.
-    data : ndarray of uint8
-        As `to_bytes` gives them.
-    old : object
-        What is there now, or None.
-
-    Returns
-    -------
-    object
-        The array ``old`` itself, with new contents, or something new.
-    """
-    if entry.dtype is None:
-        return pickle.loads(data.tobytes())
-    new = data.view(entry.dtype).reshape(entry.shape)
-    fits = isinstance(old, np.ndarray) and (old.dtype, old.shape) == (new.dtype, new.shape)
-    if not (fits and old.flags.writeable):
-        return new.copy()
-    old[...] = new
-    return old
 
 
 def rebuilt(state: State, shape: bytes, found: Mapping[str, Leaf]) -> State:
@@ -202,9 +143,5 @@ def _mapped(state: State, change: Callable[[Any], Any]) -> State:
     return change(state)
 
 
-def _entry(leaf: Leaf) -> Entry:
-    data = to_bytes(leaf)
-    dtype, shape = (leaf.dtype, leaf.shape) if isinstance(leaf, np.ndarray) else (None, ())
-    digest = blake2b(repr((dtype, shape)).encode(), digest_size=DIGEST_BYTES)
-    digest.update(data.data)
-    return Entry(digest.digest(), dtype, shape, data.nbytes)
+def _holds_objects(leaf: Leaf) -> bool:
+    return isinstance(leaf, np.generic | np.ndarray) and leaf.dtype.hasobject

@@ -14,17 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from closeranks.collectives import tags
-from closeranks.collectives.state import (
-    Entry,
-    State,
-    Table,
-    from_bytes,
-    leaves,
-    rebuilt,
-    table,
-    to_bytes,
-    unhealthy,
-)
+from closeranks.collectives.contents import Entry, from_bytes, to_bytes
+from closeranks.collectives.state import State, Table, leaves, rebuilt, table, unhealthy
 from closeranks.errors import Corrupted
 
 if TYPE_CHECKING:

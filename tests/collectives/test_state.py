@@ -10,14 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from closeranks.collectives.state import (
-    from_bytes,
-    leaves,
-    rebuilt,
-    table,
-    to_bytes,
-    unhealthy,
-)
+from closeranks.collectives.contents import from_bytes, to_bytes
+from closeranks.collectives.state import leaves, rebuilt, table, unhealthy
 from closeranks.collectives.synchronize import Voice, majority, sources
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError

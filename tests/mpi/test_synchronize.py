@@ -74,3 +74,23 @@ def test_what_is_no_state_is_refused_before_anything_is_sent(world: cr.Communica
     with pytest.raises(cr.UsageError, match="the state is a set"):
         world.synchronize({1, 2})
     MPI.Intracomm(world).Barrier()
+
+
+def test_padding_is_no_part_of_a_state(world: cr.Communicator) -> None:
+    dtype = np.dtype([("a", "i1"), ("b", "f8"), ("c", [("d", "u2"), ("e", "g")], (2,))], align=True)
+    dirty = np.frombuffer(bytearray([world.rank + 1]) * (4 * dtype.itemsize), dtype)
+    dirty["a"], dirty["b"], dirty["c"]["d"], dirty["c"]["e"] = 1, 2.5, 3, 4.5
+    state = {"w": dirty, "one": dirty[1], "none": np.zeros(3, "V0"), "step": np.longdouble(3)}
+    assert world.digest(state).differing == ()
+    last = world.size - 1
+    if world.rank == last > 0:
+        dirty["c"]["e"][2, 1] = 7
+        state |= {"one": dirty[2], "none": np.zeros(2, "V0"), "step": np.longdouble(4)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert world.synchronize(state) is state
+    assert world.digest(state).differing == ()
+    assert state["w"] is dirty
+    assert (dirty["c"]["e"] == 4.5).all()
+    assert state["one"]["c"]["e"].tolist() == [4.5, 4.5]
+    assert state["none"].shape == (3,)

@@ -1,0 +1,116 @@
+"""Bytes of the leaves of a state: equal where leaves are, and taken in place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from closeranks.collectives.contents import entry_of, from_bytes, to_bytes
+
+ALIGNED = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+#: Structures with gaps, some inside of others, and long doubles.
+PADDED = {
+    "aligned": ALIGNED,
+    "nested": np.dtype([("x", ALIGNED, (2, 3)), ("y", "i2")], align=True),
+    "beyond": np.dtype({"names": ["a"], "formats": ["u1"], "offsets": [3], "itemsize": 9}),
+    "backwards": np.dtype({"names": ["a", "b"], "formats": ["i2", "i4"], "offsets": [5, 0]}),
+    "shared": np.dtype({"names": ["a", "b"], "formats": ["f4", "u1"], "offsets": [0, 0],
+                        "itemsize": 8}),
+    "long": np.dtype(np.longdouble),
+    "long complex": np.dtype(np.clongdouble),
+    "long swapped": np.dtype(np.longdouble).newbyteorder(),
+    "long inside": np.dtype([("a", "u1"), ("b", np.longdouble, (2,))], align=True),
+}  # fmt: skip
+
+
+def fill(part: np.ndarray[Any, Any], first: int) -> int:
+    """Count upwards in every number of an array, field by field."""
+    if part.dtype.names is None:
+        part[...] = np.arange(first, first + part.size).reshape(part.shape)
+        return first + part.size
+    for name in part.dtype.names:
+        first = fill(part[name], first)
+    return first
+
+
+def filled(dtype: np.dtype[Any], dirt: int, first: int = 1) -> np.ndarray[Any, Any]:
+    """Make an array with some bytes between its numbers."""
+    made = np.frombuffer(bytearray([dirt]) * (12 * dtype.itemsize), dtype).reshape(3, 4)
+    fill(made, first)
+    return made
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_what_is_between_numbers_makes_no_difference(name: str) -> None:
+    clean, dirty = filled(PADDED[name], 0), filled(PADDED[name], 0xA5)
+    assert entry_of(dirty) == entry_of(clean)
+    assert entry_of(dirty[:, ::2]) == entry_of(clean[:, ::2])
+    assert to_bytes(dirty).tobytes() == to_bytes(clean).tobytes()
+    other = filled(PADDED[name], 0, first=2)
+    assert entry_of(other).digest != entry_of(clean).digest
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_who_has_other_dirt_gets_the_numbers(name: str) -> None:
+    sent, mine = filled(PADDED[name], 0xA5), filled(PADDED[name], 0x11, first=70)
+    entry, data = entry_of(sent), to_bytes(sent).copy()
+    for old in (mine, mine[::-1], None, np.zeros(3)):
+        new = from_bytes(entry, data, old)
+        assert entry_of(new) == entry
+        assert (new is old) == (old is mine or (old is not None and old.base is not None))
+
+
+@pytest.mark.parametrize("name", PADDED)
+def test_scalars_have_no_padding_either(name: str) -> None:
+    sent, clean = filled(PADDED[name], 0xA5)[1, 1], filled(PADDED[name], 0)[1, 1]
+    assert entry_of(sent) == entry_of(clean)
+    new = from_bytes(entry_of(sent), to_bytes(sent).copy(), None)
+    assert type(new) is type(sent)
+    assert new == sent
+    assert entry_of(new) == entry_of(sent)
+
+
+def test_equal_dtypes_are_equal_however_they_were_made() -> None:
+    described = np.dtype({"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [0, 8]})
+    noted = np.dtype("f8", metadata={"from": "a file"})
+    assert entry_of(np.zeros(2, described)) == entry_of(np.zeros(2, ALIGNED))
+    assert entry_of(np.zeros(2, noted)) == entry_of(np.zeros(2))
+    packed = np.dtype([("a", "i1"), ("b", "f8")])
+    assert entry_of(np.zeros(2, packed)).digest != entry_of(np.zeros(2, ALIGNED)).digest
+
+
+@pytest.mark.parametrize(
+    "sent", [1, 1.0, True, None, 1j, "text\ud800", b"ab\0", np.str_("ab\0"), np.bytes_(b"ab\0"),
+             np.float32(1), np.datetime64("2020"), np.void(b"ab"), np.bool_(True)], ids=repr
+)  # fmt: skip
+def test_what_is_no_array_comes_as_what_it_was(sent: object) -> None:
+    new = from_bytes(entry_of(sent), to_bytes(sent).copy(), None)
+    assert type(new) is type(sent)
+    assert new == sent
+    assert entry_of(new) == entry_of(sent)
+    assert entry_of(np.float64(1)).digest != entry_of(1.0).digest
+    assert entry_of(np.array(1.0)).digest != entry_of(np.float64(1)).digest
+
+
+@pytest.mark.parametrize("dtype", ["V0", [], [("a", "V0")], [("a", "f8", (0,))]], ids=str)
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2)], ids=str)
+def test_elements_without_bytes_are_received(dtype: Any, shape: tuple[int, ...]) -> None:
+    sent = np.zeros(shape, dtype)
+    for old in (None, np.zeros(shape, dtype), np.zeros(2)):
+        new = from_bytes(entry_of(sent), to_bytes(sent).copy(), old)
+        assert (new.dtype, new.shape) == (sent.dtype, sent.shape)
+        assert entry_of(new) == entry_of(sent)
+
+
+def test_a_read_only_array_stays_read_only() -> None:
+    sent = np.arange(3.0)
+    for old in (np.zeros(3), np.zeros(2)):
+        for writeable in (True, False):
+            old.flags.writeable = writeable
+            new = from_bytes(entry_of(sent), to_bytes(sent).copy(), old)
+            assert new.tolist() == [0, 1, 2]
+            assert new.flags.writeable == writeable
+            assert (new is old) == (writeable and old.size == 3)
+            old = old.copy()
