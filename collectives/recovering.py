@@ -223,7 +223,8 @@ class Recovering(MPI.Intracomm):
         Raises
         ------
         UsageError
-            If something else is in ``state`` (local).
+            If something else is in the ``state`` of any rank, or two leaves of it
+            have the same path.
         """
         return synchronize.digest(self, state)
 
@@ -240,8 +241,7 @@ class Recovering(MPI.Intracomm):
         ----------
         state : dict, list or tuple
             A nest of them, of arrays, numbers, strings and bytes, alike on all ranks.
-            Dicts and lists at its top, and arrays of the same kind, are changed in
-            place.
+            Dicts, lists and arrays of the same kind are changed in place.
 
         Returns
         -------
@@ -251,7 +251,8 @@ class Recovering(MPI.Intracomm):
         Raises
         ------
         UsageError
-            If something else is in ``state`` (local).
+            If something else is in the ``state`` of any rank, or two leaves of it
+            have the same path.
         Corrupted
             If what came is not what was sent.
         """

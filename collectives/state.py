@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
 from closeranks.collectives.contents import DIGEST_BYTES, Entry, Leaf, entry_of
+from closeranks.collectives.nest import shape_of
 from closeranks.errors import UsageError
 
 #: What a leaf may be.
@@ -24,7 +25,7 @@ class Table(NamedTuple):
     Attributes
     ----------
     shape : bytes
-        The nest, with numbers for leaves.
+        The nest without its leaves, see `shape_of`.
     entries : dict of str to Entry
         Path -> leaf, such as ``"model/layers/0/weight"``, in order.
     """
@@ -37,7 +38,7 @@ class Table(NamedTuple):
         """Equal for states that are equal bit for bit."""
         whole = blake2b(self.shape, digest_size=DIGEST_BYTES)
         for path, entry in self.entries.items():
-            whole.update(path.encode() + b"\0" + entry.digest)
+            whole.update(path.encode("utf-8", "surrogatepass") + b"\0" + entry.digest)
         return whole.digest()
 
     def unlike(self, other: Table) -> tuple[str, ...]:
@@ -64,12 +65,16 @@ def table(state: State) -> Table:
     Raises
     ------
     UsageError
-        If something else is in it, or a key of a dict is no string.
+        If something else is in it, a key of a dict is no string, or two leaves
+        have the same path.
     """
-    found = dict(leaves(state))
-    numbers = iter(range(len(found)))
-    shape = pickle.dumps(_mapped(state, lambda _: next(numbers)))
-    return Table(shape, {path: entry_of(leaf) for path, leaf in found.items()})
+    found: dict[str, Entry] = {}
+    for path, leaf in leaves(state):
+        if path in found:
+            raise UsageError("synchronize", f"two leaves have the path {path!r}",
+                             "call a key otherwise: / stands between keys")  # fmt: skip
+        found[path] = _entry(path, leaf)
+    return Table(shape_of(state), found)
 
 
 def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
@@ -79,7 +84,7 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
             if not isinstance(key, str):
                 raise UsageError("synchronize", f"the key {key!r} of {path or 'the state'}",
                                  "use strings")  # fmt: skip
-            yield from leaves(value, f"{path}/{key}" if path else key)
+            yield from leaves(value, "/".join([path, key] if path else [key]))
     elif isinstance(state, list | tuple):
         for place, value in enumerate(state):
             yield from leaves(value, f"{path}/{place}" if path else str(place))
@@ -88,35 +93,6 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
     else:
         raise UsageError("synchronize", f"{path or 'the state'} is a {type(state).__name__}",
                          "dict, list, tuple, array, number, string or bytes")  # fmt: skip
-
-
-def rebuilt(state: State, shape: bytes, found: Mapping[str, Leaf]) -> State:
-    """Put leaves into a nest; dicts and lists at its top stay the same objects.
-
-    Parameters
-    ----------
-    state : dict, list or tuple
-        What is there now.
-    shape : bytes
-        Of the new state, see `Table`.
-    found : mapping of str to object
-        All leaves of the new state by their paths, in order.
-
-    Returns
-    -------
-    dict, list or tuple
-        ``state`` itself unless it is a tuple or of another kind than the new one.
-    """
-    values = list(found.values())
-    new = _mapped(pickle.loads(shape), values.__getitem__)
-    if isinstance(state, dict) and isinstance(new, dict):
-        state.clear()
-        state.update(new)
-        return state
-    if isinstance(state, list) and isinstance(new, list):
-        state[:] = new
-        return state
-    return new
 
 
 def unhealthy(state: State) -> tuple[tuple[str, str], ...]:
@@ -131,17 +107,13 @@ def unhealthy(state: State) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _mapped(state: State, change: Callable[[Any], Any]) -> State:
-    """Change every leaf, in order."""
-    if isinstance(state, dict):
-        return {key: _mapped(value, change) for key, value in state.items()}
-    if isinstance(state, list | tuple):
-        changed = [_mapped(value, change) for value in state]
-        if isinstance(state, tuple) and hasattr(state, "_fields"):
-            return type(state)(*changed)
-        return type(state)(changed)
-    return change(state)
-
-
 def _holds_objects(leaf: Leaf) -> bool:
     return isinstance(leaf, np.generic | np.ndarray) and leaf.dtype.hasobject
+
+
+def _entry(path: str, leaf: Leaf) -> Entry:
+    try:
+        return entry_of(leaf)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:  # a class made in a function
+        raise UsageError("synchronize", f"{path or 'the state'}: {error}",
+                         "use Python's own numbers and strings") from error  # fmt: skip

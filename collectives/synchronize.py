@@ -15,8 +15,9 @@ import numpy as np
 
 from closeranks.collectives import tags
 from closeranks.collectives.contents import Entry, from_bytes, to_bytes
-from closeranks.collectives.state import State, Table, leaves, rebuilt, table, unhealthy
-from closeranks.errors import Corrupted
+from closeranks.collectives.nest import check, rebuilt
+from closeranks.collectives.state import State, Table, leaves, table, unhealthy
+from closeranks.errors import Corrupted, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -42,12 +43,15 @@ class Voice(NamedTuple):
         newcomers are without at first.
     healthy : bool
         Whether all its numbers are finite.
+    problem : UsageError or None
+        Why it is no state.
     """
 
     digest: bytes
     born: int
     counts: bool
     healthy: bool
+    problem: UsageError | None = None
 
 
 class Digest(NamedTuple):
@@ -69,7 +73,7 @@ class Digest(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{self.value}: {'alike' if not self.differing else 'not alike'}"]
-        lines += [f"rank {rank}: {path} differs" for rank, path in self.differing]
+        lines += [f"rank {rank}: {path or 'the nest'} differs" for rank, path in self.differing]
         lines += [f"rank {rank}: {path} holds {what}" for rank, path, what in self.unhealthy]
         return "\n".join(lines)
 
@@ -130,39 +134,64 @@ def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
 
 def digest(comm: Recovering, state: State) -> Digest:
     """Compare states, see `Communicator.digest`.  Collective."""
-    mine = table(state)
-    return _Comparison(comm, mine, unhealthy(state)).report()
+    return _Comparison(comm, state).report()
 
 
 def synchronize(comm: Recovering, state: State) -> State:
     """Make states alike, see `Communicator.synchronize`.  Collective."""
-    mine = table(state)
-    found = _Comparison(comm, mine, unhealthy(state))
+    found = _Comparison(comm, state)
     report = found.report()
     newcomers = {rank for rank, voice in enumerate(found.voices) if not voice.counts}
     for rank, path in report.differing:
         if rank not in newcomers:
-            warnings.warn(f"synchronize: rank {rank} had another {path}", stacklevel=3)
+            warnings.warn(f"synchronize: rank {rank} had another {path or 'nest'}", stacklevel=3)
     for rank, path, what in report.unhealthy:
         warnings.warn(f"synchronize: rank {rank} holds {what} in {path}", stacklevel=3)
-    state = found.exchange(state)
+    state = found.exchange()
     comm.note_synchronized()
     return state
+
+
+def agreed(problems: Sequence[UsageError | None], rank: int) -> None:
+    """Raise UsageError where any rank has a problem.
+
+    Parameters
+    ----------
+    problems : sequence of UsageError or None
+        Of every rank.
+    rank : int
+        Who raises its own, if it has one; others the first, with its rank.
+    """
+    mine = problems[rank]
+    if mine is not None:
+        raise mine
+    for other, problem in enumerate(problems):
+        if problem is not None:
+            raise UsageError(problem.operation, f"rank {other}: {problem.problem}", problem.remedy)
 
 
 class _Comparison:
     """The states of all ranks, compared; collective to make."""
 
-    def __init__(self, comm: Recovering, mine: Table, sick: tuple[tuple[str, str], ...]) -> None:
-        self._comm, self._mine, self._sick = comm, mine, sick
-        voice = Voice(mine.digest, *comm.voice, not sick)
+    def __init__(self, comm: Recovering, state: State) -> None:
+        self._comm, self._state = comm, state
+        self._mine = Table(b"", {})
+        self._sick: tuple[tuple[str, str], ...] = ()
+        problem: UsageError | None = None
+        try:
+            self._mine, self._sick = table(state), unhealthy(state)
+        except UsageError as error:  # told to the others, who would wait
+            problem = error
+        voice = Voice(self._mine.digest, *comm.voice, not self._sick, problem)
         self.voices: list[Voice] = comm.allgather(voice)
+        agreed([voice.problem for voice in self.voices], comm.rank)
         self._right = majority(self.voices)
         self._sources = sources(self._right, comm.hierarchy)
         world = comm.world
         self._traffic, self._tag = world.traffic, tags.state(world.window)
         self._theirs = self._tables()
-        self._unlike = mine.unlike(self._theirs)
+        self._unlike = self._mine.unlike(self._theirs)
+        self._unmade: list[UsageError | None] = [None] * comm.size
 
     def _tables(self) -> Table:
         """Give the right table: the own one, or a neighbour's."""
@@ -189,20 +218,30 @@ class _Comparison:
         paths += [path for path in self._mine.entries if path not in self._theirs.entries]
         if self._mine.shape != self._theirs.shape and not paths:
             paths = [""]
-        told = self._comm.allgather((paths, self._sick))
+        told = self._comm.allgather((paths, self._sick, self._unmakable()))
+        self._unmade = [problem for *_, problem in told]
         return Digest(
             value,
-            tuple((rank, path) for rank, (differs, _) in enumerate(told) for path in differs),
-            tuple((rank, *sick) for rank, (_, ill) in enumerate(told) for sick in ill),
+            tuple((rank, path) for rank, (differs, *_) in enumerate(told) for path in differs),
+            tuple((rank, *sick) for rank, (_, ill, _) in enumerate(told) for sick in ill),
         )
 
-    def exchange(self, state: State) -> State:
-        """Give what others lack, or get what this rank lacks."""
+    def _unmakable(self) -> UsageError | None:
+        """Tell why the right nest cannot be made here, if it cannot."""
+        try:
+            check(self._state, self._theirs.shape)
+        except UsageError as error:
+            return error
+        return None
+
+    def exchange(self) -> State:
+        """Give what others lack, or get what this rank lacks; after `report`."""
+        agreed(self._unmade, self._comm.rank)
         if self._comm.rank in self._sources:
-            return self._get(state)
+            return self._get()
         wanted = {target: self._traffic.recv(None, target, self._tag) for target in self._targets}
         requests: list[MPI.Request] = []
-        held = dict(leaves(state)) if wanted else {}
+        held = dict(leaves(self._state)) if wanted else {}
         for target, paths in wanted.items():
             for path in paths:
                 data = to_bytes(held[path])
@@ -210,17 +249,17 @@ class _Comparison:
                              for piece in _pieces(data)]  # fmt: skip
         for request in requests:
             request.Wait()
-        return state
+        return self._state
 
-    def _get(self, state: State) -> State:
+    def _get(self) -> State:
         """Ask for what is missing, and put it in its place."""
-        giver, held = self._sources[self._comm.rank], dict(leaves(state))
+        giver, held = self._sources[self._comm.rank], dict(leaves(self._state))
         self._traffic.send(self._unlike, giver, self._tag)
         found = {}
         for path, entry in self._theirs.entries.items():
             old = held.get(path)
             found[path] = self._received(entry, giver, old) if path in self._unlike else old
-        new = rebuilt(state, self._theirs.shape, found)
+        new = rebuilt(self._state, self._theirs.shape, iter(found.values()))
         expected, came = self._theirs.digest.hex(), table(new).digest.hex()
         if came != expected:
             raise Corrupted("synchronize", rank=giver, offset=0, expected=expected, found=came)

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from closeranks.collectives.contents import from_bytes, to_bytes
-from closeranks.collectives.state import leaves, rebuilt, table, unhealthy
+from closeranks.collectives.nest import rebuilt
+from closeranks.collectives.state import leaves, table, unhealthy
 from closeranks.collectives.synchronize import Voice, majority, sources
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
@@ -44,7 +45,7 @@ def test_one_state_becomes_the_other_bit_for_bit(
         if path in unlike else held[path]
         for path, entry in wanted.entries.items()
     }  # fmt: skip
-    new = rebuilt(mine, wanted.shape, found)
+    new = rebuilt(mine, wanted.shape, iter(found.values()))
     assert new is mine
     assert table(new) == wanted
     assert table(new).unlike(wanted) == ()
@@ -72,7 +73,9 @@ def test_other_bits_or_another_nest_are_another_state() -> None:
 
 def test_what_is_no_state_is_refused() -> None:
     for wrong, says in (({"a": {1}}, "a is a set"), ({1: 2}, "key 1"), (lambda: 0, "function"),
-                        ({"a": [np.array([None])]}, "a/0 is a ndarray")):  # fmt: skip
+                        ({"a": [np.array([None])]}, "a/0 is a ndarray"),
+                        ({"a/b": 1, "a": {"b": 2}}, "the path 'a/b'"),
+                        ({"a": {"": [1]}, "a/": {"0": 1}}, "the path 'a//0'")):  # fmt: skip
         with pytest.raises(UsageError, match=says):
             table(wrong)
 

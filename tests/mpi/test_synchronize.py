@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import warnings
+from collections import OrderedDict, defaultdict
 from typing import Any
 
 import numpy as np
@@ -94,3 +96,49 @@ def test_padding_is_no_part_of_a_state(world: cr.Communicator) -> None:
     assert (dirty["c"]["e"] == 4.5).all()
     assert state["one"]["c"]["e"].tolist() == [4.5, 4.5]
     assert state["none"].shape == (3,)
+
+
+def test_keys_that_were_loaded_are_the_same_keys(world: cr.Communicator) -> None:
+    state: dict[str, Any] = {"step": 1, "opt": {"step": 1, "lr": 0.1}}
+    if world.rank == world.size - 1:
+        state["opt"] = json.loads(json.dumps(state["opt"]))
+    found = world.digest(state)
+    assert found.differing == ()
+    assert len(set(world.allgather(found.value))) == 1
+
+
+def test_what_is_inside_keeps_its_kind(world: cr.Communicator) -> None:
+    sums: Any = defaultdict(lambda: np.zeros(2), w=np.ones(2))
+    last = world.size - 1
+    if world.rank == last > 0:
+        sums["w"][0], sums["v"] = 3, 4
+    state = {"sums": sums, "order": OrderedDict(a=1) if world.rank != last else {"a": 1}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        world.synchronize(state)
+    assert state["sums"] is sums
+    assert list(sums) == ["w"]
+    assert (sums["w"].tolist(), sums["new"].tolist()) == ([1, 1], [0, 0])
+    assert isinstance(state["order"], OrderedDict) or world.size == 1
+
+
+def test_a_state_that_is_wrong_on_one_rank_is_refused_on_all(world: cr.Communicator) -> None:
+    last, wrong = world.size - 1, {"a/b": 1, "a": {"b": 2}}
+    with pytest.raises(cr.UsageError, match="two leaves have the path 'a/b'") as told:
+        world.synchronize(wrong if world.rank == last else {"a": {"b": 2}})
+    assert (f"rank {last}" in str(told.value)) == (world.rank != last)
+    with pytest.raises(cr.UsageError, match="the state is a set"):
+        world.digest({1} if world.rank == last else {"a": 1})
+
+
+def test_what_one_rank_cannot_make_is_refused_on_all(world: cr.Communicator) -> None:
+    last = world.size - 1
+    state = {"a": {"b": 1} if world.rank == last > 0 else defaultdict(lambda: 1, b=1)}
+    if world.size == 1:
+        assert world.synchronize(state) is state
+        return
+    assert world.digest(state).differing == ((last, ""),)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(cr.UsageError, match="<lambda> is not found here"):
+            world.synchronize(state)
