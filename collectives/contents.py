@@ -27,8 +27,8 @@ class Entry(NamedTuple):
     digest : bytes
         Equal for leaves that are equal bit for bit; padding is no part of them.
     kind : str
-        "array", "scalar" (NumPy's numbers), "str_", "bytes_" (its texts) or
-        "object".
+        "array", "masked" (with a mask), "scalar" (NumPy's numbers), "str_",
+        "bytes_" (its texts) or "object".
     dtype : numpy.dtype or None
         Of an array or scalar; None of anything else.
     shape : tuple of int
@@ -47,7 +47,8 @@ class Entry(NamedTuple):
 def entry_of(leaf: Leaf) -> Entry:
     """Describe a leaf; reads every byte of it.  Local."""
     data, kind = to_bytes(leaf), _kind(leaf)
-    dtype, shape = (leaf.dtype, leaf.shape) if kind in ("array", "scalar") else (None, ())
+    has_dtype = kind in ("array", "masked", "scalar")
+    dtype, shape = (leaf.dtype, leaf.shape) if has_dtype else (None, ())
     said = (kind, "" if dtype is None else _described(dtype), shape)
     digest = blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
     digest.update(data.data)
@@ -60,7 +61,10 @@ def to_bytes(leaf: Leaf) -> NDArray[np.uint8]:
         leaf = leaf[:]
     if not isinstance(leaf, np.generic | np.ndarray):
         return np.frombuffer(pickle.dumps(leaf), np.uint8)
-    return _without_padding(np.asarray(leaf))
+    data = _without_padding(np.asarray(leaf))
+    if isinstance(leaf, np.ma.MaskedArray):
+        return np.concatenate([data, _without_padding(np.ma.getmaskarray(leaf))])
+    return data
 
 
 def from_bytes(entry: Entry, data: NDArray[np.uint8], old: Leaf) -> Leaf:
@@ -84,22 +88,42 @@ def from_bytes(entry: Entry, data: NDArray[np.uint8], old: Leaf) -> Leaf:
     if entry.dtype is None:
         plain = pickle.loads(data.tobytes())
         return plain if entry.kind == "object" else getattr(np, entry.kind)(plain)
-    new = _array(entry.dtype, entry.shape, data)
+    size = math.prod(entry.shape) * entry.dtype.itemsize
+    new = _array(entry.dtype, entry.shape, data[:size])
+    if entry.kind == "masked":
+        mask = _array(np.ma.make_mask_descr(entry.dtype), entry.shape, data[size:])
+        new = np.ma.MaskedArray(new, mask)
     if entry.kind == "scalar":
         return new.copy()[()]
-    fits = isinstance(old, np.ndarray) and (old.dtype, old.shape) == (new.dtype, new.shape)
-    if fits and old.flags.writeable:
-        old[...] = new
+    return _taken(new, old)
+
+
+def _taken(new: NDArray[Any], old: Leaf) -> Leaf:
+    """Give the old array with new contents, or a copy of the new one."""
+    alike = _kind(old) == _kind(new) and (old.dtype, old.shape) == (new.dtype, new.shape)
+    if alike and old.flags.writeable:
+        np.ma.getdata(old)[...] = np.ma.getdata(new)
+        if isinstance(new, np.ma.MaskedArray):
+            _mask(old, np.ma.getmaskarray(new))
         return old
     new = new.copy()
     if isinstance(old, np.ndarray):
-        new.flags.writeable = old.flags.writeable
+        new.flags.writeable = old.flags.writeable or old is np.ma.masked  # which always is not
     return new
+
+
+def _mask(array: np.ma.MaskedArray[Any, Any], mask: NDArray[Any]) -> None:
+    """Give an array a mask, a hard one too."""
+    is_hard = array.hardmask
+    array.soften_mask()
+    array.mask = mask
+    if is_hard:
+        array.harden_mask()
 
 
 def _kind(leaf: Leaf) -> str:
     if isinstance(leaf, np.ndarray):
-        return "array"
+        return "masked" if isinstance(leaf, np.ma.MaskedArray) else "array"
     if isinstance(leaf, np.character):
         return "str_" if isinstance(leaf, str) else "bytes_"
     return "scalar" if isinstance(leaf, np.generic) else "object"

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 
 from closeranks.collectives.contents import DIGEST_BYTES, Entry, Leaf, entry_of
+from closeranks.collectives.health import illness
 from closeranks.collectives.nest import shape_of
 from closeranks.errors import UsageError
 
@@ -97,14 +98,8 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
 
 def unhealthy(state: State) -> tuple[tuple[str, str], ...]:
     """List leaves that hold NaN or infinities; gives paths and which it is."""
-    found = []
-    for path, leaf in leaves(state):
-        if isinstance(leaf, np.ndarray | np.inexact | float | complex):
-            values = np.asarray(leaf)
-            is_float = values.dtype.kind in "fc" or values.dtype.name == "bfloat16"
-            if is_float and not np.isfinite(values).all():
-                found.append((path, "NaN" if np.isnan(values).any() else "Inf"))
-    return tuple(found)
+    found = ((path, illness(leaf)) for path, leaf in leaves(state))
+    return tuple((path, what) for path, what in found if what)
 
 
 def _holds_objects(leaf: Leaf) -> bool:

@@ -114,3 +114,57 @@ def test_a_read_only_array_stays_read_only() -> None:
             assert new.flags.writeable == writeable
             assert (new is old) == (writeable and old.size == 3)
             old = old.copy()
+
+
+def masked(dtype: Any, mask: int, first: int = 1) -> np.ma.MaskedArray[Any, Any]:
+    """Make an array of which some element is masked."""
+    made = np.ma.MaskedArray(filled(np.dtype(dtype), 0xA5, first).reshape(-1))
+    made[mask] = np.ma.masked
+    return made
+
+
+@pytest.mark.parametrize("dtype", ["f8", "i2", ALIGNED, PADDED["nested"], "g", []], ids=str)
+def test_a_mask_is_part_of_an_array(dtype: Any) -> None:
+    if dtype == []:
+        sent: Any = np.ma.MaskedArray(np.zeros(12, dtype))
+    else:
+        sent = masked(dtype, 3)
+        for other in (masked(dtype, 4), sent.data, np.ma.MaskedArray(sent.data)):
+            assert entry_of(other).digest != entry_of(sent).digest
+    entry, data = entry_of(sent), to_bytes(sent).copy()
+    hard = np.ma.MaskedArray(np.zeros(12, dtype), mask=True, hard_mask=True)
+    bare = np.ma.MaskedArray(np.ones(12, dtype))
+    still = np.ma.MaskedArray(np.ones(12, dtype))
+    still.flags.writeable = False
+    for old in (hard, bare, still, np.zeros(12, dtype), np.ma.masked, None):
+        new = from_bytes(entry, data, old)
+        assert entry_of(new) == entry
+        assert type(new) is np.ma.MaskedArray
+        assert (new is old) == (old is hard or old is bare)
+        assert new.flags.writeable == (old is not still)
+    assert hard.hardmask
+    assert not bare.hardmask
+
+
+def test_masks_of_nothing_are_alike_however_they_are_kept() -> None:
+    assert entry_of(np.ma.MaskedArray([1.0, 2.0])) == entry_of(
+        np.ma.MaskedArray([1.0, 2.0], [False, False])
+    )
+
+
+def test_what_had_a_mask_loses_it() -> None:
+    sent, old = np.arange(3.0), np.ma.MaskedArray(np.zeros(3), mask=[True, False, False])
+    new = from_bytes(entry_of(sent), to_bytes(sent).copy(), old)
+    assert type(new) is np.ndarray
+    assert new.tolist() == [0, 1, 2]
+
+
+def test_what_is_masked_and_nothing_else_stays_what_it_is() -> None:
+    entry, data = entry_of(np.ma.masked), to_bytes(np.ma.masked).copy()
+    for old in (np.ma.masked, None, np.ma.MaskedArray(2.0)):
+        assert entry_of(from_bytes(entry, data, old)) == entry
+    sent = np.ma.MaskedArray(5.0)
+    new = from_bytes(entry_of(sent), to_bytes(sent).copy(), np.ma.masked)
+    assert new is not np.ma.masked
+    assert entry_of(new) == entry_of(sent)
+    assert np.ma.masked.data == 0.0

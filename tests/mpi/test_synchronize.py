@@ -142,3 +142,15 @@ def test_what_one_rank_cannot_make_is_refused_on_all(world: cr.Communicator) -> 
         warnings.simplefilter("ignore")
         with pytest.raises(cr.UsageError, match="<lambda> is not found here"):
             world.synchronize(state)
+
+
+def test_a_mask_is_compared_and_brought(world: cr.Communicator) -> None:
+    last = world.size - 1
+    values = np.ma.MaskedArray(np.arange(4.0), mask=[world.rank == last > 0, True, False, False])
+    state = {"values": values}
+    assert world.digest(state).differing == (((last, "values"),) if last else ())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        world.synchronize(state)
+    assert state["values"] is values
+    assert np.ma.getmaskarray(values).tolist() == [False, True, False, False]
