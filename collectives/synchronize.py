@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from closeranks.collectives import tags
-from closeranks.collectives.contents import Entry, from_bytes, to_bytes
+from closeranks.collectives.contents import Entry, Leaf, from_bytes, to_bytes
 from closeranks.collectives.nest import check, rebuilt
 from closeranks.collectives.state import State, Table, leaves, table, unhealthy
 from closeranks.errors import Corrupted, UsageError
@@ -73,7 +73,7 @@ class Digest(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{self.value}: {'alike' if not self.differing else 'not alike'}"]
-        lines += [f"rank {rank}: {path or 'the nest'} differs" for rank, path in self.differing]
+        lines += [f"rank {rank}: {path or 'the state'} differs" for rank, path in self.differing]
         lines += [f"rank {rank}: {path} holds {what}" for rank, path, what in self.unhealthy]
         return "\n".join(lines)
 
@@ -132,6 +132,34 @@ def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
     return chosen
 
 
+def overwritten(
+    held: Mapping[str, Leaf], wanted: Mapping[str, Entry], unlike: Collection[str]
+) -> dict[str, Leaf]:
+    """Choose the leaves whose memory takes what comes.
+
+    One array may stand in several places, of which some are to differ.
+
+    Parameters
+    ----------
+    held : mapping of str to object
+        Path -> leaf, as it is.
+    wanted : mapping of str to Entry
+        Path -> leaf, as it is to be.
+    unlike : collection of str
+        Paths of what comes.
+
+    Returns
+    -------
+    dict of str to object
+        Path of what comes -> leaf; None where it is kept for another place.
+    """
+    owners: dict[int, Entry] = {}
+    for path in sorted(wanted, key=lambda path: path in unlike):  # what is right already first
+        owners.setdefault(id(held.get(path)), wanted[path])
+    return {path: held.get(path) if owners[id(held.get(path))] == wanted[path] else None
+            for path in wanted if path in unlike}  # fmt: skip
+
+
 def digest(comm: Recovering, state: State) -> Digest:
     """Compare states, see `Communicator.digest`.  Collective."""
     return _Comparison(comm, state).report()
@@ -144,7 +172,7 @@ def synchronize(comm: Recovering, state: State) -> State:
     newcomers = {rank for rank, voice in enumerate(found.voices) if not voice.counts}
     for rank, path in report.differing:
         if rank not in newcomers:
-            warnings.warn(f"synchronize: rank {rank} had another {path or 'nest'}", stacklevel=3)
+            warnings.warn(f"synchronize: rank {rank} had another {path or 'state'}", stacklevel=3)
     for rank, path, what in report.unhealthy:
         warnings.warn(f"synchronize: rank {rank} holds {what} in {path}", stacklevel=3)
     state = found.exchange()
@@ -255,10 +283,10 @@ class _Comparison:
         """Ask for what is missing, and put it in its place."""
         giver, held = self._sources[self._comm.rank], dict(leaves(self._state))
         self._traffic.send(self._unlike, giver, self._tag)
-        found = {}
-        for path, entry in self._theirs.entries.items():
-            old = held.get(path)
-            found[path] = self._received(entry, giver, old) if path in self._unlike else old
+        entries, unlike = self._theirs.entries, set(self._unlike)
+        old = overwritten(held, entries, unlike)
+        found = {path: self._received(entry, giver, old[path]) if path in unlike else held[path]
+                 for path, entry in entries.items()}  # fmt: skip
         new = rebuilt(self._state, self._theirs.shape, iter(found.values()))
         expected, came = self._theirs.digest.hex(), table(new).digest.hex()
         if came != expected:

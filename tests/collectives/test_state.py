@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from closeranks.collectives.contents import from_bytes, to_bytes
 from closeranks.collectives.nest import rebuilt
 from closeranks.collectives.state import leaves, table, unhealthy
-from closeranks.collectives.synchronize import Voice, majority, sources
+from closeranks.collectives.synchronize import Voice, majority, overwritten, sources
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
@@ -58,6 +58,20 @@ def test_arrays_stay_where_they_are() -> None:
     assert from_bytes(entry, to_bytes(right["w"]), mine["w"]) is mine["w"]
     assert weights[:, ::-1].tolist() == given.tolist()
     assert list(entry.shape) == [2, 3]
+
+
+def test_one_array_in_several_places_is_kept_for_those_that_are_alike() -> None:
+    one, two, three = np.ones(2), np.full(2, 2.0), np.full(2, 3.0)
+    mine = {"a": one, "b": one, "c": one, "d": two, "e": two, "f": one}
+    right = table({"a": two, "b": one, "c": two, "d": three, "e": three, "f": three, "g": one})
+    unlike = table(mine).unlike(right)
+    assert unlike == ("a", "c", "d", "e", "f", "g")
+    old = overwritten(dict(leaves(mine)), right.entries, unlike)
+    assert [path for path, leaf in old.items() if leaf is not None] == ["d", "e"]
+    assert [old["d"] is two, old["e"] is two] == [True, True]
+    right = table({"a": three, "b": two, "c": three, "d": two})
+    old = overwritten({"a": one, "b": one, "c": one}, right.entries, "abcd")
+    assert [old[path] is one for path in "abcd"] == [True, False, True, False]
 
 
 def test_other_bits_or_another_nest_are_another_state() -> None:

@@ -154,3 +154,26 @@ def test_a_mask_is_compared_and_brought(world: cr.Communicator) -> None:
         world.synchronize(state)
     assert state["values"] is values
     assert np.ma.getmaskarray(values).tolist() == [False, True, False, False]
+
+
+def test_who_has_another_nest_or_one_array_is_named(world: cr.Communicator) -> None:
+    last = world.size - 1
+    states: list[Any] = [
+        {"a": () if world.rank == last > 0 else []},
+        np.arange(3) + (world.rank == last > 0),
+    ]
+    for state in states:
+        found = world.digest(state)
+        assert found.differing == (((last, ""),) if last else ())
+        assert ("the state differs" in str(found)) == (last > 0)
+
+
+def test_one_array_in_two_places_becomes_two_where_they_differ(world: cr.Communicator) -> None:
+    zero, last = np.zeros(2), world.size - 1
+    state = {"a": zero, "b": zero, "c": zero}
+    if world.rank != last or last == 0:
+        state = {"a": np.ones(2), "b": np.zeros(2), "c": np.ones(2)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        world.synchronize(state)
+    assert [part.tolist() for part in state.values()] == [[1, 1], [0, 0], [1, 1]]
