@@ -73,7 +73,21 @@ def _become(starter: str, words: list[str]) -> None:
         number, _, numbering = starter.partition("@")
         if numbering == _numbering():
             _be_watched(int(number))
+    _read_nothing()
     os.execvp(words[0], words)
+
+
+def _read_nothing() -> None:
+    """Let the program find its input at its end, as all ranks but the first do.
+
+    What the launcher gives to who was started later is a pipe that it never
+    closes, and who reads that before it joins keeps the members waiting.
+    """
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    if nothing:  # 0 if there was no input at all
+        os.dup2(nothing, 0)
+        os.close(nothing)
+    os.set_inheritable(0, True)
 
 
 def _be_watched(starter: int) -> None:

@@ -1,5 +1,7 @@
 """A program that goes to another folder before it loses a rank: the new one finds it.
 
+And it reads its input, which is empty.
+
 closeranks run --faults -n 3 -- tests/faults/goes_away.py
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 import tempfile
 
 import numpy as np
@@ -20,6 +23,8 @@ WATCHDOG_S, STEPS = 50, 4
 def main() -> None:
     """Lose seat 1, and say who is there in the end."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    if "CLOSERANKS_JOINS" in os.environ:
+        assert not sys.stdin.read(), "what the launcher is given goes to the first rank"
     state, total = {"step": 0}, np.zeros(1)
     with tempfile.TemporaryDirectory() as elsewhere:
         os.chdir(elsewhere)
