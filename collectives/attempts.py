@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.failure import may_blame
 from closeranks.collectives.quiet import is_gone
+from closeranks.comms.interruption import Interruption
 from closeranks.comms.message import message
 from closeranks.comms.wait import wait
 from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
@@ -82,8 +83,12 @@ class Attempt:
     def __enter__(self) -> Attempt:
         if self.agreed is not None:
             raise UsageError("attempts", "an attempt entered twice", "one with block an attempt")
-        self._recovery.begin(self)
-        return self
+        try:
+            self._recovery.begin(self)
+            return self
+        except BaseException as met:
+            self._recovery.note(met)
+            raise
 
     def __exit__(
         self,
@@ -91,30 +96,46 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        interruption = Interruption()
+        self.agreed = False
+        try:
+            error, vote, agreed = self._voted(error, interruption)
+            if agreed not in (AGREED, ABORT):
+                self._go_on(error)
+        except BaseException as met:
+            self._recovery.note(met, error)
+            raise
+        self.agreed = agreed == AGREED
+        if interruption.error is not None:
+            raise interruption.error  # it changes nothing for the others
+        if agreed == ABORT and vote != ABORT:
+            raise self._recovery.aborted() from error
+        if agreed == ABORT and kind is None:
+            assert error is not None
+            raise error
+        return self.is_repeated
+
+    def _voted(
+        self, error: BaseException | None, interruption: Interruption
+    ) -> tuple[BaseException | None, int, int]:
+        """Vote on what has ended it here; gives that, the vote, and what was agreed."""
         self._recovery.end()
         self.mark("raised")
         if error is None and self._is_unfinished():
             error = UsageError("attempts", "a request is unfinished at the end of an attempt",
                                "wait for it inside the with block")  # fmt: skip
-        self.agreed = False
         vote = vote_of(error, self._recovery.comm)
-        agreed = self._recovery.vote(vote, error, self.mark)
-        if agreed == AGREED:
-            self.agreed = True
-            return False
-        self._restore()
-        if agreed == ABORT and vote == ABORT:
-            if kind is None:
-                assert error is not None
-                raise error
-            return False
-        if agreed == ABORT:
-            raise self._recovery.aborted() from error
+        agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
+        if agreed != AGREED:
+            self._restore()
+        return error, vote, agreed
+
+    def _go_on(self, error: BaseException | None) -> None:
+        """Begin again with those who are left."""
         self.error = error if isinstance(error, Exception) else None
         self._recovery.recover(self.error)
         self.mark("shrunk")
         self.is_repeated = True
-        return True
 
     def mark(self, event: str) -> None:
         """Note when something has happened.  Local."""

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import node_arrays
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
 from closeranks.collectives.engine import engine
 from closeranks.collectives.facts import Facts
-from closeranks.collectives.failure import NEWS_S, may_blame
+from closeranks.collectives.failure import may_blame
 from closeranks.collectives.roster import Report, Roster, roster
 from closeranks.collectives.spares import placed, reported, split
 from closeranks.collectives.together import together
+from closeranks.collectives.urn import Urn
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
 from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.heard import bcast
+from closeranks.comms.interruption import Interruption
 from closeranks.comms.last_resort import LastResort
 from closeranks.comms.translate import ranks_in
-from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerLost, UsageError
+from closeranks.comms.wait import wait
+from closeranks.errors import Error, PeerLost, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.call import Call
+    from closeranks.collectives.closing import Closing
     from closeranks.collectives.family import Family
     from closeranks.collectives.recovering import Recovering
 
 
 #: So many attempts in a row that fail without a loss are the fault of what they do.
 FRUITLESS: Final = 10
-#: How long the votes of others may come after the news that one of them has failed, seconds.
-_GRACE_S: Final = 1.0
 
 
 class _Next(NamedTuple):
@@ -66,7 +66,7 @@ class Recovery:
 
     Parameters
     ----------
-    root : Recovering
+    root : Closing
         The first communicator of the family.
     family : Family
         What all of them share.
@@ -82,16 +82,13 @@ class Recovery:
     """
 
     def __init__(
-        self, root: Recovering, family: Family, on_failure: str, limit_s: float, start_s: float
+        self, root: Closing, family: Family, on_failure: str, limit_s: float, start_s: float
     ) -> None:
         self._root, self._family = root, family
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
         self._cause: tuple[int, str] | None = None
         self._last: Attempt | None = None
-        #: Where votes are counted without the library's help: no other call may meet them.
-        self._urn = None if ulfm.is_on() else family.world.own(family.world.comm.Dup())
-        #: Kept, for a vote that has not come to an end may still be written.
-        self._unfinished: list[tuple[MPI.Request, object]] = []
+        self._urn = None if ulfm.is_on() else Urn(family.world)
 
     @property
     def comm(self) -> MPI.Intracomm:
@@ -141,7 +138,11 @@ class Recovery:
         self._family.end()
 
     def vote(
-        self, vote: int, error: BaseException | None, mark: Callable[[str], object] = len
+        self,
+        vote: int,
+        error: BaseException | None,
+        mark: Callable[[str], object] = len,
+        waits: Callable[..., bool] = wait,
     ) -> int:
         """Agree on how an attempt has ended.
 
@@ -155,6 +156,8 @@ class Recovery:
             What has ended it here.
         mark : callable
             Is told when the world is "revoked" and the members have "agreed".
+        waits : callable
+            Waits for the others, as `closeranks.comms.wait.wait`.
 
         Returns
         -------
@@ -167,7 +170,7 @@ class Recovery:
             world.revoke()
         mark("revoked")
         self._reach("vote")
-        agreed = self._agreed(vote)
+        agreed = self._agreed(vote, waits)
         self._family.settle(agreed=agreed == AGREED)
         mark("agreed")
         self._reach("voted")
@@ -182,35 +185,11 @@ class Recovery:
                     return AGAIN
         return agreed
 
-    def _counted(self, vote: int) -> int:
-        """Vote where the library tells nobody of a death; nobody is waited for long.
-
-        Who agrees and hears that another one does not is told no more: what that one
-        has met is not known here.
-        """
-        world, votes = self._family.world, np.array([vote])
-        if vote != AGREED:
-            engine().end_revoked()
-        assert self._urn is not None
-        request = self._urn.Iallreduce(MPI.IN_PLACE, votes, MPI.BAND)
-        self._unfinished.append((request, votes))
-        if vote == AGREED:
-            wait(lambda: request.Test() or world.revoked, progress=engine().progress)
-        over = wait(request.Test, deadline=Deadline(_GRACE_S if vote == AGREED else NEWS_S))
-        if over:
-            self._unfinished.pop()
-        if vote != AGREED:
-            return vote
-        if over and votes[0] == AGREED:
-            return AGREED
-        world.revoke()
-        return AGAIN
-
-    def _agreed(self, vote: int) -> int:
+    def _agreed(self, vote: int, waits: Callable[..., bool]) -> int:
         world = self._family.world
-        if not ulfm.is_on():
-            return self._counted(vote)
-        agreed, died = agree(world.comm, vote, rouse=world.look)
+        if self._urn is not None:
+            return self._urn.count(vote, waits)
+        agreed, died = agree(world.comm, vote, rouse=world.look, waits=waits)
         return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
@@ -305,15 +284,33 @@ class Recovery:
         Collective where anybody has met something; others may have begun without
         this rank, which then has missed the first attempt.
         """
+        self._root.refuse_shut("attempts")
         self._family.refuse("attempts")
         if self._family.faults is not None:
             self._family.faults.next_step()
         if not self._family.world.revoked:
             return
-        agreed = self.vote(UNBEGUN, None)
-        if agreed == ABORT:
-            raise self.aborted()
-        self.recover(None, begun=agreed != UNBEGUN)
+        interruption = Interruption()
+        try:
+            agreed = self.vote(UNBEGUN, None, waits=interruption.wait)
+            if agreed == ABORT:
+                raise self.aborted()
+            self.recover(None, begun=agreed != UNBEGUN)
+        except BaseException as met:
+            self.note(met)
+            raise
+        if interruption.error is not None:
+            self._family.left = True
+            raise interruption.error
+
+    def note(self, met: BaseException, known: BaseException | None = None) -> None:
+        """Give the family up for what members have not agreed to meet.  Local.
+
+        The others may have agreed, or not, and go on: they wait for this rank until
+        its process ends, and it is not to go on with them in ignorance.
+        """
+        if met is not known and not isinstance(met, Error):
+            self._root.abandon()
 
     def leave(self, attempt: Attempt) -> None:
         """Refuse calls after an attempt that has failed and is not repeated.  Local."""

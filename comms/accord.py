@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Bits of agreements that are under way.
-_asked: Final[list[array[int]]] = []
+_asked: Final[dict[int, array[int]]] = {}
 #: How long a rank waits for others before it rouses them, seconds.
 _PATIENCE_S: Final = 1.0
 
@@ -36,6 +36,7 @@ def agree(
     *,
     unless: Sequence[MPI.Comm] = (),
     rouse: Callable[[], object] | None = None,
+    waits: Callable[[Callable[[], bool]], object] = wait,
 ) -> tuple[int, bool]:
     """Agree on flags among the ranks that live.  Collective, revoked or not.
 
@@ -50,6 +51,8 @@ def agree(
         then.
     rouse : callable, optional
         Called once a second while others keep this rank waiting.
+    waits : callable, optional
+        Waits for what it is given.
 
     Returns
     -------
@@ -69,7 +72,7 @@ def agree(
     died = False
     while True:
         try:
-            return _agreed(comm, flags, unless, rouse), died
+            return _agreed(comm, flags, unless, rouse, waits), died
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                 raise
@@ -82,22 +85,26 @@ def _agreed(
     flags: int,
     unless: Sequence[MPI.Comm],
     rouse: Callable[[], object] | None,
+    waits: Callable[[Callable[[], bool]], object],
 ) -> int:
     """Agree once; other threads have their turn meanwhile."""
+    from mpi4py import MPI
+
     bits = array("i", [flags])
     patience = Deadline(_PATIENCE_S)
-    _asked.append(bits)  # whatever ends the wait, the library will write there
+    _asked[id(bits)] = bits  # whatever ends the wait, the library will write there
     with TURN:
         request = comm.Iagree(bits)
 
     def is_over() -> bool:
-        over = True  # by an error, too
         try:
             with TURN:
                 over = request.Test()
-        finally:
-            if over:
-                _asked.pop()
+        except MPI.Exception:
+            _asked.pop(id(bits), None)
+            raise
+        if over:
+            _asked.pop(id(bits), None)
         if not over and any(map(ulfm.is_revoked, unless)):
             raise Revoked("an agreement")
         nonlocal patience
@@ -108,7 +115,7 @@ def _agreed(
                 rouse()
         return over
 
-    wait(is_over)
+    waits(is_over)
     return bits[0]
 
 

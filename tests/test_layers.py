@@ -27,7 +27,7 @@ GATES = {
 TALKERS = {
     "comms": {
         "accord", "arrays", "cuda_aware", "discover", "element", "entries", "graves", "groups",
-        "handle", "heard", "message", "neighbours", "typemap", "ulfm",
+        "handle", "heard", "interruption", "message", "neighbours", "typemap", "ulfm",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
@@ -38,7 +38,7 @@ TALKERS = {
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",
-        "spares", "symbolic", "synchronize", "tags", "together", "world",
+        "spares", "symbolic", "synchronize", "tags", "together", "urn", "world",
     },
     "checkpoint": {"talk"},
     "jobs": {
