@@ -136,6 +136,7 @@ class Attempt:
         self._recovery.recover(self.error)
         self.mark("shrunk")
         self.is_repeated = True
+        self._recovery.leave()  # for all that is known here
 
     def mark(self, event: str) -> None:
         """Note when something has happened.  Local."""
@@ -242,11 +243,12 @@ def attempts(
         To be entered at once.
     """
     recovery.check_alone()
+    loop = recovery.start()
     try:
         recovery.catch_up()
         yield from _repeated(recovery, limit, min_ranks, restores=restores)
     finally:
-        recovery.finish()
+        recovery.finish(loop)
 
 
 def _repeated(
@@ -267,12 +269,8 @@ def _repeated(
                 remedy=f"min_ranks={min_ranks} are wanted: relaunch",
             )  # fmt: skip
         attempt = Attempt(recovery, recovery.number, lost, restores=restores)
-        try:
-            yield attempt
-        except GeneratorExit:
-            if attempt.is_repeated:
-                recovery.leave(attempt)
-            raise
+        yield attempt
+        recovery.leave(False)
         if attempt.agreed is None:
             raise UsageError("attempts", "an attempt that was not entered",
                              "for attempt in comm.attempts(): with attempt: ...")  # fmt: skip

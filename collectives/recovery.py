@@ -87,7 +87,7 @@ class Recovery:
         self._root, self._family = root, family
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
         self._cause: tuple[int, str] | None = None
-        self._last: Attempt | None = None
+        self._loop: object = None
         self._urn = None if ulfm.is_on() else Urn(family.world)
 
     @property
@@ -118,7 +118,6 @@ class Recovery:
     def begin(self, attempt: Attempt) -> None:
         """Let an attempt begin.  Local."""
         self.check_alone()
-        self._last = attempt
         self._family.begin(attempt)
         self._reach("begin")
 
@@ -300,7 +299,7 @@ class Recovery:
             self.note(met)
             raise
         if interruption.error is not None:
-            self._family.left = True
+            self.leave()
             raise interruption.error
 
     def note(self, met: BaseException, known: BaseException | None = None) -> None:
@@ -312,15 +311,22 @@ class Recovery:
         if met is not known and not isinstance(met, Error):
             self._root.abandon()
 
-    def leave(self, attempt: Attempt) -> None:
-        """Refuse calls after an attempt that has failed and is not repeated.  Local."""
-        if attempt is self._last:
-            self._family.left = True
+    def leave(self, left: bool = True) -> None:
+        """Refuse calls after an attempt that has failed, until it is repeated.  Local."""
+        self._family.left = left
 
-    def finish(self) -> None:
-        """Let the loop be over.  Local."""
-        self._family.failed = self._family.fruitless = 0
-        self._family.before = ()
+    def start(self) -> object:
+        """Let a loop begin, and one be over that was left and not dropped.  Local."""
+        self.finish(self._loop)
+        self._loop = object()
+        return self._loop
+
+    def finish(self, loop: object) -> None:
+        """Let a loop be over, if it is the last one that has begun.  Local."""
+        if loop is not None and loop is self._loop:
+            self._loop = None
+            self._family.failed = self._family.fruitless = 0
+            self._family.before = ()
 
     def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
         """Make what is needed to go on; collective over all who are left."""

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.attempts import Attempt
 
 WATCHDOG_S = 50
 
@@ -75,9 +76,15 @@ def an_error_untold(comm: cr.Communicator) -> object:
     return found, attempt.number
 
 
-def a_break(comm: cr.Communicator) -> object:
+def a_named_break(comm: cr.Communicator) -> object:
+    """So it is where the loop has a name, which keeps it."""
+    loop = comm.attempts()
+    return a_break(comm, loop)
+
+
+def a_break(comm: cr.Communicator, loop: Iterator[Attempt] | None = None) -> object:
     """Leaving a failed attempt by break repeats nothing, and nobody can miss it."""
-    for attempt in comm.attempts():
+    for attempt in loop or comm.attempts():
         with attempt:
             total(comm)
             die(comm, 2)
@@ -90,6 +97,7 @@ def a_break(comm: cr.Communicator) -> object:
             found = total(comm)
             break
     assert attempt.agreed
+    assert attempt.number == 1
     return found
 
 
@@ -365,10 +373,10 @@ def ways(comm: cr.Communicator) -> object:
 
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
-    for case in (an_error, an_error_untold, a_break, a_break_alone, no_use, a_limit, too_few,
-                 nested, unfinished, before_the_loop, a_late_start, messages, children,
-                 first_call_of_a_child, topologies, ways, fruitless,
-                 plain_side)
+    for case in (an_error, an_error_untold, a_break, a_named_break, a_break_alone,
+                 no_use, a_limit, too_few, nested, unfinished, before_the_loop,
+                 a_late_start, messages, children, first_call_of_a_child, topologies,
+                 ways, fruitless, plain_side)
 }  # fmt: skip
 
 

@@ -114,8 +114,9 @@ def test_what_cannot_go_well_is_not_repeated_for_ever(launch: Launch) -> None:
     assert said == dict.fromkeys((0, 1, 3), words)
 
 
-def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch) -> None:
-    assert leave(launch, "a_break") == dict.fromkeys((0, 1, 3), "3")
+@pytest.mark.parametrize("case", ["a_break", "a_named_break"])
+def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch, case: str) -> None:
+    assert leave(launch, case) == dict.fromkeys((0, 1, 3), "3")
 
 
 def test_a_limit_and_too_few_members_end_it_on_all(launch: Launch) -> None:
