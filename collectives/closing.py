@@ -52,7 +52,7 @@ class Closing(Recovering):
     def close(self) -> None:
         """Free this communicator; the first of a family frees the whole family.
 
-        Collective, harmless twice.
+        Collective, harmless twice, and in a child that was forked.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class Closing(Recovering):
         PeerLost, Revoked
             If ranks have died, or others have given up; see `abandon`.
         """
-        if self._ended or self == MPI.COMM_NULL:
+        if self._ended or self._family.is_copy or self == MPI.COMM_NULL:
             return
         try:
             if not self._given_up:  # else nobody knows who would come
@@ -109,13 +109,15 @@ class Closing(Recovering):
     def abandon(self) -> None:
         """Give the whole family up after an error; nobody is waited for.
 
-        Local, harmless twice.
+        Local, harmless twice, and in a child that was forked.
         """
         self._leave(1)
 
     def _leave(self, status: int) -> None:
         """Give up; the launcher will be told this exit status."""
-        if self._ended or self == MPI.COMM_NULL:
+        if self._family.is_copy:
+            ulfm.leave_copy(status)
+        if self._ended or self._family.is_copy or self == MPI.COMM_NULL:
             return
         self._family.shut()
         self._family.world.revoke()
@@ -129,7 +131,7 @@ class Closing(Recovering):
         Local, harmless twice.  What came of it is of no use to them either; where the
         library wakes nobody the whole family is given up.
         """
-        if self == MPI.COMM_NULL:
+        if self._family.is_copy or self == MPI.COMM_NULL:
             return
         for one in self.descent():
             one._rouse()

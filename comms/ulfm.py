@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from closeranks.comms import ballot
 from closeranks.comms.calling import TURN
@@ -166,6 +166,12 @@ class _Exit:
 
     leaves = False
     status = 0
+    process = 0
+
+
+def begin() -> None:
+    """Note that this process is the one that MPI knows, not what it forks.  Local."""
+    _Exit.process = os.getpid()
 
 
 def leave(status: int = 1) -> None:
@@ -180,6 +186,11 @@ def leave(status: int = 1) -> None:
         The exit status that is told to the launcher then.
     """
     _Exit.leaves, _Exit.status = is_on(), status
+
+
+def leave_copy(status: int) -> None:
+    """Let a child that was forked end with this status.  Local."""
+    _Exit.leaves, _Exit.status = False, status
 
 
 def abort(status: int) -> None:
@@ -209,6 +220,8 @@ def _end() -> None:
     Killed: who just exits without MPI_Finalize is not reported to the others, and
     makes ``mpirun`` end them too, sometimes.
     """
+    if _Exit.process not in (0, os.getpid()):
+        _end_copy()
     if not _Exit.leaves:
         ballot.end(0)  # or worse, which the launcher knows of who ends in good order
         ballot.depart()
@@ -216,6 +229,15 @@ def _end() -> None:
     _flush()
     ballot.end(_Exit.status)
     _die()
+
+
+def _end_copy() -> NoReturn:
+    """End a child that was forked, without MPI_Finalize: its parent calls that.
+
+    The library would wait in it for threads that only the parent has.
+    """
+    _flush()
+    os._exit(_Exit.status or int(hasattr(sys, "last_value")))
 
 
 def _die() -> None:

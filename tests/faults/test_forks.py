@@ -1,0 +1,23 @@
+"""What a rank has forked takes no communicator from anybody, and ends."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Launch
+
+PROGRAM = str(Path(__file__).parent / "forks.py")
+
+
+@pytest.mark.parametrize("more", [[], ["--faults"]], ids=["plain", "faults"])
+@pytest.mark.usefixtures("needs_open_mpi")
+def test_a_child_that_leaves_is_no_member(launch: Launch, more: list[str]) -> None:
+    start = [sys.executable, "-m", "closeranks", "run", *more, "-n", "3", "--"]
+    done = launch([*start, sys.executable, PROGRAM])
+    said = sorted(re.findall(r"^rank \d: .*", done.stdout, re.MULTILINE))
+    assert said == ["rank 0: 3 []", "rank 1: 3 [1, 3, 1, 0]", "rank 2: 3 []"], done.stdout
+    assert done.returncode == 0, done.stdout
