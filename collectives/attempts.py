@@ -221,6 +221,21 @@ def vote_of(error: BaseException | None, comm: MPI.Intracomm) -> int:
     return AGAIN if isinstance(error, Exception) and may_blame(error, comm) else ABORT
 
 
+def words_of(error: BaseException) -> str:
+    """Write what an error says, for the others; its class where it cannot."""
+    try:
+        return repr(error)[:1000]  # all will get it
+    except Exception:
+        return type(error).__name__
+
+
+def _spent(error: Exception, limit: int) -> Exception:
+    """Give what has ended the last attempt that was allowed, with a way out."""
+    if isinstance(error, PeerLost):
+        error.remedy = f"limit={limit} attempts have failed: allow more"
+    return error
+
+
 def attempts(
     recovery: Recovery, limit: int | None, min_ranks: int, *, restores: bool
 ) -> Iterator[Attempt]:
@@ -259,7 +274,7 @@ def _repeated(
     while True:
         lost = recovery.lost
         if limit is not None and recovery.number > limit:
-            raise error or PeerLost("attempts", (), seats=lost)
+            raise _spent(error or PeerLost("attempts", (), seats=lost), limit)
         if recovery.is_fruitless:
             raise Revoked("attempts", problem="they fail again and again, though nobody is lost",
                           remedy="see the cause", for_good=True) from error  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mpi4py import MPI
 
 from closeranks.collectives import node_arrays
-from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt
+from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
 from closeranks.collectives.engine import engine
 from closeranks.collectives.facts import Facts
 from closeranks.collectives.failure import may_blame
@@ -194,7 +194,7 @@ class Recovery:
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
         world = self._family.world
-        cause = None if error is None else repr(error)[:1000]  # all will get it
+        cause = None if error is None else words_of(error)
         report = Report(world.seats[world.rank], cause, tells=True)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
         causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from closeranks.collectives.attempts import words_of
 from tests.conftest import ROOT, Launch
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
@@ -88,6 +89,15 @@ def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch) -> None:
     assert said == dict.fromkeys((0, 2, 3), lost)
 
 
+def test_an_error_that_cannot_be_written_is_named() -> None:
+    class Mute(Exception):
+        def __repr__(self) -> str:
+            raise self
+
+    assert words_of(Mute()) == "Mute"
+    assert words_of(ValueError("more")) == "ValueError('more')"
+
+
 def test_who_gives_up_and_dies_is_one_of_the_dead(launch: Launch) -> None:
     assert leave(launch, "an_error_untold") == dict.fromkeys((0, 2, 3), "(3, 2)")
 
@@ -122,6 +132,7 @@ def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch, case: str)
 def test_a_limit_and_too_few_members_end_it_on_all(launch: Launch) -> None:
     for words in leave(launch, "a_limit").values():
         assert words.startswith("PeerLost allreduce: rank 1 lost"), words
+        assert words.endswith("limit=2 attempts have failed: allow more"), words
     for words in leave(launch, "too_few").values():
         assert "2 are left" in words, words
         assert "min_ranks=3" in words, words
