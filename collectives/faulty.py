@@ -35,8 +35,11 @@ class Faulty(Service):
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call, see `Service.begin`."""
+        self._faults.slow_down()
         self._faults.reach(operation)
-        return super().begin(operation, algorithm, *arguments)
+        request = super().begin(operation, algorithm, *arguments)
+        self._faults.leave()
+        return request
 
     def _execution(self, bound: Bound, identity: Identity, deadline: Deadline | None) -> Execution:
         if self._faults.awaits(f"{bound.plan.problem.operation}:rail"):

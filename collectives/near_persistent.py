@@ -89,7 +89,7 @@ class NearPersistent(Persistent):
         if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
             super().start()
             return
-        if self._family.attempt is not None:
+        if self._family.attempt is not None or self._family.faults is not None:
             self._keep()
         self._tally[0] += 1
         self._world.sequence()

@@ -175,8 +175,12 @@ class Persistent:
             self._bound = self._ready = None
 
     def _keep(self) -> None:
-        """Let an attempt copy what a start overwrites."""
-        attempt = self._service.family.attempt
+        """Meet the faults of a start; let an attempt copy what it overwrites."""
+        faults, attempt = self._service.family.faults, self._service.family.attempt
+        if faults is not None:
+            faults.slow_down()
+            faults.reach(self._demand.operation)
+            faults.leave()
         if attempt is not None:
             attempt.keep(self._demand)
             attempt.follow_start(self)

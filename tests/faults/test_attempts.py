@@ -43,6 +43,16 @@ def test_those_who_are_left_go_on(launch: Launch, form: str, size: tuple[str, st
     assert said == [(0, 0, 2, 2), (3, 1, 2, 2)]
 
 
+@pytest.mark.parametrize("form", ["request", "persistent"])
+@pytest.mark.parametrize("size", [("8", "shared"), ("65536", "ring"), ("4096", "native")])
+def test_a_fault_on_purpose_meets_what_is_started(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch, form: str, size: tuple[str, str]
+) -> None:
+    monkeypatch.setenv("CLOSERANKS_FAULTS", "kill seat=2 step=20 at=allreduce")
+    said = repeat(launch, *size, form, "")
+    assert said == [(0, 0, 3, 1), (1, 1, 3, 1), (3, 2, 3, 1)]
+
+
 def test_calls_with_objects_end_too(launch: Launch) -> None:
     assert repeat(launch, "8", "auto", "object", "2@20,1@40:after") == [(0, 0, 2, 2), (3, 1, 2, 2)]
 
