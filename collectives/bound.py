@@ -181,9 +181,9 @@ class Bound:
 
     def release(self) -> None:
         """End an execution; another may begin.  Local."""
-        self.busy = False
         if self.lent:
             self._let_go()
+        self.busy = False  # last: another thread may begin at once
 
     def _let_go(self) -> None:
         """Forget the caller's memory, which `attach` brings back."""

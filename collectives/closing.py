@@ -31,6 +31,7 @@ class Closing(Recovering):
 
     _is_first: bool
     _ended = False
+    _farewell: Farewell | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +105,9 @@ class Closing(Recovering):
         world = self._world
         if world is None or not world.revoked or ulfm.is_on():
             return self._service.plain.Ibarrier().Test
-        return Farewell(world.traffic, tags.farewell(world.window)).is_over
+        if self._farewell is None:  # who closes again waits for the same
+            self._farewell = Farewell(world.traffic, tags.farewell(world.window))
+        return self._farewell.is_over
 
     def abandon(self) -> None:
         """Give the whole family up after an error; nobody is waited for.
@@ -152,6 +155,11 @@ class Closing(Recovering):
         else:
             graves.drop(self)
         self._service.shut()
+
+    def _together(self, operation: str) -> AbstractContextManager[None]:
+        """Refuse what the ranks would not all do any more; else as `_explaining`."""
+        self._service.gate.refuse_late(operation)
+        return self._explaining(operation)
 
     def _explaining(self, operation: str) -> AbstractContextManager[None]:
         """Tell what an error of the library means to what the ranks do together."""

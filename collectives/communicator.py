@@ -189,7 +189,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         wanted = context.Options(self._family, names, timeout_s, context.known_wire(wire, "using"))
         said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
         words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
-        with self._explaining("using"):
+        with self._together("using"):
             agree_equal(self._service.plain, "using", words)
             if timeout_s is not None:
                 self._service.world.arm()
@@ -230,7 +230,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         """
         if not engine().in_flight:
             node_arrays.let_go()
-        with self._explaining("empty"):
+        with self._together("empty"):
             return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
 
     def bucketed(
@@ -264,7 +264,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         Disagreement
             On every rank, if the ranks pass different arrays.
         """
-        with self._explaining("bucketed"):
+        with self._together("bucketed"):
             return Buckets(self, parameters, bucket_bytes, op)
 
     def _open_world(self) -> World:

@@ -37,7 +37,7 @@ def received_counts(service: Service, recvbuf: Spec) -> list[int]:
     PeerLost, Revoked
         If ranks have died or given up.
     """
-    service.gate.refuse_shut("reduce_scatter")
+    service.gate.refuse("reduce_scatter")
     own = np.array([received_count("Reduce_scatter", recvbuf)])
     found = np.full(service.size, -1)
     with explaining("reduce_scatter", service.plain, service.family.world):

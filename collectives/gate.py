@@ -55,9 +55,12 @@ class Gate:
         """Tell whether the library would mix a call up with one that was given up.
 
         It revokes nothing without ULFM: where somebody was late, a call is under
-        way on some ranks that others will never make.
+        way on some ranks that others will never make.  Calls before the one at which
+        this rank hears of it are made by all, whatever has come to its ears.
         """
-        return not ulfm.is_on() and any(world.revoked for world in self._worlds())
+        return not ulfm.is_on() and any(
+            world.revoked and world.attendance.told for world in self._worlds()
+        )
 
     def _worlds(self) -> tuple[World, ...]:
         own = self._opened()

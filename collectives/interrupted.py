@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from closeranks.collectives.node_memory import STARTED
+from closeranks.collectives.node_words import START
 from closeranks.collectives.watch import watch
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class Interrupted:
 
     def __init__(self, world: World, step: Callable[[], bool], keeps: object) -> None:
         self._memory, self._lock = world.node_memory, threading.Lock()
+        self._began = int(self._memory.state[START])
         self._step: Callable[[], bool] | None = step
         self._keeps: object = keeps
         world.own(self)
@@ -45,11 +47,18 @@ class Interrupted:
         watcher.wake()
 
     def advance(self) -> bool:
-        """Let it go on for a moment; True once it is over.  Local; any thread."""
+        """Let it go on for a moment; True once it is over.  Local; any thread.
+
+        Whatever line another signal comes between, the kernel ends once and the turn
+        is left once.
+        """
         if not self._lock.acquire(blocking=False):
             return False  # another thread is at it
         try:
-            if self._step is None or not self._step():
+            turns = self._memory.turns
+            if self._step is None or not turns or turns[0][0] is not self:
+                return False
+            if self._memory.state[START] == self._began and not self._step():
                 return False
             self._memory.leave()
             self._step = self._keeps = None

@@ -64,7 +64,7 @@ def _check(old: Nest, node: _Node) -> None:
         return
     kind, keys, inner = node
     if _kind(old) != kind:
-        _found(kind.partition(" ")[0]) if keys is None else _empty(kind)
+        _sequence(kind, [None] * len(inner)) if keys is None else _empty(kind)
     for place, part in zip(_places(old, node), inner, strict=True):
         _check(place, part)
 
@@ -86,8 +86,7 @@ def _rebuilt(old: Nest, node: _Node, leaves: Iterator[Any], taken: set[int]) -> 
     if is_same and isinstance(old, list) and not is_taken:
         old[:] = new
         return old
-    made = type(old) if is_same else _found(kind)
-    return made(*new) if hasattr(made, "_fields") else made(new)
+    return _filled(type(old), new) if is_same else _sequence(kind, new)
 
 
 def _places(old: Nest, node: _Node) -> list[Nest]:
@@ -130,15 +129,35 @@ def _name(thing: Any) -> str:
     return f"{thing.__module__}:{getattr(thing, '__qualname__', '?')}"
 
 
+def _filled(made: Any, items: list[Any]) -> Nest:
+    return made(*items) if hasattr(made, "_fields") else made(items)
+
+
+def _sequence(kind: str, items: list[Any]) -> Nest:
+    """Make a list or tuple of a kind."""
+    try:
+        return _filled(_found(kind), items)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise _unmakable(kind, error) from error
+
+
+def _unmakable(kind: str, error: Exception) -> UsageError:
+    problem = f"a {kind.replace(':', '.')} cannot be made here: {error}"
+    return UsageError("synchronize", problem, _REMEDY)
+
+
 def _empty(kind: str) -> dict[str, Any]:
     """Make an empty dict of a kind."""
     name, _, factory = kind.partition(" ")
     try:
         made = _found(name)
         empty: dict[str, Any] = made(_found(factory)) if factory else made()
-    except TypeError as error:
-        raise UsageError("synchronize", f"a {name} cannot be made here: {error}",
-                         _REMEDY) from error  # fmt: skip
+    except UsageError:
+        raise
+    except Exception as error:
+        raise _unmakable(name, error) from error
     return empty
 
 
@@ -149,7 +168,7 @@ def _found(name: str) -> Any:
         found: Any = import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise UsageError("synchronize", f"{name.replace(':', '.')} is not found here",
+    except Exception as error:
+        raise UsageError("synchronize", f"{name.replace(':', '.')} is not found here: {error}",
                          _REMEDY) from error  # fmt: skip
     return found

@@ -285,7 +285,7 @@ class Recovering(MPI.Intracomm):
 
     def refuse_shut(self, operation: str) -> None:
         """Raise `Revoked` once it was closed or given up.  Local."""
-        self._service.refuse_shut(operation)
+        self._service.gate.refuse_shut(operation)
 
     def note_synchronized(self) -> None:
         """Let the state of this process count once an attempt has been agreed.  Local.

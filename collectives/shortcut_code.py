@@ -289,10 +289,13 @@ def left(record: int, entry: int, args: int, nargs: int, names: int) -> None:
     at = record + 8 * ERROR
     call4(place(record, FETCH), at, at + 8, at + 16, 0)
     kind, error, trace = word(at), word(at + 8), word(at + 16)
-    result = call4(place(record, VECTORCALL), place(entry, E_LEAVE), args, nargs, names)
-    if result == 0:
+    result = 0
+    for _ in range(2):  # another signal may come between this, too
+        result = call4(place(record, VECTORCALL), place(entry, E_LEAVE), args, nargs, names)
+        if result != 0:
+            break
         call1(place(record, CLEAR), 0)
-    else:
+    if result != 0:
         call1(place(record, DECREF), result)
     call3(place(record, PUT_BACK), kind, error, trace)
 

@@ -150,10 +150,11 @@ def depart() -> None:
     For who ends in good order, last of all: nobody knows the status of
     ``sys.exit`` before, and the launcher of the library does not say whose it
     was.  Processes that have opened one communicator do, of jobs that are not too
-    large: by who has said 0 the launcher knows that only the dead have not.
+    large: by who has said 0 the launcher knows that only the dead have not.  One
+    that a script has started, or another process, cannot speak for that.
     """
-    where = setting("VOTES")
-    if not where or os.getpid() != _Member.attends or _Member.opens != 1:
+    where, pid = setting("VOTES"), os.getpid()
+    if not where or _Member.opens != 1 or not pid == _Member.attends == os.getpgrp():
         return
     if max(_Member.all_first, _Member.all_last) > MOST_LEAVERS:
         return

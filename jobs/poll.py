@@ -170,9 +170,9 @@ class Poll:
                 return
             words = self._words(said.text[:LINE_BYTES])
             if words[:1] == ["leaves"] and len(self._leavers) < MOST_LEAVERS:
+                caller.send(HEARD)
                 del self._callers[caller]
                 self._leavers[caller] = _Leaver(words[1:])
-                caller.send(HEARD)
                 return
             if self._count(words):
                 caller.send(HEARD)

@@ -153,12 +153,10 @@ class Votes:
             return TRY_AGAIN
         if self.aborted is not None:
             return self.aborted
-        ends: list[int] = []
-        if _is_of_a_program(status):
-            if not self.accounts_for(ranks):
-                return status
-            ends = [one.status for one in self.left]
-        said = [*ends, *(status for _, status in self.last.values())]
+        if _is_of_a_program(status) and not self.accounts_for(ranks):
+            return status
+        said = [status for _, status in self.last.values()]
+        said += [one.status for one in self.left if one.epoch in (-1, self._epoch(one.group))]
         said += [1 for _ in (*self.silent, *self.closed)]
         return max(said, default=status)
 
@@ -184,10 +182,14 @@ class Votes:
         went_on = any(one.epoch > 0 for one in self.left)
         return went_on and None not in tallies and sum(filter(None, tallies)) == ranks
 
+    def _epoch(self, group: int) -> int:
+        """Give the last epoch of which a process of a group has said its end; -1 if none."""
+        return max((one.epoch for one in self.left if one.group == group), default=-1)
+
     def _tally(self, group: int) -> int | None:
         """Count who has begun in a group; None unless all who were left say their end."""
         of = [one for one in self.left if one.group == group]
-        epoch = max((one.epoch for one in of), default=-1)
+        epoch = self._epoch(group)
         final = [one for one in of if one.epoch == epoch]
         firsts = {one.first for one in of} - {0}
         lasts = {one.last for one in final}

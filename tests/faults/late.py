@@ -81,6 +81,8 @@ def after(algorithm: str) -> None:
             _say(comm.rank, error, began)
         sums = [partial(call, given, total) for call in (comm.Allreduce, comm.Iallreduce)]
         others = [partial(comm.bcast, 1), partial(comm.digest, given), partial(comm.barrier)]
+        others += [partial(comm.Reduce_scatter, given, total[:250]), partial(_using, comm)]
+        others += [partial(comm.bucketed, {"a": total})]
         for call in (*sums, *others):
             try:
                 call()
@@ -91,6 +93,11 @@ def after(algorithm: str) -> None:
             time.sleep(3 * LIMIT_S)
         began = time.monotonic()
     sys.stdout.write(f"closed after {time.monotonic() - began:.0f} s\n")
+
+
+def _using(comm: cr.Communicator) -> None:
+    with comm.using(timeout_s=LIMIT_S):
+        pass
 
 
 def _say(rank: int, error: cr.PeerLate, began: float) -> None:

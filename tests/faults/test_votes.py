@@ -72,6 +72,7 @@ def test_every_group_has_a_say(launch: Launch, case: str, status: int, line: str
     [
         ("one_exits_at_once", {0}, "seat 3: 3"),
         ("survivors_exit", {5}, "seat 3: 3"),
+        ("survivors_of_a_kill_exit", {5}, "seat 3: 3"),
         ("one_more_exits_later", {3, 4}, "seat 3: 3"),  # of two the launcher knows one
         ("all_exit_at_once", {3}, ""),
         ("exits_last", {3}, ""),
@@ -85,6 +86,14 @@ def test_the_status_of_the_dead_is_not_that_of_the_job(
     done = run(launch, str(PROGRAM), case, start="run -n 4")
     assert done.returncode in statuses, done.stdout
     assert line in done.stdout
+
+
+def test_a_script_around_the_program_has_its_own_status(launch: Launch) -> None:
+    words = f"{sys.executable} {PROGRAM} one_exits_at_once && exit 6"
+    command = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*command, "sh", "-c", words])
+    assert done.returncode in (3, 6), done.stdout  # of two the launcher knows one
+    assert "seat 3: 3" in done.stdout
 
 
 def test_spares_that_wait_are_no_reason_to_doubt(launch: Launch) -> None:

@@ -165,6 +165,18 @@ def survivors_exit() -> None:
     sys.exit(5 if MPI.COMM_WORLD.rank == 3 else 0)
 
 
+def survivors_of_a_kill_exit() -> None:
+    """One is killed; one of the others fails later, with a status of its own."""
+    with cr.init(on_failure="shrink") as comm:
+        total(comm)
+        if comm.seat == 1 and not comm.epoch:
+            os.kill(os.getpid(), signal.SIGKILL)
+        while comm.epoch == 0:
+            total(comm)
+        say(comm, total(comm))
+    sys.exit(5 if MPI.COMM_WORLD.rank == 3 else 0)
+
+
 def one_more_exits_later() -> None:
     """One of the others ends without a word when all have closed."""
     one_exits_at_once()
@@ -301,7 +313,8 @@ CASES: dict[str, Callable[[], None]] = {
                  ends_below_zero, dies_later, opens_more, times_out, aborts, group_fails,
                  first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
                  first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
-                 survivors_exit, one_more_exits_later, exits_last, nobody_recovers, exits_first)
+                 survivors_exit, survivors_of_a_kill_exit, one_more_exits_later, exits_last,
+                 nobody_recovers, exits_first)
 }  # fmt: skip
 
 if __name__ == "__main__":

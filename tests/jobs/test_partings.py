@@ -104,7 +104,7 @@ exec(sys.argv[2])
 )
 def test_the_system_says_how_a_process_ends(ear: Poll, end: str, status: int | None) -> None:
     subprocess.run([sys.executable, "-c", LEAVER, "3", end], check=False, timeout=60,
-                   stderr=subprocess.DEVNULL)  # fmt: skip
+                   stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
     ear.judge(1)
     expected = [] if status is None else [Parting(0, 1, 4, 3, status)]
     assert list(ear.votes.left) == expected
@@ -113,13 +113,28 @@ def test_the_system_says_how_a_process_ends(ear: Poll, end: str, status: int | N
 @pytest.mark.parametrize("words", ["ballot.opens()", "os.fork() and os._exit(0)"])
 def test_who_may_be_another_says_nothing(ear: Poll, words: str) -> None:
     program = LEAVER.replace("ballot.depart()", f"{words}\nballot.depart()")
-    subprocess.run([sys.executable, "-c", program, "3", ""], check=True, timeout=60)
+    command = [sys.executable, "-c", program, "3", ""]
+    subprocess.run(command, check=True, timeout=60, start_new_session=True)
     ear.judge(1)
     assert not ear.votes.left
 
 
+def test_who_was_started_by_a_script_does_not_speak_for_it(ear: Poll) -> None:
+    subprocess.run([sys.executable, "-c", LEAVER, "3", ""], check=True, timeout=60)
+    ear.judge(1)
+    assert not ear.votes.left
+
+
+def test_what_the_last_ones_end_with_counts_beside_a_signal_s_status() -> None:
+    votes = counted("begun", "ended 1 0", "left 0:1 3 2 0", "left 0:1 3 2 3")
+    assert [votes.judge(status, 3) for status in (0, 137)] == [3, 3]
+    assert counted("begun", "ended 1 0", "left 0:0 3 3 4").judge(137, 3) == 4
+    assert counted("begun", "ended 1 0", "left 0:0 3 3 4", "left 0:1 3 2 0").judge(137, 3) == 0
+
+
 def test_of_very_many_nobody_says_how_it_ends(ear: Poll) -> None:
     for number in (ballot.MOST_LEAVERS, ballot.MOST_LEAVERS + 1):
-        subprocess.run([sys.executable, "-c", LEAVER, str(number), ""], check=True, timeout=60)
+        command = [sys.executable, "-c", LEAVER, str(number), ""]
+        subprocess.run(command, check=True, timeout=60, start_new_session=True)
     ear.judge(1)
     assert [one.last for one in ear.votes.left] == [ballot.MOST_LEAVERS]
