@@ -14,7 +14,7 @@ _YIELD = "mpi_yield_when_idle"
 _SURVIVING = {
     "coll": "^han,cuda",
     "async_mpi_finalize": "1",
-    "btl": "^sm,smcuda",
+    "btl": "^sm,smcuda,ofi",
     "btl_tcp_flags": "send,inplace",
 }
 # A fragment of TCP with its header, in one packet of 64 KiB: the loopback takes no longer one,
@@ -56,6 +56,11 @@ def parameters(job: Job) -> dict[str, str]:
     dead alone (`era_decide`), and who has asked waits for ever.  How TCP cuts its
     messages is the user's choice, if the environment has one.
 
+    The way by libfabric (`btl ofi`) ends the process where a peer is gone
+    (`mca_btl_ofi_exit`), so it is not for ranks that may die.  On one machine it
+    has nothing to do, and to close it takes a second (a `sleep` in
+    `mca_btl_ofi_component_close`): half of a job's start.
+
     Parameters
     ----------
     job : Job
@@ -80,6 +85,8 @@ def parameters(job: Job) -> dict[str, str]:
         chosen["btl_tcp_if_include"] = job.reach.network
     elif job.faults and job.here:
         chosen["btl_tcp_if_include"] = _LOOPBACK  # else a machine without a network has no way
+    elif job.here and "OMPI_MCA_btl" not in os.environ:
+        chosen["btl"] = "^ofi"
     return chosen
 
 

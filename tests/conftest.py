@@ -67,7 +67,7 @@ def _flags(library: str, ranks: int) -> list[str]:
     """The flags each launcher wants for ranks that may exceed the cores."""
     if library != "Open MPI":
         return []
-    flags = ["--bind-to", "none", "--mca", "osc", "^ucx"]
+    flags = ["--bind-to", "none", "--mca", "osc", "^ucx", "--mca", "btl", "^ofi"]
     crowded = ranks > len(os.sched_getaffinity(0))
     return flags + (["--mca", "mpi_yield_when_idle", "1"] if crowded else [])
 

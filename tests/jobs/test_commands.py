@@ -69,10 +69,10 @@ BY_TCP = {
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        (Job(2, faults=True), {"btl": "^sm,smcuda", **BY_TCP}),
+        (Job(2, faults=True), {"btl": "^sm,smcuda,ofi", **BY_TCP}),
         (
             Job(2, faults=True, here=True),
-            {"btl": "^sm,smcuda", "btl_tcp_if_include": "127.0.0.0/8", **BY_TCP},
+            {"btl": "^sm,smcuda,ofi", "btl_tcp_if_include": "127.0.0.0/8", **BY_TCP},
         ),
         (
             Job(2, hosts=NODES, faults=True, reach=REACH),
@@ -86,6 +86,17 @@ def test_no_rank_that_dies_can_break_the_queue_of_another(
 ) -> None:
     chosen = openmpi.parameters(job)
     assert {name: value for name, value in chosen.items() if "btl" in name} == expected
+
+
+def test_libfabric_stays_away_where_it_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMPI_MCA_btl", raising=False)
+    assert openmpi.parameters(Job(2, here=True))["btl"] == "^ofi"
+    assert "btl" not in openmpi.parameters(Job(2, hosts=NODES))
+
+
+def test_the_transports_of_the_environment_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
+    assert "btl" not in openmpi.parameters(Job(2, here=True))
 
 
 def test_what_collectives_send_at_once_fits_a_fragment() -> None:
