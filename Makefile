@@ -4,6 +4,9 @@
 SHELL := /bin/bash
 .PHONY: help demo test test-mpich faults churn mpi4py-suite bench limits lint docs system
 
+# Ranks are started thousands of times; each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON ?= python3
 SYSTEM ?= yes
 TESTS ?= tests
