@@ -144,6 +144,12 @@ def end(status: int) -> None:
         _tell(f"ended {group}{_Member.epoch} {exit_status(status)} {_Member.mark}".rstrip())
 
 
+def overdue() -> None:
+    """Say that a recovery takes too long for this member: the whole job is to end."""
+    if os.getpid() == _Member.process:
+        _tell("overdue")
+
+
 def depart() -> None:
     """Let the system tell the launcher with which status this process ends.
 

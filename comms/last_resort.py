@@ -69,6 +69,6 @@ class LastResort:
         try:
             os.write(_ERRORS, f"{self._report}\n".encode())  # whatever became of sys.stderr
             faulthandler.dump_traceback(_ERRORS)
-            ballot.end(TRY_AGAIN)
+            ballot.overdue()
         finally:
             os._exit(TRY_AGAIN)

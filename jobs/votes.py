@@ -85,9 +85,10 @@ class Votes:
             ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS`` or
             ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and
             ``ended GROUP:EPOCH STATUS``; of one that is in another one, too,
-            ``mixed GROUP:0``.  ``closed MARK``, and then ``again MARK`` of who opens
-            more, or ``ended PLACE STATUS MARK``.  ``left GROUP:EPOCH FIRST LAST
-            STATUS``, of a spare ``left GROUP:waits FIRST LAST STATUS``.
+            ``mixed GROUP:0``.  ``overdue`` where a recovery takes too long.  ``closed
+            MARK``, and then ``again MARK`` of who opens more, or ``ended PLACE STATUS
+            MARK``.  ``left GROUP:EPOCH FIRST LAST STATUS``, of a spare
+            ``left GROUP:waits FIRST LAST STATUS``.
 
         Returns
         -------
@@ -117,11 +118,11 @@ class Votes:
             case ["ended", place, status]:
                 group, epoch = _place(place)
                 begun = self.begun | {group}
-                if int(status) == TRY_AGAIN:
-                    return replace(self, begun=begun, timed_out=True)
                 said = epoch, int(status)
                 last = {**self.last, group: max(said, self.last.get(group, said))}
                 return replace(self, begun=begun, last=last)
+            case ["overdue"]:
+                return replace(self, timed_out=True)
             case ["left", place, *numbers] if len(numbers) == 3:
                 return replace(self, left=(*self.left, _parting(place, numbers)))
             case ["abort", status]:

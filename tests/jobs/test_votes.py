@@ -85,7 +85,7 @@ def test_nobody_speaks_for_a_group_that_is_dead(
             given = status in GIVEN
             assert votes.judge(status) == (status if given else expected)
             assert (votes.silence(status) is None) is given
-        assert counted(*order, "ended 2:0 75").judge(0) == 75
+        assert counted(*order, "overdue").judge(0) == 75
         assert counted(*order, "abort 9").judge(0) == 9
 
 
@@ -109,7 +109,7 @@ def test_who_has_closed_says_how_it_ends(
         assert votes.judge(status) == (status if given else expected)
         found = votes.silence(status)
         assert found is None if given or silence is None else silence in str(found)
-    assert counted(*said, "ended 0 75 0.0123abcd").judge(0) == 75
+    assert counted(*said, "overdue").judge(0) == 75
 
 
 def test_time_outs_go_first_then_aborts() -> None:
@@ -118,11 +118,18 @@ def test_time_outs_go_first_then_aborts() -> None:
         for some in itertools.combinations(rest, number):
             for order in itertools.permutations([*some, "abort 9"]):
                 assert {counted(*order).judge(status) for status in LAUNCHERS} == {9}
-                late = counted(*order, "ended 1 75")
+                late = counted(*order, "overdue")
                 assert {late.judge(status) for status in LAUNCHERS} == {75}
                 assert late.silence(0) is None
     assert counted("abort 9", "abort 8").judge(0) == 9
     assert counted("abort 0").judge(1) == 0
+
+
+def test_who_leaves_with_the_status_of_a_time_out_is_lost_like_others() -> None:
+    votes = counted("begun", "ended 0 75", "ended 1 0")
+    assert not votes.timed_out
+    assert votes.judge(0) == 0
+    assert counted("begun", "ended 1 75", "ended 1 0").judge(0) == 75
 
 
 @pytest.mark.parametrize(
@@ -334,7 +341,7 @@ def test_without_a_launcher_that_hears_nothing_is_said(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("say", [lambda: ballot.abort(3), lambda: ballot.end(75)])
+@pytest.mark.parametrize("say", [lambda: ballot.abort(3), ballot.overdue])
 @pytest.mark.parametrize("program", ["sleep 60", "trap '' TERM; while :; do sleep 1; done"])
 def test_an_abort_or_a_time_out_ends_the_launcher(
     ear: Poll, monkeypatch: pytest.MonkeyPatch, say: Callable[[], object], program: str
