@@ -70,6 +70,10 @@ class Fault:
     status: int = 1
 
 
+#: What a fault is that says no more than it must.
+_NOTHING: Final = Fault("", 0)
+
+
 class Injected(Exception):
     """Raised by the action ``raise``: an error of the user's program."""
 
@@ -181,7 +185,7 @@ def _wake_after(seconds: float) -> None:
     subprocess.Popen(["sh", "-c", words], stdin=null, stdout=null, stderr=null)
 
 
-def schedule(text: str) -> tuple[Fault, ...]:
+def schedule(text: str, seats: int | None = None) -> tuple[Fault, ...]:
     """Read a schedule: faults between semicolons.
 
     Parameters
@@ -189,6 +193,8 @@ def schedule(text: str) -> tuple[Fault, ...]:
     text : str
         ``ACTION seat=N [step=N] [at=POINT] [after=3ms] [for=5s] [factor=X]
         [status=N]``, as often as wanted.
+    seats : int, optional
+        How many there are.
 
     Returns
     -------
@@ -198,9 +204,14 @@ def schedule(text: str) -> tuple[Fault, ...]:
     Raises
     ------
     UsageError
-        If a word has no meaning (local).
+        If a word has no meaning, or a seat is none (local).
     """
-    return tuple(checked(_fault(clause)) for clause in text.split(";") if clause.strip())
+    faults = tuple(checked(_fault(clause)) for clause in text.split(";") if clause.strip())
+    nobody = sorted({fault.seat for fault in faults if seats is not None and fault.seat >= seats})
+    if nobody:
+        problem = f"no seat {', '.join(map(str, nobody))} among {seats} ranks: {text}"
+        raise _wrong(problem, f"seats are 0 to {(seats or 1) - 1}")
+    return faults
 
 
 def checked(fault: Fault) -> Fault:
@@ -216,8 +227,14 @@ def checked(fault: Fault) -> Fault:
         raise _wrong("raise outside of an operation", "at=allreduce, or another one, without after")
     if fault.seat < 0 or (fault.step or 0) < 0 or not 0 <= fault.status <= _MOST_STATUS:
         raise _wrong(f"{fault}", f"seat and step from 0 on, a status up to {_MOST_STATUS}")
-    if not 1 <= fault.factor < math.inf or (fault.for_s or 0) < 0:
+    times = fault.after_s, fault.for_s or 0
+    if not 1 <= fault.factor < math.inf or not all(0 <= time_s < math.inf for time_s in times):
         raise _wrong(f"{fault}", "a factor from 1 on, finite times")
+    for name, actions in _MEANT_FOR.items():
+        key, _ = _READERS[name]
+        is_said = getattr(fault, key) != getattr(_NOTHING, key)
+        if is_said and fault.action not in actions:
+            raise _wrong(f"{name!r} means nothing to {fault.action}: {fault}", _WAYS_OUT)
     return fault
 
 

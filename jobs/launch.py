@@ -125,7 +125,9 @@ class Launch:
             file.write(write(self.job))
 
 
-def launch_all(launch: Launch, program: Sequence[str]) -> int:
+def launch_all(
+    launch: Launch, program: Sequence[str], settings: Mapping[str, str] | None = None
+) -> int:
     """Start a program, or the series of programs it stands for.
 
     The bench suite compares settings of the library that can only be chosen
@@ -137,6 +139,8 @@ def launch_all(launch: Launch, program: Sequence[str]) -> int:
         How to start.
     program : sequence of str
         Program and arguments.
+    settings : mapping of str to str, optional
+        Variables that every rank gets.
 
     Returns
     -------
@@ -146,7 +150,7 @@ def launch_all(launch: Launch, program: Sequence[str]) -> int:
     """
     status = 0
     for words, environment in _series(program):
-        status = launch.launch(words, environment=environment)
+        status = launch.launch(words, environment={**(settings or {}), **environment})
         if status:
             break
     return status

@@ -45,10 +45,10 @@ def run(
     """
     if ranks is None:
         raise UsageError("run", "no number of ranks", f"add -n 4 {OPTIONS_FIRST}")
-    check_spares(spares, faults)
+    settings = settings_of(spares, faults=faults)
     check_settings(ranks)
     launch = prepare(ranks + spares, words, nodes=nodes, launcher=launcher, faults=faults)
-    raise SystemExit(launch_all(launch, program.resolve(words)))
+    raise SystemExit(launch_all(launch, program.resolve(words), settings))
 
 
 def prepare(
@@ -120,14 +120,13 @@ def check_settings(ranks: int) -> None:
         return
     from closeranks.collectives.injection import schedule
 
-    nobody = sorted(str(fault.seat) for fault in schedule(text) if fault.seat >= ranks)
-    if nobody:
-        problem = f"no seat {', '.join(nobody)} among {ranks} ranks: {text}"
-        raise UsageError("CLOSERANKS_FAULTS", problem, f"seats are 0 to {ranks - 1}")
+    schedule(text, ranks)
 
 
-def check_spares(spares: int, faults: bool) -> None:
-    """Tell the ranks how many of them wait; local.
+def settings_of(spares: int, *, faults: bool) -> dict[str, str]:
+    """Say how the ranks are told how many of them wait.
+
+    Local.
 
     Parameters
     ----------
@@ -135,6 +134,11 @@ def check_spares(spares: int, faults: bool) -> None:
         How many.
     faults : bool
         Whether the job goes on when ranks die.
+
+    Returns
+    -------
+    dict of str to str
+        Variables that every rank gets.
 
     Raises
     ------
@@ -145,8 +149,7 @@ def check_spares(spares: int, faults: bool) -> None:
         raise UsageError(
             "--spares", f"{spares} ranks would wait for ever", f"add --faults {OPTIONS_FIRST}"
         )
-    if spares:
-        os.environ["CLOSERANKS_SPARES"] = str(spares)
+    return {"CLOSERANKS_SPARES": str(spares)} if spares else {}
 
 
 def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
@@ -173,6 +176,7 @@ def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
     free = given is not None and not hosts and not count
     fullest = given.fullest(ranks) if given and free else math.ceil(ranks / spread)
     settings = sorted(name for name in os.environ if name.startswith("CLOSERANKS_"))
+    here = not hosts and not count and (given is None or given.names == (_own_name(),))
     return Job(
         ranks,
         hosts=hosts,
@@ -182,8 +186,8 @@ def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
         overcommitted=given is not None and given.overcommitted(dict(hosts), ranks),
         root=os.geteuid() == 0,
         fabric=has_fabric(),
-        exported=settings if spread > 1 else (),
-        here=not hosts and not count and (given is None or given.names == (_own_name(),)),
+        exported=() if here else settings,
+        here=here,
     )
 
 

@@ -13,7 +13,7 @@ from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots
 from closeranks.jobs.launch import Launch, launch_all
 from closeranks.jobs.launcher import check_survives, choose
-from closeranks.jobs.run import OPTIONS_FIRST, check_settings, check_spares
+from closeranks.jobs.run import OPTIONS_FIRST, check_settings, settings_of
 
 
 class LabVerbs(click.Group):
@@ -84,7 +84,7 @@ def start(
     if nodes is None and "," not in per_node:
         remedy = f"add --nodes 4, or --per-node 3,2,2, {OPTIONS_FIRST}"
         raise UsageError("lab", "no number of nodes", remedy)
-    check_spares(spares, faults)
+    settings = settings_of(spares, faults=faults)
     *slots, last = parse_slots(nodes or 0, per_node)
     plan = LabPlan(
         (*slots, last + spares),
@@ -105,7 +105,9 @@ def start(
     job = replace(supervisor.describe(plan, cores=usable_cores()), faults=faults)
     launch = Launch(job, linked, launcher)
     raise SystemExit(
-        supervisor.inhabit(plan, resolved, lambda: launch_all(launch, resolved), check=check)
+        supervisor.inhabit(
+            plan, resolved, lambda: launch_all(launch, resolved, settings), check=check
+        )
     )
 
 

@@ -58,6 +58,30 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
         schedule(text)
 
 
+@pytest.mark.parametrize(
+    ("action", "point", "more", "said"),
+    [
+        ("slow", "vote", {"factor": 4}, "'at' means nothing to slow"),
+        ("kill", "vote", {"factor": 4}, "'factor' means nothing to kill"),
+        ("kill", "begin", {"for_s": 5}, "'for' means nothing to kill"),
+        ("stop", "begin", {"status": 3}, "'status' means nothing to stop"),
+        ("stop", "begin", {"for_s": float("nan")}, "finite times"),
+        ("kill", "begin", {"after_s": -1.0}, "finite times"),
+    ],
+)
+def test_what_a_program_asks_for_is_refused_alike(
+    action: str, point: str, more: dict[str, float], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        Injection(0).fail_at(0, 10, point, action, **more)
+
+
+def test_a_seat_that_nobody_has_is_refused() -> None:
+    assert schedule("kill seat=3", 4) == schedule("kill seat=3")
+    with pytest.raises(UsageError, match=r"no seat 4, 9 among 4 ranks.*seats are 0 to 3"):
+        schedule("kill seat=9; stop seat=4; kill seat=0", 4)
+
+
 def test_a_fault_is_met_once_by_its_seat_in_its_step(met: list[Fault]) -> None:
     faults = schedule("kill seat=1 step=1 at=vote; kill seat=2 step=1 at=vote; stop seat=1")
     injected = Injection(1, faults)

@@ -81,3 +81,12 @@ def test_inside_an_allocation_its_layout_counts() -> None:
 def test_no_nodes_are_refused() -> None:
     with pytest.raises(UsageError, match="at least 1"):
         describe(2, "0", cores=2)
+
+
+def test_settings_go_to_every_node_but_this_one(
+    bare: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLOSERANKS_CHECK", "1")
+    assert not describe(4, None, cores=4).exported
+    for nodes in ("other", "a,b"):
+        assert "CLOSERANKS_CHECK" in describe(4, nodes, cores=4).exported
