@@ -13,7 +13,15 @@ from closeranks.comms import ballot, ulfm
 from closeranks.comms.shared_folder import Untrusted
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerError, PeerLate, PeerLost, Revoked, UsageError, named
+from closeranks.errors import (
+    Disagreement,
+    PeerError,
+    PeerLate,
+    PeerLost,
+    Revoked,
+    UsageError,
+    named,
+)
 
 if TYPE_CHECKING:
     from closeranks.collectives.attendance import Lateness
@@ -138,7 +146,7 @@ def leaving() -> Iterator[None]:
     """
     try:
         yield
-    except UsageError:
+    except (UsageError, Disagreement):
         raise
     except Exception:
         _leave()

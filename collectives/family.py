@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -314,5 +315,6 @@ def check_timeout(where: str, timeout_s: float | None) -> None:
     timeout_s : float or None
         Seconds.
     """
-    if timeout_s is not None and not timeout_s > 0:
-        raise UsageError(where, f"timeout_s is {timeout_s!r}", "give seconds above 0, or None")
+    given: object = timeout_s  # whatever its type says
+    if timeout_s is not None and not (isinstance(given, Real) and timeout_s > 0):
+        raise UsageError(where, f"timeout_s is {given!r}", "give seconds above 0, or None")

@@ -6,8 +6,9 @@ import atexit
 import gc
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,7 +40,7 @@ from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Disagreement, Error, TopologyError, UsageError
+from closeranks.errors import Disagreement, Error, Revoked, TopologyError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
@@ -107,15 +108,18 @@ def init(
     Raises
     ------
     UsageError, TopologyError, Unavailable
-        If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown.
+        If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown; where
+        that is so on some ranks only, the others raise `Revoked`.
     Disagreement
-        On every rank, if tuning files or, with ``check``, options differ.
+        On every rank, if tuning files or options differ.
     PeerLost, Revoked
         On every rank, if one dies or fails meanwhile, in a job that survives it: a
         first world is of all ranks or none.
     """
     given = MPI.COMM_WORLD if comm is None else comm
-    wanted = options(
+    ask = partial(
+        options,
+        ranks=given.size,
         whole=MPI.Comm.Compare(given, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT),
         on_failure=on_failure,
         spares=spares,
@@ -127,9 +131,9 @@ def init(
         check=check,
         faults=faults,
     )
-    _stand(given, wanted)
     with opening(given):
         with leaving(), blaming("init", given):
+            wanted = _agreed(given, ask, is_given=topology is not None)
             start_s = _guarded(given, wanted)
         with _arrival(recovery_timeout_s + 2 * start_s):
             with leaving():
@@ -141,6 +145,20 @@ def init(
         ballot.stand(family.world.rank, family.world.epoch, family.group)
         family.recovery.fill()  # the others do so, too
     return opened
+
+
+def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options], *, is_given: bool) -> Options:
+    """Ask for the same on all ranks, so that nobody waits for one that is refused."""
+    try:
+        wanted = ask()
+    except Error:
+        native.agreed_max(comm, [1.0])
+        raise
+    _stand(comm, wanted)
+    if native.agreed_max(comm, [0.0])[0]:
+        raise Revoked("init")
+    agree_equal(comm, "init", wanted.in_common(is_given=is_given))
+    return wanted
 
 
 def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
@@ -155,8 +173,7 @@ def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
 
 
 def _group_of(comm: MPI.Intracomm) -> int:
-    """Give the number of those who open it together, see `ballot.stand`.  Local."""
-    return max(0, ranks_in(comm, MPI.COMM_WORLD)[0])
+    return max(0, ranks_in(comm, MPI.COMM_WORLD)[0])  # see `ballot.stand`
 
 
 def _arrival(limit_s: float) -> AbstractContextManager[object]:
@@ -168,10 +185,7 @@ def _arrival(limit_s: float) -> AbstractContextManager[object]:
 
 def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew | None]:
     """Set the spares apart; gives the members' communicator.  Collective."""
-    spares, recruits = wanted.spares, wanted.recruits
-    if spares >= comm.size and setting("JOINS") is None:
-        raise UsageError("init", f"{spares} spares of {comm.size} ranks", "leave one to work")
-    found = recruited()
+    found, spares, recruits = recruited(), wanted.spares, wanted.recruits
     if found is not None:
         whole, new, seats = found
         return whole, _on_call(Crew(whole, new, seats=seats, recruits=recruits))
@@ -248,19 +262,16 @@ def _open(
     plain: MPI.Intracomm, topology: Topology | None, wanted: Options
 ) -> tuple[Communicator, Family]:
     """Make the communicator; collective."""
-    timeout_s, deterministic, faults = wanted.timeout_s, wanted.deterministic, wanted.faults
+    deterministic, faults = wanted.deterministic, wanted.faults
     if faults is not None and plain.rank == 0:
         sys.stderr.write(f"closeranks: faults on purpose: {setting('FAULTS') or 'as they come'}\n")
-    if wanted.check:
-        agree_equal(plain, "init", f"timeout_s={timeout_s}, deterministic={deterministic}")
     table = read_tuning(_shared_tuning(plain, wanted.tuning))
     placed = _placed(plain, topology)
     tuned = fitting(plain, table, placed)
-    is_given = topology is not None
-    found = _linked(plain, placed, tuned, is_given=is_given, measures=not deterministic)
+    found = _linked(plain, placed, tuned, is_given=topology is not None, measures=not deterministic)
     can = _abilities(plain)
     family = Family(
-        timeout_s=timeout_s,
+        timeout_s=wanted.timeout_s,
         deterministic=deterministic,
         check=wanted.check,
         tuning=table if isinstance(table, Rules) else Rules(),
@@ -273,7 +284,7 @@ def _open(
     family.seats = plain.size
     family.world = world = World(0, plain, found)
     try:
-        if timeout_s is not None:
+        if wanted.timeout_s is not None:
             world.arm()
         chooser = _chooser(plain, found, tuned, deterministic=deterministic)
         seats = tuple(range(plain.size))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
+from threading import TIMEOUT_MAX
 from typing import Any, Final, NamedTuple
 
 from closeranks.collectives.family import check_timeout
@@ -14,6 +16,8 @@ from closeranks.errors import Unavailable, UsageError
 
 #: How long a rank may be stopped before it is ended, in seconds.
 _SILENCE_S: Final = 0.5
+#: What ranks may ask for each on its own.
+_OWN: Final = ("tuning", "faults")
 _ON_FAILURE: Final = ("raise", "shrink", "replace")
 
 
@@ -55,9 +59,28 @@ class Options(NamedTuple):
         """How long a rank may be stopped before it is ended, in seconds."""
         return _silence_s(self.timeout_s)
 
+    def in_common(self, *, is_given: bool) -> str:
+        """Say in words what all ranks have to ask for alike.
+
+        Local.
+
+        Parameters
+        ----------
+        is_given : bool
+            Whether the caller has a topology.
+
+        Returns
+        -------
+        str
+            Of tuning and faults nothing: they are rank 0's, and each rank's own.
+        """
+        told = self._asdict() | {"topology": "given" if is_given else "none"}
+        return ", ".join(f"{name}={told[name]}" for name in told if name not in _OWN)
+
 
 def options(
     *,
+    ranks: int,
     whole: bool,
     on_failure: str,
     spares: int,
@@ -75,6 +98,8 @@ def options(
 
     Parameters
     ----------
+    ranks : int
+        How many open the communicator.
     whole : bool
         Whether all ranks of the job open the communicator.
     on_failure, spares, recruits, timeout_s, recovery_timeout_s
@@ -95,16 +120,17 @@ def options(
     _check_failure(on_failure)
     _check_times(timeout_s, recovery_timeout_s)
     refuse_unknown()
+    wait = _spares(spares, on_failure, ranks, whole=whole)
     return Options(
         on_failure=on_failure,
-        spares=_spares(spares, on_failure),
+        spares=wait,
         recruits=_recruits(recruits, on_failure, whole=whole),
         timeout_s=timeout_s,
         recovery_timeout_s=recovery_timeout_s,
         tuning=setting("TUNING") if tuning is None else tuning,
         deterministic=deterministic,
         check=switch("CHECK") if check is None else bool(check),
-        faults=_faults(faults),
+        faults=_faults(faults, ranks - wait if whole else None),
     )
 
 
@@ -120,8 +146,11 @@ def _check_failure(on_failure: str) -> None:
 def _check_times(timeout_s: float | None, recovery_timeout_s: float) -> None:
     """Refuse deadlines that nobody can keep, or that contradict each other."""
     check_timeout("init", timeout_s)
-    check_timeout("init", recovery_timeout_s)
     silence_s = _silence_s(timeout_s)
+    given: object = recovery_timeout_s  # whatever its type says
+    if not isinstance(given, Real) or not 0 < recovery_timeout_s < TIMEOUT_MAX:
+        raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s!r}",
+                         f"give more than {2 * silence_s:g} seconds")  # fmt: skip
     if recovery_timeout_s <= 2 * silence_s:
         raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s:g}, and a rank that is"
                          f" stopped in a recovery is noticed after {silence_s:g} s",
@@ -132,16 +161,22 @@ def _silence_s(timeout_s: float | None) -> float:
     return _SILENCE_S if timeout_s is None else min(_SILENCE_S, timeout_s / 2)
 
 
-def _spares(asked: int, on_failure: str) -> int:
+def _spares(asked: int, on_failure: str, ranks: int, *, whole: bool) -> int:
     """Say how many ranks wait, as asked for here or by ``closeranks run --spares``."""
-    text = setting("SPARES") or "0"
-    if not text.isdigit() or asked < 0:
-        raise UsageError("init", f"spares={asked}, CLOSERANKS_SPARES={text!r}", "a number")
-    spares = asked or int(text)
-    if spares and on_failure != "replace":
-        raise UsageError("init", f"{spares} spares and on_failure={on_failure!r}",
-                         "use on_failure='replace'")  # fmt: skip
-    return spares
+    said = f"spares={asked}"
+    if not asked and whole and (text := setting("SPARES")):
+        asked, said = (
+            int(text) if text.isdigit() else -1,
+            f"CLOSERANKS_SPARES={text} (run --spares)",
+        )
+    if asked < 0:
+        raise UsageError("init", said, "give a number of ranks")
+    if asked and on_failure != "replace":
+        raise UsageError("init", f"{said} and on_failure={on_failure!r}",
+                         "use on_failure='replace', or no spares")  # fmt: skip
+    if asked >= ranks and setting("JOINS") is None:
+        raise UsageError("init", f"{said} of {ranks} ranks", "leave one to work")
+    return asked
 
 
 def _recruits(asked: bool | None, on_failure: str, *, whole: bool) -> bool:
@@ -157,10 +192,12 @@ def _recruits(asked: bool | None, on_failure: str, *, whole: bool) -> bool:
     return True
 
 
-def _faults(allowed: bool) -> tuple[Fault, ...] | None:
+def _faults(allowed: bool, seats: int | None) -> tuple[Fault, ...] | None:
     """Read what is to go wrong on purpose; None: nothing is."""
     text = setting("FAULTS")
     if text and not (allowed or ulfm.is_on()):
         raise UsageError("CLOSERANKS_FAULTS", f"{text!r} where faults are not allowed",
                          "unset it, or pass faults=True, or closeranks run --faults")  # fmt: skip
-    return schedule(text or "") if allowed or text else None
+    if not text:
+        return () if allowed else None
+    return schedule(text, seats if setting("JOINS") is None else None)

@@ -123,3 +123,28 @@ def test_all_ranks_name_the_owner_of_a_folder_that_is_not_ours(
     assert done.returncode == 1, done.stdout
     said = "node memory /dev/shm/closeranks-0: a folder (mode 0777) of user nobody (65534), not"
     assert done.stdout.count(said) == 3, done.stdout
+
+
+@pytest.mark.parametrize("faults", [[], ["--faults"]])
+@pytest.mark.parametrize(
+    ("asks", "expected"),
+    [
+        ("timeout_s=0 if rank == 1 else None", {0: "Revoked", 1: "UsageError", 2: "Revoked"}),
+        ("recovery_timeout_s=20 + rank", dict.fromkeys(range(3), "Disagreement")),
+    ],
+)
+def test_nobody_waits_for_one_that_asks_for_something_else(
+    launch: Launch, faults: list[str], asks: str, expected: dict[int, str]
+) -> None:
+    words = (
+        "import closeranks as cr, sys\n"
+        "from mpi4py import MPI\n"
+        "rank = MPI.COMM_WORLD.rank\n"
+        f"try: cr.init({asks})\n"
+        "except cr.Error as error: print(f'rank {rank}: {type(error).__name__} ', flush=True)\n"
+        "sys.exit(3)"
+    )
+    start = [sys.executable, "-m", "closeranks", "run", *faults, "-n", "3", "--", sys.executable]
+    done = launch([*start, "-c", words])
+    assert {int(rank): kind for rank, kind, _ in SAID.findall(done.stdout)} == expected, done.stdout
+    assert done.returncode == 3

@@ -1,0 +1,86 @@
+"""What the caller of `init` may ask for, and what the environment adds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from closeranks.collectives.options import Options, options
+from closeranks.comms import ulfm
+from closeranks.errors import UsageError
+
+PLAIN: dict[str, Any] = {
+    "ranks": 4,
+    "whole": True,
+    "on_failure": "replace",
+    "spares": 0,
+    "recruits": None,
+    "timeout_s": None,
+    "recovery_timeout_s": 30,
+    "tuning": None,
+    "deterministic": False,
+    "check": None,
+    "faults": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job whose ranks may die, and nothing in the environment."""
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
+    for name in ("SPARES", "FAULTS", "RECRUITS", "JOINS", "CHECK"):
+        monkeypatch.delenv(f"CLOSERANKS_{name}", raising=False)
+
+
+def asked(**wanted: Any) -> Options:
+    return options(**(PLAIN | wanted))
+
+
+def test_spares_of_the_command_line_are_those_of_the_whole_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("CLOSERANKS_SPARES", "2")
+    assert asked().spares == 2
+    assert asked(spares=1).spares == 1
+    assert asked(ranks=1, whole=False, on_failure="raise").spares == 0
+    with pytest.raises(UsageError, match=r"CLOSERANKS_SPARES=2 .*on_failure='raise'"):
+        asked(on_failure="raise")
+    with pytest.raises(UsageError, match=r"CLOSERANKS_SPARES=2 .* of 2 ranks; leave one to work"):
+        asked(ranks=2)
+
+
+@pytest.mark.parametrize("text", ["two", "-1", "1.5"])
+def test_spares_are_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CLOSERANKS_SPARES", text)
+    with pytest.raises(UsageError, match=f"CLOSERANKS_SPARES={text}"):
+        asked()
+
+
+@pytest.mark.parametrize("limit", [0, -1, None, math.inf, math.nan, "30", 1e300])
+def test_the_deadline_of_a_recovery_is_named(limit: Any) -> None:
+    with pytest.raises(UsageError, match=r"recovery_timeout_s is .*give more than 1 seconds"):
+        asked(recovery_timeout_s=limit)
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.nan, "2"])
+def test_so_is_that_of_a_call(limit: Any) -> None:
+    with pytest.raises(UsageError, match=r"timeout_s is .*give seconds above 0, or None"):
+        asked(timeout_s=limit)
+
+
+def test_faults_are_of_seats_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOSERANKS_FAULTS", "kill seat=3")
+    assert asked().faults
+    assert asked(ranks=1, whole=False).faults
+    with pytest.raises(UsageError, match="no seat 3 among 3 ranks"):
+        asked(spares=1)
+
+
+def test_what_all_ranks_ask_for_alike() -> None:
+    said = asked(tuning="here", faults=True).in_common(is_given=False)
+    assert said == asked(tuning="there").in_common(is_given=False)
+    assert said != asked().in_common(is_given=True)
+    for other in ({"on_failure": "shrink"}, {"spares": 1}, {"timeout_s": 2}, {"check": True}):
+        assert said != asked(**other).in_common(is_given=False)
