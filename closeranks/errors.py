@@ -157,7 +157,7 @@ class PeerLost(PeerError):
         *,
         seats: Iterable[int] | None = None,
         cause: object = None,
-        remedy: str = "catch PeerError, or open the communicator with on_failure='shrink'",
+        remedy: str = "repeat it in comm.attempts(), with on_failure='shrink' or 'replace'",
     ) -> None:
         ranks = _ranks(ranks)
         self.seats = ranks if seats is None else _ranks(seats)
@@ -227,7 +227,7 @@ class Revoked(PeerError):
         operation: str,
         ranks: Iterable[int] = (),
         problem: str = "the communicator was revoked",
-        remedy: str = "make a new communicator from the recovered one",
+        remedy: str = "repeat it in comm.attempts(), or make the communicator anew",
         *,
         for_good: bool = False,
     ) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
 from closeranks.collectives.failure import may_blame
+from closeranks.collectives.near import make_way
 from closeranks.collectives.quiet import is_gone
+from closeranks.comms import ulfm
 from closeranks.comms.interruption import Interruption
 from closeranks.comms.message import message
-from closeranks.comms.wait import wait
+from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -21,12 +23,16 @@ if TYPE_CHECKING:
     from closeranks.collectives.persistent import Persistent
     from closeranks.collectives.recovery import Recovery
     from closeranks.collectives.request import Request
+    from closeranks.collectives.world import World
     from closeranks.comms.arrays import Bytes
+    from closeranks.comms.device import Event
     from closeranks.comms.message import Message
     from closeranks.comms.vector import Vector
 
 #: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.
 AGREED, AGAIN, ABORT = 0b011, 0b010, 0b000
+#: How long calls of the library may take to end where nobody can end them, in seconds.
+_QUIET_S: Final = 0.2
 #: What it says that meets the end of the first one before it has begun it.
 UNBEGUN = 0b110
 
@@ -75,6 +81,7 @@ class Attempt:
         self._places: set[tuple[Any, ...]] = set()
         self._requests: list[Request] = []
         self._started: dict[int, Persistent] = {}
+        self._streams: dict[int, tuple[Event, World]] = {}
 
     def __repr__(self) -> str:
         state = {None: "under way", True: "agreed", False: "failed"}[self.agreed]
@@ -121,9 +128,8 @@ class Attempt:
         """Vote on what has ended it here; gives that, the vote, and what was agreed."""
         self._recovery.end()
         self.mark("raised")
-        if error is None and self._is_unfinished():
-            error = UsageError("attempts", "a request is unfinished at the end of an attempt",
-                               "wait for it inside the with block")  # fmt: skip
+        if error is None:
+            error = self._left_over(interruption)
         vote = vote_of(error, self._recovery.comm)
         agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
         if agreed != AGREED:
@@ -175,20 +181,42 @@ class Attempt:
         """Note a persistent operation that has to be over at the end.  Local."""
         self._started[id(operation)] = operation
 
-    def _is_unfinished(self) -> bool:
-        starts = [one for one in self._started.values() if one.under_way]
+    def follow_stream(self, stream: int, event: Event, world: World) -> None:
+        """Note what a device has to be through with at the end, the last of a stream."""
+        self._streams[stream] = event, world
+
+    def _left_over(self, interruption: Interruption) -> Exception | None:
+        """Give what calls have met that nobody has waited for; None if all went well."""
+        calls: list[Request | Persistent] = [*self._requests]
+        calls += [one for one in self._started.values() if one.under_way]
         try:
-            return not (
-                all(one.Test() for one in self._requests) and all(one.Test() for one in starts)
-            )
-        except (PeerError, MPI.Exception):
-            return False  # it has failed, and so will the vote
+            if self._streams:
+                interruption.wait(self._is_dry)
+            if all(one.Test() for one in calls):
+                return None
+        except Exception as error:
+            return error
+        return UsageError("attempts", "a request is unfinished at the end of an attempt",
+                          "wait for it inside the with block")  # fmt: skip
+
+    def _is_dry(self) -> bool:
+        """Tell whether devices are through with what they were given.  Local."""
+        for _, world in self._streams.values():
+            make_way(world)
+            world.check("attempts")
+        return all(event.done for event, _ in self._streams.values())
 
     def _restore(self) -> None:
         """Put back what was overwritten, once nobody writes there any more."""
-        wait(lambda: all(map(_is_over, self._requests)), polite=True)
+        patience = None if ulfm.is_on() else Deadline(_QUIET_S)
+        wait(self._is_quiet, polite=True, deadline=patience)
         for whole, saved in reversed(self._kept):  # what was copied first is the oldest
             whole.store(saved)
+
+    def _is_quiet(self) -> bool:
+        """Tell whether MPI is through with all that was begun.  Local."""
+        starts = all(one.is_gone() for one in self._started.values())
+        return all(map(_is_over, self._requests)) and starts
 
 
 def _is_over(request: Request) -> bool:

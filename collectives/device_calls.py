@@ -22,6 +22,7 @@ from closeranks.comms.wait import wait
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from closeranks.collectives.family import Family
     from closeranks.collectives.world import World
     from closeranks.comms.device import Desk, DeviceArray, DeviceGroup, Runtime
 
@@ -43,18 +44,19 @@ class DeviceCalls:
     ----------
     open_world : callable
         Gives the world of the communicator; collective at first use.
-    deterministic : bool
-        Whether it may do nothing: NCCL orders sums as it likes.
+    family : Family
+        Of the communicator.  Where it is deterministic NCCL may do nothing: it
+        orders sums as it likes.
     """
 
-    def __init__(self, open_world: Callable[[], World], *, deterministic: bool) -> None:
-        self._open_world, self._deterministic = open_world, deterministic
+    def __init__(self, open_world: Callable[[], World], family: Family) -> None:
+        self._open_world, self._family = open_world, family
         self._groups: dict[str, tuple[DeviceGroup, int]] = {}
 
     def serve(self, demand: Demand, name: str) -> None:
         """Put a call on the caller's stream; the host waits for nothing.
 
-        Collective at the first call.
+        Collective at the first call.  An attempt waits for it before it votes.
 
         Parameters
         ----------
@@ -74,7 +76,7 @@ class DeviceCalls:
         """
         if not demand.nbytes:
             return
-        unordered = self._deterministic and name == NCCL
+        unordered = self._family.deterministic and name == NCCL
         problem = "this communicator is deterministic" if unordered else None
         problem = problem or _objection(demand, name)
         if problem:
@@ -96,6 +98,9 @@ class DeviceCalls:
             world.revoke()
             raise
         _left(arrays, stream)
+        if self._family.attempt is not None:
+            done = arrays[0].runtime.record(stream, device)
+            self._family.attempt.follow_stream(stream, done, world)
 
 
 def _objection(demand: Demand, algorithm: str) -> str | None:

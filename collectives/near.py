@@ -197,10 +197,11 @@ def make_way(world: World) -> bool:
     """
     driver = engine()
     moved = driver.progress()
-    if not driver.in_flight and driver.lock.acquire(blocking=False):
+    if driver.lock.acquire(blocking=False):
         try:
-            MPI.COMM_SELF.Iprobe()
-            world.look()
+            if not driver.in_flight:
+                MPI.COMM_SELF.Iprobe()
+            world.look()  # what is in flight may be of others, who all live
         finally:
             driver.lock.release()
     return moved

@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from closeranks.collectives import context
 from closeranks.collectives.native import hand_over, pack_again, prepare
+from closeranks.collectives.quiet import is_gone
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Revoked, UsageError
@@ -59,6 +60,8 @@ class Persistent:
         self._bound: Bound | None = None
         #: The library's own persistent operation, and how often it was started.
         self._ready: MPI.Prequest | None = None
+        #: The same, where it was under way when all was given up.
+        self._left: MPI.Prequest | None = None
         self._tally = service.counters.tally(demand.operation, algorithm)
         if algorithm != "native":
             plan = service.bindings.plan(demand, algorithm)
@@ -172,7 +175,20 @@ class Persistent:
         """Serve no more starts before the communicator has recovered."""
         if not self._closed:
             self._closed = self._stale = True
+            self._left = self._ready if self._running else None
             self._bound = self._ready = None
+
+    def is_gone(self) -> bool:
+        """Tell whether the library is through with a start that was revoked.
+
+        Local.
+
+        Returns
+        -------
+        bool
+            If not, it may still write where the result was to be.
+        """
+        return self._left is None or is_gone(self._left)
 
     def _keep(self) -> None:
         """Meet the faults of a start; let an attempt copy what it overwrites."""

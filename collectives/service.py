@@ -117,7 +117,7 @@ class Service:
     @lazy
     def relay(self) -> Relay:
         """Who serves blocking calls where there are devices."""
-        calls = DeviceCalls(lambda: self.world, deterministic=self.family.deterministic)
+        calls = DeviceCalls(lambda: self.world, self.family)
         return Relay(self.plain, self.family.reaches_devices, self.counters.device, calls)
 
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:

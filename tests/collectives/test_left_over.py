@@ -1,0 +1,133 @@
+"""How a rank votes whose calls nobody has waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from mpi4py import MPI
+
+from closeranks.collectives import attempts, near
+from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
+from closeranks.collectives.engine import engine
+from closeranks.errors import PeerLost, Revoked, UsageError
+
+
+class Judge:
+    """A recovery that believes whatever this rank votes."""
+
+    size, comm = 1, MPI.COMM_SELF
+
+    def __init__(self) -> None:
+        self.votes: list[int] = []
+
+    def vote(self, vote: int, *_: object) -> int:
+        self.votes.append(vote)
+        return vote
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
+
+
+class Left:
+    """A request, or a persistent operation, that nobody has waited for."""
+
+    under_way = True
+
+    def __init__(self, end: bool | Exception) -> None:
+        self._end = end
+
+    def Test(self) -> bool:
+        if isinstance(self._end, Exception):
+            raise self._end
+        return self._end
+
+    def is_gone(self) -> bool:
+        return True
+
+
+def voted(attempt: Attempt, judge: Judge) -> tuple[int, BaseException | None]:
+    """Run an empty body; gives the vote, and what the block has raised."""
+    error: BaseException | None = None
+    try:
+        with attempt:
+            pass
+    except Exception as met:
+        error = met
+    return judge.votes[0], error or attempt.error
+
+
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize(
+    ("end", "vote"),
+    [
+        (True, AGREED),
+        (False, ABORT),
+        (MPI.Exception(MPI.ERR_TRUNCATE), ABORT),
+        (ValueError("of a reduction"), ABORT),
+        (PeerLost("Allreduce", [1]), AGAIN),
+        (Revoked("Allreduce"), AGAIN),
+    ],
+)
+def test_no_attempt_is_agreed_whose_calls_have_failed(
+    monkeypatch: pytest.MonkeyPatch, end: bool | Exception, vote: int, starts: bool
+) -> None:
+    monkeypatch.setattr(attempts, "is_gone", lambda _: True)
+    judge: Any = Judge()
+    attempt, left = Attempt(judge, 1, (), restores=True), Left(end)
+    follow: Any = attempt.follow_start if starts else attempt._requests.append
+    follow(left)
+    given, error = voted(attempt, judge)
+    assert given == vote
+    if isinstance(end, Exception):
+        assert error is end
+    else:
+        assert end or isinstance(error, UsageError)
+
+
+def test_a_device_is_through_before_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge: Any = Judge()
+    attempt, looks = Attempt(judge, 1, (), restores=True), list[int]()
+
+    class Stream:
+        @property
+        def done(self) -> bool:
+            looks.append(len(judge.votes))
+            return len(looks) > 3
+
+    world: Any = SimpleNamespace(check=lambda _: None)
+    monkeypatch.setattr(attempts, "make_way", lambda _: False)
+    stream: Any = Stream()
+    attempt.follow_stream(7, stream, world)
+    assert voted(attempt, judge) == (AGREED, None)
+    assert looks == [0] * 4
+
+
+def test_who_waits_for_a_device_hears_of_a_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge: Any = Judge()
+    attempt = Attempt(judge, 1, (), restores=True)
+
+    def check(_: str) -> None:
+        raise PeerLost("attempts", [1])
+
+    world: Any = SimpleNamespace(check=check)
+    monkeypatch.setattr(attempts, "make_way", lambda _: False)
+    stream: Any = SimpleNamespace(done=False)
+    attempt.follow_stream(7, stream, world)
+    vote, error = voted(attempt, judge)
+    assert vote == AGAIN
+    assert isinstance(error, PeerLost)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_who_waits_in_node_memory_looks_for_the_dead(
+    monkeypatch: pytest.MonkeyPatch, in_flight: bool
+) -> None:
+    looked: list[bool] = []
+    driver = engine()
+    monkeypatch.setattr(type(driver), "in_flight", in_flight, raising=False)
+    world: Any = SimpleNamespace(look=lambda: looked.append(True))
+    near.make_way(world)
+    assert looked == [True]
