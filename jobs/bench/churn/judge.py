@@ -1,8 +1,9 @@
 """Reads what an episode has left and says whether it was right.
 
 It knows nothing of the protocol: every step must have been ended by one set of
-members, who all got the sum of just their bits, and nobody else may have ended
-it; seats empty themselves only when the schedule says so.
+members, by each of them that lives on, who all got the sum of just their bits,
+and nobody else may have ended it; seats empty themselves only when the
+schedule says so.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
     for step, said in by_step.items():
         wrong += [f"step {step}: {words}" for words in _wrong_in(said)]
     wrong += _wrong_between(by_step)
+    wrong += _missed(by_step, by_process)
     gone = _gone(plan, by_process)
     kinds = list(gone.values())
     eldest = max(by_process.values(), key=len, default=[])
@@ -126,6 +128,34 @@ def _wrong_between(by_step: dict[int, list[Record]]) -> list[str]:
         if new.epoch == old.epoch and new.alive != old.alive:
             found.append(f"step {after}: other members in epoch {new.epoch}")
     return found
+
+
+def _missed(by_step: dict[int, list[Record]], by_process: dict[str, list[Record]]) -> list[str]:
+    """Look for members who did not end a step, and were there afterwards."""
+    found = []
+    for step, said in by_step.items():
+        absent = set(said[0].alive) - {one.seat for one in said}
+        after = by_step.get(step + 1, ())
+        found += [
+            f"step {step}: seat {seat} missed it and lives on"
+            for seat in sorted(absent)
+            if _lives_on(seat, said[0], after, by_process)
+        ]
+    return found
+
+
+def _lives_on(
+    seat: int, at: Record, after: Sequence[Record], by_process: dict[str, list[Record]]
+) -> bool:
+    """Say whether the process that had a seat in a step took part in later ones.
+
+    The dead end no step, so a seat that is a member's in the next step of the same
+    epoch is the same process's.  In a later epoch it may be another one's.
+    """
+    if any(one.epoch == at.epoch and seat in one.alive for one in after):
+        return True
+    spans = [(one[0].step, one[-1].step) for one in by_process.values() if one[0].seat == seat]
+    return any(first < at.step < last for first, last in spans)
 
 
 def _gone(plan: Episode, by_process: dict[str, list[Record]]) -> dict[str, str]:

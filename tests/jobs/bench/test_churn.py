@@ -65,6 +65,20 @@ def test_the_judge_sees_what_is_wrong(records: list[Record], says: str) -> None:
     assert any(says in words for words in found), found
 
 
+@pytest.mark.parametrize("place", range(0, len(RECORDS) - 2, 7))
+def test_a_living_member_that_missed_a_step_is_seen(place: int) -> None:
+    missed = RECORDS[place]
+    assert any(one.step > missed.step for one in RECORDS if one.process == missed.process)
+    found = judge(PLAN, [*RECORDS[:place], *RECORDS[place + 1 :]]).wrong
+    assert found == (f"step {missed.step}: seat {missed.seat} missed it and lives on",)
+
+
+def test_who_dies_before_it_has_written_has_missed_nothing() -> None:
+    silent = {(one.step, seat) for one in RECORDS for seat in one.alive}
+    assert silent - {(one.step, one.seat) for one in RECORDS}
+    assert judge(PLAN, RECORDS).wrong == ()
+
+
 def test_a_process_that_is_gone_without_an_event_is_counted() -> None:
     name = RECORDS[0].process
     records = [one for one in RECORDS if one.process != name or one.step < 2]
