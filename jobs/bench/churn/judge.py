@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from closeranks.jobs.bench.churn.record import Record
-from closeranks.jobs.bench.churn.schedule import Episode, met
+from closeranks.jobs.bench.churn.schedule import Episode, met, victims
 
 
 class Verdict(NamedTuple):
@@ -83,7 +83,7 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
         wrong += [f"step {step}: {words}" for words in _wrong_in(said)]
     wrong += _wrong_between(by_step)
     wrong += _missed(by_step, by_process)
-    gone = _gone(plan, by_process)
+    gone = _gone(plan, by_process, by_step.get(reached - 1, ()))
     kinds = list(gone.values())
     eldest = max(by_process.values(), key=len, default=[])
     return Verdict(
@@ -158,15 +158,34 @@ def _lives_on(
     return any(first < at.step < last for first, last in spans)
 
 
-def _gone(plan: Episode, by_process: dict[str, list[Record]]) -> dict[str, str]:
-    """Tell who did not see the end, and what met them: "" for nothing."""
+def _gone(
+    plan: Episode, by_process: dict[str, list[Record]], end: Sequence[Record]
+) -> dict[str, str]:
+    """Tell who did not see the end, and what met them: "" for nothing.
+
+    Whoever was there when a job ended too soon is not lost, but unfinished.
+    """
     gone = {}
     for name, records in by_process.items():
         last = records[-1]
         if last.step >= plan.steps - 1:
             continue
-        gone[name] = _met_by(plan, last)
+        what = _met_by(plan, last)
+        if what or not _saw(last, end, plan):
+            gone[name] = what
     return gone
+
+
+def _saw(last: Record, end: Sequence[Record], plan: Episode) -> bool:
+    """Say whether a process was there in the last step of a job that ended too soon.
+
+    It may have had no time to write that down.
+    """
+    if not end or end[0].step >= plan.steps - 1:
+        return False
+    others = {one.seat for one in end}
+    silent = last.seat in end[0].alive and last.seat not in others
+    return last.step == end[0].step or (silent and last.step == end[0].step - 1)
 
 
 def _met_by(plan: Episode, last: Record) -> str:
@@ -174,7 +193,7 @@ def _met_by(plan: Episode, last: Record) -> str:
     event = met(plan.events, last.step + 1)
     if event is None:
         return ""
-    return event.kind if last.seat in [last.alive[place] for place in event.places] else ""
+    return event.kind if last.seat in victims(event, last.alive, last.waiting) else ""
 
 
 def _growth(records: Sequence[Record]) -> tuple[float | None, float | None]:

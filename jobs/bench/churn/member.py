@@ -13,7 +13,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +21,7 @@ import psutil
 
 import closeranks
 from closeranks.jobs.bench.churn.record import Record, line
-from closeranks.jobs.bench.churn.schedule import Episode, Event, episode, met
+from closeranks.jobs.bench.churn.schedule import Episode, Event, episode, met, victims
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -52,7 +51,7 @@ def main(folder: Path, plan: Episode) -> None:
         with (folder / f"{os.getpid()}.log").open("a", encoding="utf-8") as log:
             while state["step"] < plan.steps:
                 faulthandler.dump_traceback_later(HANG_S)
-                record = _step(comm, state, plan.events if not is_new else ())
+                record = _step(comm, state, plan, spared=is_new)
                 is_new = False
                 log.write(line(record))
                 log.flush()
@@ -60,15 +59,15 @@ def main(folder: Path, plan: Episode) -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
-def _step(comm: Communicator, state: dict[str, int], events: Sequence[Event]) -> Record:
+def _step(comm: Communicator, state: dict[str, int], plan: Episode, *, spared: bool) -> Record:
     """Add the bits of all members; repeated until they have agreed."""
     began_s, struck = time.monotonic(), False
     for attempt in comm.attempts():
         with attempt:
             comm.synchronize(state)
             step = state["step"]
-            event = met(events, step) if attempt.number == 1 else None
-            struck = event is not None and _strikes(comm, event)
+            event = met(plan.events, step) if attempt.number == 1 and not spared else None
+            struck = event is not None and _strikes(comm, event, _waiting(comm, plan))
             given = np.full(_LENGTHS[step % len(_LENGTHS)], 1 << comm.seat, np.int64)
             taken = np.empty_like(given)
             comm.Allreduce(given, taken)
@@ -81,6 +80,7 @@ def _step(comm: Communicator, state: dict[str, int], events: Sequence[Event]) ->
         comm.epoch,
         comm.seat,
         comm.alive,
+        _waiting(comm, plan),
         int(taken[0]) if (taken == taken[0]).all() else -1,
         own.memory_info().rss >> 10,
         own.num_fds(),
@@ -88,9 +88,14 @@ def _step(comm: Communicator, state: dict[str, int], events: Sequence[Event]) ->
     )
 
 
-def _strikes(comm: Communicator, event: Event) -> bool:
+def _waiting(comm: Communicator, plan: Episode) -> int:
+    """Count the spares that have not taken a seat."""
+    return plan.spares - sum(comm.incarnation(seat) for seat in range(plan.members))
+
+
+def _strikes(comm: Communicator, event: Event, waiting: int) -> bool:
     """Be killed or stopped a moment from now, if it is this seat's turn."""
-    if comm.seat not in [comm.alive[place] for place in event.places]:
+    if comm.seat not in victims(event, comm.alive, waiting):
         return False
     number = _SIGNALS[event.kind]
     threading.Timer(event.delay_s, os.kill, (os.getpid(), number)).start()

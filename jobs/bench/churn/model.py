@@ -9,7 +9,7 @@ import random
 
 from closeranks.collectives.roster import Report, roster
 from closeranks.jobs.bench.churn.record import Record
-from closeranks.jobs.bench.churn.schedule import Episode, Event, met
+from closeranks.jobs.bench.churn.schedule import Episode, Event, met, victims
 
 #: Where an event may find a member: before it has added its bits, before it has voted,
 #: after the vote.
@@ -44,8 +44,8 @@ class Model:
     def _step(self, step: int, event: Event | None) -> None:
         """Repeat a step until all members have ended it together."""
         alive = tuple(sorted(self._members))
-        victims = [alive[place] for place in event.places] if event else []
-        moments = {seat: self._chance.choice(_MOMENTS) for seat in victims}
+        struck = victims(event, alive, len(self._spares)) if event else ()
+        moments = {seat: self._chance.choice(_MOMENTS) for seat in struck}
         dead = {seat for seat, moment in moments.items() if moment in ("begin", "vote")}
         if dead:
             self._recover(dead)
@@ -61,7 +61,7 @@ class Model:
         for seat in alive:
             if seat not in silent:
                 self.records.append(Record(self._members[seat], step, self._epoch, seat, alive,
-                                           total, 0, 0, 0.0))  # fmt: skip
+                                           len(self._spares), total, 0, 0, 0.0))  # fmt: skip
 
     def _recover(self, dead: set[int]) -> None:
         """Go on without them, with spares in their seats."""

@@ -18,6 +18,8 @@ class Record(NamedTuple):
         When, and who.
     alive : tuple of int
         Seats of the members.
+    waiting : int
+        How many spares are left.
     total : int
         What the bits of all of them added up to; -1 where elements differ.
     rss_kib, files : int
@@ -31,6 +33,7 @@ class Record(NamedTuple):
     epoch: int
     seat: int
     alive: tuple[int, ...]
+    waiting: int
     total: int
     rss_kib: int
     files: int

@@ -112,3 +112,28 @@ def met(events: Sequence[Event], step: int) -> Event | None:
         At most one a step.
     """
     return next((event for event in events if event.step == step), None)
+
+
+def victims(event: Event, alive: Sequence[int], waiting: int) -> tuple[int, ...]:
+    """Give the seats that an event meets, also where others have died before it.
+
+    Places that are not there any more are left out, and so is who would leave
+    fewer than `FEWEST`.
+
+    Parameters
+    ----------
+    event : Event
+        What happens.
+    alive : sequence of int
+        Seats of the members.
+    waiting : int
+        How many spares are left.
+
+    Returns
+    -------
+    tuple of int
+        As planned where nobody has died without an event.
+    """
+    met_here = [alive[place] for place in event.places if place < len(alive)]
+    most = min(len(alive) - 1, len(alive) + waiting - FEWEST)
+    return tuple(met_here[: max(most, 0)])

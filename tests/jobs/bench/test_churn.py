@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from closeranks.jobs.bench.churn import member
 from closeranks.jobs.bench.churn.campaign import seen, total
 from closeranks.jobs.bench.churn.judge import judge
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import Record, line, read
-from closeranks.jobs.bench.churn.schedule import FEWEST, episode
+from closeranks.jobs.bench.churn.schedule import FEWEST, Event, episode, met, victims
 
 PLAN = episode(5, 5, 4)
 RECORDS = Model(PLAN, 0).run()
@@ -92,6 +97,55 @@ def test_an_episode_that_ends_too_soon_is_unfinished_and_its_sums_are_judged() -
     assert len(verdict.wrong) == 1
     assert judge(PLAN, []).unfinished == PLAN.steps
     assert judge(PLAN, RECORDS).unfinished == 0
+
+
+@given(st.integers(0, 10**6), st.integers(2, 6), st.integers(0, 3), st.integers(1, 3))
+def test_deaths_that_nobody_planned_leave_no_event_without_a_victim(
+    seed: int, members: int, spares: int, deaths: int
+) -> None:
+    plan = episode(seed, members, spares)
+    model, died = Model(plan, seed), 0
+    for step in range(plan.steps):
+        alive = sorted(model._members)
+        if step and died < deaths and len(alive) > FEWEST and met(plan.events, step) is None:
+            model._recover({alive[-1]})
+            died += 1
+        model._step(step, met(plan.events, step))
+    verdict = judge(plan, model.records)
+    assert verdict.wrong == ()
+    assert verdict.unplanned == died
+    assert len(model._members) >= FEWEST
+
+
+def test_an_event_meets_who_is_there() -> None:
+    event = Event(3, "kill", (1, 4), 0.0)
+    assert victims(event, (0, 2, 3, 5, 6), 0) == (2, 6)
+    assert victims(event, (0, 2, 3, 5), 0) == (2,)
+    assert victims(event, (0, 2), 0) == ()
+    assert victims(event, (0, 2), 1) == (2,)
+    assert victims(event, (0,), 2) == ()
+
+
+def test_a_member_spares_places_that_are_empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = list[tuple[object, ...]]()
+    monkeypatch.setattr(
+        "threading.Timer",
+        lambda *given: SimpleNamespace(start=lambda: started.append(given)),
+    )
+    event = Event(3, "kill", (1, 4), 0.5)
+    for seat, strikes in ((0, False), (2, True), (3, False)):
+        comm: Any = SimpleNamespace(seat=seat, alive=(0, 2, 3))
+        assert member._strikes(comm, event, 0) is strikes
+    assert started == [(0.5, os.kill, (os.getpid(), signal.SIGKILL))]
+
+
+def test_who_sees_a_job_end_too_soon_is_not_lost() -> None:
+    for places in ([], [0], [0, 1, 2, 3]):
+        kept = [one for one in RECORDS if one.step < 4]
+        gone = {one.seat for number, one in enumerate(kept[-5:]) if number in places}
+        kept = [one for one in kept if one.step < 3 or one.seat not in gone]
+        assert judge(PLAN, kept).unplanned == 0
+        assert judge(PLAN, [one for one in kept if one.step < 1 or one.seat]).unplanned == 1
 
 
 def test_records_are_read_as_far_as_they_were_written(tmp_path: Path) -> None:
