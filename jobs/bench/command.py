@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -270,19 +270,22 @@ def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
         return 1 if any(row["wrong"] for row in rows) else 0
 
 
-def end_alone(request: Request, rows: Sequence[Row]) -> NoReturn:
-    """Write rows that needed no session, and end; local.
+def end_alone(request: Request, rows: Iterable[Row]) -> NoReturn:
+    """Write rows that need no session, each as soon as it is there, and end; local.
 
     Parameters
     ----------
     request : Request
         The command line.
-    rows : sequence of dict
-        Each with ``wrong``, and maybe ``hangs``: if there are any, with status 1.
+    rows : iterable of dict
+        With status 1 if one of them is not right.
     """
-    if request.json is not None:
-        request.json.write_text(json.dumps(list(rows), indent=1) + "\n", encoding="utf-8")
-    raise SystemExit(int(any(row["wrong"] or row.get("hangs") for row in rows)))
+    written = list[Row]()
+    for row in rows:
+        written.append(row)
+        if request.json is not None:  # who knows how it will end
+            request.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+    raise SystemExit(int(not all(map(campaign.is_right, written))))
 
 
 def open_session(request: Request, comm: Communicator) -> Session:

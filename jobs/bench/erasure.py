@@ -171,7 +171,7 @@ def numbers(option: str, text: str) -> tuple[int, ...]:
 
 def report(
     data: str, parity: str, sizes: str | None, budget_s: float, write: Callable[[str], object]
-) -> list[Row]:
+) -> Iterator[Row]:
     """Measure codes, and write what comes of it.
 
     Parameters
@@ -185,9 +185,9 @@ def report(
     write : callable
         Takes each line.
 
-    Returns
-    -------
-    list of dict
+    Yields
+    ------
+    dict
         A row for encoding, and for rebuilding one and two blocks of the data.
 
     Raises
@@ -199,10 +199,8 @@ def report(
     lengths = parse_sizes(sizes or SIZES)
     for pair in product(*counts):
         Code(*pair)
-    rows = []
     for line in _head():
         write(line)
     for row in _measure_codes(*counts, lengths, budget_s):
-        rows.append(row)
         write(_as_line(row))
-    return rows
+        yield row

@@ -31,6 +31,7 @@ def test_ranks_that_die_and_are_replaced(launch: Launch, tmp_path: Path) -> None
     assert "model: 1000 episodes" in done.stdout
     (row,) = json.loads(path.read_text())
     assert (row["wrong"], row["hangs"], row["unplanned"]) == (0, 0, 0), done.stdout
+    assert (row["status"], row["model_wrong"], done.returncode) == (0, 0, 0), done.stdout
     assert row["kills"] + row["stops"] == 2
     assert row["joins"] == 1
 
@@ -63,7 +64,7 @@ def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(campaign, "_LIMIT_S", 10.0)  # all have come by then, few have gone
-    assert not campaign._run(episode(1, 2, 30), tmp_path)
+    assert campaign._run(episode(1, 2, 30), tmp_path) is None
     assert len(list(tmp_path.glob("*.where"))) == 32
     told = "".join(path.read_text() for path in tmp_path.glob("*.where"))
     assert told.count("in main") >= 20, told

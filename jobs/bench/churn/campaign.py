@@ -35,7 +35,9 @@ _MEMBER: Final = "closeranks.jobs.bench.churn.member"
 _MODELLED: Final = 1000
 _COLUMNS: Final = {"seed": 6, "steps": 7, "kills": 7, "stops": 7, "joins": 7, "recoveries": 12,
                    "slowest_s": 11, "seconds": 9, "unplanned": 11, "hangs": 7,
-                   "wrong": 7}  # fmt: skip
+                   "status": 8, "wrong": 7}  # fmt: skip
+#: What a row must not have: the last is the model's, before the first episode.
+_FAULTS: Final = ("wrong", "hangs", "unplanned", "status", "model_wrong")
 
 
 def campaign(minutes: float, members: int, spares: int, seed: int) -> Iterator[Row]:
@@ -106,6 +108,7 @@ def as_line(row: Row) -> str:
     """
     words = {name: f"{row[name]:.2f}" if isinstance(row[name], float) else row[name]
              for name in _COLUMNS}  # fmt: skip
+    words["status"] = "ended" if row["status"] is None else row["status"]
     return "  " + "".join(f"{words[name]:>{width}}" for name, width in _COLUMNS.items())
 
 
@@ -124,6 +127,7 @@ def total(rows: list[Row]) -> str:
     """
     sums = {name: sum(row[name] for row in rows)
             for name in ("kills", "stops", "joins", "unplanned", "hangs", "wrong")}  # fmt: skip
+    failed = sum(row["status"] != 0 for row in rows)
     events = sums["kills"] + sums["stops"] + sums["joins"]
     kib, files = (seen(rows, f"{what}_a_recovery") for what in ("kib", "files"))
     grew = "too few recoveries to see whether memory or files grow"
@@ -132,8 +136,25 @@ def total(rows: list[Row]) -> str:
     return (
         f"{len(rows)} episodes, {events} events: {sums['kills']} kills, {sums['stops']} stops,"
         f" {sums['joins']} joins; {sums['wrong']} wrong, {sums['hangs']} hangs,"
-        f" {sums['unplanned']} unplanned deaths; {grew}"
+        f" {sums['unplanned']} unplanned deaths, {failed} with another status than 0; {grew}"
     )
+
+
+def is_right(row: Row) -> bool:
+    """Say whether an episode was as it must be, and the model before it.
+
+    Parameters
+    ----------
+    row : dict
+        Of `report`, or any other with ``wrong``.
+
+    Returns
+    -------
+    bool
+        False if a sum was wrong, a job hung or ended with another status than 0,
+        or somebody died without an event.
+    """
+    return not any(row.get(name) for name in _FAULTS)
 
 
 def seen(rows: list[Row], what: str) -> list[float]:
@@ -158,23 +179,23 @@ def _row(plan: Episode) -> Row:
     """Run an episode, have it judged, and keep what it left if it was not right."""
     began_s = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="closeranks-churn-"))
-    ended = _run(plan, folder)
+    status = _run(plan, folder)
     verdict = judge(plan, read(folder))
-    hangs = int(not ended or verdict.unfinished > 0 or verdict.slowest_s > HANG_S)
+    hangs = int(status is None or verdict.unfinished > 0 or verdict.slowest_s > HANG_S)
     row = _as_row(plan, verdict, time.monotonic() - began_s, hangs=hangs)
-    if row["wrong"] or row["hangs"] or row["unplanned"]:
-        sys.stderr.write(
-            f"closeranks: seed {plan.seed}: {'; '.join(verdict.wrong[:3])}; {folder}\n"
-        )
-    else:
+    row["status"] = status
+    if is_right(row):
         for path in folder.iterdir():
             path.unlink()
         folder.rmdir()
+    else:
+        words = "; ".join([*verdict.wrong[:3], *([f"status {status}"] if status else [])])
+        sys.stderr.write(f"closeranks: seed {plan.seed}: {words}; {folder}\n")
     return row
 
 
-def _run(plan: Episode, folder: Path) -> bool:
-    """Start the processes; False if they had to be ended."""
+def _run(plan: Episode, folder: Path) -> int | None:
+    """Start the processes; gives the job's exit status, None if it had to be ended."""
     numbers = [str(number) for number in (plan.seed, plan.members, plan.spares)]
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(plan.members)]
     command += ["--spares", str(plan.spares), "--", sys.executable, "-m"]
@@ -188,8 +209,8 @@ def _run(plan: Episode, folder: Path) -> bool:
             _end(process)
             if not isinstance(error, subprocess.TimeoutExpired):
                 raise
-            return False
-    return True
+            return None
+    return process.returncode
 
 
 def _note(folder: Path) -> None:
@@ -236,7 +257,7 @@ def _as_row(plan: Episode, verdict: Verdict, seconds: float, *, hangs: int) -> R
 
 def report(
     minutes: float, members: int, spares: int, seed: int, write: Callable[[str], object]
-) -> list[Row]:
+) -> Iterator[Row]:
     """Run the model and a campaign, and write what comes of it.
 
     Parameters
@@ -248,10 +269,10 @@ def report(
     write : callable
         Takes a line.
 
-    Returns
-    -------
-    list of dict
-        The rows.
+    Yields
+    ------
+    dict
+        A row for each episode; ``model_wrong`` is what the model got wrong.
 
     Raises
     ------
@@ -264,9 +285,12 @@ def report(
     for words in wrong[:5]:
         write(f"#   {words}")
     write(head())
-    rows = []
-    for row in campaign(minutes, members, spares, seed):
-        rows.append(row)
-        write(as_line(row))
-    write(f"# {total(rows)}")
-    return rows
+    rows = list[Row]()
+    try:
+        for row in campaign(minutes, members, spares, seed):
+            rows.append(row | {"model_wrong": len(wrong)})
+            write(as_line(row))
+            yield rows[-1]
+    finally:
+        if rows:
+            write(f"# {total(rows)}")

@@ -83,17 +83,22 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
         wrong += [f"step {step}: {words}" for words in _wrong_in(said)]
     wrong += _wrong_between(by_step)
     wrong += _missed(by_step, by_process)
+    unfinished = max(plan.steps - reached, 0)
     gone = _gone(plan, by_process, by_step.get(reached - 1, ()))
     kinds = list(gone.values())
+    joins = len(by_process) - plan.members
+    wanted = min(plan.spares, len(kinds))
+    if not unfinished and "" not in kinds and joins != wanted:
+        wrong.append(f"{joins} spares joined, not {wanted}")
     eldest = max(by_process.values(), key=len, default=[])
     return Verdict(
         kinds.count("kill"),
         kinds.count("stop"),
-        len(by_process) - plan.members,
+        joins,
         kinds.count(""),
         max((record.epoch for record in records), default=0),
         len(by_step),
-        max(plan.steps - reached, 0),
+        unfinished,
         tuple(wrong),
         *_growth([record for record in eldest if len(record.alive) == plan.members]),
         max((record.seconds for record in records), default=0.0),

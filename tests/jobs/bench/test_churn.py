@@ -84,6 +84,15 @@ def test_who_dies_before_it_has_written_has_missed_nothing() -> None:
     assert judge(PLAN, RECORDS).wrong == ()
 
 
+def test_a_spare_that_never_came_is_seen() -> None:
+    plan = episode(5, 3, 1)
+    model = Model(plan, 0)
+    model._spares.clear()
+    verdict = judge(plan, model.run())
+    assert (verdict.unplanned, verdict.unfinished, verdict.joins) == (0, 0, 0)
+    assert verdict.wrong == ("0 spares joined, not 1",)
+
+
 def test_a_process_that_is_gone_without_an_event_is_counted() -> None:
     name = RECORDS[0].process
     records = [one for one in RECORDS if one.process != name or one.step < 2]
@@ -159,7 +168,7 @@ def test_growth_that_nobody_saw_is_not_counted() -> None:
     verdict = judge(plan, Model(plan, 0).run())
     assert (verdict.kib_a_recovery, verdict.files_a_recovery) == (None, None)
     none = {"kills": 1, "stops": 1, "joins": 1, "unplanned": 0, "hangs": 0, "wrong": 0,
-            "kib_a_recovery": None, "files_a_recovery": None}  # fmt: skip
+            "status": 0, "kib_a_recovery": None, "files_a_recovery": None}  # fmt: skip
     some = none | {"kib_a_recovery": 40.0, "files_a_recovery": -2.0}
     assert seen([none, some], "files_a_recovery") == [-2.0]
     assert "memory +40 KiB, files -2.00 a recovery" in total([none, some])
