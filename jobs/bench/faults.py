@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from closeranks.jobs.bench.session import Session
 
 Row = dict[str, Any]
+Phases = list[float | None]
 
 #: What may happen to a rank.
 KINDS = ("kill", "stop")
@@ -71,15 +72,15 @@ class Told(NamedTuple):
         None of a newcomer, which has not seen it.
     members : int
         How many there were.
-    phases : list of float
-        How long each took here, in ms.
+    phases : list of float or None
+        How long each took here, in ms; None for those that it did not see.
     wrong : int
         Elements of the first sum after it.
     """
 
     fault: Fault | None
     members: int
-    phases: list[float]
+    phases: Phases
     wrong: int
 
 
@@ -115,7 +116,7 @@ def measure_faults(
 
     is_new = comm.joined
     while is_new or (number < replaced if replaced else comm.size > 2):
-        fault, members, phases = None, 0, list[float]()
+        fault, members, phases = None, 0, Phases()
         if is_new:
             for attempt in comm.attempts():
                 with attempt:
@@ -195,7 +196,8 @@ def as_line(row: Row) -> str:
         One line.
     """
     words = [row["ranks"], row["kind"], row["mode"]]
-    words += [f"{row[f'{phase}_ms']:.1f}" for phase in (*_PHASES, "total")]
+    times = [row[f"{phase}_ms"] for phase in (*_PHASES, "total")]
+    words += ["-" if time_ms is None else f"{time_ms:.1f}" for time_ms in times]
     return "  " + "".join(
         f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True)
     )
@@ -206,26 +208,41 @@ def _wait_until(moment_s: float) -> None:
         time.sleep(1e-4)
 
 
-def _survive(comm: Communicator, fault_s: float, call: Callable[[], object]) -> list[float]:
-    """Call until a recovery was needed; gives what each phase took here, in ms."""
-    failed: Attempt | None = None
-    while failed is None:
+def _survive(comm: Communicator, fault_s: float, call: Callable[[], object]) -> Phases:
+    """Call until a recovery was needed; gives what each phase took here, in ms.
+
+    Whoever meets the fault between two loops recovers before its next attempt,
+    and that ends well: the epoch tells all alike that it was the last one.
+    """
+    epoch, times = comm.epoch, list[float | None]()
+    while comm.epoch == epoch:
+        called_s, failed = time.monotonic(), None
         for attempt in comm.attempts():
+            begun_s = time.monotonic()
             with attempt:
                 call()
             if not attempt.agreed:
                 failed = attempt
-    marks = failed.marks
-    times = [fault_s, *(marks[name] for name in ("raised", "revoked", "agreed", "shrunk"))]
-    times.append(time.monotonic())
+        times = [called_s, None, None, begun_s] if failed is None else _marks(failed)
+    times = [fault_s, *times, time.monotonic()]
     spans = [*pairwise(times), (times[0], times[-1])]
-    return [1e3 * (end - start) for start, end in spans]
+    return [_ms_between(*span) for span in spans]
+
+
+def _ms_between(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else 1e3 * (end_s - start_s)
+
+
+def _marks(failed: Attempt) -> list[float | None]:
+    """Give when the phases of an attempt were over that has failed here."""
+    return [failed.marks[name] for name in ("raised", "revoked", "agreed", "shrunk")]
 
 
 def _row(session: Session, told: list[Told], mode: str) -> Row:
     """Make the row: of every phase the slowest rank's."""
     seen = [one for one in told if one.fault is not None]
-    slowest = np.max([one.phases for one in seen], axis=0)
+    phases = zip(*(one.phases for one in seen), strict=True)
+    slowest = [max((ms for ms in phase if ms is not None), default=None) for phase in phases]
     names = [f"{phase}_ms" for phase in (*_PHASES, "total")]
     assert seen[0].fault is not None
     return {
@@ -238,6 +255,6 @@ def _row(session: Session, told: list[Told], mode: str) -> Row:
         "size_bytes": NBYTES,
         "kind": seen[0].fault.kind,
         "mode": mode,
-        **dict(zip(names, map(float, slowest), strict=True)),
+        **dict(zip(names, slowest, strict=True)),
         "wrong": sum(one.wrong for one in told),
     }
