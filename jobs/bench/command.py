@@ -243,18 +243,27 @@ def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
     kinds : tuple of str
         What happens to ranks.
     recruits : int
-        How many new processes replace some; 0: spares, or nobody.
+        How many new processes replace some, when the spares are used up.
 
     Returns
     -------
     int
         Exit status: 1 if a result was wrong, else 0.
+
+    Raises
+    ------
+    UsageError
+        On every rank, if there are too few or too many.
     """
+    from mpi4py import MPI
+
     import closeranks
 
-    spares = int(setting("SPARES") or 0)
-    mode = "spawn" if recruits else "replace" if spares else "shrink"
-    on_failure = "shrink" if mode == "shrink" else "replace"
+    spares, is_started = _spares(), setting("JOINS") is not None
+    if not is_started:
+        faults.check_ranks(MPI.COMM_WORLD.size, spares, recruits)
+    mode = "spawn" if is_started else "replace"
+    on_failure = "replace" if spares or recruits else "shrink"
     with closeranks.init(on_failure=on_failure, recruits=bool(recruits)) as comm:
         session = open_session(request, comm)
         write = _writer(comm)
@@ -262,12 +271,20 @@ def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
             for line in (*(f"# {words}" for words in session.describe()), faults.head()):
                 write(line)
         rows = []
-        for row in faults.measure_faults(session, kinds, mode, recruits or spares):
+        for row in faults.measure_faults(session, kinds, mode, spares + recruits):
             rows.append(row)
             write(faults.as_line(row))
         if comm.rank == 0:
             write_files(session, rows)
         return 1 if any(row["wrong"] for row in rows) else 0
+
+
+def _spares() -> int:
+    """Read how many ranks wait."""
+    text = setting("SPARES") or "0"
+    if not text.isdecimal():
+        raise UsageError("CLOSERANKS_SPARES", f"is {text!r}", "a number")
+    return int(text)
 
 
 def end_alone(request: Request, rows: Iterable[Row]) -> NoReturn:

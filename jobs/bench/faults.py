@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.churn.schedule import FEWEST, MOST
+from closeranks.jobs.bench.session import ranks_per_node
 
 if TYPE_CHECKING:
     from closeranks.collectives.attempts import Attempt
@@ -70,18 +72,50 @@ class Told(NamedTuple):
     ----------
     fault : Fault or None
         None of a newcomer, which has not seen it.
-    members : int
+    members, nodes : int
         How many there were.
     phases : list of float or None
         How long each took here, in ms; None for those that it did not see.
     wrong : int
         Elements of the first sum after it.
+    mode : str
+        How it took its seat if it is a newcomer: "replace" or "spawn".
     """
 
     fault: Fault | None
     members: int
+    nodes: int
     phases: Phases
     wrong: int
+    mode: str
+
+
+def check_ranks(ranks: int, spares: int, recruits: int) -> None:
+    """Refuse a job in which nobody can be lost, or not all have a bit.
+
+    Pure.
+
+    Parameters
+    ----------
+    ranks : int
+        Number of ranks, spares too.
+    spares, recruits : int
+        How many ranks are replaced, by whom.
+
+    Raises
+    ------
+    UsageError
+        If this is one.
+    """
+    members = ranks - spares
+    fewest = FEWEST if spares + recruits else FEWEST + 1
+    if members < fewest:
+        why = "one dies, the first does not" if spares + recruits else "one dies, two are left"
+        raise UsageError("bench faults", f"{members} ranks that work, and {why}",
+                         f"start it with closeranks run --faults -n {fewest}, or more")  # fmt: skip
+    if members > MOST:
+        raise UsageError("bench faults", f"{members} ranks that work have a bit each in a word",
+                         f"start at most {MOST}")  # fmt: skip
 
 
 def measure_faults(
@@ -98,7 +132,8 @@ def measure_faults(
     kinds : tuple of str
         Of `KINDS`, in turn.
     mode : str
-        "shrink", "replace" by spares, "spawn" new processes.
+        How this process took its seat if it is a newcomer: "replace", as a
+        spare, or "spawn", as a new process.
     replaced : int
         How many ranks are replaced; 0 where they are not.
 
@@ -115,8 +150,9 @@ def measure_faults(
         comm.Allreduce(given, taken)
 
     is_new = comm.joined
-    while is_new or (number < replaced if replaced else comm.size > 2):
-        fault, members, phases = None, 0, Phases()
+    while is_new or _has_another(comm, number, replaced):
+        fault, phases = None, Phases()
+        members, nodes = comm.size, len(ranks_per_node(comm))
         if is_new:
             for attempt in comm.attempts():
                 with attempt:
@@ -124,14 +160,21 @@ def measure_faults(
         else:
             for _ in range(_CALLS):
                 add()
-            fault, members = _agreed(comm, kinds, number), comm.size
+            fault = _agreed(comm, kinds, number)
             _strike(comm, fault)
             phases = _survive(comm, fault.at_s, add)
         wrong = int((taken != sum(1 << seat for seat in comm.alive)).sum())
-        told = comm.allgather(Told(fault, members, phases, wrong))
-        yield _row(session, told, mode)
+        told = comm.allgather(Told(fault, members, nodes, phases, wrong, mode))
+        yield _row(told)
         assert told[0].fault is not None, "the first rank is never lost"
         number, is_new = told[0].fault.number + 1, False
+
+
+def _has_another(comm: Communicator, number: int, replaced: int) -> bool:
+    """Say whether there is another fault; the same on all members."""
+    if replaced:
+        return number < replaced and comm.size >= FEWEST
+    return comm.size > FEWEST
 
 
 def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> Fault:
@@ -238,9 +281,10 @@ def _marks(failed: Attempt) -> list[float | None]:
     return [failed.marks[name] for name in ("raised", "revoked", "agreed", "shrunk")]
 
 
-def _row(session: Session, told: list[Told], mode: str) -> Row:
+def _row(told: list[Told]) -> Row:
     """Make the row: of every phase the slowest rank's."""
     seen = [one for one in told if one.fault is not None]
+    modes = [one.mode for one in told if one.fault is None]
     phases = zip(*(one.phases for one in seen), strict=True)
     slowest = [max((ms for ms in phase if ms is not None), default=None) for phase in phases]
     names = [f"{phase}_ms" for phase in (*_PHASES, "total")]
@@ -249,12 +293,12 @@ def _row(session: Session, told: list[Told], mode: str) -> Row:
         "name": "faults",
         "algorithm": "auto",
         "ranks": seen[0].members,
-        "nodes": session.nodes,
+        "nodes": seen[0].nodes,
         "dtype": "int64",
         "op": "sum",
         "size_bytes": NBYTES,
         "kind": seen[0].fault.kind,
-        "mode": mode,
+        "mode": modes[0] if modes else "shrink",
         **dict(zip(names, slowest, strict=True)),
         "wrong": sum(one.wrong for one in told),
     }

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from closeranks.jobs.bench import faults
+from closeranks.errors import UsageError
+from closeranks.jobs.bench import command, faults
 
 
 class _Attempt:
@@ -62,15 +63,55 @@ def test_a_fault_ends_the_calls_wherever_it_is_met(in_body: bool) -> None:
     assert phases[4] >= 1
 
 
+def _told(phases: list[float | None], wrong: int = 0) -> faults.Told:
+    return faults.Told(faults.Fault(0, "kill", 2, 0.0), 3, 2, phases, wrong, "replace")
+
+
 def test_a_row_has_what_anybody_saw() -> None:
-    fault = faults.Fault(0, "kill", 2, 0.0)
-    late = faults.Told(fault, 3, [3.0, None, None, None, 2.0, 9.0], 0)
-    early = faults.Told(fault, 3, [1.0, 2.0, 3.0, 4.0, 5.0, 15.0], 1)
-    session: Any = SimpleNamespace(nodes=1)
-    row = faults._row(session, [late, early], "shrink")
+    late = _told([3.0, None, None, None, 2.0, 9.0])
+    row = faults._row([late, _told([1.0, 2.0, 3.0, 4.0, 5.0, 15.0], wrong=1)])
     names = ("detected", "revoked", "agreed", "shrunk", "redone", "total")
     assert [row[f"{name}_ms"] for name in names] == [3, 2, 3, 4, 5, 15]
-    assert row["wrong"] == 1
-    row = faults._row(session, [late], "shrink")
+    assert (row["wrong"], row["ranks"], row["nodes"]) == (1, 3, 2)
+    row = faults._row([late])
     assert [row[f"{name}_ms"] for name in names] == [3, None, None, None, 2, 9]
     assert faults.as_line(row).split() == ["3", "kill", "shrink", "3.0", *"---", "2.0", "9.0"]
+
+
+@pytest.mark.parametrize("mode", ["replace", "spawn"])
+def test_a_row_says_who_took_the_seat(mode: str) -> None:
+    newcomer = faults.Told(None, 3, 2, [], 0, mode)
+    assert faults._row([_told([1.0] * 6), newcomer, _told([2.0] * 6)])["mode"] == mode
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    ((1, 0, 0), "1 ranks that work, and one dies, two are left; .* -n 3"),
+    ((2, 0, 0), "2 ranks that work, and one dies, two are left; .* -n 3"),
+    ((2, 1, 0), "1 ranks that work, and one dies, the first does not; .* -n 2"),
+    ((1, 0, 2), "1 ranks that work, and one dies, the first does not; .* -n 2"),
+    ((64, 0, 0), "64 ranks that work have a bit each in a word; start at most 63"),
+])  # fmt: skip
+def test_too_few_and_too_many_ranks_are_refused(words: tuple[int, int, int], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        faults.check_ranks(*words)
+
+
+@pytest.mark.parametrize("words", [(3, 0, 0), (3, 1, 0), (2, 0, 1), (63, 0, 0), (70, 7, 0)])
+def test_other_numbers_of_ranks_are_taken(words: tuple[int, int, int]) -> None:
+    faults.check_ranks(*words)
+
+
+def test_spares_that_are_no_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOSERANKS_SPARES", "abc")
+    with pytest.raises(UsageError, match="CLOSERANKS_SPARES: is 'abc'; a number"):
+        command._spares()
+
+
+@pytest.mark.parametrize(("size", "number", "replaced", "expected"), [
+    (3, 0, 0, True), (2, 1, 0, False), (2, 1, 2, True), (2, 2, 2, False), (1, 1, 2, False),
+])  # fmt: skip
+def test_faults_end_when_nobody_more_can_be_lost(
+    size: int, number: int, replaced: int, expected: bool
+) -> None:
+    members: Any = SimpleNamespace(size=size)
+    assert faults._has_another(members, number, replaced) is expected
