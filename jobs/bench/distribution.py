@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+
+#: Keys of a row that is about no transfer.
+NO_BANDWIDTH: Final = {"algbw_GBps": None, "busbw_GBps": None}
 
 
 @dataclass(frozen=True, eq=False)

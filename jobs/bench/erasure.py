@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import product
-from statistics import median
+from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from closeranks.checkpoint.product import Product, aligned_rows
 from closeranks.comms.processor import processor
 from closeranks.errors import UsageError
 from closeranks.jobs.bench import isal
+from closeranks.jobs.bench.distribution import NO_BANDWIDTH, Timing
 from closeranks.jobs.bench.sizes import parse_sizes
 from closeranks.jobs.bench.table import short
 
@@ -93,28 +94,40 @@ def _measure(code: Code, task: _Task, blocks: Bytes, budget_s: float) -> Row:
     if isal.library():
         theirs = aligned_rows(len(task.written), nbytes)
         calls["isal"] = isal.product(task.matrix, read, theirs)
-    taken_s = _medians_s(calls, budget_s)
-    traffic = (len(read) + len(results)) * nbytes / taken_s["ours"]
+    taken = _timings(calls, budget_s)
+    once_s = {name: 1e-6 * timing.p50_us for name, timing in taken.items()}
+    traffic = (len(read) + len(results)) * nbytes / once_s["ours"]
     row: Row = {
         "name": "erasure",
+        "algorithm": "auto",
+        "ranks": 1,
+        "nodes": 1,
+        "dtype": "uint8",
+        "op": "none",
         "data": code.data,
         "parity": code.parity,
         "size_bytes": nbytes,
+        "block_bytes": nbytes,
         "what": task.what,
-        "time_us_p50": 1e6 * taken_s["ours"],
-        "GBps": len(read) * nbytes / taken_s["ours"] / 1e9,
+        "iterations": taken["ours"].calls,
+        **taken["ours"].columns(),
+        **NO_BANDWIDTH,
+        "GBps": len(read) * nbytes / once_s["ours"] / 1e9,
         "traffic_GBps": traffic / 1e9,
-        "over_copy": traffic / (2 * nbytes / taken_s["copy"]),
+        "memcpy_GBps": nbytes / once_s["copy"] / 1e9,
+        "over_copy": traffic / (2 * nbytes / once_s["copy"]),
+        "isal_GBps": None,
         "wrong": int(np.count_nonzero(results != blocks[list(task.written)])),
     }
-    if "isal" in taken_s:
-        row["isal_us_p50"] = 1e6 * taken_s["isal"]
-        row["speedup_isal"] = taken_s["isal"] / taken_s["ours"]
+    if "isal" in once_s:
+        row["isal_us_p50"] = taken["isal"].p50_us
+        row["isal_GBps"] = len(read) * nbytes / once_s["isal"] / 1e9
+        row["speedup_isal"] = once_s["isal"] / once_s["ours"]
         row["wrong"] += int(np.count_nonzero(results != theirs))
     return row
 
 
-def _medians_s(calls: dict[str, Callable[[], object]], budget_s: float) -> dict[str, float]:
+def _timings(calls: dict[str, Callable[[], object]], budget_s: float) -> dict[str, Timing]:
     """Time calls in turn."""
     for call in calls.values():
         call()
@@ -125,7 +138,10 @@ def _medians_s(calls: dict[str, Callable[[], object]], budget_s: float) -> dict[
     while len(samples["ours"]) < _LEAST or time.perf_counter() < end_s:
         for name, call in calls.items():
             samples[name].append(_time_s(call, times[name]) / times[name])
-    return {name: median(taken) for name, taken in samples.items()}
+    return {
+        name: Timing(np.array(taken), fmean(taken), len(taken) * times[name], times[name] > 1)
+        for name, taken in samples.items()
+    }
 
 
 def _time_s(call: Callable[[], object], times: int) -> float:

@@ -16,12 +16,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.churn.schedule import FEWEST, MOST
+from closeranks.jobs.bench.distribution import NO_BANDWIDTH, Timing
 from closeranks.jobs.bench.session import ranks_per_node
 
 if TYPE_CHECKING:
@@ -297,8 +299,17 @@ def _row(told: list[Told]) -> Row:
         "dtype": "int64",
         "op": "sum",
         "size_bytes": NBYTES,
+        "iterations": 1,
         "kind": seen[0].fault.kind,
         "mode": modes[0] if modes else "shrink",
         **dict(zip(names, slowest, strict=True)),
+        **_timing(seen).columns(),
+        **NO_BANDWIDTH,
         "wrong": sum(one.wrong for one in told),
     }
+
+
+def _timing(seen: list[Told]) -> Timing:
+    """Give the times of a row of one sample: the slowest rank's total."""
+    totals_s = [1e-3 * one.phases[-1] for one in seen if one.phases[-1] is not None]
+    return Timing(np.array([max(totals_s)]), fmean(totals_s), 1, False)

@@ -13,6 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import numpy as np
 import psutil
 
 from closeranks.comms import warden
@@ -21,6 +22,7 @@ from closeranks.jobs.bench.churn.member import HANG_S, WHERE
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import read
 from closeranks.jobs.bench.churn.schedule import Episode, episode
+from closeranks.jobs.bench.distribution import NO_BANDWIDTH, Timing
 from closeranks.jobs.run import prepare
 
 Row = dict[str, Any]
@@ -244,9 +246,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _as_row(plan: Episode, verdict: Verdict, seconds: float, *, hangs: int) -> Row:
     facts = verdict._asdict()
     facts["wrong"] = len(verdict.wrong)
+    del facts["taken_s"], facts["process_mean_s"]
+    taken_s = verdict.taken_s or (np.nan,)
+    timing = Timing(np.array(taken_s), verdict.process_mean_s, len(verdict.taken_s), False)
+    times = {name: us if verdict.taken_s else None for name, us in timing.columns().items()}
     return {
         "name": "churn",
+        "algorithm": "auto",
         "ranks": plan.members,
+        "nodes": None,
+        "dtype": "int64",
+        "op": "sum",
+        "size_bytes": None,
+        "iterations": verdict.steps,
+        **times,
+        **NO_BANDWIDTH,
         "spares": plan.spares,
         "seed": plan.seed,
         "seconds": seconds,
@@ -279,7 +293,7 @@ def report(
     Unavailable
         If the library or its launcher cannot go on without ranks that died.
     """
-    prepare(members + spares, (sys.executable,), faults=True)
+    launch = prepare(members + spares, (sys.executable,), faults=True)
     played, seconds, wrong = modelled(members, spares, seed)
     write(f"# model: {played} episodes, {played / seconds:.0f} a second, {len(wrong)} wrong")
     for words in wrong[:5]:
@@ -288,7 +302,7 @@ def report(
     rows = list[Row]()
     try:
         for row in campaign(minutes, members, spares, seed):
-            rows.append(row | {"model_wrong": len(wrong)})
+            rows.append(row | {"model_wrong": len(wrong), "nodes": 1 if launch.job.here else None})
             write(as_line(row))
             yield rows[-1]
     finally:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import fmean
 from typing import NamedTuple
 
 from closeranks.jobs.bench.churn.record import Record
@@ -39,6 +40,10 @@ class Verdict(NamedTuple):
         it saw too few.
     slowest_s : float
         The longest step, with its recovery.
+    taken_s : tuple of float
+        Every step on its slowest member, with its recovery.
+    process_mean_s : float
+        Mean over the processes of the mean of each one's own steps.
     """
 
     kills: int
@@ -52,6 +57,8 @@ class Verdict(NamedTuple):
     kib_a_recovery: float | None
     files_a_recovery: float | None
     slowest_s: float
+    taken_s: tuple[float, ...]
+    process_mean_s: float
 
 
 def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
@@ -90,6 +97,8 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
     wanted = min(plan.spares, len(kinds))
     if not unfinished and "" not in kinds and joins != wanted:
         wrong.append(f"{joins} spares joined, not {wanted}")
+    taken_s = tuple(max(one.seconds for one in said) for said in by_step.values())
+    means_s = [fmean(one.seconds for one in own) for own in by_process.values()]
     eldest = max(by_process.values(), key=len, default=[])
     return Verdict(
         kinds.count("kill"),
@@ -101,7 +110,9 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
         unfinished,
         tuple(wrong),
         *_growth([record for record in eldest if len(record.alive) == plan.members]),
-        max((record.seconds for record in records), default=0.0),
+        max(taken_s, default=0.0),
+        taken_s,
+        fmean(means_s) if means_s else 0.0,
     )
 
 

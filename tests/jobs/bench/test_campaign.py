@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import Record, line
 from closeranks.jobs.bench.churn.schedule import Episode
 from closeranks.jobs.bench.command import bench
+from tests.jobs.bench.keys import BASE
 
 #: Plays an episode: takes its records, gives those that are left, and a status.
 Play = Callable[[list[Record]], tuple[list[Record], int | None]]
@@ -23,7 +25,8 @@ Play = Callable[[list[Record]], tuple[list[Record], int | None]]
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
     """Run the command with episodes of the model: ``run(play, minutes=0)``."""
-    monkeypatch.setattr(campaign, "prepare", lambda *_, **__: None)
+    here = SimpleNamespace(job=SimpleNamespace(here=True))
+    monkeypatch.setattr(campaign, "prepare", lambda *_, **__: here)
     monkeypatch.setattr(campaign, "modelled", lambda *_: (1, 1.0, []))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
@@ -103,3 +106,24 @@ def test_rows_are_kept_whatever_ends_the_campaign(
     assert isinstance(done.exception, IndexError)
     assert [row["seed"] for row in _rows(tmp_path)] == [0, 1]
     assert "2 episodes, 32 events" in done.output
+
+
+def test_rows_have_the_keys_of_all_rows(run: Callable[..., Result], tmp_path: Path) -> None:
+    def play(records: list[Record]) -> tuple[list[Record], int]:
+        return [one._replace(seconds=0.001 * (1 + one.seat)) for one in records], 0
+
+    assert run(play).exit_code == 0
+    (row,) = _rows(tmp_path)
+    assert set(BASE) <= set(row)
+    assert (row["algorithm"], row["nodes"], row["dtype"], row["op"]) == ("auto", 1, "int64", "sum")
+    assert row["iterations"] == row["steps"]
+    assert row["time_us_max"] == pytest.approx(6000)
+    assert 1000 < row["time_us_rank_mean"] < 6000
+    assert (row["size_bytes"], row["algbw_GBps"], row["busbw_GBps"]) == (None, None, None)
+    assert row["slowest_s"] == pytest.approx(0.006)
+
+
+def test_an_episode_without_a_step_has_no_times(run: Callable[..., Result], tmp_path: Path) -> None:
+    assert run(lambda _: ([], 1)).exit_code == 1
+    (row,) = _rows(tmp_path)
+    assert (row["iterations"], row["time_us_p50"], row["hangs"]) == (0, None, 1)

@@ -14,6 +14,7 @@ from closeranks.checkpoint.erasure import Code
 from closeranks.checkpoint.product import Product
 from closeranks.jobs.bench import isal
 from closeranks.jobs.bench.command import bench
+from tests.jobs.bench.keys import BASE
 
 SMALL = ["erasure", "--data", "3", "--parity", "1,2", "--sizes", "1K", "--budget", "0.01"]
 
@@ -26,6 +27,10 @@ def test_rows_say_what_was_measured(tmp_path: Path) -> None:
     expected = ["encode", "rebuild 1", "encode", "rebuild 1", "rebuild 2"]
     assert [row["what"] for row in rows] == expected
     assert all(row["wrong"] == 0 and row["time_us_p50"] > 0 for row in rows)
+    own = {"data", "parity", "block_bytes", "GBps", "isal_GBps", "memcpy_GBps"}
+    assert all({*BASE, *own} <= set(row) for row in rows)
+    assert all(row["iterations"] >= 11 and row["memcpy_GBps"] > 0 for row in rows)
+    assert all(row["time_us_min"] <= row["time_us_p50"] <= row["time_us_max"] for row in rows)
     assert len(done.output.splitlines()) == 3 + len(rows)
 
 

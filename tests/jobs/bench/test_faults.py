@@ -11,6 +11,7 @@ import pytest
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench import command, faults
+from tests.jobs.bench.keys import BASE
 
 
 class _Attempt:
@@ -73,6 +74,10 @@ def test_a_row_has_what_anybody_saw() -> None:
     names = ("detected", "revoked", "agreed", "shrunk", "redone", "total")
     assert [row[f"{name}_ms"] for name in names] == [3, 2, 3, 4, 5, 15]
     assert (row["wrong"], row["ranks"], row["nodes"]) == (1, 3, 2)
+    assert set(BASE) <= set(row)
+    assert row["iterations"] == 1
+    times = [row[f"time_us_{what}"] for what in ("min", "p50", "mean", "p99", "max", "rank_mean")]
+    assert times == pytest.approx([15e3, 15e3, 15e3, 15e3, 15e3, 12e3])
     row = faults._row([late])
     assert [row[f"{name}_ms"] for name in names] == [3, None, None, None, 2, 9]
     assert faults.as_line(row).split() == ["3", "kill", "shrink", "3.0", *"---", "2.0", "9.0"]
