@@ -206,6 +206,28 @@ def test_calls_inside_of_an_attempt_take_as_long(launch: Launch) -> None:
     assert all(float(ratio) < 1.5 for _, ratio in ratios), "docs say as long to 3 %"
 
 
+@pytest.mark.parametrize(("ranks", "says"), [
+    ("-n 1 --spares 1", "1 ranks that work, and one dies, the first does not"),
+    ("-n 2", "2 ranks that work, and one dies, two are left"),
+])  # fmt: skip
+def test_the_bench_needs_somebody_to_lose(launch: Launch, ranks: str, says: str) -> None:
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", *ranks.split(), "--"]
+    done = launch([*command, "closeranks", "bench", "faults"])
+    assert done.returncode == 2, done.stdout
+    assert len(re.findall("closeranks: error: ", done.stdout)) == 1
+    assert says in done.stdout
+
+
+def test_spares_take_seats_before_new_processes(launch: Launch, tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "3"]
+    command += ["--spares", "1", "--", "closeranks", "bench", "faults", "--recruits", "1"]
+    done = launch([*command, "--json", str(path)])
+    rows = json.loads(path.read_text())
+    assert [row["mode"] for row in rows] == ["replace", "spawn"], done.stdout
+    assert done.returncode == 0
+
+
 @pytest.mark.parametrize(("spares", "expected"), [
     (0, [("kill", "shrink", 4, 0), ("stop", "shrink", 3, 0)]),
     (2, [("kill", "replace", 4, 0), ("stop", "replace", 4, 0)]),

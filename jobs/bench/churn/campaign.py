@@ -191,7 +191,8 @@ def _row(plan: Episode) -> Row:
             path.unlink()
         folder.rmdir()
     else:
-        words = "; ".join([*verdict.wrong[:3], *([f"status {status}"] if status else [])])
+        counted = [f"{name} {row[name]}" for name in _FAULTS[1:] if row.get(name)]
+        words = "; ".join([*verdict.wrong[:3], *counted])
         sys.stderr.write(f"closeranks: seed {plan.seed}: {words}; {folder}\n")
     return row
 

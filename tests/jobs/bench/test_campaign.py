@@ -80,7 +80,9 @@ def test_a_death_that_nobody_planned_is_a_failure(
         name = records[-1].process
         return [one for one in records if one.process != name or one.step < records[-1].step], 0
 
-    assert run(play).exit_code == 1
+    done = run(play)
+    assert done.exit_code == 1
+    assert "seed 0: unplanned 1; " in done.output
     (row,) = _rows(tmp_path)
     assert (row["unplanned"], row["wrong"], row["status"]) == (1, 0, 0)
 
