@@ -48,6 +48,24 @@ class Roster(NamedTuple):
     elder: int
 
 
+def is_over(reports: Sequence[Report]) -> bool:
+    """Tell whether nobody goes on: members leave, or none is left.
+
+    Pure.
+
+    Parameters
+    ----------
+    reports : sequence of Report
+        By rank; spares alone where all members have ended.
+
+    Returns
+    -------
+    bool
+        Whether spares are to leave, too.
+    """
+    return any(said.cause for said in reports) or all(said.seat is None for said in reports)
+
+
 def roster(reports: Sequence[Report], seats: int) -> Roster:
     """Give vacant seats to spares, in the order of their ranks.
 

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.lineage import Lineage
 from closeranks.collectives.recruits import recruit
-from closeranks.collectives.roster import Report, Roster, roster
+from closeranks.collectives.roster import Report, Roster, is_over, roster
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, graves, ulfm
@@ -165,13 +165,14 @@ class Crew:
         if is_over:
             raise SystemExit(0)
         if set(self._members) <= set(ulfm.failed(self.everybody)):
+            ulfm.leave()  # other spares may have been woken before, and wait for this one
             raise SystemExit(1)
         return False
 
     def _seat(self, whole: MPI.Intracomm) -> Seat:
         """Make the world with the others, if this process gets a seat in it."""
         reports = reported(whole, Report(None, is_new=self._is_new))
-        if any(said.cause for said in reports):
+        if is_over(reports):
             return Seat(whole, left=True)
         if any(said.tells for said in reports):
             return Seat(whole)
@@ -217,7 +218,7 @@ class Seat(NamedTuple):
     whole : MPI.Intracomm
         All who are left.
     left : bool
-        Whether the members give up.
+        Whether the members give up, or none is left.
     seated : Roster or None
         Who sits where.
     world : World or None

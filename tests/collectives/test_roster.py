@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.roster import Report, roster
+from closeranks.collectives.roster import Report, is_over, roster
 
 
 def test_vacant_seats_go_to_spares_in_order() -> None:
@@ -26,6 +26,15 @@ def test_without_vacancies_spares_wait() -> None:
 def test_without_replacement_seats_stay_vacant() -> None:
     found = roster([Report(5), Report(2)], 0)
     assert (found.seats, found.joined) == ((2, 5), ())
+
+
+def test_spares_alone_have_nobody_to_wait_for() -> None:
+    assert is_over([Report(None), Report(None, is_new=True)])
+    assert not is_over([Report(None), Report(2), Report(1, tells=True)])
+
+
+def test_whoever_leaves_with_a_word_ends_it_for_all() -> None:
+    assert is_over([Report(0, tells=True), Report(None), Report(1, "no more coffee", tells=True)])
 
 
 @given(

@@ -50,6 +50,18 @@ def test_the_status_is_what_the_survivors_say(
 
 
 @pytest.mark.parametrize(
+    ("case", "status"), [("exits_with_spares", 4), ("exits_well_with_spares", 0)]
+)
+@pytest.mark.parametrize("spares", [1, 2])
+def test_spares_leave_with_members_that_exit(
+    launch: Launch, case: str, status: int, spares: int
+) -> None:
+    done = run(launch, str(PROGRAM), case, start=f"run -n 3 --spares {spares}")
+    assert done.returncode == status, done.stdout
+    assert "Traceback" not in done.stdout, done.stdout
+
+
+@pytest.mark.parametrize(
     ("case", "status", "line"),
     [
         ("group_fails", 1, "seat 0: 1"),

@@ -76,11 +76,21 @@ def all_killed() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def exits() -> None:
+def exits(status: int = 4, on_failure: str = "shrink") -> None:
     """All exit inside of the block."""
-    with cr.init(on_failure="shrink") as comm:
+    with cr.init(on_failure=on_failure) as comm:
         total(comm)
-        sys.exit(4)
+        sys.exit(status)
+
+
+def exits_with_spares() -> None:
+    """All do, while spares wait."""
+    exits(on_failure="replace")
+
+
+def exits_well_with_spares() -> None:
+    """All do, and nothing was wrong."""
+    exits(0, on_failure="replace")
 
 
 def exits_later() -> None:
@@ -309,7 +319,8 @@ def say(comm: cr.Communicator, what: object) -> None:
 
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
-    for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_later,
+    for case in (well, survivors, one_leaves, all_leave, all_killed, exits,
+                 exits_with_spares, exits_well_with_spares, exits_later,
                  ends_below_zero, dies_later, opens_more, times_out, aborts, group_fails,
                  first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
                  first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
