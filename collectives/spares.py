@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from mpi4py import MPI
@@ -62,12 +64,15 @@ class Crew:
         seats: int | None = None,
         recruits: bool = False,
     ) -> None:
-        self.everybody, self.recruits = everybody, recruits
-        self._members: tuple[int, ...] = tuple(range(everybody.size - spares))
-        self.seats = len(self._members) if seats is None else seats
-        self._is_new = seats is not None
+        self.recruits, self._is_new, self._process = recruits, seats is not None, os.getpid()
         self._sent: list[MPI.Request] = []
-        self._leads, self._ended = everybody.rank == 0, False
+        self._meet(everybody, tuple(range(everybody.size - spares)))
+        self.seats = len(self._members) if seats is None else seats
+
+    def _meet(self, everybody: MPI.Intracomm, members: tuple[int, ...]) -> None:
+        """Note who is left, and who of them waits.  Local."""
+        self.everybody, self._members = everybody, members
+        self._spares = sorted(set(range(everybody.size)) - set(members))
 
     @property
     def is_spare(self) -> bool:
@@ -77,8 +82,7 @@ class Crew:
     def take(self, whole: MPI.Intracomm, seated: Roster) -> None:
         """Go on with those who are left.  Local."""
         graves.bury(self.everybody)
-        self.everybody, self._members = whole, tuple(seated.seat_of)
-        self._leads = seated.seat_of.get(whole.rank) == seated.seats[0]
+        self._meet(whole, tuple(seated.seat_of))
 
     def enlist(self, vacant: int) -> bool:
         """Start new processes, which wait like spares.
@@ -101,7 +105,7 @@ class Crew:
         if whole is None:
             return False
         graves.bury(self.everybody)
-        self.everybody = whole
+        self._meet(whole, self._members)
         return True
 
     def revoke(self) -> None:
@@ -112,14 +116,28 @@ class Crew:
         """Do nothing: worlds come and go, `end` ends it."""
 
     def end(self) -> None:
-        """Let one member tell the spares that the job is over.  Local, harmless twice."""
-        if self._ended or MPI.Is_finalized():
+        """Send the spares home, or end without them; again when the process ends.
+
+        Local, harmless twice.  Spares that were woken because a world was given up
+        wait for all members: who does not come to a recovery any more must be dead.
+        """
+        if not self._spares or MPI.Is_finalized() or os.getpid() != self._process:
+            return  # without spares ``everybody`` is that of the members, or gone
+        if not ulfm.is_revoked(self.everybody):
+            self._send_home()
+        elif not ulfm.leaves():
+            ulfm.leave()
+        graves.bury(self.everybody)
+
+    def _send_home(self) -> None:
+        """Tell the spares that the job is over, as the first that lives.  Local."""
+        gone = set(ulfm.failed(self.everybody))
+        first = next((rank for rank in self._members if rank not in gone), None)
+        if self._sent or self.everybody.rank != first:
             return
-        self._ended = True
-        spares = set(range(self.everybody.size)) - set(self._members) if self._leads else set()
-        self._sent += [self.everybody.Isend([None, 0, MPI.BYTE], rank, _HOME) for rank in spares]
-        if len(self._members) < self.everybody.size:  # else it is that of the members, or gone
-            graves.bury(self.everybody)
+        for rank in self._spares:
+            with suppress(MPI.Exception):  # it has died, or others have just given up
+                self._sent.append(self.everybody.Isend([None, 0, MPI.BYTE], rank, _HOME))
 
     def wait_for_seat(self) -> Seat:
         """Wait until a seat is free.
@@ -137,9 +155,8 @@ class Crew:
             When the job ends: with 0, or with 1 where no member has ended well.
         """
         while True:
-            spares = self.everybody.size - len(self._members)
             wait(self._is_called, progress=ulfm.listen, polite=True,
-                 longest_s=longest_nap_s(spares), doze=mates().doze)  # fmt: skip
+                 longest_s=longest_nap_s(len(self._spares)), doze=mates().doze)  # fmt: skip
             seat = together(self.everybody, self._seat)
             if seat.left:
                 ulfm.leave()  # who goes on nevertheless must not wait for this process

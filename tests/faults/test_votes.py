@@ -64,6 +64,23 @@ def test_spares_leave_with_members_that_exit(
 @pytest.mark.parametrize(
     ("case", "status", "line"),
     [
+        ("dies_before_close", 1, "PeerLost: close: rank 0 lost"),
+        ("saves_and_leaves", 1, "seat 2: saved"),
+    ],
+)
+def test_no_spare_waits_for_who_does_not_come(
+    launch: Launch, case: str, status: int, line: str
+) -> None:
+    began = time.monotonic()
+    done = run(launch, str(PROGRAM), case, start="run -n 3 --spares 1")
+    assert done.returncode == status, done.stdout
+    assert time.monotonic() - began < 30
+    assert line in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "line"),
+    [
         ("group_fails", 1, "seat 0: 1"),
         ("first_group_fails", 1, "seat 0: 1"),
         ("group_killed", 1, "the group of rank 2 had begun, and nobody is left"),

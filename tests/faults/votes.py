@@ -116,6 +116,27 @@ def dies_later() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def dies_before_close() -> None:
+    """One is killed at the end of the block, while a spare waits."""
+    with cr.init(on_failure="replace") as comm:
+        total(comm)
+        if comm.seat == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def saves_and_leaves() -> None:
+    """One is killed, the others make do with what they have, and a spare waits."""
+    comm = cr.init(on_failure="replace")
+    total(comm)
+    if comm.seat == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        while True:
+            comm.allreduce(1)
+    except cr.PeerLost:
+        say(comm, "saved")
+
+
 def opens_more() -> None:
     """One is killed in the second block; the others go on."""
     with cr.init(on_failure="shrink") as comm:
@@ -321,7 +342,8 @@ CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits,
                  exits_with_spares, exits_well_with_spares, exits_later,
-                 ends_below_zero, dies_later, opens_more, times_out, aborts, group_fails,
+                 ends_below_zero, dies_later, dies_before_close, saves_and_leaves,
+                 opens_more, times_out, aborts, group_fails,
                  first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
                  first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
                  survivors_exit, survivors_of_a_kill_exit, one_more_exits_later, exits_last,
