@@ -74,10 +74,10 @@ class Closing(Recovering):
                 self._forsake()  # else every recovery makes it again
             raise
         if self._is_first:
+            if self._family.crew is not None:
+                self._family.crew.end()  # first: nobody else is to wait if this process dies
             ballot.closed(self.rank)
             self._family.shut()
-            if self._family.crew is not None:
-                self._family.crew.end()
         if self._world is not None:
             if not self._is_first:
                 self._family.world.disown(self._world)

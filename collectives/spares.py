@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 #: How often all spares together may fall asleep in a second, and how long one may sleep.
 _NAPS_PER_S: Final = 1000
 _LONGEST_NAP_S: Final = 0.05
-#: Tag of the message that sends spares home.
+#: Tag of the message that sends spares home, and how many members send it: some may die.
 _HOME: Final = 1
+_SENDERS: Final = 3
 
 
 class Crew:
@@ -130,10 +131,10 @@ class Crew:
         graves.bury(self.everybody)
 
     def _send_home(self) -> None:
-        """Tell the spares that the job is over, as the first that lives.  Local."""
+        """Tell the spares that the job is over, as one of the first.  Local."""
         gone = set(ulfm.failed(self.everybody))
-        first = next((rank for rank in self._members if rank not in gone), None)
-        if self._sent or self.everybody.rank != first:
+        first = [rank for rank in self._members if rank not in gone][:_SENDERS]
+        if self._sent or self.everybody.rank not in first:
             return
         for rank in self._spares:
             with suppress(MPI.Exception):  # it has died, or others have just given up

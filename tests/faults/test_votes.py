@@ -62,18 +62,19 @@ def test_spares_leave_with_members_that_exit(
 
 
 @pytest.mark.parametrize(
-    ("case", "status", "line"),
+    ("case", "statuses", "line"),
     [
-        ("dies_before_close", 1, "PeerLost: close: rank 0 lost"),
-        ("saves_and_leaves", 1, "seat 2: saved"),
+        ("dies_before_close", {1}, "PeerLost: close: rank 0 lost"),
+        ("saves_and_leaves", {1}, "seat 2: saved"),
+        ("first_dies_in_close", {0, 1}, "seat 2: closes"),  # 1 if another one has not met it yet
     ],
 )
 def test_no_spare_waits_for_who_does_not_come(
-    launch: Launch, case: str, status: int, line: str
+    launch: Launch, case: str, statuses: set[int], line: str
 ) -> None:
     began = time.monotonic()
     done = run(launch, str(PROGRAM), case, start="run -n 3 --spares 1")
-    assert done.returncode == status, done.stdout
+    assert done.returncode in statuses, done.stdout
     assert time.monotonic() - began < 30
     assert line in done.stdout
 

@@ -17,6 +17,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import recovery
+from closeranks.comms import ballot
 
 WATCHDOG_S = 50
 
@@ -135,6 +136,15 @@ def saves_and_leaves() -> None:
             comm.allreduce(1)
     except cr.PeerLost:
         say(comm, "saved")
+
+
+def first_dies_in_close() -> None:
+    """The first is killed as soon as all have met in `close`, while a spare waits."""
+    with cr.init(on_failure="replace") as comm:
+        total(comm)
+        if comm.seat == 0:
+            vars(ballot)["closed"] = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+        say(comm, "closes")
 
 
 def opens_more() -> None:
@@ -343,7 +353,7 @@ CASES: dict[str, Callable[[], None]] = {
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits,
                  exits_with_spares, exits_well_with_spares, exits_later,
                  ends_below_zero, dies_later, dies_before_close, saves_and_leaves,
-                 opens_more, times_out, aborts, group_fails,
+                 first_dies_in_close, opens_more, times_out, aborts, group_fails,
                  first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
                  first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
                  survivors_exit, survivors_of_a_kill_exit, one_more_exits_later, exits_last,
