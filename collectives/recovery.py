@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.family import Family
     from closeranks.collectives.recovering import Recovering
 
-
 #: So many attempts in a row that fail without a loss are the fault of what they do.
 FRUITLESS: Final = 10
 
@@ -171,6 +170,8 @@ class Recovery:
         self._reach("vote")
         agreed = self._agreed(vote, waits)
         self._family.settle(agreed=agreed == AGREED)
+        if agreed == AGREED and self._family.crew is not None:
+            self._family.crew.settle()
         mark("agreed")
         self._reach("voted")
         if agreed == AGREED or not ulfm.is_on():
@@ -333,8 +334,7 @@ class Recovery:
         self._reach("rebuild")
         old, family = self._family.world, self._family
         reports = reported(whole, Report(old.seats[old.rank]))
-        seats = family.seats if self._on_failure == "replace" else 0
-        seated = roster(reports, seats)
+        seated = roster(reports, family.seats if self._on_failure == "replace" else 0)
         plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
 

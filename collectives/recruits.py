@@ -18,13 +18,17 @@ from closeranks.errors import Revoked
 
 #: The setting that tells a new process that it joins others: how many seats there are.
 _JOINS: Final = usher.VARIABLE.removeprefix(PREFIX)
+#: So many times in a row new processes are started of which no attempt is agreed.
+_MOST_IN_VAIN: Final = 10
 #: Tag of the messages by which both sides meet.
 _MEETING: Final = 1
 #: What tells a process who has started it begins with one of these.
 _PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", PREFIX + _JOINS)
 
 
-def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm | None:
+def recruit(
+    everybody: MPI.Intracomm, count: int, seats: int, *, vain: int = 0
+) -> MPI.Intracomm | None:
     """Start processes that run the same command line, and let them join.
 
     Collective over ``everybody``; a second or two.  One rank starts them, for what
@@ -39,6 +43,9 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
         How many are missing.
     seats : int
         How many members the first world had.
+    vain : int, optional
+        How often in a row they were started, and no attempt was agreed; what the
+        rank says that starts them counts.
 
     Returns
     -------
@@ -48,7 +55,7 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
         meanwhile.
     """
     leads = everybody.rank == 0
-    bridge = _started(count, seats) if leads else None
+    bridge = _started(count, seats, vain) if leads else None
     whole: MPI.Intracomm | None = None
     came, died = agree(everybody, int(not leads or bridge is not None))
     if came and not died:
@@ -62,8 +69,12 @@ def recruit(everybody: MPI.Intracomm, count: int, seats: int) -> MPI.Intracomm |
     return whole
 
 
-def _started(count: int, seats: int) -> MPI.Intracomm | None:
+def _started(count: int, seats: int, vain: int) -> MPI.Intracomm | None:
     """Start processes; gives them, after this one.  Local to the rank that leads."""
+    if vain >= _MOST_IN_VAIN:  # what the program does there first fails, as it seems
+        _say(f"no new process in the place of {count} that have died: those of {vain} recoveries"
+             " in a row have ended none of their attempts")  # fmt: skip
+        return None
     info = MPI.Info.Create()
     try:
         info.Set("wdir", _folder())

@@ -67,6 +67,7 @@ class Crew:
     ) -> None:
         self.recruits, self._is_new, self._process = recruits, seats is not None, os.getpid()
         self._sent: list[MPI.Request] = []
+        self._vain = 0
         self._meet(everybody, tuple(range(everybody.size - spares)))
         self.seats = len(self._members) if seats is None else seats
 
@@ -102,12 +103,17 @@ class Crew:
         """
         if not self.recruits or not vacant:
             return False
-        whole = recruit(self.everybody, vacant, self.seats)
+        whole = recruit(self.everybody, vacant, self.seats, vain=self._vain)
         if whole is None:
             return False
+        self._vain += 1
         graves.bury(self.everybody)
         self._meet(whole, self._members)
         return True
+
+    def settle(self) -> None:
+        """Note that all have agreed on an attempt: nobody has come in vain.  Local."""
+        self._vain = 0
 
     def revoke(self) -> None:
         """Wake the spares: a world has been given up.  Local."""

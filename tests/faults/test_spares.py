@@ -133,6 +133,19 @@ def test_who_gets_no_newcomer_keeps_nobody_waiting(launch: Launch, seat: int) ->
     ], done.stdout
 
 
+def test_newcomers_that_come_in_vain_are_given_up(launch: Launch) -> None:
+    program = str(PROGRAM.parent / "comes_in_vain.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
+    done = launch([*start, sys.executable, program])
+    assert sorted(set(re.findall(r"seat \d of \d, .*", done.stdout))) == [
+        "seat 0 of 2, epoch 4",
+        "seat 2 of 2, epoch 4",
+    ], done.stdout
+    assert done.stdout.count("RuntimeError: no more coffee") == 3
+    assert done.stdout.count("no new process in the place of 1 that have died: those of 3") == 1
+    assert done.returncode == 0
+
+
 def test_new_ones_begin_where_the_program_began(launch: Launch) -> None:
     program = "tests/faults/goes_away.py"  # as a user names it
     start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
