@@ -19,7 +19,7 @@ from closeranks.collectives.urn import Urn
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, ulfm
 from closeranks.comms.accord import agree
-from closeranks.comms.all_or_none import all_or_none
+from closeranks.comms.all_or_none import all_or_none, hurry
 from closeranks.comms.heard import bcast
 from closeranks.comms.interruption import Interruption
 from closeranks.comms.last_resort import LastResort
@@ -85,6 +85,7 @@ class Recovery:
     ) -> None:
         self._root, self._family = root, family
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
+        hurry(limit_s)
         self._cause: tuple[int, str] | None = None
         self._loop: object = None
         self._urn = None if ulfm.is_on() else Urn(family.world)
@@ -364,8 +365,8 @@ class Recovery:
     def _take(self, made: _Next) -> None:
         """Let every communicator of the family go on.  Local."""
         self._reach("move")
-        old, family = self._family.world, self._family
-        family.world = world = made.world
+        old, family, world = self._family.world, self._family, made.world
+        family.world, topology = world, world.topology
         family.seat_newcomers(family.newcomers, made.seated.joined)
         family.came |= set(made.seated.joined)
         if family.timeout_s is not None:
@@ -373,7 +374,6 @@ class Recovery:
         if family.crew is not None:
             family.crew.take(made.whole, made.seated)
             world.own(family.crew)
-        topology = world.topology
         self._root.move(world.comm, topology, world.seats, world=world, heritage=made.heritage)
         for child, plain in made.derived:
             if plain is None:

@@ -15,7 +15,7 @@ from closeranks.collectives.roster import Report, Roster, is_over, roster
 from closeranks.collectives.together import together
 from closeranks.collectives.world import World
 from closeranks.comms import ballot, graves, ulfm
-from closeranks.comms.all_or_none import all_or_none
+from closeranks.comms.all_or_none import all_or_none, hurry
 from closeranks.comms.discover import discover
 from closeranks.comms.heard import allgather, bcast
 from closeranks.comms.mates import mates
@@ -161,6 +161,7 @@ class Crew:
         SystemExit
             When the job ends: with 0, or with 1 where no member has ended well.
         """
+        hurry(1)  # recoveries of the members may be as brief
         while True:
             wait(self._is_called, progress=ulfm.listen, polite=True,
                  longest_s=longest_nap_s(len(self._spares)), doze=mates().doze)  # fmt: skip

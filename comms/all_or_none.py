@@ -22,10 +22,27 @@ _M = TypeVar("_M")
 #: What a rank says that has made its part; above it one bit for every depth.
 _MADE: Final = 1
 _DEPTHS: Final = 16
-#: How long ranks may take to meet the same bad input as this one, in seconds.
-_ALIKE_S: Final = 5.0
 #: How many `all_or_none` this process is in, by the communicator's number.
 _within: Final[Counter[int]] = Counter()
+
+
+class _Patience:
+    """How long ranks may take to meet the same bad input as this one, in seconds."""
+
+    alike_s = 5.0
+
+
+def hurry(limit_s: float) -> None:
+    """Let who meets bad input wait for a quarter of a limit at most.
+
+    Local; of several limits the least counts.
+
+    Parameters
+    ----------
+    limit_s : float
+        How long what is made may take, in seconds: then all would be ended.
+    """
+    _Patience.alike_s = min(_Patience.alike_s, limit_s / 4)
 
 
 def all_or_none(
@@ -96,7 +113,7 @@ def _deeper(comm: MPI.Intracomm) -> Iterator[int]:
 
 def _fail(comm: MPI.Intracomm, error: Exception, depth: int) -> None:
     """Let all fail; who meets bad input gives the others time to meet it, too."""
-    patience = Deadline(_ALIKE_S)
+    patience = Deadline(_Patience.alike_s)
     is_alike = isinstance(error, Error) and not isinstance(error, PeerError)
 
     def rouse() -> None:

@@ -37,6 +37,7 @@ def run(launch: Launch, *words: str, start: str = "run -n 3") -> subprocess.Comp
         ("dies_later", 1, ["rank 0 ended without a word after all had closed"]),
         ("opens_more", 0, ["seat 1: 2", "seat 2: 2"]),
         ("times_out", 75, ["has not ended after 2 s; exit status 75, relaunch"]),
+        ("has_bad_input", 1, ["UsageError: node: no more coffee; make some"]),
     ],
 )
 def test_the_status_is_what_the_survivors_say(

@@ -166,6 +166,22 @@ def times_out() -> None:
             total(comm)
 
 
+def has_bad_input() -> None:
+    """One meets bad input in the recovery, alone."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise cr.UsageError("node", "no more coffee", "make some")
+
+    with cr.init(on_failure="shrink", recovery_timeout_s=3) as comm:
+        total(comm)
+        if comm.seat == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if comm.seat == 1:
+            vars(recovery)["ranks_in"] = refused
+        while comm.size == 3:
+            total(comm)
+
+
 def aborts() -> None:
     """One aborts; the others wait for it in a collective."""
     with cr.init(on_failure="shrink") as comm:
@@ -353,7 +369,8 @@ CASES: dict[str, Callable[[], None]] = {
     for case in (well, survivors, one_leaves, all_leave, all_killed, exits,
                  exits_with_spares, exits_well_with_spares, exits_later,
                  ends_below_zero, dies_later, dies_before_close, saves_and_leaves,
-                 first_dies_in_close, opens_more, times_out, aborts, group_fails,
+                 first_dies_in_close, opens_more, times_out, has_bad_input,
+                 aborts, group_fails,
                  first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
                  first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
                  survivors_exit, survivors_of_a_kill_exit, one_more_exits_later, exits_last,
