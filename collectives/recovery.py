@@ -241,6 +241,7 @@ class Recovery:
             self._reach("shrink")
             self._go_on(family.world.epoch + 1)
         self.fill()
+        ballot.stand(self.comm.rank, family.world.epoch, family.group)  # not who gave up before
         with self._last_resort():
             self._arm()
         family.fruitless = 0 if family.lost or family.came else family.fruitless + 1
@@ -387,7 +388,6 @@ class Recovery:
             child.move(plain, topology.restrict(ranks), seats)
             world.own(child)
         ballot.attend(made.whole.size)
-        ballot.stand(world.rank, world.epoch, family.group)
         old.close()
         node_arrays.bury(old.comm, made.whole)
 

@@ -136,6 +136,13 @@ def test_spares_that_wait_are_no_reason_to_doubt(launch: Launch) -> None:
     assert "seat 1: 3" in done.stdout
 
 
+def test_who_gives_up_in_a_recovery_is_lost_to_who_goes_on(launch: Launch) -> None:
+    done = run(launch, str(PROGRAM.parent / "gives_up.py"))
+    assert done.returncode == 0, done.stdout
+    assert "seat 2 of 3, epoch 1" in done.stdout
+    assert "RuntimeError: no more coffee" in done.stdout
+
+
 def test_so_is_that_of_a_fault_on_purpose(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOSERANKS_FAULTS", "exit seat=1 step=1 status=3")
     words = (

@@ -366,15 +366,13 @@ def say(comm: cr.Communicator, what: object) -> None:
 
 CASES: dict[str, Callable[[], None]] = {
     case.__name__: case
-    for case in (well, survivors, one_leaves, all_leave, all_killed, exits,
-                 exits_with_spares, exits_well_with_spares, exits_later,
-                 ends_below_zero, dies_later, dies_before_close, saves_and_leaves,
-                 first_dies_in_close, opens_more, times_out, has_bad_input,
-                 aborts, group_fails,
-                 first_group_fails, group_killed, groups_well, newcomer_ends_well, node_lost,
-                 first_node_lost, one_exits_at_once, takes_its_seat, all_exit_at_once,
-                 survivors_exit, survivors_of_a_kill_exit, one_more_exits_later, exits_last,
-                 nobody_recovers, exits_first)
+    for case in (well, survivors, one_leaves, all_leave, all_killed, exits, exits_with_spares,
+                 exits_well_with_spares, exits_later, ends_below_zero, dies_later,
+                 dies_before_close, saves_and_leaves, first_dies_in_close, opens_more,
+                 times_out, has_bad_input, aborts, group_fails, first_group_fails, group_killed,
+                 groups_well, newcomer_ends_well, node_lost, first_node_lost, one_exits_at_once,
+                 takes_its_seat, all_exit_at_once, survivors_exit, survivors_of_a_kill_exit,
+                 one_more_exits_later, exits_last, nobody_recovers, exits_first)
 }  # fmt: skip
 
 if __name__ == "__main__":
