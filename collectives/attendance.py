@@ -25,22 +25,20 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import is_over
-from closeranks.collectives.rollcall import RollCall
+from closeranks.collectives.rollcall import Roll
 from closeranks.comms import ulfm
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: How long a rank that is asked may take to answer, seconds.
-GRACE_S: Final = 0.5
 #: Between two looks of a waiting rank, and of the thread.
 _LOOK_S: Final = 1e-3
 _PAUSE_S: Final = 20e-3
 #: How long a world outlives the news that somebody is late, where a revocation would
 #: overtake it; how long others wait for the news elsewhere.
 _NEWS_S: Final = 0.2
-#: What messages say.
+#: What messages say: who has entered that turn; how many I have; who has not.
 _ASK, _HERE, _LATE = range(3)
 
 
@@ -84,7 +82,7 @@ class Attendance:
         self._traffic, self._tag, self._give_up = traffic, tag, give_up
         self.told = self._open = False
         self._entered = 0
-        self._call: RollCall | None = None
+        self._roll = Roll(traffic.rank, traffic.size)
         self._news: Lateness | None = None
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
         self._look_at_s = self._tell_at_s = 0.0
@@ -139,17 +137,17 @@ class Attendance:
 
     def _ask(self, turn: int, deadline: Deadline, now_s: float) -> None:
         """Ask the others, or see what they have answered; once known, tell all."""
-        rank, size = self._traffic.rank, self._traffic.size
-        if self._call is None:
-            self._call = RollCall(rank, size, turn, now_s + GRACE_S)
-            for other in self._call.silent:
-                self._send(other, _ASK)
-        absent = self._call.absent(now_s)
+        call = self._roll.call(turn, now_s)
+        if call is None:
+            return
+        for other in call.to_ask():
+            self._send(other, _ASK, turn)
+        absent = call.absent(now_s)
         if absent is None:
             return
         times = (deadline.waited_s, deadline.limit_s)
-        for other in range(size):
-            if other != rank:
+        for other in range(self._traffic.size):
+            if other != self._traffic.rank:
                 self._send(other, _LATE, *(round(s * 1e6) for s in times), *absent)
         self._know(Lateness(absent, *times))
 
@@ -187,9 +185,9 @@ class Attendance:
 
     def _take(self, source: int, what: int, *words: int) -> None:
         if what == _ASK:
-            self._send(source, _HERE, self._entered)
-        elif what == _HERE and self._call is not None:
-            self._call.hear(source, words[0])
+            self._send(source, _HERE, *words, self._entered)
+        elif what == _HERE:
+            self._roll.hear(source, *words)
         elif what == _LATE and self._news is None:
             waited_us, limit_us, *ranks = words
             self._know(Lateness(tuple(ranks), waited_us / 1e6, limit_us / 1e6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.rollcall import RollCall
+from closeranks.collectives.rollcall import Roll, RollCall
 
 
 def test_it_waits_for_answers_until_its_time_is_over() -> None:
@@ -42,3 +42,43 @@ def test_absent_are_exactly_the_silent_and_the_behind(
     missing = tuple(r for r, count in sorted(counts.items()) if count is None or count <= turn)
     assert call.absent(2.0) == missing
     assert (call.absent(0.0) is None) == (None in counts.values())
+
+
+def test_a_call_that_came_to_nothing_says_nothing_of_a_later_collective() -> None:
+    roll = Roll(0, 3)
+    first = roll.call(0, 1.0)
+    assert first is not None
+    assert first.to_ask() == (1, 2)
+    roll.hear(1, 0, 1)
+    assert first.absent(1.2) is None, "rank 2 may answer; it arrives, and all ends well"
+    assert roll.call(5, 9.0) is None, "the first one may be in flight"
+    later = roll.call(5, 9.1)
+    assert later is not None
+    assert later.to_ask() == (1, 2)
+    assert later.to_ask() == ()
+    roll.hear(2, 0, 1)  # what it was asked at first
+    roll.hear(2, 5, 6)
+    assert later.absent(9.2) is None
+    roll.hear(1, 5, 5)
+    assert later.absent(9.2) == (1,)
+
+
+@given(st.permutations(range(4)))
+def test_calls_of_what_is_in_flight_do_not_disturb_each_other(order: list[int]) -> None:
+    roll = Roll(0, 2)
+    calls = [roll.call(turn, 0.1 * lap) for lap in range(6) for turn in order]
+    assert [call for call in calls if call is not None] == [calls[0]] * 6
+    left = order[1:]
+    again = [roll.call(turn, 1.0) for _ in range(3) for turn in left]
+    assert [call.turn for call in again if call is not None] == [left[0]] * 3
+
+
+def test_an_old_answer_is_none() -> None:
+    roll = Roll(0, 2)
+    roll.hear(1, 0, 0)  # nobody asks
+    roll.call(3, 0.0)
+    roll.call(4, 1.0)
+    call = roll.call(4, 1.0)
+    assert call is not None
+    roll.hear(1, 3, 4)
+    assert call.silent == (1,)

@@ -4,6 +4,8 @@
 the call that waits for it or inside of it; the others go.  ``late.py attempt``: it
 computes in an attempt, which all repeat.  ``late.py after algorithm``: it computes
 before a call that has a deadline, all handle that, and go on with calls that have none.
+``late.py again``: of three, where no thread answers, the last is late and comes, then
+the second is late.
 """
 
 from __future__ import annotations
@@ -93,6 +95,25 @@ def after(algorithm: str) -> None:
     sys.stdout.write(f"closed after {time.monotonic() - began:.0f} s\n")
 
 
+def again() -> None:
+    """Be late, and come before it is told; then let another one be late."""
+    comm = MPI.COMM_WORLD
+    world = cr.init(timeout_s=LIMIT_S)
+    comm.Barrier()
+    if comm.rank == 2:
+        time.sleep(LIMIT_S + 0.25)
+    world.Bcast(np.ones(4), root=2, algorithm="binomial")
+    if comm.rank == 1:
+        time.sleep(LIMIT_S + 2)
+    began = time.monotonic()
+    try:
+        world.Barrier()
+    except cr.PeerLate as error:
+        _say(comm.rank, error, began)
+    comm.Barrier()
+    world.abandon()
+
+
 def _using(comm: cr.Communicator) -> None:
     with comm.using(timeout_s=LIMIT_S):
         pass
@@ -107,6 +128,8 @@ def _say(rank: int, error: cr.PeerLate, began: float) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "attempt":
         repeat()
+    elif sys.argv[1] == "again":
+        again()
     elif sys.argv[1] == "after":
         after(sys.argv[2])
     else:

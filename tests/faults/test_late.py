@@ -44,6 +44,15 @@ def test_no_call_is_served_after_that_and_the_end_is_quick(mpirun: Run, algorith
     assert done.returncode == 0
 
 
+def test_who_was_late_before_is_not_named_again(
+    mpirun: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "serialized")  # nobody answers while one sleeps
+    done = mpirun(3, str(PROGRAM), "again")
+    assert [ranks for _, ranks, *_ in said_by(done)] == ["(1,)"] * 3, done.stdout
+    assert done.returncode == 0
+
+
 def test_a_rank_that_compiles_is_not_late(
     mpirun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
