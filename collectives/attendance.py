@@ -1,12 +1,13 @@
 """Roll calls by messages: all survivors of a deadline name the same ranks.
 
 A collective waits for whoever is late, mostly through ranks that wait
-themselves.  So whoever's patience is over first asks all others how many
-collectives they have entered, tells all who is absent, and gives the world up.
-The others raise the same error when they hear of it, the late ones at their
-next call.  A thread answers for a rank that computes.
+themselves.  So one whose patience is over asks all others how many collectives
+they have entered, tells all who is absent, and gives the world up.  The others
+leave it to that one (`closeranks.collectives.rollcall`), and raise the same
+error when they hear of it, the late ones at their next call.  A thread answers
+for a rank that computes.
 
-Two ranks whose patience ends at once both ask, and may differ if somebody
+Two ranks may both ask before either is heard, and may differ if somebody
 arrives between their questions; what a rank hears first counts.
 """
 
@@ -24,7 +25,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.engine import engine
-from closeranks.collectives.quiet import is_over
+from closeranks.collectives.quiet import is_gone
 from closeranks.collectives.rollcall import Roll
 from closeranks.comms import ulfm
 from closeranks.comms.wait import Deadline, wait
@@ -38,7 +39,9 @@ _PAUSE_S: Final = 20e-3
 #: How long a world outlives the news that somebody is late, where a revocation would
 #: overtake it; how long others wait for the news elsewhere.
 _NEWS_S: Final = 0.2
-#: What messages say: who has entered that turn; how many I have; who has not.
+#: So many messages may be under way before any is looked at; later twice what was left then.
+_FEW: Final = 16
+#: What messages say: who has entered that turn; how many have I; who has not.
 _ASK, _HERE, _LATE = range(3)
 
 
@@ -85,6 +88,7 @@ class Attendance:
         self._roll = Roll(traffic.rank, traffic.size)
         self._news: Lateness | None = None
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
+        self._sweep_at = _FEW
         self._look_at_s = self._tell_at_s = 0.0
 
     def open(self) -> None:
@@ -141,7 +145,7 @@ class Attendance:
         if call is None:
             return
         for other in call.to_ask():
-            self._send(other, _ASK, turn)
+            self._send(other, _ASK, turn, round((call.until_s - now_s) * 1e6))
         absent = call.absent(now_s)
         if absent is None:
             return
@@ -185,7 +189,9 @@ class Attendance:
 
     def _take(self, source: int, what: int, *words: int) -> None:
         if what == _ASK:
-            self._send(source, _HERE, *words, self._entered)
+            turn, grace_us = words
+            self._roll.asked(turn, grace_us / 1e6, time.monotonic())
+            self._send(source, _HERE, turn, self._entered)
         elif what == _HERE:
             self._roll.hear(source, *words)
         elif what == _LATE and self._news is None:
@@ -195,13 +201,24 @@ class Attendance:
     def _send(self, rank: int, *words: int) -> None:
         """Send a few words; a rank that never takes them keeps nobody waiting."""
         message = np.array(words, np.int64)
-        self._sent = [(request, data) for request, data in self._sent if not is_over(request)]
-        self._sent.append((self._traffic.Isend(message, rank, self._tag), message))
+        try:
+            self._sent.append((self._traffic.Isend(message, rank, self._tag), message))
+        except MPI.Exception as error:  # who has died is silent
+            if not ulfm.speaks_of_failure(error, self._traffic):
+                raise
+        if len(self._sent) > self._sweep_at:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Let go of what has been sent; looks at no message more than twice or so."""
+        self._sent = [(request, data) for request, data in self._sent if not is_gone(request)]
+        self._sweep_at = 2 * len(self._sent) + _FEW
 
     def close(self) -> None:
         """Let go; nobody is late any more.  Local."""
         with engine().lock:  # the usher may be looking
             usher().forget(self)
+            self._sweep()
         self._sent.clear()
 
 

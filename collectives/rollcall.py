@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import inf, log2
 from typing import Final
 
 #: How long a rank that is asked may take to answer, seconds.
 GRACE_S: Final = 0.5
+#: When all are to know, after the patience of one is over.  If who asks stops, the next one
+#: waits for half of what is left, so that others can still ask, and no less than the least.
+_END_S: Final = 1.0
+_LEAST_S: Final = 50e-3
+#: How long what was found may be on its way.
+_WAY_S: Final = 50e-3
+#: How long rank 1 leaves it to rank 0.  Rank 3 waits twice as long, rank 1023 ten times.
+_STEP_S: Final = 20e-3
 
 
 class RollCall:
@@ -24,10 +33,15 @@ class RollCall:
         Number of the collective: how many this rank had entered before it.
     until_s : float
         When it stops waiting for answers, by the caller's clock.
+
+    Attributes
+    ----------
+    turn, until_s
+        As given.
     """
 
     def __init__(self, rank: int, size: int, turn: int, until_s: float) -> None:
-        self.turn, self._until_s = turn, until_s
+        self.turn, self.until_s = turn, until_s
         self._silent = set(range(size)) - {rank}
         self._is_new = True
         self._absent: set[int] = set()
@@ -73,13 +87,18 @@ class RollCall:
             Ascending, empty if all are there and only slow; None as long as answers
             may come.
         """
-        if self._silent and now_s < self._until_s:
+        if self._silent and now_s < self.until_s:
             return None
         return _ascending(self._absent | self._silent)
 
 
 class Roll:
     """One rank's roll calls in a world, one after the other.
+
+    The patience of all who wait ends at about the same time.  If all asked all,
+    most would not be answered in time.  So the lower ranks ask before the higher
+    ones, and whoever has been asked leaves it to who asks, as long as that may
+    take.
 
     A collective may end well although a call was held for it, and nobody says
     so here.  All that are in flight are looked at in turn: one that is not,
@@ -93,8 +112,10 @@ class Roll:
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
+        self._turn, self._since_s = -1, 0.0
         self._call: RollCall | None = None
         self._passed: set[int] = set()
+        self._left: dict[int, float] = {}
 
     def call(self, turn: int, now_s: float) -> RollCall | None:
         """Give the roll call of a collective that has lasted too long.
@@ -109,16 +130,55 @@ class Roll:
         Returns
         -------
         RollCall or None
-            Begun here if need be; None while another one's may be under way.
+            Begun here if it is time; None while another one's may be under way,
+            or another rank may hold it.
         """
-        call = self._call
-        if call is not None and call.turn != turn and turn not in self._passed:
-            self._passed.add(turn)
+        if turn != self._turn and not self._turns_to(turn, now_s):
             return None
-        if call is None or call.turn != turn:
-            call = self._call = RollCall(self._rank, self._size, turn, now_s + GRACE_S)
         self._passed.clear()
-        return call
+        if self._call is None and now_s >= self._asks_at_s():
+            until_s = now_s + self._grace_s(now_s)
+            self._call = RollCall(self._rank, self._size, turn, until_s)
+        return self._call
+
+    def _turns_to(self, turn: int, now_s: float) -> bool:
+        """Take up another collective, unless the last one may be in flight."""
+        if self._turn >= 0 and turn not in self._passed:
+            self._passed.add(turn)
+            return False
+        self._turn, self._since_s, self._call = turn, now_s, None
+        return True
+
+    def _asks_at_s(self) -> float:
+        mine_s = max(self._since_s, self._left_until_s) + _STEP_S * log2(1 + self._rank)
+        return min(mine_s, self._since_s + _END_S - 2 * _LEAST_S)
+
+    def _grace_s(self, now_s: float) -> float:
+        if self._left_until_s <= self._since_s:
+            return GRACE_S
+        return max(min(GRACE_S, (self._since_s + _END_S - now_s) / 2), _LEAST_S)
+
+    @property
+    def _left_until_s(self) -> float:
+        """How long others may hold a call that also tells this rank what it asks."""
+        return max((s for turn, s in self._left.items() if turn <= self._turn), default=-inf)
+
+    def asked(self, turn: int, grace_s: float, now_s: float) -> None:
+        """Hear that another rank holds a call.
+
+        Whoever waits for that collective, or for a later one, hears who was late.
+
+        Parameters
+        ----------
+        turn : int
+            Number of the collective.
+        grace_s : float
+            How long it waits for answers.
+        now_s : float
+            By the caller's clock.
+        """
+        self._left = {turn: s for turn, s in self._left.items() if s > now_s - _END_S}
+        self._left[turn] = max(now_s + grace_s + _WAY_S, self._left.get(turn, 0.0))
 
     def hear(self, rank: int, turn: int, entered: int) -> None:
         """Take an answer, see `RollCall.hear`; one to an earlier call is old."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,3 +83,22 @@ def test_an_old_answer_is_none() -> None:
     assert call is not None
     roll.hear(1, 3, 4)
     assert call.silent == (1,)
+
+
+def test_the_higher_rank_asks_later_and_the_next_one_waits_less() -> None:
+    roll = Roll(3, 8)
+    roll.asked(2, 0.5, now_s=-9.0)  # that was an earlier one
+    roll.asked(5, 0.5, now_s=0.0)  # and this is a later one
+    assert roll.call(4, 0.0) is None
+    assert roll.call(4, 0.039) is None
+    first = roll.call(4, 8.0)  # it has computed meanwhile
+    assert first is not None
+    assert first.until_s == 8.5
+    other = Roll(3, 8)
+    other.asked(4, 0.5, now_s=0.0)
+    assert other.call(4, 0.0) is None
+    assert other.call(4, 0.58) is None
+    other.asked(9, 0.5, now_s=0.59)
+    second = other.call(4, 0.6)
+    assert second is not None
+    assert second.until_s == pytest.approx(0.8)
