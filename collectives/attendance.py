@@ -90,6 +90,8 @@ class Attendance:
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
         self._sweep_at = _FEW
         self._look_at_s = self._tell_at_s = 0.0
+        if usher().is_busy:  # this world may be the next of one where deadlines hold
+            self.open()
 
     def open(self) -> None:
         """Answer for this rank from now on, whatever it does.  Local, harmless twice."""
@@ -98,6 +100,8 @@ class Attendance:
 
     def enter(self) -> int:
         """Count a collective that has a deadline, as all ranks do; gives its turn."""
+        if not self._open:  # say, a child's that was there before its parent's `using`
+            self.open()
         self._entered += 1
         return self._entered - 1
 
@@ -107,7 +111,7 @@ class Attendance:
         Called where the world is revoked: the news may be behind that.
         """
         with engine().lock:
-            if (self._open or self._entered) and not self.told and not ulfm.is_on():
+            if self._open and not self.told and not ulfm.is_on():
                 wait(lambda: self._news is not None, progress=self.look,
                      deadline=Deadline(_NEWS_S), polite=True)  # fmt: skip
             self.told = True
@@ -233,9 +237,15 @@ class Usher:
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it answers for any world."""
+        return bool(self._kept)
+
     def keep(self, attendance: Attendance) -> None:
         """Answer for a world as long as it is open.  Local."""
-        self._kept.add(attendance)
+        with engine().lock:  # the thread may be going through them
+            self._kept.add(attendance)
         if self._thread is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self._thread = threading.Thread(target=self._look, name="closeranks usher", daemon=True)
             self._thread.start()

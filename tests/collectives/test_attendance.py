@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from closeranks.collectives import attendance
-from closeranks.collectives.attendance import Attendance, Lateness
+from closeranks.collectives.attendance import Attendance, Lateness, Usher
 from closeranks.comms import ulfm
 from closeranks.comms.wait import Deadline
 
@@ -138,6 +138,9 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make nets whose clock is that of the ranks."""
 
     def made(size: int) -> Net:
+        usher = Usher()
+        usher.stop()  # all looks are the net's
+        monkeypatch.setattr(attendance, "usher", lambda: usher)
         one = Net(size)
         monkeypatch.setattr(attendance, "time", one)
         monkeypatch.setattr(ulfm, "is_on", lambda: False)
@@ -197,6 +200,20 @@ def test_all_know_in_time_whenever_their_patience_ends(net: Any, seed: int) -> N
     assert told == {tuple(sorted(absent))}
     assert all(at_s < limits_s[rank] + 1 for rank, (at_s, _) in ranks.told.items()
                if rank not in absent)  # fmt: skip
+
+
+def test_what_is_made_while_a_world_answers_answers_too(net: Any) -> None:
+    ranks = net(1)
+    old, wire = ranks.rolls[0], cast("MPI.Intracomm", ranks.ends[0])
+    usher = attendance.usher()
+    Attendance(wire, 1, lambda: None)
+    busy = [usher.is_busy]
+    old.enter()
+    new = Attendance(wire, 1, lambda: None)
+    for one in (old, new):
+        one.close()
+        busy.append(usher.is_busy)
+    assert busy == [False, True, False]
 
 
 def test_a_call_is_of_one_collective(net: Any) -> None:

@@ -5,7 +5,8 @@ the call that waits for it or inside of it; the others go.  ``late.py attempt``:
 computes in an attempt, which all repeat.  ``late.py after algorithm``: it computes
 before a call that has a deadline, all handle that, and go on with calls that have none.
 ``late.py again``: of three, where no thread answers, the last is late and comes, then
-the second is late.
+the second is late.  ``late.py moved``: a rank dies inside of ``using``, and in the next
+world one is late and another one has arrived and gone.
 """
 
 from __future__ import annotations
@@ -114,6 +115,36 @@ def again() -> None:
     world.abandon()
 
 
+def moved() -> None:
+    """Lose a rank inside of `using`; then be late before any call has had a deadline."""
+    with cr.init(on_failure="shrink") as comm, comm.using(timeout_s=LIMIT_S):
+        for attempt in comm.attempts():
+            with attempt:
+                if attempt.number == 1:
+                    if comm.seat == 3:
+                        os.kill(os.getpid(), signal.SIGKILL)
+                    comm.Barrier()
+        for attempt in comm.attempts():
+            with attempt:
+                if attempt.number == 1:
+                    _miss(comm)
+        sys.stdout.write(f"attempt {attempt.number}: {comm.size} ranks\n")
+
+
+def _miss(comm: cr.Communicator) -> None:
+    """Let rank 1 be late for a call that rank 2 has left, to compute."""
+    if comm.rank == 1:
+        time.sleep(LIMIT_S + 2)
+    began = time.monotonic()
+    try:
+        comm.Reduce(np.ones(4), np.empty(4), root=0, algorithm="binomial")
+        time.sleep(LIMIT_S + 2)
+        comm.Barrier()
+    except cr.PeerLate as error:
+        _say(comm.rank, error, began)
+        raise
+
+
 def _using(comm: cr.Communicator) -> None:
     with comm.using(timeout_s=LIMIT_S):
         pass
@@ -130,6 +161,8 @@ if __name__ == "__main__":
         repeat()
     elif sys.argv[1] == "again":
         again()
+    elif sys.argv[1] == "moved":
+        moved()
     elif sys.argv[1] == "after":
         after(sys.argv[2])
     else:

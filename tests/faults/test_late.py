@@ -20,6 +20,14 @@ def said_by(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str, str,
     return re.findall(r"^rank (\d): (\(.*\)) after ([\d.]+) s: (.*)$", done.stdout, re.MULTILINE)
 
 
+def survives(launch: Launch, library: str, when: str) -> subprocess.CompletedProcess[str]:
+    """Launch four ranks, of which some may die."""
+    if library != "Open MPI":
+        pytest.skip("MPICH's jobs are not repaired")
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    return launch([*command, sys.executable, str(PROGRAM), when])
+
+
 @pytest.mark.parametrize("when", ["before", "inside"])
 def test_all_name_the_rank_that_is_stopped(mpirun: Run, when: str) -> None:
     done = mpirun(4, str(PROGRAM), when)
@@ -65,11 +73,15 @@ def test_a_rank_that_compiles_is_not_late(
 def test_a_late_rank_is_named_by_all_and_the_attempt_repeated(
     launch: Launch, mpi_library: str
 ) -> None:
-    if mpi_library != "Open MPI":
-        pytest.skip("MPICH's jobs are not repaired")
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
-    done = launch([*command, sys.executable, str(PROGRAM), "attempt"])
+    done = survives(launch, mpi_library, "attempt")
     said = said_by(done)
     assert sorted(rank for rank, *_ in said) == ["0", "1", "2", "3"], done.stdout
     assert {ranks for _, ranks, *_ in said} == {"(2,)"}
     assert done.stdout.count("attempt 2: 4 ranks, 4") == 4, done.stdout
+
+
+def test_deadlines_of_a_block_hold_in_the_next_world_too(launch: Launch, mpi_library: str) -> None:
+    """Who has arrived and gone answers there, and who is late hears of it."""
+    done = survives(launch, mpi_library, "moved")
+    assert [ranks for _, ranks, *_ in said_by(done)] == ["(1,)"] * 3, done.stdout
+    assert done.stdout.count("attempt 2: 3 ranks") == 3, done.stdout
