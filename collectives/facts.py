@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.call import Call
     from closeranks.collectives.choose import Chooser
     from closeranks.collectives.family import Family
-    from closeranks.comms.topology import Link
+    from closeranks.comms.topology import Link, Topology
 
 
 class Facts(NamedTuple):
@@ -23,6 +23,8 @@ class Facts(NamedTuple):
         That begins.
     links : mapping of str to Link
         Of each level.
+    given : Topology or None
+        Of all seats, if the program had one.
     known : dict of Call to str
         What was fastest as far as it knows.
     chooser : mapping of str to object
@@ -39,6 +41,7 @@ class Facts(NamedTuple):
 
     epoch: int
     links: Mapping[str, Link]
+    given: Topology | None
     known: dict[Call, str]
     chooser: Mapping[str, Any]
     sat: str
@@ -69,6 +72,7 @@ class Facts(NamedTuple):
         return cls(
             epoch,
             dict(family.world.topology.links),
+            family.given,
             chooser.best_known,
             chooser.numbers,
             shape(chooser.topology),

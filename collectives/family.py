@@ -75,6 +75,8 @@ class Family:
         Seat -> how many times it was given to a newcomer, for those that were.
     seats : int
         How many members the first world had.
+    given : Topology or None
+        Where these sit, if the program says so.
     synchronized : bool
         Whether its state counts; a newcomer's does once an attempt was agreed in
         which, or before which, it was given that of the others.
@@ -114,6 +116,7 @@ class Family:
         "failed",
         "faults",
         "fruitless",
+        "given",
         "group",
         "joined",
         "left",
@@ -129,6 +132,7 @@ class Family:
         "world",
     )
 
+    given: Topology | None
     recovery: Recovery
     seats: int
     world: World

@@ -69,7 +69,7 @@ def init(
     comm : MPI.Intracomm, default MPI.COMM_WORLD
         The ranks; it is duplicated.
     topology : Topology, optional
-        Where they sit; discovered and measured if not given.
+        Where they sit, newcomers too; discovered and measured if not given.
     on_failure : str
         "raise": calls raise `PeerLost`; "shrink": `Communicator.attempts` goes on
         with those who are left; "replace": with spares in the seats of the dead,
@@ -237,7 +237,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
         **facts.family,
     )
     family.world, family.joined = world, True
-    family.seats = crew.seats
+    family.seats, family.given = crew.seats, facts.given
     family.seat_newcomers(facts.newcomers, seat.seated.joined)
     family.before, family.came = facts.before, facts.came | set(seat.seated.joined)
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
@@ -281,7 +281,7 @@ def _open(
         group=_group_of(plain),
         faults=None if faults is None else Injection(plain.rank, faults),
     )
-    family.seats = plain.size
+    family.seats, family.given = plain.size, topology
     family.world = world = World(0, plain, found)
     try:
         if wanted.timeout_s is not None:

@@ -350,7 +350,7 @@ class Recovery:
 
         def world_of() -> World:
             if seated.joined:
-                topology = placed(plain, old.topology.links)
+                topology = placed(plain, facts, seated.seats)
             else:
                 topology = old.topology.restrict(ranks_in(plain, old.comm))
             return World(epoch, plain, topology, seats=seated.seats)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -23,7 +23,8 @@ from closeranks.comms.neighbours import neighbours
 from closeranks.comms.wait import LONGEST_S, wait
 
 if TYPE_CHECKING:
-    from closeranks.comms.topology import Link, Topology
+    from closeranks.collectives.facts import Facts
+    from closeranks.comms.topology import Topology
 
 #: How often all spares together may fall asleep in a second, and how long one may sleep.
 _NAPS_PER_S: Final = 1000
@@ -208,7 +209,7 @@ class Crew:
         facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
 
         def world_of() -> World:
-            topology = placed(plain, facts.links)
+            topology = placed(plain, facts, seated.seats)
             return World(facts.epoch, plain, topology, seats=seated.seats)
 
         world = all_or_none(plain, world_of, World.drop)
@@ -296,7 +297,7 @@ def _watch(whole: MPI.Intracomm) -> None:
     node.Free()
 
 
-def placed(plain: MPI.Intracomm, links: Mapping[str, Link]) -> Topology:
+def placed(plain: MPI.Intracomm, facts: Facts, seats: Sequence[int]) -> Topology:
     """Find out where the members sit now.
 
     Collective over ``plain``.
@@ -305,16 +306,20 @@ def placed(plain: MPI.Intracomm, links: Mapping[str, Link]) -> Topology:
     ----------
     plain : MPI.Intracomm
         The members.
-    links : mapping of str to Link
-        As measured before; what is new has the usual ones.
+    facts : Facts
+        The program's own topology, if it had one: a newcomer is where its seat is.
+        And the links as measured before; what is new has the usual ones.
+    seats : sequence of int
+        By rank.
 
     Returns
     -------
     Topology
         The same on all of them.
     """
-    found = discover(plain)
-    return found.with_links({name: link for name, link in links.items() if name in found.levels})
+    found = discover(plain) if facts.given is None else facts.given.restrict(seats)
+    known = {name: link for name, link in facts.links.items() if name in found.levels}
+    return found.with_links(known)
 
 
 def split(whole: MPI.Intracomm, reports: Sequence[Report], seated: Roster) -> MPI.Intracomm | None:

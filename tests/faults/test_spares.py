@@ -196,3 +196,28 @@ def test_a_newcomer_elsewhere_chooses_as_those_who_stayed(launch: Launch) -> Non
     done = launch([*lab, "--spares", "1", "--", *program])
     assert done.returncode == 0, done.stdout
     assert "epoch 1, 4 members" in done.stdout
+
+
+#: Its ranks sit where the program says, on two sites.
+GIVEN = """
+import os, signal, closeranks as cr
+topology = cr.Topology.regular(site=2, rank=2)
+with cr.init(on_failure="replace", topology=topology) as comm:
+    for attempt in comm.attempts():
+        with attempt:
+            if comm.seat == 1 and not comm.joined:
+                os.kill(os.getpid(), signal.SIGKILL)
+            comm.allreduce(1)
+    print("seat", comm.seat, comm.joined, comm.hierarchy.levels, comm.hierarchy.groups.tolist())
+"""
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_newcomers_sit_where_the_program_says_that_their_seats_are(
+    launch: Launch, spares: int
+) -> None:
+    start = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--spares"]
+    done = launch([*start, str(spares), "--", sys.executable, "-c", GIVEN])
+    places = "('site', 'rank') [[0, 0, 1, 1], [0, 1, 2, 3]]"
+    expected = {f"seat {seat} {seat == 1} {places}" for seat in range(4)}
+    assert set(re.findall(r"^seat .*$", done.stdout, re.MULTILINE)) == expected, done.stdout
