@@ -159,7 +159,7 @@ def _meant(dtype: np.dtype[Any]) -> NDArray[np.bool_]:
     elif dtype.fields is not None:
         for field, start, *_ in dtype.fields.values():
             meant[start : start + field.itemsize] |= _meant(field)
-    elif dtype.char in "gG":
+    elif dtype.type in (np.longdouble, np.clongdouble):  # types of other packages have its letters
         numbers = meant.reshape(-1, np.dtype(np.longdouble).itemsize)
         numbers[:, :_LONG_BYTES] = True
         meant[:] = meant if dtype.isnative else numbers[:, ::-1].reshape(-1)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -23,6 +25,10 @@ PADDED = {
     "long swapped": np.dtype(np.longdouble).newbyteorder(),
     "long inside": np.dtype([("a", "u1"), ("b", np.longdouble, (2,))], align=True),
 }  # fmt: skip
+
+#: All types of numbers that ml_dtypes has.
+SHORT = sorted(name for name, kind in vars(ml_dtypes).items()
+               if isinstance(kind, type) and issubclass(kind, np.generic))  # fmt: skip
 
 
 def fill(part: np.ndarray[Any, Any], first: int) -> int:
@@ -92,6 +98,20 @@ def test_what_is_no_array_comes_as_what_it_was(sent: object) -> None:
     assert entry_of(new) == entry_of(sent)
     assert entry_of(np.float64(1)).digest != entry_of(1.0).digest
     assert entry_of(np.array(1.0)).digest != entry_of(np.float64(1)).digest
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_short_numbers_come_as_what_they_were(name: str) -> None:
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    sent = np.arange(12).astype(np.uint8).repeat(dtype.itemsize).view(dtype).reshape(3, 4)
+    for leaf in (sent, sent[:, ::2], sent[1, 1], np.ma.MaskedArray(sent, sent == sent[0, 1])):
+        entry, data = pickle.loads(pickle.dumps(entry_of(leaf))), to_bytes(leaf).copy()
+        for old in (None, np.zeros_like(leaf)):
+            new = from_bytes(entry, data, old)
+            assert entry_of(new) == entry_of(leaf)
+            assert type(new) is type(leaf)
+            assert new.dtype == dtype
+    assert entry_of(sent.view(f"V{dtype.itemsize}")).digest != entry_of(sent).digest
 
 
 @pytest.mark.parametrize("dtype", ["V0", [], [("a", "V0")], [("a", "f8", (0,))]], ids=str)
