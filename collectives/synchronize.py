@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from closeranks.collectives import tags
+from closeranks.collectives.attempts import words_of
 from closeranks.collectives.contents import Entry, Leaf, from_bytes, to_bytes
 from closeranks.collectives.nest import check, rebuilt
 from closeranks.collectives.state import State, Table, leaves, table, unhealthy
@@ -180,22 +181,28 @@ def synchronize(comm: Recovering, state: State) -> State:
     return state
 
 
-def agreed(problems: Sequence[UsageError | None], rank: int) -> None:
-    """Raise UsageError where any rank has a problem.
+def agreed(problems: Sequence[UsageError | None], mine: Exception | None) -> None:
+    """Raise where any rank has a problem.
 
     Parameters
     ----------
     problems : sequence of UsageError or None
-        Of every rank.
-    rank : int
-        Who raises its own, if it has one; others the first, with its rank.
+        Of every rank, see `problem_of`.
+    mine : Exception or None
+        Of this one, raised as it is; others' as UsageError, with the rank.
     """
-    mine = problems[rank]
     if mine is not None:
         raise mine
     for other, problem in enumerate(problems):
         if problem is not None:
             raise UsageError(problem.operation, f"rank {other}: {problem.problem}", problem.remedy)
+
+
+def problem_of(error: Exception | None) -> UsageError | None:
+    """Write what a rank has met so that all others can read it.  Local."""
+    if error is None or isinstance(error, UsageError):
+        return error
+    return UsageError("synchronize", words_of(error), "see what it met")
 
 
 class _Comparison:
@@ -205,20 +212,21 @@ class _Comparison:
         self._comm, self._state = comm, state
         self._mine = Table(b"", {})
         self._sick: tuple[tuple[str, str], ...] = ()
-        problem: UsageError | None = None
+        problem: Exception | None = None
         try:
             self._mine, self._sick = table(state), unhealthy(state)
-        except UsageError as error:  # told to the others, who would wait
+        except Exception as error:  # told to the others, who would wait
             problem = error
-        voice = Voice(self._mine.digest, *comm.voice, not self._sick, problem)
+        voice = Voice(self._mine.digest, *comm.voice, not self._sick, problem_of(problem))
         self.voices: list[Voice] = comm.allgather(voice)
-        agreed([voice.problem for voice in self.voices], comm.rank)
+        agreed([voice.problem for voice in self.voices], problem)
         self._right = majority(self.voices)
         self._sources = sources(self._right, comm.hierarchy)
         world = comm.world
         self._traffic, self._tag = world.traffic, tags.state(world.window)
         self._theirs = self._tables()
         self._unlike = self._mine.unlike(self._theirs)
+        self._unmakable: Exception | None = None
         self._unmade: list[UsageError | None] = [None] * comm.size
 
     def _tables(self) -> Table:
@@ -246,7 +254,8 @@ class _Comparison:
         paths += [path for path in self._mine.entries if path not in self._theirs.entries]
         if self._mine.shape != self._theirs.shape and not paths:
             paths = [""]
-        told = self._comm.allgather((paths, self._sick, self._unmakable()))
+        self._unmakable = self._checked()
+        told = self._comm.allgather((paths, self._sick, problem_of(self._unmakable)))
         self._unmade = [problem for *_, problem in told]
         return Digest(
             value,
@@ -254,17 +263,17 @@ class _Comparison:
             tuple((rank, *sick) for rank, (_, ill, _) in enumerate(told) for sick in ill),
         )
 
-    def _unmakable(self) -> UsageError | None:
+    def _checked(self) -> Exception | None:
         """Tell why the right nest cannot be made here, if it cannot."""
         try:
             check(self._state, self._theirs.shape)
-        except UsageError as error:
+        except Exception as error:  # told to the others as above
             return error
         return None
 
     def exchange(self) -> State:
         """Give what others lack, or get what this rank lacks; after `report`."""
-        agreed(self._unmade, self._comm.rank)
+        agreed(self._unmade, self._unmakable)
         if self._comm.rank in self._sources:
             return self._get()
         wanted = {target: self._traffic.recv(None, target, self._tag) for target in self._targets}
