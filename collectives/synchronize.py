@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from closeranks.collectives import tags
 from closeranks.collectives.attempts import words_of
-from closeranks.collectives.contents import Entry, Leaf, from_bytes, to_bytes
+from closeranks.collectives.contents import Entry, to_bytes
 from closeranks.collectives.nest import check, rebuilt
+from closeranks.collectives.placing import Placing
 from closeranks.collectives.state import State, Table, leaves, table, unhealthy
 from closeranks.errors import Corrupted, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+    from numpy.typing import NDArray
 
     from closeranks.collectives.recovering import Recovering
     from closeranks.comms.topology import Topology
@@ -131,34 +133,6 @@ def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
         busy[giver] += 1
         chosen[rank] = giver
     return chosen
-
-
-def overwritten(
-    held: Mapping[str, Leaf], wanted: Mapping[str, Entry], unlike: Collection[str]
-) -> dict[str, Leaf]:
-    """Choose the leaves whose memory takes what comes.
-
-    One array may stand in several places, of which some are to differ.
-
-    Parameters
-    ----------
-    held : mapping of str to object
-        Path -> leaf, as it is.
-    wanted : mapping of str to Entry
-        Path -> leaf, as it is to be.
-    unlike : collection of str
-        Paths of what comes.
-
-    Returns
-    -------
-    dict of str to object
-        Path of what comes -> leaf; None where it is kept for another place.
-    """
-    owners: dict[int, Entry] = {}
-    for path in sorted(wanted, key=lambda path: path in unlike):  # what is right already first
-        owners.setdefault(id(held.get(path)), wanted[path])
-    return {path: held.get(path) if owners[id(held.get(path))] == wanted[path] else None
-            for path in wanted if path in unlike}  # fmt: skip
 
 
 def digest(comm: Recovering, state: State) -> Digest:
@@ -293,22 +267,22 @@ class _Comparison:
         giver, held = self._sources[self._comm.rank], dict(leaves(self._state))
         self._traffic.send(self._unlike, giver, self._tag)
         entries, unlike = self._theirs.entries, set(self._unlike)
-        old = overwritten(held, entries, unlike)
-        found = {path: self._received(entry, giver, old[path]) if path in unlike else held[path]
-                 for path, entry in entries.items()}  # fmt: skip
+        placing = Placing(held, entries, unlike)
+        found = {path: placing.put(path, self._received(entry, giver)) if path in unlike
+                 else held[path] for path, entry in entries.items()}  # fmt: skip
         new = rebuilt(self._state, self._theirs.shape, iter(found.values()))
         expected, came = self._theirs.digest.hex(), table(new).digest.hex()
         if came != expected:
             raise Corrupted("synchronize", rank=giver, offset=0, expected=expected, found=came)
         return new
 
-    def _received(self, entry: Entry, giver: int, old: Any) -> Any:
+    def _received(self, entry: Entry, giver: int) -> NDArray[np.uint8]:
         data = np.empty(entry.nbytes, np.uint8)
         for piece in _pieces(data):
             self._traffic.Recv(piece, giver, self._tag)
-        return from_bytes(entry, data, old)
+        return data
 
 
-def _pieces(data: np.ndarray[Any, np.dtype[np.uint8]]) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
     """Cut what is too long for a message."""
     return [data[start : start + _PIECE] for start in range(0, data.nbytes, _PIECE)]

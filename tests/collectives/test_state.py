@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,9 @@ from hypothesis.extra import numpy as hnp
 
 from closeranks.collectives.contents import from_bytes, to_bytes
 from closeranks.collectives.nest import rebuilt
+from closeranks.collectives.placing import Placing
 from closeranks.collectives.state import leaves, table, unhealthy
-from closeranks.collectives.synchronize import Voice, majority, overwritten, sources
+from closeranks.collectives.synchronize import Voice, majority, sources
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
@@ -34,18 +37,24 @@ NESTS = st.recursive(
 STATES = st.dictionaries(st.text(min_size=1, max_size=4), NESTS, max_size=4)
 
 
+def brought(mine: Any, right: Any) -> Any:
+    """Make one state of the other as synchronize does."""
+    wanted, unlike = table(right), table(mine).unlike(table(right))
+    held, sent = dict(leaves(mine)), dict(leaves(right))
+    placing = Placing(held, wanted.entries, set(unlike))
+    found = {
+        path: placing.put(path, to_bytes(sent[path]).copy()) if path in unlike else held[path]
+        for path in wanted.entries
+    }
+    return rebuilt(mine, wanted.shape, iter(found.values()))
+
+
 @given(STATES, STATES)
 def test_one_state_becomes_the_other_bit_for_bit(
     mine: dict[str, Any], right: dict[str, Any]
 ) -> None:
-    wanted, have = table(right), table(mine)
-    unlike, held, sent = have.unlike(wanted), dict(leaves(mine)), dict(leaves(right))
-    found = {
-        path: from_bytes(entry, to_bytes(sent[path]).copy(), held.get(path))
-        if path in unlike else held[path]
-        for path, entry in wanted.entries.items()
-    }  # fmt: skip
-    new = rebuilt(mine, wanted.shape, iter(found.values()))
+    wanted = table(right)
+    new = brought(mine, right)
     assert new is mine
     assert table(new) == wanted
     assert table(new).unlike(wanted) == ()
@@ -62,16 +71,86 @@ def test_arrays_stay_where_they_are() -> None:
 
 def test_one_array_in_several_places_is_kept_for_those_that_are_alike() -> None:
     one, two, three = np.ones(2), np.full(2, 2.0), np.full(2, 3.0)
-    mine = {"a": one, "b": one, "c": one, "d": two, "e": two, "f": one}
-    right = table({"a": two, "b": one, "c": two, "d": three, "e": three, "f": three, "g": one})
-    unlike = table(mine).unlike(right)
-    assert unlike == ("a", "c", "d", "e", "f", "g")
-    old = overwritten(dict(leaves(mine)), right.entries, unlike)
-    assert [path for path, leaf in old.items() if leaf is not None] == ["d", "e"]
-    assert [old["d"] is two, old["e"] is two] == [True, True]
-    right = table({"a": three, "b": two, "c": three, "d": two})
-    old = overwritten({"a": one, "b": one, "c": one}, right.entries, "abcd")
-    assert [old[path] is one for path in "abcd"] == [True, False, True, False]
+    first, second = one.copy(), two.copy()
+    mine = {"a": first, "b": first, "c": first, "d": second, "e": second, "f": first}
+    right = {"a": two, "b": one, "c": two, "d": three, "e": three, "f": three, "g": one}
+    new = brought(mine, right)
+    assert table(new) == table(right)
+    assert [path for path in new if new[path] is first] == ["b"]
+    assert [path for path in new if new[path] is second] == ["d", "e"]
+    right = {"a": three, "b": two, "c": three, "d": two}
+    new = brought({"a": first, "b": first, "c": first}, right)
+    assert table(new) == table(right)
+    assert [path for path in new if new[path] is first] == ["a", "c"]
+
+
+def test_views_of_one_array_are_kept_where_they_are_alike() -> None:
+    flat, given = np.zeros(12), np.arange(12.0)
+    for mine in (
+        {"flat": flat, "parts": [flat[:5], flat[5:], flat[::-1]]},
+        {"parts": [flat[:5], flat[5:10]], "flat": flat, "even": flat[::2]},
+        {"column": flat.reshape(3, 4)[:, 1], "flat": flat, "words": flat.view("i4")},
+        {"flat": flat, "read": np.broadcast_to(flat, (1, 12))},
+    ):  # fmt: skip
+        flat[...] = 0
+        old = dict(leaves(mine))
+        flat[...] = given
+        right = copy.deepcopy(mine)
+        for before in (np.zeros(12), given + np.arange(12) % 5):
+            flat[...] = before
+            assert table(brought(mine, right)) == table(right)
+            assert all(new is old[path] for path, new in leaves(mine))
+        assert flat.tolist() == given.tolist()
+
+
+def test_views_of_one_array_become_apart_where_they_differ() -> None:
+    one, two = np.ones(6), np.full(6, 2.0)
+    for start, best in ((0, slice(None)), (0, slice(2, 4)), (1, slice(None, None, -1))):
+        memory = np.zeros(6)
+        mine = {"w": memory, "best": memory[best]}
+        if start:
+            memory[...] = two
+        right = {"w": one, "best": two[best]}
+        assert table(brought(mine, right)) == table(right)
+        assert [mine["w"] is memory, mine["best"].base is memory] == [not start, bool(start)]
+        assert mine["w"].flags.writeable
+        assert mine["best"].flags.writeable
+
+
+def test_views_that_lie_between_each_other_are_apart() -> None:
+    memory, right = np.zeros((5, 4)), np.arange(20.0).reshape(5, 4)
+    mine = [memory[:, place] for place in range(4)]
+    old = list(mine)
+    brought(mine, [right[:, place] for place in range(4)])
+    assert all(map(operator.is_, mine, old))
+    assert memory.tolist() == right.tolist()
+
+
+def test_masks_of_one_array_become_apart_where_they_differ() -> None:
+    for memory in (np.ma.MaskedArray(np.zeros(3), mask=[True, False, False]), np.ma.zeros(3)):
+        mine: dict[str, Any] = {"a": memory, "b": memory[:], "c": memory}
+        one, two = np.ma.ones(3), np.ma.MaskedArray(np.ones(3), mask=[False, True, False])
+        right: dict[str, Any] = {"a": one, "b": two, "c": two}
+        assert table(brought(mine, right)) == table(right)
+        assert mine["a"] is memory
+    memory = np.ma.MaskedArray(np.zeros(3), mask=[True, False, False])
+    mine = {"a": memory, "mask": memory.mask}
+    right = {"a": two, "mask": np.array([True, True, False])}
+    assert table(brought(mine, right)) == table(right)
+    assert mine["a"] is memory
+
+
+CUTS = st.tuples(st.integers(0, 6), st.integers(0, 6), st.sampled_from([-2, -1, 1, 2]))
+
+
+@given(st.lists(st.tuples(CUTS, st.integers(0, 2)), max_size=6), st.integers(0, 2))
+def test_whatever_views_there_are_all_become_right(
+    views: list[tuple[tuple[int, int, int], int]], first: int
+) -> None:
+    memory, right = np.full(6, first), [np.full(6, kind) for kind in range(3)]
+    mine = [memory[slice(*cut)] for cut, _ in views]
+    given = [right[kind][slice(*cut)] for cut, kind in views]
+    assert table(brought(mine, given)) == table(given)
 
 
 def test_other_bits_or_another_nest_are_another_state() -> None:
