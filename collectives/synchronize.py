@@ -8,28 +8,20 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from closeranks.collectives import tags
 from closeranks.collectives.attempts import words_of
-from closeranks.collectives.contents import Entry, to_bytes
+from closeranks.collectives.contents import Leaf, to_bytes
 from closeranks.collectives.nest import check, rebuilt
 from closeranks.collectives.placing import Placing
 from closeranks.collectives.state import State, Table, leaves, table, unhealthy
+from closeranks.collectives.transfer import Expected, Transfer
 from closeranks.errors import Corrupted, UsageError
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-    from numpy.typing import NDArray
-
     from closeranks.collectives.recovering import Recovering
     from closeranks.comms.topology import Topology
-
-#: Longest message, bytes: counts of MPI are 32 bits long.
-_PIECE: Final = 1 << 30
 
 
 class Voice(NamedTuple):
@@ -196,23 +188,26 @@ class _Comparison:
         agreed([voice.problem for voice in self.voices], problem)
         self._right = majority(self.voices)
         self._sources = sources(self._right, comm.hierarchy)
-        world = comm.world
-        self._traffic, self._tag = world.traffic, tags.state(world.window)
-        self._theirs = self._tables()
+        self._theirs = self._tables() if self._sources else self._mine
         self._unlike = self._mine.unlike(self._theirs)
         self._unmakable: Exception | None = None
         self._unmade: list[UsageError | None] = [None] * comm.size
 
     def _tables(self) -> Table:
         """Give the right table: the own one, or a neighbour's."""
-        rank, tag = self._comm.rank, self._tag
-        sent = [self._traffic.isend(self._mine, target, tag) for target in self._targets]
-        theirs = self._mine
-        if rank in self._sources:
-            theirs = self._traffic.recv(None, self._sources[rank], tag)
-        for request in sent:
-            request.wait()
-        return theirs
+        sent = [(target, self._mine) for target in self._targets]
+        with self._transfer(sent, [Expected(giver) for giver in self._givers]) as coming:
+            return coming.take() if self._givers else self._mine
+
+    def _transfer(
+        self, sent: Iterable[tuple[int, object]], expected: Iterable[Expected]
+    ) -> Transfer:
+        return Transfer(self._comm.world, sent, expected, self._comm._service._deadline())
+
+    @property
+    def _givers(self) -> list[int]:
+        """The rank that gives something to this one, if any does."""
+        return [giver for rank, giver in self._sources.items() if rank == self._comm.rank]
 
     @property
     def _targets(self) -> list[int]:
@@ -248,41 +243,26 @@ class _Comparison:
     def exchange(self) -> State:
         """Give what others lack, or get what this rank lacks; after `report`."""
         agreed(self._unmade, self._unmakable)
-        if self._comm.rank in self._sources:
-            return self._get()
-        wanted = {target: self._traffic.recv(None, target, self._tag) for target in self._targets}
-        requests: list[MPI.Request] = []
-        held = dict(leaves(self._state)) if wanted else {}
-        for target, paths in wanted.items():
-            for path in paths:
-                data = to_bytes(held[path])
-                requests += [self._traffic.Isend(piece, target, self._tag)
-                             for piece in _pieces(data)]  # fmt: skip
-        for request in requests:
-            request.Wait()
-        return self._state
+        if not self._sources:
+            return self._state
+        givers, targets = self._givers, self._targets
+        with self._transfer([(giver, self._unlike) for giver in givers],
+                            [Expected(target) for target in targets]) as coming:  # fmt: skip
+            wanted = [(target, coming.take()) for target in targets]
+        entries, held = self._theirs.entries, dict(leaves(self._state))
+        sent = ((target, to_bytes(held[path])) for target, paths in wanted for path in paths)
+        expected = [Expected(giver, entries[path].nbytes)
+                    for giver in givers for path in self._unlike]  # fmt: skip
+        placing = Placing(held, entries, set(self._unlike))
+        with self._transfer(sent, expected) as coming:
+            came = {path: placing.put(path, coming.take()) for path in self._unlike}
+        return self._made(givers[0], held | came) if givers else self._state
 
-    def _get(self) -> State:
-        """Ask for what is missing, and put it in its place."""
-        giver, held = self._sources[self._comm.rank], dict(leaves(self._state))
-        self._traffic.send(self._unlike, giver, self._tag)
-        entries, unlike = self._theirs.entries, set(self._unlike)
-        placing = Placing(held, entries, unlike)
-        found = {path: placing.put(path, self._received(entry, giver)) if path in unlike
-                 else held[path] for path, entry in entries.items()}  # fmt: skip
-        new = rebuilt(self._state, self._theirs.shape, iter(found.values()))
+    def _made(self, giver: int, found: Mapping[str, Leaf]) -> State:
+        """Put the right leaves in their places."""
+        parts = iter([found[path] for path in self._theirs.entries])
+        new = rebuilt(self._state, self._theirs.shape, parts)
         expected, came = self._theirs.digest.hex(), table(new).digest.hex()
         if came != expected:
             raise Corrupted("synchronize", rank=giver, offset=0, expected=expected, found=came)
         return new
-
-    def _received(self, entry: Entry, giver: int) -> NDArray[np.uint8]:
-        data = np.empty(entry.nbytes, np.uint8)
-        for piece in _pieces(data):
-            self._traffic.Recv(piece, giver, self._tag)
-        return data
-
-
-def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
-    """Cut what is too long for a message."""
-    return [data[start : start + _PIECE] for start in range(0, data.nbytes, _PIECE)]
