@@ -142,8 +142,8 @@ def init(
     ballot.opened()
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
     if family.joined:
-        ballot.stand(family.world.rank, family.world.epoch, family.group)
         family.recovery.fill()  # the others do so, too
+        ballot.stand(family.world.rank, family.world.epoch, family.group)
     return opened
 
 
