@@ -39,7 +39,7 @@ def main() -> None:
 
     _Comparison.exchange = doomed  # type: ignore[assignment, method-assign]
     with cr.init(on_failure="replace", recruits=False) as comm:
-        while state["step"] < STEPS:
+        while state["step"] < STEPS or comm.epoch < 2:
             for attempt in comm.attempts():
                 with attempt:
                     comm.synchronize(state)
@@ -49,7 +49,7 @@ def main() -> None:
             state["step"] += 1
             state["w"] += total
             state["part"] += total
-        found = np.unique([*np.unique(state["w"]), *np.unique(state["part"])])
+        found = np.unique([*np.unique(state["w"]), *np.unique(state["part"])]) - 15 * state["step"]
         said = f"seat {comm.seat} of {comm.size}, epoch {comm.epoch}: {found}"
         print(said, flush=True)  # noqa: T201 - what the test reads
 
