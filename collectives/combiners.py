@@ -17,6 +17,7 @@ import numpy as np
 
 from closeranks.collectives.operations import Mean, name_of
 from closeranks.comms import code_store
+from closeranks.comms.element import is_of_numpy
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -102,6 +103,8 @@ def combiner_of(name: str | None, dtype: np.dtype[Any]) -> Combiner | None:
     if name is None or not dtype.isnative:
         return None
     half = dtype.name in ("bfloat16", "float16")
+    if not half and not is_of_numpy(dtype):
+        return None
     if name not in _HALVES if half else dtype.char not in _TYPES[name]:
         return None
     parts = Combiner._fields if half and name in ("SUM", "PROD") else ("pair", "three")

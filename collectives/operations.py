@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms.element import is_of_numpy
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,6 +56,10 @@ _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
     "LOR": (np.logical_or, "iub"),
     "LXOR": (np.logical_xor, "iub"),
 }
+
+
+#: What `numpy.dtype.isbuiltin` says of types that other packages have registered.
+_OTHERS: Final = 2
 
 
 class Reducer:
@@ -156,7 +161,7 @@ def _made(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reducer:
     mpi_type = datatype if isinstance(datatype, MPI.Datatype) else _mpi_type(datatype)
     if name is not None and dtype is not None:
         ufunc, kinds = _UFUNCS[name]
-        if _kind(dtype) in kinds:
+        if _kind(dtype) in kinds or _defines(ufunc, dtype):
             known = op if mpi_type is not None else None
             return Reducer(_ufunc(ufunc), known, mpi_type, name=name, commutative=commutative)
     if mpi_type is None:
@@ -173,6 +178,17 @@ def _is_inexact(dtype: np.dtype[Any]) -> bool:
 def _kind(dtype: np.dtype[Any]) -> str:
     """Return NumPy's kind; "f" for ml_dtypes' floats, whose kind is "V"."""
     return "f" if dtype.name == "bfloat16" else dtype.kind
+
+
+def _defines(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a type of another package has the op, so that it gives such again."""
+    if dtype.isbuiltin != _OTHERS:
+        return False
+    one = np.zeros(1, dtype)
+    try:
+        return bool(ufunc(one, one).dtype == dtype)
+    except TypeError:
+        return False
 
 
 def _ufunc(ufunc: np.ufunc) -> Callable[[Array, Array], object]:
@@ -240,6 +256,8 @@ def _mpi_type(dtype: np.dtype[Any]) -> MPI.Datatype | None:
     from mpi4py import MPI
 
     if (dtype.itemsize == 2 and _kind(dtype) == "f") or not dtype.isnative:
+        return None
+    if not is_of_numpy(dtype):
         return None
     try:
         return MPI.Datatype.fromcode(dtype.char)

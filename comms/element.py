@@ -99,6 +99,25 @@ def _named(code: str, operation: str) -> MPI.Datatype:
         raise UsageError(operation, problem, "use a code such as 'd', or a datatype") from error
 
 
+def is_of_numpy(dtype: np.dtype[Any]) -> bool:
+    """Tell whether a type's letter means what it means to NumPy and MPI.
+
+    Local.  Types of other packages have the same letters: that of a long double is
+    ml_dtypes' float8_e4m3fnuz, too.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Any.
+
+    Returns
+    -------
+    bool
+        False for structures and numbers in foreign order, too.
+    """
+    return dtype.isbuiltin == 1
+
+
 def _from_numpy(dtype: np.dtype[Any]) -> Element:
     """Say what elements of an array are; types MPI cannot name travel as bytes."""
     from mpi4py import MPI
@@ -106,12 +125,10 @@ def _from_numpy(dtype: np.dtype[Any]) -> Element:
     size = dtype.itemsize
     found: MPI.Datatype | None
     try:
-        found = MPI.Datatype.fromcode(dtype.char) if dtype.isnative and not dtype.names else None
+        found = MPI.Datatype.fromcode(dtype.char) if is_of_numpy(dtype) else None
     except (KeyError, ValueError):
         found = None
     if found is not None and (found == MPI.DATATYPE_NULL or found.Get_size() != size):
-        found = None  # a code of its own in ml_dtypes, another one in MPI
-    if dtype.name == "bfloat16" or dtype.kind == "V":
         found = None
     return Element(dtype, found, size, size, 0, size, True)
 

@@ -86,3 +86,9 @@ def test_there_is_none_for_what_only_the_library_knows() -> None:
     own.Free()
     assert combiner(MPI.SUM, np.dtype(">f4")) is None
     assert combiner(MPI.BAND, np.dtype(np.float32)) is None
+
+
+def test_no_other_type_is_taken_for_one_with_its_letter() -> None:
+    for name, kind in vars(ml_dtypes).items():
+        if isinstance(kind, type) and issubclass(kind, np.generic) and name != "bfloat16":
+            assert combiner(MPI.SUM, np.dtype(kind)) is None, name

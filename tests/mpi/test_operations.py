@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import closeranks as cr
 from closeranks.collectives.operations import MEAN, Reducer, is_commutative, reducer
 from closeranks.errors import UsageError
 
@@ -17,6 +20,11 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 ARITHMETIC = (MPI.SUM, MPI.PROD, MPI.MIN, MPI.MAX)
 LOGICAL = (MPI.LAND, MPI.LOR, MPI.LXOR)
 BITWISE = (MPI.BAND, MPI.BOR, MPI.BXOR)
+
+
+#: All types of numbers that ml_dtypes has; some have letters of NumPy's.
+SHORT = sorted(name for name, kind in vars(ml_dtypes).items()
+               if isinstance(kind, type) and issubclass(kind, np.generic))  # fmt: skip
 
 
 def operands(code: str) -> tuple[np.ndarray, np.ndarray]:
@@ -141,3 +149,27 @@ def test_a_bfloat16_has_no_name_in_mpi() -> None:
     assert made.datatype is None
     with pytest.raises(UsageError, match="bfloat16"):
         reducer(MPI.MINLOC, BFLOAT16)
+
+
+@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.parametrize("op", [MPI.SUM, MPI.MAX], ids=["sum", "max"])
+def test_short_numbers_are_combined_as_what_they_are(
+    comm: MPI.Intracomm, op: MPI.Op, name: str
+) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    ufunc = np.add if op == MPI.SUM else np.maximum
+    parts = [np.arange(rank % 2, rank % 2 + 40).astype(dtype) for rank in range(comm.size)]
+    expected = np.empty(0, dtype)
+    with suppress(TypeError):  # the type has no such op
+        if ufunc(parts[0], parts[0]).dtype == dtype:
+            expected = reduce(ufunc, parts)
+    with cr.init(comm) as ours:
+        for algorithm in ("auto", "ring"):
+            found = np.zeros(40, dtype)
+            if not expected.size:
+                with pytest.raises(UsageError, match="not defined"):
+                    ours.Allreduce(parts[comm.rank], found, op=op, algorithm=algorithm)
+                continue
+            ours.Allreduce(parts[comm.rank], found, op=op, algorithm=algorithm)
+            if comm.size <= 2:  # of more the order counts
+                np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
