@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -63,7 +65,18 @@ def test_what_each_death_costs_the_library_alone(launch: Launch) -> None:
 def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(campaign, "_LIMIT_S", 10.0)  # all have come by then, few have gone
+    class Hangs(subprocess.Popen[bytes]):
+        """A job that takes too long as soon as all have come."""
+
+        def wait(self, timeout: float | None = None) -> int:
+            if timeout != campaign._LIMIT_S:
+                return super().wait(timeout)
+            started = psutil.Process(self.pid)
+            while len(_members(started)) < 32 or not _wardens():
+                time.sleep(0.05)
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Hangs)
     assert campaign._run(episode(1, 2, 30), tmp_path) is None
     assert len(list(tmp_path.glob("*.where"))) == 32
     told = "".join(path.read_text() for path in tmp_path.glob("*.where"))
@@ -75,6 +88,20 @@ def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
     while any(str(tmp_path) in words for words in _command_lines()):
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.1)
+
+
+def _members(launcher: psutil.Process) -> list[int]:
+    """Who has come so far that it tells where it is."""
+    came = []
+    for one in launcher.children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if any(file.path.endswith(".where") for file in one.open_files()):
+                came.append(one.pid)
+    return came
+
+
+def _wardens() -> list[list[str]]:
+    return [words for words in _command_lines() if any("warden.py" in word for word in words)]
 
 
 def _command_lines() -> list[list[str]]:
