@@ -18,11 +18,14 @@ import numpy as np
 
 from closeranks.collectives.catalogue import ALGORITHMS, algorithms
 from closeranks.collectives.problem import OPERATIONS
+from closeranks.comms.wait import Deadline
 from closeranks.comms.widened import HALVES, WIDE
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
+
+    from closeranks.collectives.family import Family
 
 AUTO, NATIVE, NCCL, IPC = "auto", "native", "nccl", "ipc"
 #: How devices do it among themselves, and what; see `closeranks.collectives.device_calls`.
@@ -84,6 +87,27 @@ def active(owner: object) -> Options | None:
         if options.owner is owner:
             return options
     return None
+
+
+def deadline(family: Family) -> Deadline | None:
+    """Start the clock of a call, if calls have one here.
+
+    Local.
+
+    Parameters
+    ----------
+    family : Family
+        Of the communicator.
+
+    Returns
+    -------
+    Deadline or None
+        What a block says, else what `closeranks.collectives.init` was given.
+    """
+    options = active(family)
+    asked_s = None if options is None else options.timeout_s
+    limit_s = family.timeout_s if asked_s is None else asked_s
+    return None if limit_s in (None, math.inf) else Deadline(limit_s)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -269,7 +268,9 @@ class Service:
             self.world.check(demand.operation)
             given = native.hand_over(demand)
             request = native.begin(self.plain, given)
-            execution = follow(self.world, demand.operation, request, given, self._deadline())
+            execution = follow(
+                self.world, demand.operation, request, given, context.deadline(self.family)
+            )
         else:
             interpreter.prepare(self.world, together=False)
             if bound is None:
@@ -278,7 +279,7 @@ class Service:
             else:
                 self.bindings.tie(bound, demand)
             identity = Identity(self.world.epoch, self.world.sequence())
-            execution = self._execution(bound, identity, self._deadline())
+            execution = self._execution(bound, identity, context.deadline(self.family))
         engine().start(execution, background=background and self.family.threaded)
         return execution
 
@@ -302,14 +303,7 @@ class Service:
 
     def is_timed(self) -> bool:
         """Whether a call has a deadline.  Local."""
-        return self._deadline() is not None
-
-    def _deadline(self) -> Deadline | None:
-        """Start the clock of a call, if calls have one."""
-        options = context.active(self.family)
-        asked_s = None if options is None else options.timeout_s
-        limit_s = self.family.timeout_s if asked_s is None else asked_s
-        return None if limit_s in (None, math.inf) else Deadline(limit_s)
+        return context.deadline(self.family) is not None
 
     def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
         """Choose; the same on every rank.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from closeranks.collectives.attempts import words_of
 from closeranks.collectives.contents import Leaf, to_bytes
+from closeranks.collectives.context import deadline
 from closeranks.collectives.nest import check, rebuilt
 from closeranks.collectives.placing import Placing
 from closeranks.collectives.state import State, Table, leaves, table, unhealthy
@@ -202,7 +203,7 @@ class _Comparison:
     def _transfer(
         self, sent: Iterable[tuple[int, object]], expected: Iterable[Expected]
     ) -> Transfer:
-        return Transfer(self._comm.world, sent, expected, self._comm._service._deadline())
+        return Transfer(self._comm.world, sent, expected, deadline(self._comm._family))
 
     @property
     def _givers(self) -> list[int]:
