@@ -81,7 +81,7 @@ class Attempt:
         self._places: set[tuple[Any, ...]] = set()
         self._requests: list[Request] = []
         self._started: dict[int, Persistent] = {}
-        self._streams: dict[int, tuple[Event, World]] = {}
+        self._streams: dict[tuple[tuple[int, int], int], tuple[Event, tuple[World, ...]]] = {}
 
     def __repr__(self) -> str:
         state = {None: "under way", True: "agreed", False: "failed"}[self.agreed]
@@ -129,7 +129,7 @@ class Attempt:
         self._recovery.end()
         self.mark("raised")
         if error is None:
-            error = self._left_over(interruption)
+            error = self._left_over()
         vote = vote_of(error, self._recovery.comm)
         agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
         if agreed != AGREED:
@@ -181,29 +181,30 @@ class Attempt:
         """Note a persistent operation that has to be over at the end.  Local."""
         self._started[id(operation)] = operation
 
-    def follow_stream(self, stream: int, event: Event, world: World) -> None:
+    def follow_stream(self, stream: tuple[int, int], event: Event, *worlds: World) -> None:
         """Note what a device has to be through with at the end, the last of a stream."""
-        self._streams[stream] = event, world
+        self._streams[stream, id(worlds[-1])] = event, worlds
 
-    def _left_over(self, interruption: Interruption) -> Exception | None:
+    def _left_over(self) -> BaseException | None:
         """Give what calls have met that nobody has waited for; None if all went well."""
         calls: list[Request | Persistent] = [*self._requests]
         calls += [one for one in self._started.values() if one.under_way]
         try:
-            if self._streams:
-                interruption.wait(self._is_dry)
+            if self._streams and ulfm.is_on():  # else nothing is repeated
+                wait(self._is_dry)
             if all(one.Test() for one in calls):
                 return None
-        except Exception as error:
-            return error
+        except BaseException as error:
+            return error  # as if the body had raised it
         return UsageError("attempts", "a request is unfinished at the end of an attempt",
                           "wait for it inside the with block")  # fmt: skip
 
     def _is_dry(self) -> bool:
         """Tell whether devices are through with what they were given.  Local."""
-        for _, world in self._streams.values():
-            make_way(world)
-            world.check("attempts")
+        for _, worlds in self._streams.values():
+            for world in worlds:
+                make_way(world)
+                world.check("attempts")
         return all(event.done for event, _ in self._streams.values())
 
     def _restore(self) -> None:

@@ -100,7 +100,7 @@ class DeviceCalls:
         _left(arrays, stream)
         if self._family.attempt is not None:
             done = arrays[0].runtime.record(stream, device)
-            self._family.attempt.follow_stream(stream, done, world)
+            self._family.attempt.follow_stream((device, stream), done, self._family.world, world)
 
 
 def _objection(demand: Demand, algorithm: str) -> str | None:

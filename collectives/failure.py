@@ -19,6 +19,7 @@ from closeranks.errors import (
     PeerLate,
     PeerLost,
     Revoked,
+    Unavailable,
     UsageError,
     named,
 )
@@ -146,7 +147,7 @@ def leaving() -> Iterator[None]:
     """
     try:
         yield
-    except (UsageError, Disagreement):
+    except (UsageError, Disagreement, Unavailable):
         raise
     except Exception:
         _leave()

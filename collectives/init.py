@@ -117,10 +117,12 @@ def init(
         first world is of all ranks or none.
     """
     given = MPI.COMM_WORLD if comm is None else comm
+    likeness = MPI.Comm.Compare(given, MPI.COMM_WORLD)
     ask = partial(
         options,
         ranks=given.size,
-        whole=MPI.Comm.Compare(given, MPI.COMM_WORLD) in (MPI.IDENT, MPI.CONGRUENT),
+        whole=likeness != MPI.UNEQUAL,
+        in_order=likeness != MPI.SIMILAR,
         on_failure=on_failure,
         spares=spares,
         recruits=recruits,
@@ -133,7 +135,7 @@ def init(
     )
     with opening(given):
         with leaving(), blaming("init", given):
-            wanted = _agreed(given, ask, is_given=topology is not None)
+            wanted = _agreed(MPI.Intracomm(given), ask, is_given=topology is not None)
             start_s = _guarded(given, wanted)
         with _arrival(recovery_timeout_s + 2 * start_s):
             with leaving():
@@ -185,24 +187,21 @@ def _arrival(limit_s: float) -> AbstractContextManager[object]:
 
 def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew | None]:
     """Set the spares apart; gives the members' communicator.  Collective."""
-    found, spares, recruits = recruited(), wanted.spares, wanted.recruits
-    if found is not None:
+    spares, recruits = wanted.spares, wanted.recruits
+    if found := recruited():
         whole, new, seats = found
         return whole, _on_call(Crew(whole, new, seats=seats, recruits=recruits))
-    plain = MPI.Intracomm(comm).Dup()
+    plain = members = MPI.Intracomm(comm).Dup()
     crew = _on_call(Crew(plain, spares, recruits=recruits)) if spares or recruits else None
-    members: MPI.Comm = plain
     if crew is not None and spares:
-        members = plain.Split(int(crew.is_spare), plain.rank)
-    assert isinstance(members, MPI.Intracomm)
+        members = MPI.Intracomm(plain.Split(int(crew.is_spare), plain.rank))
     if ulfm.is_on():
         members.Barrier()  # who were still making it would crash where it is revoked
     return members, crew
 
 
 def _on_call(crew: Crew) -> Crew:
-    """Let the spares go home with this process, even if it opens nothing.  Local."""
-    atexit.register(crew.end)
+    atexit.register(crew.end)  # the spares go home with this process, if it opens nothing, too
     return crew
 
 
@@ -225,7 +224,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
     interpreter.load_early()  # the others will wait for this process
     gc.collect()  # else Python's next full collection may come while they do
-    seat = crew.wait_for_seat()
+    seat = crew.wait_for_seat(wanted.recovery_timeout_s)
     world, facts = seat.world, seat.facts
     assert world is not None
     assert seat.seated is not None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.element import is_of_numpy
+from closeranks.comms.element import REGISTERED, is_of_numpy
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -56,10 +56,6 @@ _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
     "LOR": (np.logical_or, "iub"),
     "LXOR": (np.logical_xor, "iub"),
 }
-
-
-#: What `numpy.dtype.isbuiltin` says of types that other packages have registered.
-_OTHERS: Final = 2
 
 
 class Reducer:
@@ -182,7 +178,7 @@ def _kind(dtype: np.dtype[Any]) -> str:
 
 def _defines(ufunc: np.ufunc, dtype: np.dtype[Any]) -> bool:
     """Tell whether a type of another package has the op, so that it gives such again."""
-    if dtype.isbuiltin != _OTHERS:
+    if dtype.isbuiltin != REGISTERED:
         return False
     one = np.zeros(1, dtype)
     try:

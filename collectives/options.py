@@ -82,6 +82,7 @@ def options(
     *,
     ranks: int,
     whole: bool,
+    in_order: bool,
     on_failure: str,
     spares: int,
     recruits: bool | None,
@@ -100,8 +101,8 @@ def options(
     ----------
     ranks : int
         How many open the communicator.
-    whole : bool
-        Whether all ranks of the job open the communicator.
+    whole, in_order : bool
+        Whether all ranks of the job open the communicator, and in their order.
     on_failure, spares, recruits, timeout_s, recovery_timeout_s
         See `closeranks.collectives.init`.
     tuning, deterministic, check, faults
@@ -124,11 +125,11 @@ def options(
     return Options(
         on_failure=on_failure,
         spares=wait,
-        recruits=_recruits(recruits, on_failure, whole=whole),
-        timeout_s=timeout_s,
-        recovery_timeout_s=recovery_timeout_s,
+        recruits=_recruits(recruits, on_failure, whole=whole and in_order),
+        timeout_s=None if timeout_s is None else float(timeout_s),
+        recovery_timeout_s=float(recovery_timeout_s),
         tuning=setting("TUNING") if tuning is None else tuning,
-        deterministic=deterministic,
+        deterministic=bool(deterministic),
         check=switch("CHECK") if check is None else bool(check),
         faults=_faults(faults, ranks - wait if whole else None),
     )

@@ -147,10 +147,15 @@ class Crew:
             with suppress(MPI.Exception):  # it has died, or others have just given up
                 self._sent.append(self.everybody.Isend([None, 0, MPI.BYTE], rank, _HOME))
 
-    def wait_for_seat(self) -> Seat:
+    def wait_for_seat(self, limit_s: float) -> Seat:
         """Wait until a seat is free.
 
         Collective over the spares and, when ranks have died, over all who are left.
+
+        Parameters
+        ----------
+        limit_s : float
+            Deadline of a recovery, seconds.
 
         Returns
         -------
@@ -162,7 +167,7 @@ class Crew:
         SystemExit
             When the job ends: with 0, or with 1 where no member has ended well.
         """
-        hurry(1)  # recoveries of the members may be as brief
+        hurry(limit_s)
         while True:
             wait(self._is_called, progress=ulfm.listen, polite=True,
                  longest_s=longest_nap_s(len(self._spares)), doze=mates().doze)  # fmt: skip

@@ -195,6 +195,7 @@ class Transfer(Execution):
         """Return whose messages of a kind are under way, ascending."""
         if kind == Kind.RECEIVE:
             return (self._expected[0].source,) if self._arriving else ()
+        self._leaving = deque(one for one in self._leaving if not is_gone(one[1]))
         return tuple(sorted({target for target, *_ in self._leaving}))
 
     def awaited(self) -> tuple[int, ...]:

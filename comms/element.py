@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -99,11 +99,16 @@ def _named(code: str, operation: str) -> MPI.Datatype:
         raise UsageError(operation, problem, "use a code such as 'd', or a datatype") from error
 
 
+#: What `numpy.dtype.isbuiltin` says of types that other packages have registered.
+REGISTERED: Final = 2
+
+
 def is_of_numpy(dtype: np.dtype[Any]) -> bool:
     """Tell whether a type's letter means what it means to NumPy and MPI.
 
     Local.  Types of other packages have the same letters: that of a long double is
-    ml_dtypes' float8_e4m3fnuz, too.
+    ml_dtypes' float8_e4m3fnuz, too.  Copies of NumPy's own (of arrays that were
+    pickled, or swapped twice) are no foreign ones.
 
     Parameters
     ----------
@@ -115,7 +120,7 @@ def is_of_numpy(dtype: np.dtype[Any]) -> bool:
     bool
         False for structures and numbers in foreign order, too.
     """
-    return dtype.isbuiltin == 1
+    return dtype.isbuiltin != REGISTERED and dtype.isnative and not dtype.names
 
 
 def _from_numpy(dtype: np.dtype[Any]) -> Element:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +13,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.combiners import combiner
 from closeranks.collectives.operations import MEAN, reducer
+from closeranks.comms.element import is_of_numpy
 
 OPS = ("SUM", "PROD", "MIN", "MAX", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR")
 DTYPES = [np.dtype(char) for char in "?bBhHiIlLfdFD"] + [
@@ -86,6 +88,14 @@ def test_there_is_none_for_what_only_the_library_knows() -> None:
     own.Free()
     assert combiner(MPI.SUM, np.dtype(">f4")) is None
     assert combiner(MPI.BAND, np.dtype(np.float32)) is None
+
+
+def test_a_copy_of_a_type_is_that_type() -> None:
+    for dtype in DTYPES:
+        copied = pickle.loads(pickle.dumps(dtype.newbyteorder("="))), dtype.newbyteorder("=")
+        for copy in (*copied, np.dtype(dtype, copy=True)):
+            assert is_of_numpy(copy) == is_of_numpy(dtype) == (dtype.name != "bfloat16"), dtype
+            assert (combiner(MPI.MAX, copy) is None) == (combiner(MPI.MAX, dtype) is None)
 
 
 def test_no_other_type_is_taken_for_one_with_its_letter() -> None:

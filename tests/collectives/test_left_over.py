@@ -12,6 +12,7 @@ from mpi4py import MPI
 from closeranks.collectives import attempts, near
 from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
 from closeranks.collectives.engine import engine
+from closeranks.comms import ulfm
 from closeranks.errors import PeerLost, Revoked, UsageError
 
 
@@ -36,11 +37,11 @@ class Left:
 
     under_way = True
 
-    def __init__(self, end: bool | Exception) -> None:
+    def __init__(self, end: bool | BaseException) -> None:
         self._end = end
 
     def Test(self) -> bool:
-        if isinstance(self._end, Exception):
+        if isinstance(self._end, BaseException):
             raise self._end
         return self._end
 
@@ -54,7 +55,7 @@ def voted(attempt: Attempt, judge: Judge) -> tuple[int, BaseException | None]:
     try:
         with attempt:
             pass
-    except Exception as met:
+    except BaseException as met:
         error = met
     return judge.votes[0], error or attempt.error
 
@@ -67,12 +68,13 @@ def voted(attempt: Attempt, judge: Judge) -> tuple[int, BaseException | None]:
         (False, ABORT),
         (MPI.Exception(MPI.ERR_TRUNCATE), ABORT),
         (ValueError("of a reduction"), ABORT),
+        (KeyboardInterrupt(), ABORT),
         (PeerLost("Allreduce", [1]), AGAIN),
         (Revoked("Allreduce"), AGAIN),
     ],
 )
 def test_no_attempt_is_agreed_whose_calls_have_failed(
-    monkeypatch: pytest.MonkeyPatch, end: bool | Exception, vote: int, starts: bool
+    monkeypatch: pytest.MonkeyPatch, end: bool | BaseException, vote: int, starts: bool
 ) -> None:
     monkeypatch.setattr(attempts, "is_gone", lambda _: True)
     judge: Any = Judge()
@@ -81,7 +83,7 @@ def test_no_attempt_is_agreed_whose_calls_have_failed(
     follow(left)
     given, error = voted(attempt, judge)
     assert given == vote
-    if isinstance(end, Exception):
+    if isinstance(end, BaseException):
         assert error is end
     else:
         assert end or isinstance(error, UsageError)
@@ -99,8 +101,9 @@ def test_a_device_is_through_before_the_vote(monkeypatch: pytest.MonkeyPatch) ->
 
     world: Any = SimpleNamespace(check=lambda _: None)
     monkeypatch.setattr(attempts, "make_way", lambda _: False)
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
     stream: Any = Stream()
-    attempt.follow_stream(7, stream, world)
+    attempt.follow_stream((0, 7), stream, world)
     assert voted(attempt, judge) == (AGREED, None)
     assert looks == [0] * 4
 
@@ -114,8 +117,9 @@ def test_who_waits_for_a_device_hears_of_a_death(monkeypatch: pytest.MonkeyPatch
 
     world: Any = SimpleNamespace(check=check)
     monkeypatch.setattr(attempts, "make_way", lambda _: False)
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
     stream: Any = SimpleNamespace(done=False)
-    attempt.follow_stream(7, stream, world)
+    attempt.follow_stream((0, 7), stream, world)
     vote, error = voted(attempt, judge)
     assert vote == AGAIN
     assert isinstance(error, PeerLost)

@@ -14,6 +14,7 @@ from closeranks.errors import UsageError
 PLAIN: dict[str, Any] = {
     "ranks": 4,
     "whole": True,
+    "in_order": True,
     "on_failure": "replace",
     "spares": 0,
     "recruits": None,
@@ -44,6 +45,7 @@ def test_spares_of_the_command_line_are_those_of_the_whole_job(
     monkeypatch.setenv("CLOSERANKS_SPARES", "2")
     assert asked().spares == 2
     assert asked(spares=1).spares == 1
+    assert asked(in_order=False).spares == 2
     assert asked(ranks=1, whole=False, on_failure="raise").spares == 0
     with pytest.raises(UsageError, match=r"CLOSERANKS_SPARES=2 .*on_failure='raise'"):
         asked(on_failure="raise")
@@ -82,5 +84,7 @@ def test_what_all_ranks_ask_for_alike() -> None:
     said = asked(tuning="here", faults=True).in_common(is_given=False)
     assert said == asked(tuning="there").in_common(is_given=False)
     assert said != asked().in_common(is_given=True)
+    once, again = asked(timeout_s=2, deterministic=1), asked(timeout_s=2.0, deterministic=True)
+    assert once.in_common(is_given=False) == again.in_common(is_given=False)
     for other in ({"on_failure": "shrink"}, {"spares": 1}, {"timeout_s": 2}, {"check": True}):
         assert said != asked(**other).in_common(is_given=False)

@@ -71,8 +71,9 @@ def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
         def wait(self, timeout: float | None = None) -> int:
             if timeout != campaign._LIMIT_S:
                 return super().wait(timeout)
-            started = psutil.Process(self.pid)
-            while len(_members(started)) < 32 or not _wardens():
+            started, seen = psutil.Process(self.pid), set[int]()
+            while (len(seen) < 32 or not _wardens()) and self.poll() is None:
+                seen.update(_members(started))
                 time.sleep(0.05)
             raise subprocess.TimeoutExpired(self.args, timeout)
 

@@ -173,3 +173,12 @@ def test_short_numbers_are_combined_as_what_they_are(
             ours.Allreduce(parts[comm.rank], found, op=op, algorithm=algorithm)
             if comm.size <= 2:  # of more the order counts
                 np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "native", "ring"])
+def test_arrays_that_were_sent_are_as_good_as_others(comm: MPI.Intracomm, algorithm: str) -> None:
+    with cr.init(comm) as ours:
+        for count in (3, 20_000):
+            given = ours.bcast(np.arange(count, dtype=float))  # its type is a copy elsewhere
+            ours.Allreduce(MPI.IN_PLACE, given, algorithm=algorithm)
+            np.testing.assert_array_equal(given, np.arange(count) * comm.size)

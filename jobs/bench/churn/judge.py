@@ -122,6 +122,9 @@ def _wrong_in(said: Sequence[Record]) -> list[str]:
     worlds = {(one.epoch, one.alive) for one in said}
     if len(worlds) > 1:
         found.append(f"ended in {len(worlds)} worlds: {sorted(worlds)}")
+    waiting = {one.waiting for one in said}
+    if len(waiting) > 1:
+        found.append(f"members count {sorted(waiting)} spares")
     for one in said:
         expected = sum(1 << seat for seat in one.alive)
         if one.total != expected:

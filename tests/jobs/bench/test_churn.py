@@ -58,6 +58,7 @@ def _one(change: Callable[[Record], Record], place: int = 40) -> list[Record]:
     (_one(lambda one: one._replace(total=one.total + 2)), "got"),
     (_one(lambda one: one._replace(total=-1)), "got"),
     (_one(lambda one: one._replace(epoch=one.epoch + 1)), "2 worlds"),
+    (_one(lambda one: one._replace(waiting=one.waiting + 1)), "members count"),
     (_one(lambda one: one._replace(seat=one.alive[one.seat == one.alive[0]])),
      "several in one seat"),
     ([one for one in RECORDS if one.step != 7], "step 7: nobody ended it"),
