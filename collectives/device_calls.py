@@ -56,7 +56,8 @@ class DeviceCalls:
     def serve(self, demand: Demand, name: str) -> None:
         """Put a call on the caller's stream; the host waits for nothing.
 
-        Collective at the first call.  An attempt waits for it before it votes.
+        Collective at the first call.  Where ranks may die, an attempt waits for it
+        before it votes.
 
         Parameters
         ----------

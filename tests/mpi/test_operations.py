@@ -171,7 +171,7 @@ def test_short_numbers_are_combined_as_what_they_are(
                     ours.Allreduce(parts[comm.rank], found, op=op, algorithm=algorithm)
                 continue
             ours.Allreduce(parts[comm.rank], found, op=op, algorithm=algorithm)
-            if comm.size <= 2:  # of more the order counts
+            if comm.size <= 2 or op == MPI.MAX:  # of more the order of a sum counts
                 np.testing.assert_array_equal(found.view(np.uint8), expected.view(np.uint8))
 
 
