@@ -2,10 +2,11 @@
 
 A collective waits for whoever is late, mostly through ranks that wait
 themselves.  So one whose patience is over asks all others how many collectives
-they have entered, tells all who is absent, and gives the world up.  The others
-leave it to that one (`closeranks.collectives.rollcall`), and raise the same
-error when they hear of it, the late ones at their next call.  A thread answers
-for a rank that computes.
+they have entered, and in which they are, tells all who is absent, and gives
+the world up.  The others leave it to that one
+(`closeranks.collectives.rollcall`), and raise the same error when they hear of
+it, the late ones at their next call.  A thread answers for a rank that
+computes.
 
 Two ranks may both ask before either is heard, and may differ if somebody
 arrives between their questions; what a rank hears first counts.
@@ -41,7 +42,7 @@ _PAUSE_S: Final = 20e-3
 _NEWS_S: Final = 0.2
 #: So many messages may be under way before any is looked at; later twice what was left then.
 _FEW: Final = 16
-#: What messages say: who has entered that turn; how many have I; who has not.
+#: What messages say: who has entered that turn; how many have I, and am I in; who has not.
 _ASK, _HERE, _LATE = range(3)
 
 
@@ -148,6 +149,7 @@ class Attendance:
         call = self._roll.call(turn, now_s)
         if call is None:
             return
+        call.hear(self._traffic.rank, self._entered, self._within())
         for other in call.to_ask():
             self._send(other, _ASK, turn, round((call.until_s - now_s) * 1e6))
         absent = call.absent(now_s)
@@ -158,6 +160,13 @@ class Attendance:
             if other != self._traffic.rank:
                 self._send(other, _LATE, *(round(s * 1e6) for s in times), *absent)
         self._know(Lateness(absent, *times))
+
+    def _within(self) -> int:
+        """Give the first collective that this rank is in, the next one if in none."""
+        turns = (execution.turn for execution in engine().in_flight
+                 if execution.deadline is not None and not execution.finished
+                 and execution.bound.world.attendance is self)  # fmt: skip
+        return min(turns, default=self._entered)
 
     def _know(self, news: Lateness) -> None:
         """Give the world up, but not before all have heard why.
@@ -195,7 +204,7 @@ class Attendance:
         if what == _ASK:
             turn, grace_us = words
             self._roll.asked(turn, grace_us / 1e6, time.monotonic())
-            self._send(source, _HERE, turn, self._entered)
+            self._send(source, _HERE, turn, self._entered, self._within())
         elif what == _HERE:
             self._roll.hear(source, *words)
         elif what == _LATE and self._news is None:

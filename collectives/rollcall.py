@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import inf, log2
 from typing import Final
 
@@ -21,9 +20,14 @@ _STEP_S: Final = 20e-3
 class RollCall:
     """What one rank knows of who has arrived at a collective.
 
-    It asks all others how many collectives they have entered.  Whoever has not
-    entered this one is absent, and so is whoever does not answer in time: it is
-    stopped, gone, or cannot be reached.
+    It asks all others how many collectives they have entered, and which they are
+    in.  Whoever has not entered this one is absent, and so is whoever does not
+    answer in time: it is stopped, gone, or cannot be reached.
+
+    Some collectives end earlier on one rank than on another.  So who asks may be
+    in a later one than others who wait, as it does, for somebody else.  They are
+    not to blame: the first collective counts that any rank is in and that
+    somebody holds up.
 
     Parameters
     ----------
@@ -44,7 +48,7 @@ class RollCall:
         self.turn, self.until_s = turn, until_s
         self._silent = set(range(size)) - {rank}
         self._is_new = True
-        self._absent: set[int] = set()
+        self._heard: dict[int, tuple[int, int]] = {}
 
     @property
     def silent(self) -> tuple[int, ...]:
@@ -56,22 +60,20 @@ class RollCall:
         asked, self._is_new = self.silent if self._is_new else (), False
         return asked
 
-    def hear(self, rank: int, entered: int) -> None:
-        """Take an answer.
+    def hear(self, rank: int, entered: int, within: int) -> None:
+        """Take an answer; the last one counts, it may have arrived since.
 
         Parameters
         ----------
         rank : int
-            Whose.
+            Whose; also this rank's own.
         entered : int
-            How many collectives it has entered.  The last answer counts: it may have
-            arrived since.
+            How many collectives it has entered.
+        within : int
+            The first of them that it is in; ``entered`` if it is in none.
         """
         self._silent.discard(rank)
-        if entered > self.turn:
-            self._absent.discard(rank)
-        else:
-            self._absent.add(rank)
+        self._heard[rank] = entered, within
 
     def absent(self, now_s: float) -> tuple[int, ...] | None:
         """Name who has not arrived.
@@ -89,7 +91,14 @@ class RollCall:
         """
         if self._silent and now_s < self.until_s:
             return None
-        return _ascending(self._absent | self._silent)
+        held = {within for entered, within in self._heard.values() if within < entered}
+        turns = sorted({turn for turn in held if turn < self.turn} | {self.turn})
+        return next(filter(None, map(self._missing, turns)), ())
+
+    def _missing(self, turn: int) -> tuple[int, ...]:
+        """Name who has not entered a collective, as far as anybody knows."""
+        behind = {rank for rank, (entered, _) in self._heard.items() if entered <= turn}
+        return tuple(sorted(behind | self._silent))
 
 
 class Roll:
@@ -180,11 +189,7 @@ class Roll:
         self._left = {turn: s for turn, s in self._left.items() if s > now_s - _END_S}
         self._left[turn] = max(now_s + grace_s + _WAY_S, self._left.get(turn, 0.0))
 
-    def hear(self, rank: int, turn: int, entered: int) -> None:
+    def hear(self, rank: int, turn: int, entered: int, within: int) -> None:
         """Take an answer, see `RollCall.hear`; one to an earlier call is old."""
         if self._call is not None and self._call.turn == turn:
-            self._call.hear(rank, entered)
-
-
-def _ascending(ranks: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted(ranks))
+            self._call.hear(rank, entered, within)

@@ -12,20 +12,60 @@ from closeranks.collectives.rollcall import Roll, RollCall
 def test_it_waits_for_answers_until_its_time_is_over() -> None:
     call = RollCall(1, 4, turn=5, until_s=10.0)
     assert call.silent == (0, 2, 3)
-    call.hear(0, 6)
+    call.hear(0, 6, 5)
     assert call.absent(9.0) is None
     assert call.absent(10.0) == (2, 3)
-    call.hear(2, 5)
-    call.hear(3, 7)
+    call.hear(2, 5, 5)
+    call.hear(3, 7, 7)
     assert call.absent(9.0) == (2,)
 
 
 def test_who_arrives_meanwhile_is_there() -> None:
     call = RollCall(0, 2, turn=0, until_s=1.0)
-    call.hear(1, 0)
+    call.hear(1, 0, 0)
     assert call.absent(0.0) == (1,)
-    call.hear(1, 1)
+    call.hear(1, 1, 0)
     assert call.absent(0.0) == ()
+
+
+def test_who_is_held_up_in_an_earlier_collective_is_not_absent() -> None:
+    call = RollCall(0, 4, turn=5, until_s=1.0)
+    call.hear(0, 6, 5)
+    call.hear(1, 5, 4)  # waits there for rank 2, as rank 0 does one later
+    call.hear(3, 5, 5)  # has left it, and is late for this one, but holds nobody up there
+    assert call.absent(1.0) == (2,)
+    call.hear(2, 4, 4)  # it has not entered that either
+    assert call.absent(0.0) == (2,)
+    call.hear(2, 6, 4)  # now it has: that one will end, and this one waits for others
+    assert call.absent(0.0) == (1, 3)
+
+
+def test_who_is_behind_in_no_collective_does_not_hide_the_others() -> None:
+    call = RollCall(0, 3, turn=9, until_s=1.0)
+    call.hear(0, 10, 9)
+    call.hear(1, 3, 3)
+    call.hear(2, 9, 9)
+    assert call.absent(0.0) == (1, 2)
+
+
+@given(st.data(), st.integers(2, 12))
+def test_all_who_wait_name_the_same_whoever_asks(data: st.DataObject, size: int) -> None:
+    """Ranks that wait are held up by somebody who has not entered, or is silent."""
+    late = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=size - 1))
+    silent = data.draw(st.sets(st.sampled_from(sorted(late))))
+    first = 4  # where the late are awaited; others may have got further, to wait there
+    within = {r: first + data.draw(st.integers(0, 2)) for r in range(size) if r not in late}
+    within[min(within)] = first
+    named = set()
+    for asker in within:
+        call = RollCall(asker, size, within[asker], until_s=1.0)
+        for rank in range(size):
+            if rank in within:
+                call.hear(rank, within[rank] + 1, within[rank])
+            elif rank not in silent:
+                call.hear(rank, first, first)
+        named.add(call.absent(2.0))
+    assert named == {tuple(sorted(late))}
 
 
 @given(st.data(), st.integers(1, 40), st.integers(0, 5))
@@ -39,7 +79,7 @@ def test_absent_are_exactly_the_silent_and_the_behind(
     call = RollCall(rank, size, turn, until_s=1.0)
     for other, count in data.draw(st.permutations(list(counts.items()))):
         if count is not None:
-            call.hear(other, count)
+            call.hear(other, count, count)  # in none
     missing = tuple(r for r, count in sorted(counts.items()) if count is None or count <= turn)
     assert call.absent(2.0) == missing
     assert (call.absent(0.0) is None) == (None in counts.values())
@@ -50,17 +90,17 @@ def test_a_call_that_came_to_nothing_says_nothing_of_a_later_collective() -> Non
     first = roll.call(0, 1.0)
     assert first is not None
     assert first.to_ask() == (1, 2)
-    roll.hear(1, 0, 1)
+    roll.hear(1, 0, 1, 0)
     assert first.absent(1.2) is None, "rank 2 may answer; it arrives, and all ends well"
     assert roll.call(5, 9.0) is None, "the first one may be in flight"
     later = roll.call(5, 9.1)
     assert later is not None
     assert later.to_ask() == (1, 2)
     assert later.to_ask() == ()
-    roll.hear(2, 0, 1)  # what it was asked at first
-    roll.hear(2, 5, 6)
+    roll.hear(2, 0, 1, 0)  # what it was asked at first
+    roll.hear(2, 5, 6, 5)
     assert later.absent(9.2) is None
-    roll.hear(1, 5, 5)
+    roll.hear(1, 5, 5, 5)
     assert later.absent(9.2) == (1,)
 
 
@@ -76,12 +116,12 @@ def test_calls_of_what_is_in_flight_do_not_disturb_each_other(order: list[int]) 
 
 def test_an_old_answer_is_none() -> None:
     roll = Roll(0, 2)
-    roll.hear(1, 0, 0)  # nobody asks
+    roll.hear(1, 0, 0, 0)  # nobody asks
     roll.call(3, 0.0)
     roll.call(4, 1.0)
     call = roll.call(4, 1.0)
     assert call is not None
-    roll.hear(1, 3, 4)
+    roll.hear(1, 3, 4, 3)
     assert call.silent == (1,)
 
 

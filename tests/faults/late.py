@@ -5,8 +5,9 @@ the call that waits for it or inside of it; the others go.  ``late.py attempt``:
 computes in an attempt, which all repeat.  ``late.py after algorithm``: it computes
 before a call that has a deadline, all handle that, and go on with calls that have none.
 ``late.py again``: of three, where no thread answers, the last is late and comes, then
-the second is late.  ``late.py moved``: a rank dies inside of ``using``, and in the next
-world one is late and another one has arrived and gone.
+the second is late.  ``late.py ahead``: a call that one is late for ends on some, which wait
+in the next one for those who wait in it.  ``late.py moved``: a rank dies inside of
+``using``, and in the next world one is late and another one has arrived and gone.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -115,6 +117,24 @@ def again() -> None:
     world.abandon()
 
 
+def ahead() -> None:
+    """Be late for a call that lets the root and its neighbour go on, but not the last."""
+    comm = MPI.COMM_WORLD
+    world = cr.init(timeout_s=LIMIT_S)
+    world.Bcast(np.ones(4), root=0, algorithm="binomial")
+    comm.Barrier()
+    if comm.rank == 2:
+        time.sleep(LIMIT_S + 2)
+    began = time.monotonic()
+    try:
+        world.Bcast(np.ones(4), root=0, algorithm="binomial")
+        world.Barrier()
+    except cr.PeerLate as error:
+        _say(comm.rank, error, began)
+    comm.Barrier()
+    world.abandon()
+
+
 def moved() -> None:
     """Lose a rank inside of `using`; then be late before any call has had a deadline."""
     with cr.init(on_failure="shrink") as comm, comm.using(timeout_s=LIMIT_S):
@@ -157,13 +177,14 @@ def _say(rank: int, error: cr.PeerLate, began: float) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "attempt":
-        repeat()
-    elif sys.argv[1] == "again":
-        again()
-    elif sys.argv[1] == "moved":
-        moved()
-    elif sys.argv[1] == "after":
-        after(sys.argv[2])
-    else:
-        main(sys.argv[1])
+    scene, *options = sys.argv[1:]
+    scenes: dict[str, Callable[..., None]] = {
+        "before": partial(main, scene),
+        "inside": partial(main, scene),
+        "attempt": repeat,
+        "after": after,
+        "again": again,
+        "ahead": ahead,
+        "moved": moved,
+    }
+    scenes[scene](*options)

@@ -61,6 +61,12 @@ def test_who_was_late_before_is_not_named_again(
     assert done.returncode == 0
 
 
+def test_who_waits_for_the_late_one_in_an_earlier_call_is_not_named(mpirun: Run) -> None:
+    done = mpirun(4, str(PROGRAM), "ahead")
+    assert [ranks for _, ranks, *_ in said_by(done)] == ["(2,)"] * 4, done.stdout
+    assert done.returncode == 0
+
+
 def test_a_rank_that_compiles_is_not_late(
     mpirun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
