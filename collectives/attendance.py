@@ -34,6 +34,8 @@ from closeranks.comms.wait import Deadline, wait
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from closeranks.collectives.arrivals import Arrivals
+
 #: Between two looks of a waiting rank, and of the thread.
 _LOOK_S: Final = 1e-3
 _PAUSE_S: Final = 20e-3
@@ -65,7 +67,7 @@ class Lateness(NamedTuple):
 class Attendance:
     """Who has arrived at the collectives of a world; local to make.
 
-    `enter`, `missed` and `look` need the engine's lock, others take it.
+    `enter`, `leave`, `missed` and `look` need the engine's lock, others take it.
 
     Parameters
     ----------
@@ -85,7 +87,8 @@ class Attendance:
     def __init__(self, traffic: MPI.Intracomm, tag: int, give_up: Callable[[], None]) -> None:
         self._traffic, self._tag, self._give_up = traffic, tag, give_up
         self.told = self._open = False
-        self._entered = 0
+        self._entered, self._inside = 0, dict[int, None]()
+        self._arrivals: Arrivals | None = None
         self._roll = Roll(traffic.rank, traffic.size)
         self._news: Lateness | None = None
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
@@ -99,12 +102,24 @@ class Attendance:
         self._open = True
         usher().keep(self)
 
+    def count_in(self, arrivals: Arrivals) -> None:
+        """Let the ranks of this node see where this one is.  Local."""
+        self._arrivals = arrivals
+
     def enter(self) -> int:
         """Count a collective that has a deadline, as all ranks do; gives its turn."""
         if not self._open:  # say, a child's that was there before its parent's `using`
             self.open()
+        turn = self._entered
         self._entered += 1
-        return self._entered - 1
+        self._inside[turn] = None
+        return turn
+
+    def leave(self, turn: int) -> None:
+        """Note that a collective is over for this rank, well or not."""
+        del self._inside[turn]
+        if self._arrivals is not None:
+            self._arrivals.write(self._within())
 
     def news(self) -> Lateness | None:
         """Give what has ended the world, if a roll call did.
@@ -152,7 +167,7 @@ class Attendance:
         call.hear(self._traffic.rank, self._entered, self._within())
         for other in call.to_ask():
             self._send(other, _ASK, turn, round((call.until_s - now_s) * 1e6))
-        absent = call.absent(now_s)
+        absent = call.absent(now_s, self._arrivals.read() if self._arrivals else {})
         if absent is None:
             return
         times = (deadline.waited_s, deadline.limit_s)
@@ -163,10 +178,7 @@ class Attendance:
 
     def _within(self) -> int:
         """Give the first collective that this rank is in, the next one if in none."""
-        turns = (execution.turn for execution in engine().in_flight
-                 if execution.deadline is not None and not execution.finished
-                 and execution.bound.world.attendance is self)  # fmt: skip
-        return min(turns, default=self._entered)
+        return next(iter(self._inside), self._entered)
 
     def _know(self, news: Lateness) -> None:
         """Give the world up, but not before all have heard why.
@@ -232,6 +244,7 @@ class Attendance:
         with engine().lock:  # the usher may be looking
             usher().forget(self)
             self._sweep()
+            self._arrivals = None
         self._sent.clear()
 
 

@@ -343,6 +343,8 @@ class Execution:
         if self.completed == len(self.bound.need):
             # Before anybody is told: another thread may start the bound plan again.
             self._drain()
+        if self.deadline is not None:
+            self.bound.world.attendance.leave(self.turn)
         self.finished = True
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:

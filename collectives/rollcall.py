@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf, log2
+from types import MappingProxyType
 from typing import Final
 
 #: How long a rank that is asked may take to answer, seconds.
@@ -15,6 +17,7 @@ _LEAST_S: Final = 50e-3
 _WAY_S: Final = 50e-3
 #: How long rank 1 leaves it to rank 0.  Rank 3 waits twice as long, rank 1023 ten times.
 _STEP_S: Final = 20e-3
+_NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class RollCall:
@@ -22,7 +25,8 @@ class RollCall:
 
     It asks all others how many collectives they have entered, and which they are
     in.  Whoever has not entered this one is absent, and so is whoever does not
-    answer in time: it is stopped, gone, or cannot be reached.
+    answer in time: it is stopped, gone, or cannot be reached; not if it is seen to
+    have left this one, and only computes.
 
     Some collectives end earlier on one rank than on another.  So who asks may be
     in a later one than others who wait, as it does, for somebody else.  They are
@@ -75,13 +79,15 @@ class RollCall:
         self._silent.discard(rank)
         self._heard[rank] = entered, within
 
-    def absent(self, now_s: float) -> tuple[int, ...] | None:
+    def absent(self, now_s: float, seen: Mapping[int, int] = _NOTHING) -> tuple[int, ...] | None:
         """Name who has not arrived.
 
         Parameters
         ----------
         now_s : float
             By the caller's clock.
+        seen : mapping of int to int, optional
+            ``within`` of some ranks, see `hear`, known without their answers.
 
         Returns
         -------
@@ -93,12 +99,13 @@ class RollCall:
             return None
         held = {within for entered, within in self._heard.values() if within < entered}
         turns = sorted({turn for turn in held if turn < self.turn} | {self.turn})
-        return next(filter(None, map(self._missing, turns)), ())
+        return next(filter(None, (self._missing(turn, seen) for turn in turns)), ())
 
-    def _missing(self, turn: int) -> tuple[int, ...]:
-        """Name who has not entered a collective, as far as anybody knows."""
+    def _missing(self, turn: int, seen: Mapping[int, int]) -> tuple[int, ...]:
+        """Name who has not entered a collective, or is in it and silent."""
         behind = {rank for rank, (entered, _) in self._heard.items() if entered <= turn}
-        return tuple(sorted(behind | self._silent))
+        silent = {rank for rank in self._silent if seen.get(rank, turn) <= turn}
+        return tuple(sorted(behind | silent))
 
 
 class Roll:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from closeranks.collectives import tags
+from closeranks.collectives.arrivals import LINE_BYTES, Arrivals
 from closeranks.collectives.attendance import Attendance
 from closeranks.collectives.failure import dead_of, late, lost
 from closeranks.collectives.followed import Followed
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from closeranks.errors import PeerError
 
 #: Place of the word that says that compiled code is on disk; the abort word is the first.
-_COMPILED: Final = 8
+#: The bytes of such words; the lines of `Arrivals` are behind them.
+_COMPILED, _WORDS = 8, 128
 #: Seconds between two looks for ranks that have died.
 _LOOK_S: Final = 1e-3
 
@@ -145,7 +147,7 @@ class World:
         self._entered: dict[int, None] = {}
         self._lanes: dict[tuple[int, ...], Lane] = {}
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
-        self._word = memoryview(bytearray(128)).cast("q")
+        self._word = memoryview(bytearray(_WORDS)).cast("q")
         self.followed = self.own(Followed())
         try:
             self._divide()
@@ -177,9 +179,9 @@ class World:
     def _meet(self) -> None:
         """Find out what the ranks of this node can do; collective over them."""
         settle(self.node.size, cores_of(self.node))
-        lacks = agreed_max(self.node, [float(not code_store.is_possible())])
-        self.kernels = not any(lacks)
-        file: SharedFile = self.own(share(self.node, 128))
+        self.kernels = not any(agreed_max(self.node, [float(not code_store.is_possible())]))
+        file: SharedFile = self.own(share(self.node, _WORDS + LINE_BYTES * self.node.size))
+        self.attendance.count_in(Arrivals(file.array[_WORDS:], self.node.rank, self.node_ranks))
         self._word = file.array.data.cast("q")
         self._word_at = file.array.ctypes.data
 
@@ -210,9 +212,8 @@ class World:
         """
         found = self._lanes.get(members)
         if found is None:
-            comm = self.traffic
-            if members != tuple(range(self.size)):
-                comm = self._made(members)
+            is_whole = members == tuple(range(self.size))
+            comm = self.traffic if is_whole else self._made(members)
             found = self._lanes[members] = Lane(comm, deque())
         return found
 
@@ -396,5 +397,4 @@ class World:
 
     def admits(self, sequence: int) -> bool:
         """Whether no undrained execution could share tags with ``sequence``."""
-        oldest = next(iter(self._entered), sequence)
-        return sequence - oldest < self.window
+        return sequence - next(iter(self._entered), sequence) < self.window

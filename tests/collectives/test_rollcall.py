@@ -48,6 +48,17 @@ def test_who_is_behind_in_no_collective_does_not_hide_the_others() -> None:
     assert call.absent(0.0) == (1, 2)
 
 
+def test_who_is_silent_but_seen_to_have_left_is_not_absent() -> None:
+    call = RollCall(3, 5, turn=6, until_s=1.0)
+    call.hear(3, 7, 6)
+    seen = {0: 7, 1: 6, 2: 5, 3: 6}  # left it, stopped in it, not there
+    assert call.absent(1.0, seen) == (1, 2, 4), "of rank 4 nothing is known"
+    call.hear(1, 7, 6)
+    call.hear(2, 7, 6)
+    call.hear(4, 7, 6)
+    assert call.absent(1.0, seen) == ()
+
+
 @given(st.data(), st.integers(2, 12))
 def test_all_who_wait_name_the_same_whoever_asks(data: st.DataObject, size: int) -> None:
     """Ranks that wait are held up by somebody who has not entered, or is silent."""

@@ -6,7 +6,8 @@ computes in an attempt, which all repeat.  ``late.py after algorithm``: it compu
 before a call that has a deadline, all handle that, and go on with calls that have none.
 ``late.py again``: of three, where no thread answers, the last is late and comes, then
 the second is late.  ``late.py ahead``: a call that one is late for ends on some, which wait
-in the next one for those who wait in it.  ``late.py moved``: a rank dies inside of
+in the next one for those who wait in it.  ``late.py mute``: some have left that call, and
+compute where no thread answers.  ``late.py moved``: a rank dies inside of
 ``using``, and in the next world one is late and another one has arrived and gone.
 """
 
@@ -117,7 +118,7 @@ def again() -> None:
     world.abandon()
 
 
-def ahead() -> None:
+def ahead(then_s: float = 0.0) -> None:
     """Be late for a call that lets the root and its neighbour go on, but not the last."""
     comm = MPI.COMM_WORLD
     world = cr.init(timeout_s=LIMIT_S)
@@ -128,6 +129,7 @@ def ahead() -> None:
     began = time.monotonic()
     try:
         world.Bcast(np.ones(4), root=0, algorithm="binomial")
+        time.sleep(then_s)
         world.Barrier()
     except cr.PeerLate as error:
         _say(comm.rank, error, began)
@@ -185,6 +187,7 @@ if __name__ == "__main__":
         "after": after,
         "again": again,
         "ahead": ahead,
+        "mute": partial(ahead, LIMIT_S + 2),
         "moved": moved,
     }
     scenes[scene](*options)

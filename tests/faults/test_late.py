@@ -67,6 +67,15 @@ def test_who_waits_for_the_late_one_in_an_earlier_call_is_not_named(mpirun: Run)
     assert done.returncode == 0
 
 
+def test_who_computes_after_that_call_and_cannot_answer_is_not_named(
+    mpirun: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MPI4PY_RC_THREAD_LEVEL", "serialized")  # nobody answers while one sleeps
+    done = mpirun(4, str(PROGRAM), "mute")
+    assert [ranks for _, ranks, *_ in said_by(done)] == ["(2,)"] * 4, done.stdout
+    assert done.returncode == 0
+
+
 def test_a_rank_that_compiles_is_not_late(
     mpirun: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
