@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.checkpoint.pending import Pending
+from closeranks.jobs.bench.distribution import Timing, bandwidth
 from closeranks.jobs.bench.table import short
 from closeranks.jobs.bench.work import works
 
@@ -89,7 +90,8 @@ def measure_checkpoint(session: Session, nbytes: int, parity: int) -> Row:
     Returns
     -------
     dict
-        Seconds are medians; the same on every rank.
+        Seconds are medians, ``time_us_..`` those until a save is committed; the
+        same on every rank.
     """
     from closeranks.checkpoint import Checkpointer
 
@@ -137,10 +139,30 @@ def _saves(
         last[0].committed.wait()
     spent = time.process_time() - spent
     found: Row = {key: median(values) for key, values in times.items()}
+    found |= base(times["committed_s"], source.nbytes)
     copies = _SAMPLES * found["memcpy_s"]  # which are no part of what saves cost
     found["cpu_s_per_byte"] = max(0.0, spent - copies) / (2 * _SAMPLES * source.nbytes)
     found["slowdown"] = _slow_down(clock, save, last, _STEP * found["memcpy_s"])
     return found
+
+
+def base(samples: list[float], nbytes: int) -> Row:
+    """Give the times and bandwidths that the rows of all benchmarks have.  Local.
+
+    Parameters
+    ----------
+    samples : list of float
+        Seconds of a `Clock`.
+    nbytes : int
+        What was saved in each, by each rank.
+
+    Returns
+    -------
+    dict
+        In microseconds and GB/s.
+    """
+    timing = Timing(np.array(samples), fmean(samples), len(samples), False)
+    return timing.columns() | bandwidth(nbytes, timing.p50_us, 1.0)
 
 
 def _note(times: dict[str, list[float]], key: str, seconds: float) -> None:

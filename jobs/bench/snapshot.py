@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.jobs.bench.checkpoint import Clock
+from closeranks.jobs.bench.checkpoint import Clock, base
 from closeranks.jobs.bench.table import short
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def measure_snapshot(session: Session, nbytes: int) -> Iterator[Row]:
     Yields
     ------
     dict
-        Seconds are medians of the slowest rank; the same on every rank.
+        Seconds are medians of the slowest rank, ``time_us_..`` those until a save
+        is copied; the same on every rank.
     """
     once: float | None = None
     for kind, make in _KINDS.items():
@@ -80,8 +81,10 @@ def _measured(session: Session, state: State) -> Row:
     found = keeper.restore()
     wrong = 1 if found is None else _wrong(found[1], state)
     keeper.close()
+    state_bytes = sum(array.nbytes for array in arrays)
     return {
-        "state_bytes": sum(array.nbytes for array in arrays),
+        "state_bytes": state_bytes,
+        **base(saves[_FIRST:], state_bytes),
         "memcpy_s": median(copies[_FIRST:]),
         "copied_s": median(saves[_FIRST:]),
         "wrong": comm.allreduce(wrong),
