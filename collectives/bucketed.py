@@ -63,15 +63,14 @@ class Buckets:
         bucket_bytes: int,
         op: MPI.Op | Mean,
     ) -> None:
-        if bucket_bytes < 1:
-            raise UsageError("bucketed", f"bucket_bytes is {bucket_bytes}", "give at least 1")
-        for name, array in parameters.items():
-            if not isinstance(array, np.ndarray):
-                raise UsageError("bucketed", f"{name!r} is a {type(array).__name__}",
-                                 "pass NumPy arrays, or call Iallreduce for each")  # fmt: skip
-        self._arrays = dict(parameters)
-        said = [(name, array.shape, str(array.dtype)) for name, array in self._arrays.items()]
+        problem, remedy = _refused(parameters, bucket_bytes)
+        said = problem or [
+            (name, array.shape, str(array.dtype)) for name, array in parameters.items()
+        ]
         agree_equal(MPI.Intracomm(comm), "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}")
+        if problem:
+            raise UsageError("bucketed", problem, remedy)
+        self._arrays: dict[str, Array] = {k: np.ma.getdata(v) for k, v in parameters.items()}
         self._buckets = [
             self._bucket(comm, names, op) for names in packed(self._arrays, bucket_bytes)
         ]
@@ -130,10 +129,11 @@ class Buckets:
         Raises
         ------
         UsageError
-            If an array is not ready yet (local).
+            If an array is not ready yet, or not since a recovery (local).
         TimeoutError
             After ``timeout_s``; `wait` again.
         """
+        self._notice_recovery()
         missing = [name for name in self._arrays if name in self._bucket_of[name].missing]
         if missing:
             raise UsageError("wait", f"not ready: {', '.join(missing)}", "call ready() for them")
@@ -169,6 +169,19 @@ class Buckets:
             self._next += 1
 
 
+def _refused(parameters: Mapping[str, Any], bucket_bytes: int) -> tuple[str, str]:
+    """Say what cannot be put into buckets, and the way out; nothing if all can."""
+    if bucket_bytes < 1:
+        return f"bucket_bytes is {bucket_bytes}", "give at least 1"
+    for name, array in parameters.items():
+        if not isinstance(array, np.ndarray):
+            problem = f"{name!r} is a {type(array).__name__}"
+            return problem, "pass NumPy arrays, or call Iallreduce for each"
+        if not array.flags.writeable:
+            return f"{name!r} is read-only", "pass arrays that results can be put into"
+    return "", ""
+
+
 def packed(arrays: Mapping[str, Array], bucket_bytes: int) -> list[list[str]]:
     """Put names into buckets: the last first, one type a bucket.
 
@@ -191,7 +204,7 @@ def packed(arrays: Mapping[str, Array], bucket_bytes: int) -> list[list[str]]:
     dtype: np.dtype[Any] | None = None
     for name in reversed(list(arrays)):
         array = arrays[name]
-        if array.dtype != dtype or full + array.nbytes > bucket_bytes:
+        if not buckets or array.dtype != dtype or full + array.nbytes > bucket_bytes:
             buckets.append([])
             dtype, full = array.dtype, 0
         buckets[-1].append(name)

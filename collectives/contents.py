@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -16,7 +17,35 @@ DIGEST_BYTES: Final = 16
 #: Bytes of a long double that hold its value: x87 has 10, and pads them.
 _LONG_BYTES: Final = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize
 
+#: What arrays may be, and be made anew as; others may have more than their numbers.
+CLASSES: Final[tuple[type[NDArray[Any]], ...]] = (
+    np.ndarray, np.matrix, np.recarray, np.ma.MaskedArray
+)  # fmt: skip
+
 Leaf: TypeAlias = Any
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an array is beside its numbers.
+
+    Parameters
+    ----------
+    cls : type
+        One of `CLASSES`.
+    fill : bytes
+        The fill value of a masked array, if it is an unusual one.
+    axes : tuple of int
+        As they lie in memory, the outermost first: for arrays that are made anew,
+        as is the next.
+    is_hard : bool
+        Whether the mask of a masked array is.
+    """
+
+    cls: type[NDArray[Any]]
+    fill: bytes
+    axes: tuple[int, ...] = field(compare=False)
+    is_hard: bool = field(compare=False)
 
 
 class Entry(NamedTuple):
@@ -33,6 +62,8 @@ class Entry(NamedTuple):
         Of an array or scalar; None of anything else.
     shape : tuple of int
         Of an array.
+    form : Form or None
+        Of an array.
     nbytes : int
         How long it is, see `to_bytes`.
     """
@@ -41,6 +72,7 @@ class Entry(NamedTuple):
     kind: str
     dtype: np.dtype[Any] | None
     shape: tuple[int, ...]
+    form: Form | None
     nbytes: int
 
 
@@ -49,10 +81,13 @@ def entry_of(leaf: Leaf) -> Entry:
     data, kind = to_bytes(leaf), _kind(leaf)
     has_dtype = kind in ("array", "masked", "scalar")
     dtype, shape = (leaf.dtype, leaf.shape) if has_dtype else (None, ())
-    said = (kind, "" if dtype is None else _described(dtype), shape)
+    form = _form(leaf) if isinstance(leaf, np.ndarray) else None
+    said: tuple[Any, ...] = (kind, "" if dtype is None else _described(dtype), shape)
+    if form is not None:
+        said += (form.cls.__name__, form.fill)
     digest = blake2b(repr(said).encode("utf-8", "surrogatepass"), digest_size=DIGEST_BYTES)
     digest.update(data.data)
-    return Entry(digest.digest(), kind, dtype, shape, data.nbytes)
+    return Entry(digest.digest(), kind, dtype, shape, form, data.nbytes)
 
 
 def to_bytes(leaf: Leaf) -> NDArray[np.uint8]:
@@ -90,35 +125,73 @@ def from_bytes(entry: Entry, data: NDArray[np.uint8], old: Leaf) -> Leaf:
         return plain if entry.kind == "object" else getattr(np, entry.kind)(plain)
     size = math.prod(entry.shape) * entry.dtype.itemsize
     new = _array(entry.dtype, entry.shape, data[:size])
+    if entry.form is None:
+        return new.copy()[()]
+    mask = None
     if entry.kind == "masked":
         mask = _array(np.ma.make_mask_descr(entry.dtype), entry.shape, data[size:])
-        new = np.ma.MaskedArray(new, mask)
-    if entry.kind == "scalar":
-        return new.copy()[()]
-    return _taken(new, old)
+    return _taken(new, mask, entry.form, old)
 
 
-def _taken(new: NDArray[Any], old: Leaf) -> Leaf:
-    """Give the old array with new contents, or a copy of the new one."""
-    alike = _kind(old) == _kind(new) and (old.dtype, old.shape) == (new.dtype, new.shape)
-    if alike and old.flags.writeable:
-        np.ma.getdata(old)[...] = np.ma.getdata(new)
-        if isinstance(new, np.ma.MaskedArray):
-            _mask(old, np.ma.getmaskarray(new))
-        return old
-    new = new.copy()
-    if isinstance(old, np.ndarray):
-        new.flags.writeable = old.flags.writeable or old is np.ma.masked  # which always is not
-    return new
+def _taken(new: NDArray[Any], mask: NDArray[Any] | None, form: Form, old: Leaf) -> NDArray[Any]:
+    """Give the old array with new contents, or one of its own memory."""
+    is_fit = isinstance(old, np.ndarray) and _class(old) is form.cls and old.flags.writeable
+    if is_fit and (old.dtype, old.shape) == (new.dtype, new.shape):
+        np.ma.getdata(old)[...] = new
+        made: NDArray[Any] = old
+    else:
+        made = _laid(new, form.axes).view(form.cls)
+    if isinstance(made, np.ma.MaskedArray) and mask is not None:
+        is_hard = made.hardmask if made is old else form.is_hard
+        _mask(made, mask if made is old else _laid(mask, form.axes), form.fill)
+        if is_hard:
+            made.harden_mask()
+    if made is not old and isinstance(old, np.ndarray):
+        made.flags.writeable = old.flags.writeable or old is np.ma.masked  # which always is not
+    return made
 
 
-def _mask(array: np.ma.MaskedArray[Any, Any], mask: NDArray[Any]) -> None:
-    """Give an array a mask, a hard one too."""
-    is_hard = array.hardmask
+def _laid(array: NDArray[Any], axes: tuple[int, ...]) -> NDArray[Any]:
+    """Copy an array into memory of its own, its axes in this order."""
+    made = np.empty([array.shape[axis] for axis in axes], array.dtype)
+    made = made.transpose(np.argsort(axes))
+    made[...] = array
+    return made
+
+
+def _mask(array: np.ma.MaskedArray[Any, Any], mask: NDArray[Any], fill: bytes) -> None:
+    """Give an array a mask, soft for now, and its fill value."""
     array.soften_mask()
     array.mask = mask
-    if is_hard:
-        array.harden_mask()
+    if fill != _fill(array):
+        given: Any = _array(array.dtype, (), np.frombuffer(fill, np.uint8)) if fill else None
+        array.fill_value = given
+
+
+def _form(array: NDArray[Any]) -> Form:
+    """Tell what an array is beside its numbers."""
+    axes = tuple(range(array.ndim))
+    if not array.flags.c_contiguous:
+        axes = tuple(sorted(axes, key=lambda axis: -abs(array.strides[axis])))
+    if isinstance(array, np.ma.MaskedArray):
+        return Form(_class(array), _fill(array), axes, array.hardmask)
+    return Form(_class(array), b"", axes, is_hard=False)
+
+
+def _fill(array: np.ma.MaskedArray[Any, Any]) -> bytes:
+    """Give the fill value that an array was given, if it is not what all have."""
+    given = vars(array).get("_fill_value")  # to ask for it sets it, which not all can
+    if given is None:
+        return b""
+    said, usual = (_without_padding(np.asarray(value, array.dtype)).tobytes()
+                   for value in (given, np.ma.default_fill_value(array.dtype)))  # fmt: skip
+    return b"" if said == usual else said
+
+
+def _class(array: NDArray[Any]) -> type[NDArray[Any]]:
+    """Give what an array is made as: one of a file is made in memory."""
+    found: type[NDArray[Any]] = next(cls for cls in reversed(CLASSES) if isinstance(array, cls))
+    return found
 
 
 def _kind(leaf: Leaf) -> str:

@@ -27,6 +27,7 @@ from closeranks.errors import (
 if TYPE_CHECKING:
     from closeranks.collectives.attendance import Lateness
     from closeranks.collectives.execute import Execution
+    from closeranks.collectives.family import Family
     from closeranks.collectives.world import World
 
 #: How long the news of a death may come after a revocation, seconds.
@@ -64,6 +65,33 @@ def late(operation: str, missed: Lateness, phase: str = "") -> PeerLate:
         limit_s=missed.limit_s,
         phase=phase,
     )
+
+
+def ended(
+    operation: str, family: Family, began: World, error: BaseException | None = None
+) -> BaseException:
+    """Say what has ended a start, as often as somebody waits for it.  Local.
+
+    Parameters
+    ----------
+    operation : str
+        The call.
+    family : Family
+        The communicator's.
+    began : World
+        The family's when it was started.
+    error : BaseException, optional
+        What it has met; default: what has ended that world.
+
+    Returns
+    -------
+    BaseException
+        After a recovery one that ends attempts: the next would wait for it, too.
+    """
+    if began is not family.world:
+        return Revoked(operation, problem="it was started before a recovery, and is void",
+                       remedy="start it in each attempt", for_good=True)  # fmt: skip
+    return error or began.verdict(operation)
 
 
 def is_written(execution: Execution) -> bool:

@@ -202,12 +202,13 @@ class NearPersistent(Persistent):
         """Serve no more starts, see `Persistent.revoke`; no kernel runs any more."""
         with self._lock:
             super().revoke()
+            self._started = False  # `Persistent` says why
 
     def _check(self) -> None:
         try:
             self._world.check(self._demand.operation)
         except PeerError:
-            self._started = False
+            self._started, self._void = False, True
             raise
 
     def _end_with(self, status: MPI.Status | None) -> bool:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 from mpi4py import MPI
 
 from closeranks.collectives import context
+from closeranks.collectives.failure import ended
 from closeranks.collectives.native import hand_over, pack_again, prepare
 from closeranks.collectives.quiet import is_gone
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import Revoked, UsageError
+from closeranks.errors import PeerError, Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -56,7 +57,9 @@ class Persistent:
         self._options = context.ACTIVE.get()
         self._newcomers = service.family.newcomers
         self._under_way: Request | None = None
-        self._closed = False
+        self._closed = self._void = False
+        #: In which it is started.
+        self._era = service.family.world
         self._bound: Bound | None = None
         #: The library's own persistent operation, and how often it was started.
         self._ready: MPI.Prequest | None = None
@@ -132,7 +135,7 @@ class Persistent:
         self._under_way = self._service.request(self._demand, self._algorithm, self._bound)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until it is over; at once if it is not under way.
+        """Wait until it is over; at once if it has not been started since the last time.
 
         Parameters
         ----------
@@ -175,6 +178,7 @@ class Persistent:
         """Serve no more starts before the communicator has recovered."""
         if not self._closed:
             self._closed = self._stale = True
+            self._void = self._void or self.under_way
             self._left = self._ready if self._running else None
             self._bound = self._ready = None
 
@@ -256,7 +260,7 @@ class Persistent:
         """
         if self.__dict__.get("_started"):  # a recovery has changed what it is
             return self.Wait(status)
-        self._check_running()
+        self._check_void()
         if self._ready is not None:
             try:
                 self._ready.Wait(status)
@@ -281,7 +285,7 @@ class Persistent:
         """
         if self.__dict__.get("_started"):
             return self.Test(status)
-        self._check_running()
+        self._check_void()
         if self._ready is not None:
             try:
                 over = bool(self._ready.Test(status))
@@ -292,16 +296,19 @@ class Persistent:
             return over
         return self._under_way is None or self._under_way.Test(status)
 
-    def _check_running(self) -> None:
-        """Raise what has ended a start whose operation the library has no more."""
-        if self._running and self._ready is None:
+    def _check_void(self) -> None:
+        """Raise what has ended the last start, if anything has: nobody takes it for done."""
+        family = self._service.family
+        if self._void and (self._under_way is None or self._era is not family.world):
             self._running = False
-            raise self._service.family.world.verdict(self._demand.operation)
+            raise ended(self._demand.operation, family, self._era)
 
     def _explained(self, error: MPI.Exception) -> Exception:
         """Return what the user is told of an error of the library."""
         self._running = False
-        return self._service.explained(self._demand.operation, error)
+        told = self._service.explained(self._demand.operation, error)
+        self._void = isinstance(told, PeerError)
+        return told
 
     def _end(self) -> None:
         """Do what is left when the library is through, once a start."""

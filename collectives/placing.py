@@ -74,12 +74,14 @@ class Placing:
     def _made(
         self, entry: Entry, data: NDArray[np.uint8], old: Leaf, others: Collection[str]
     ) -> Leaf:
-        """Make a leaf in the memory of the old one, or elsewhere for the sake of others."""
-        if not others:
+        """Make a leaf in the memory of the old one, or elsewhere if it cannot lie there."""
+        is_folded = any(map(_may_be_folded, _memory(old)))
+        if not (others or is_folded):
             return from_bytes(entry, data, old)
         was, kept = entry_of(old), to_bytes(old).copy()
         new = from_bytes(entry, data, old)
-        if new is not old or all(map(self._is_right, others)):
+        is_there = not is_folded or entry_of(new) == entry
+        if new is not old or (is_there and all(map(self._is_right, others))):
             return new
         from_bytes(was, kept, old)
         return from_bytes(entry, data, None)
@@ -133,6 +135,16 @@ def _spans(held: Mapping[str, Leaf]) -> defaultdict[str, list[_Span]]:
         end = max(end, span.high)
         spans[span.path].append(span._replace(run=run))
     return spans
+
+
+def _may_be_folded(memory: NDArray[Any]) -> bool:
+    """Tell whether two elements of an array may lie in one place.  False is certain."""
+    reach = memory.itemsize
+    for step, length in sorted(zip(map(abs, memory.strides), memory.shape, strict=True)):
+        if length > 1 and step < reach:
+            return True
+        reach += step * (length - 1)
+    return False
 
 
 def _memory(leaf: Leaf) -> Iterator[NDArray[Any]]:

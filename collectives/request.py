@@ -31,6 +31,9 @@ class Request(MPI.Request):
     _keeps: object
     #: What turns an error of the library into what the user is told.
     _explain: Callable[[MPI.Exception], Exception] | None
+    #: What says why it has failed, whenever somebody waits, and the error that it has met.
+    _ended: Callable[[BaseException], BaseException]
+    _error: BaseException | None
     #: Whether whoever waits hears of an error from us, not from MPI.
     _told: bool
 
@@ -39,6 +42,7 @@ class Request(MPI.Request):
         made = MPI.Request.__new__(cls, request)
         made._execution, made._inner, made._operation = None, request, ""
         made._told, made._keeps, made._explain = False, None, None
+        made._ended, made._error = _itself, None
         return made
 
     @classmethod
@@ -47,6 +51,7 @@ class Request(MPI.Request):
         request: MPI.Request,
         operation: str,
         explain: Callable[[MPI.Exception], Exception],
+        ended: Callable[[BaseException], BaseException],
         keeps: object,
     ) -> Request:
         """Wrap a request of the MPI library.  Local.
@@ -58,7 +63,9 @@ class Request(MPI.Request):
         operation : str
             What it does.
         explain : callable
-            Turns an error of the library into what is raised.
+            Turns an error of the library into what it is to the user.
+        ended : callable
+            Turns that into what is raised, now or after a recovery.
         keeps : object
             Stays alive until it is over: packed copies of the caller's arrays.
 
@@ -68,17 +75,22 @@ class Request(MPI.Request):
             The same request.
         """
         made = cls(request)
-        made._operation, made._explain, made._keeps = operation, explain, keeps
+        made._operation, made._keeps = operation, keeps
+        made._explain, made._ended = explain, ended
         return made
 
     @classmethod
-    def of_plan(cls, execution: Execution) -> Request:
+    def of_plan(
+        cls, execution: Execution, ended: Callable[[BaseException], BaseException]
+    ) -> Request:
         """Make a request that completes when an execution has finished.  Local.
 
         Parameters
         ----------
         execution : Execution
             Started in the background.
+        ended : callable
+            See `of_library`.
 
         Returns
         -------
@@ -94,6 +106,7 @@ class Request(MPI.Request):
         general = MPI.Grequest.Start(query)
         made = cls(general)
         made._execution, made._operation = execution, execution.operation
+        made._ended = ended
         execution.when_finished(lambda _: general.Complete())
         return made
 
@@ -142,10 +155,11 @@ class Request(MPI.Request):
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()
             return running.finished and self._end(status)
+        self._check()
         try:
             over = bool(MPI.Request.Test(self, status))
         except MPI.Exception as error:
-            raise self._explained(error)  # noqa: B904 - which knows its cause
+            raise self._failed(error)  # noqa: B904 - which knows its cause
         if over:
             self._inner = self._keeps = None
         return over
@@ -175,19 +189,32 @@ class Request(MPI.Request):
         """Tell whether the operation is over; never blocks."""
         return self.Test()
 
-    def _explained(self, error: MPI.Exception) -> Exception:
-        """Return what the user is told of an error of the library."""
-        return error if self._explain is None else self._explain(error)
+    def _check(self) -> None:
+        """Raise what it has failed for, if it has: nobody takes it for done."""
+        if self._error is not None:
+            raise self._ended(self._error)
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Note an error, and return what the user is told."""
+        if isinstance(error, MPI.Exception) and self._explain is not None:
+            error = self._explain(error)
+        self._error = error
+        return self._ended(error)
 
     def _end(self, status: MPI.Status | None) -> bool:
         """Give the handle back; raise what went wrong."""
+        self._check()
         self._told = True
         try:
             MPI.Request.Wait(self, status)
         except MPI.Exception as error:
-            raise self._explained(error)  # noqa: B904 - which knows its cause
+            raise self._failed(error)  # noqa: B904 - which knows its cause
         self._inner = self._keeps = None
         running, self._execution = self._execution, None
         if running is not None and running.error is not None:
-            raise running.error
+            raise self._failed(running.error)
         return True
+
+
+def _itself(error: BaseException) -> BaseException:
+    return error

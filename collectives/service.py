@@ -20,7 +20,7 @@ from closeranks.collectives.demand import Demand
 from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution
-from closeranks.collectives.failure import explained
+from closeranks.collectives.failure import ended, explained
 from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.library_run import follow
@@ -251,14 +251,15 @@ class Service:
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
+        told = partial(ended, demand.operation, self.family, self.family.world)
         if name == NATIVE and not self.is_timed():
             self.gate.refuse_late(demand.operation)
             given = native.hand_over(demand)
             if given.finish is None:
                 request = native.begin(self.plain, given)
                 explain = partial(self.explained, demand.operation)
-                return Request.of_library(request, demand.operation, explain, given.arguments)
-        return Request.of_plan(self.launch(demand, name, background=True, bound=bound))
+                return Request.of_library(request, demand.operation, explain, told, given.arguments)
+        return Request.of_plan(self.launch(demand, name, background=True, bound=bound), told)
 
     def launch(
         self, demand: Demand, name: str, *, background: bool = False, bound: Bound | None = None

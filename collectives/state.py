@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from closeranks.collectives.contents import DIGEST_BYTES, Entry, Leaf, entry_of
+from closeranks.collectives.contents import CLASSES, DIGEST_BYTES, Entry, Leaf, entry_of
 from closeranks.collectives.health import illness
 from closeranks.collectives.nest import shape_of
 from closeranks.errors import UsageError
@@ -89,11 +89,11 @@ def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:
     elif isinstance(state, list | tuple):
         for place, value in enumerate(state):
             yield from leaves(value, f"{path}/{place}" if path else str(place))
-    elif isinstance(state, _SIMPLE) and not _holds_objects(state):
+    elif isinstance(state, _SIMPLE) and not _has_more(state):
         yield path, state
     else:
         raise UsageError("synchronize", f"{path or 'the state'} is a {type(state).__name__}",
-                         "dict, list, tuple, array, number, string or bytes")  # fmt: skip
+                         "dict, list, tuple, plain array, number, string or bytes")  # fmt: skip
 
 
 def unhealthy(state: State) -> tuple[tuple[str, str], ...]:
@@ -102,7 +102,10 @@ def unhealthy(state: State) -> tuple[tuple[str, str], ...]:
     return tuple((path, what) for path, what in found if what)
 
 
-def _holds_objects(leaf: Leaf) -> bool:
+def _has_more(leaf: Leaf) -> bool:
+    """Tell whether a leaf holds objects, or is an array of a class of its own."""
+    if isinstance(leaf, np.ndarray) and type(leaf) not in (*CLASSES, np.memmap, type(np.ma.masked)):
+        return True
     return isinstance(leaf, np.generic | np.ndarray) and leaf.dtype.hasobject
 
 

@@ -188,3 +188,47 @@ def test_what_is_masked_and_nothing_else_stays_what_it_is() -> None:
     assert new is not np.ma.masked
     assert entry_of(new) == entry_of(sent)
     assert np.ma.masked.data == 0.0
+
+
+@pytest.mark.parametrize("cls", [np.matrix, np.recarray])
+def test_an_array_is_made_anew_as_what_it_was(cls: Any) -> None:
+    plain = np.array([[(1, 2.0), (3, 4.0)]], [("x", "i4"), ("y", "f8")])
+    sent = (plain["y"] if cls is np.matrix else plain).view(cls)
+    assert entry_of(sent).digest != entry_of(np.asarray(sent)).digest
+    for old in (None, np.zeros(sent.shape, sent.dtype)):
+        new = from_bytes(entry_of(sent), to_bytes(sent).copy(), old)
+        assert type(new) is cls
+        assert entry_of(new) == entry_of(sent)
+    if cls is np.matrix:
+        assert new[0].shape == (1, 2)
+    else:
+        assert new.x.tolist() == [[1, 3]]
+    assert from_bytes(entry_of(sent), to_bytes(sent).copy(), new) is new
+
+
+def test_a_fill_value_is_part_of_an_array() -> None:
+    sent = np.ma.MaskedArray([1, 2], [False, True], fill_value=-1, hard_mask=True)
+    usual = np.ma.MaskedArray([1, 2], [False, True])
+    assert entry_of(usual).digest != entry_of(sent).digest
+    assert usual.fill_value == 999999
+    assert entry_of(usual).digest == entry_of(usual.copy()).digest, "asking for it sets it"
+    entry, data = entry_of(sent), to_bytes(sent).copy()
+    for old in (None, usual):
+        new = from_bytes(entry, data, old)
+        assert new.filled().tolist() == [1, -1]
+        assert new.hardmask == (old is None)
+    back = from_bytes(entry_of(np.ma.MaskedArray([1, 2])), np.zeros(18, np.uint8), sent)
+    assert back is sent
+    assert sent.fill_value == 999999
+
+
+@pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_axes_lie_in_the_order_in_which_they_lay(axes: tuple[int, ...]) -> None:
+    inner = np.empty([(3, 4, 5)[axis] for axis in axes]).transpose(np.argsort(axes))
+    for sent in (inner, np.ma.MaskedArray(inner, inner > 0)):
+        sent[...] = np.arange(60).reshape(3, 4, 5)
+        new = from_bytes(entry_of(sent), to_bytes(sent).copy(), None)
+        assert (new == sent).all()
+        assert new.strides == sent.strides
+        other = np.ascontiguousarray(sent)
+        assert entry_of(np.ma.MaskedArray(other) if sent is not inner else other) == entry_of(sent)

@@ -37,6 +37,10 @@ NESTS = st.recursive(
 STATES = st.dictionaries(st.text(min_size=1, max_size=4), NESTS, max_size=4)
 
 
+class Metres(np.ndarray):
+    """An array that may have more than its numbers."""
+
+
 def brought(mine: Any, right: Any) -> Any:
     """Make one state of the other as synchronize does."""
     wanted, unlike = table(right), table(mine).unlike(table(right))
@@ -126,6 +130,16 @@ def test_views_that_lie_between_each_other_are_apart() -> None:
     assert memory.tolist() == right.tolist()
 
 
+def test_an_array_whose_elements_share_memory_gets_its_own_where_they_differ() -> None:
+    window = np.lib.stride_tricks.sliding_window_view(np.zeros(4), 2, writeable=True)
+    thrice = np.lib.stride_tricks.as_strided(np.zeros(1), (3,), (0,))
+    for old in (window, thrice, thrice[::-1]):
+        for right in (np.arange(old.size, dtype=float).reshape(old.shape), np.ones(old.shape)):
+            new = brought({"a": old}, {"a": right})["a"]
+            assert (new == right).all()
+            assert (new is old) == bool((right == 1).all())
+
+
 def test_masks_of_one_array_become_apart_where_they_differ() -> None:
     for memory in (np.ma.MaskedArray(np.zeros(3), mask=[True, False, False]), np.ma.zeros(3)):
         mine: dict[str, Any] = {"a": memory, "b": memory[:], "c": memory}
@@ -167,6 +181,7 @@ def test_other_bits_or_another_nest_are_another_state() -> None:
 def test_what_is_no_state_is_refused() -> None:
     for wrong, says in (({"a": {1}}, "a is a set"), ({1: 2}, "key 1"), (lambda: 0, "function"),
                         ({"a": [np.array([None])]}, "a/0 is a ndarray"),
+                        ({"a": np.zeros(1).view(Metres)}, "a is a Metres"),
                         ({"a/b": 1, "a": {"b": 2}}, "the path 'a/b'"),
                         ({"a": {"": [1]}, "a/": {"0": 1}}, "the path 'a//0'")):  # fmt: skip
         with pytest.raises(UsageError, match=says):

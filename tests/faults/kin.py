@@ -14,7 +14,8 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 from mpi4py import MPI
@@ -213,6 +214,36 @@ def counts_are_asked(comm: cr.Communicator) -> None:
                     raise AssertionError from error
 
 
+def void(comm: cr.Communicator, kind: str) -> None:
+    """What was started before a recovery is done for nobody who waits after it."""
+    given, taken, said = np.full(4, 1 << comm.seat), np.full(4, -1), ""
+    how, _, algorithm = kind.partition(" ")
+    running: Any
+    if how == "buckets":
+        running = comm.bucketed({"a": given}, op=MPI.SUM)
+    elif how == "persistent":
+        running = comm.Allreduce_init(given, taken, algorithm=algorithm)
+    if comm.seat == GONE:
+        time.sleep(0.2)  # all have started
+    elif how == "buckets":
+        running.ready("a")
+    elif how == "persistent":
+        running.start()
+    else:
+        running = comm.Iallreduce(given, taken, algorithm=algorithm)
+    try:
+        for attempt in comm.attempts():
+            with attempt:
+                if comm.seat == GONE:
+                    die()
+                running.wait()
+    except (cr.Revoked, cr.PeerLost, cr.UsageError) as error:
+        said = f"{error} {error.__cause__} {getattr(error, 'cause', '')}"
+    assert "started before a recovery" in said or "not ready" in said, said
+    assert (comm.size, attempt.number) == (3, 2), "a recovery that is for nothing"
+    comm.abandon()
+
+
 def gradients(comm: cr.Communicator, *, anew: bool) -> None:
     """Sum in buckets, made in every epoch or once."""
     state, values = {"step": 0}, np.zeros(1000)
@@ -249,12 +280,15 @@ def made_once(comm: cr.Communicator) -> None:
     comm.abandon()
 
 
-CASES = {
+CASES: dict[str, Callable[[cr.Communicator], None]] = {
     case.__name__: case
     for case in (freed_parent, freed_parent_in_use, group_of_some, given_up, left_by_a_death,
                  closed_in_vain, first_calls_are_timed, wire_is_kept, held_methods,
                  start_is_unfinished, counts_are_asked, made_anew, made_once)
 }  # fmt: skip
+KINDS = ("buckets", "persistent native", "persistent ring", "persistent shared", "request native",
+         "request ring")  # fmt: skip
+CASES |= {kind: partial(void, kind=kind) for kind in KINDS}
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)

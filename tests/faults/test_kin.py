@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
+from tests.faults.cells import due
+from tests.faults.kin import KINDS
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -27,6 +29,14 @@ def test_a_family_goes_on(launch: Launch, case: str) -> None:
     left = 4 if case == "start_is_unfinished" else 3
     assert [f"seat {seat}: ok" in done.stdout for seat in range(left)] == [True] * left, done.stdout
     assert done.returncode == (1 if case in GIVES_UP else 0), done.stdout
+
+
+@pytest.mark.parametrize("kind", due(KINDS))
+def test_what_was_started_before_a_recovery_is_void(launch: Launch, kind: str) -> None:
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*start, sys.executable, str(PROGRAM), kind])
+    assert all(f"seat {seat}: ok" in done.stdout for seat in range(3)), done.stdout
+    assert done.returncode == 1, "given up"
 
 
 @pytest.mark.parametrize(("case", "status"), [("made_anew", 0), ("made_once", 1)])

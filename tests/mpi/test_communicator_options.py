@@ -346,6 +346,30 @@ def test_buckets(world: World, order: str) -> None:
     buckets.close()
 
 
+def test_buckets_of_what_is_empty_or_masked(world: World) -> None:
+    masked = np.ma.MaskedArray(np.full(2, 1.0 + world.rank), [False, True])
+    arrays = {"none": np.zeros((0, 3)), "some": masked, "last": np.zeros((2, 0))}
+    buckets = world.bucketed(arrays, op=MPI.SUM)
+    for name in arrays:
+        buckets.ready(name)
+    buckets.wait(30)
+    assert masked.data.tolist() == [world.size * (world.size + 1) / 2] * 2
+    assert masked.mask.tolist() == [False, True]
+    assert len(world.bucketed({"none": np.zeros(0)})) == 1
+
+
+def test_what_no_result_can_be_put_into_is_refused_by_all(world: World) -> None:
+    array = np.zeros(2)
+    array.flags.writeable = False
+    with pytest.raises(cr.UsageError, match="'a' is read-only"):
+        world.bucketed({"a": array})
+    array = np.zeros(2)
+    array.flags.writeable = world.rank > 0 or world.size == 1
+    if world.size > 1:
+        with pytest.raises(cr.Disagreement, match="'a' is read-only"):
+            world.bucketed({"a": array})
+
+
 def test_shared_arrays(world: World) -> None:
     x = world.empty((world.rank + 1, 4), "f4")
     assert x.shape == (world.rank + 1, 4)
