@@ -389,6 +389,10 @@ class Execution:
         stays = [not is_gone(request) for request in self._requests]
         self._requests = list(compress(self._requests, stays))
         self._owners = list(compress(self._owners, stays))
-        if not self._requests and not self.drained:
+        if not (self._requests or self.drained or self.is_held()):
             self._drain()
         return self.drained
+
+    def is_held(self) -> bool:
+        """Whether an operation of the library itself has the buffers; never blocks."""
+        return False

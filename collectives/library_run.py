@@ -15,6 +15,7 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import Problem
+from closeranks.collectives.quiet import is_gone
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -74,10 +75,17 @@ class LibraryCall(Execution):
     ----------
     operation : str
         Name of the collective.
+    request : MPI.Request
+        Of it.
     """
 
-    __slots__ = ("operation",)
+    __slots__ = ("operation", "request")
     operation: str
+    request: MPI.Request
+
+    def is_held(self) -> bool:
+        """Whether the library is not through, dead or not: it may send and write yet."""
+        return not is_gone(self.request)
 
 
 _AWAIT = Algorithm("native", _await_request)
@@ -125,5 +133,5 @@ def follow(
         keeps=given.arguments,  # mpi4py's request lets go of packed copies
     )
     call = LibraryCall(bound, Identity(world.epoch, -1), deadline=deadline)
-    call.operation = operation
+    call.operation, call.request = operation, request
     return call

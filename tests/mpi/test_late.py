@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -77,4 +79,29 @@ def test_who_is_done_and_computes_is_not_late(comm: MPI.Intracomm) -> None:
             world.Barrier()
         assert caught.value.ranks == (0, late)
         assert caught.value.waited_s < LIMIT_S + 0.4, "it had to wait for an answer"
+    finish(comm, world)
+
+
+def test_arrays_of_a_call_that_was_given_up_stay_while_the_library_has_them(
+    comm: MPI.Intracomm,
+) -> None:
+    """A rank that was stopped in it may still get what they hold."""
+    if comm.size < 2:
+        pytest.skip("nobody to wait for")
+    world, late = cr.init(comm, timeout_s=LIMIT_S), comm.size - 1
+    comm.Barrier()
+    kept: list[weakref.ref[Any]] = []
+
+    def call() -> None:
+        given, taken = np.ones(100_000), np.empty(100_000)
+        kept.extend((weakref.ref(given), weakref.ref(taken)))
+        world.Allreduce(given, taken, algorithm="native")
+
+    if comm.rank == late:
+        assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+    else:
+        with pytest.raises(cr.PeerLate):
+            call()
+        gc.collect()
+        assert all(one() is not None for one in kept), "nobody has taken part: it is under way"
     finish(comm, world)
