@@ -56,6 +56,37 @@ def _phase(execution: Execution) -> str:
     return f"{done}, waiting for {named(awaited)}" if awaited else done
 
 
+def verdict(world: World, whole: World, operation: str, phase: str = "") -> PeerError:
+    """Say what has ended a world.  Local; may wait for the news.
+
+    Parameters
+    ----------
+    world, whole : World
+        That of the call, and the first of its family, which may have ended it.
+    operation, phase : str
+        The call, and how far it has come.
+
+    Returns
+    -------
+    PeerLate, PeerLost or Revoked
+        To be raised.
+    """
+    news = world.attendance.news() if whole is world else _news_of(whole, world)
+    if news is not None:
+        return late(operation, news, phase)
+    return lost(operation, whole.seats_lost(), world.seats)
+
+
+def _news_of(whole: World, world: World) -> Lateness | None:
+    """Give who was late for the first of a family, if that has ended this one."""
+    news = whole.attendance.news() if whole.revoked else None
+    if news is None:
+        return world.attendance.news()
+    seats = [whole.seats[rank] for rank in news.ranks]
+    ranks = tuple(world.seats.index(seat) for seat in seats if seat in world.seats)
+    return news._replace(ranks=ranks) if ranks or not seats else None
+
+
 def late(operation: str, missed: Lateness, phase: str = "") -> PeerLate:
     """Say who was late, as a roll call has found.  Local."""
     return PeerLate(

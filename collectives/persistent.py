@@ -61,7 +61,7 @@ class Persistent:
         #: In which it is started.
         self._era = service.family.world
         self._bound: Bound | None = None
-        #: The library's own persistent operation, and how often it was started.
+        #: The library's own persistent operation, for starts without a deadline.
         self._ready: MPI.Prequest | None = None
         #: The same, where it was under way when all was given up.
         self._left: MPI.Prequest | None = None
@@ -112,7 +112,8 @@ class Persistent:
         Revoked
             If it was closed, or its communicator was (local).
         """
-        if self._ready is not None and not self._running:
+        if self._ready is not None and not (self.under_way or self._service.is_timed()):
+            self._under_way = None
             self._keep()
             self._tally[0] += 1
             if self._demand.foreign:
@@ -261,7 +262,7 @@ class Persistent:
         if self.__dict__.get("_started"):  # a recovery has changed what it is
             return self.Wait(status)
         self._check_void()
-        if self._ready is not None:
+        if self._ready is not None and self._under_way is None:
             try:
                 self._ready.Wait(status)
             except MPI.Exception as error:
@@ -286,7 +287,7 @@ class Persistent:
         if self.__dict__.get("_started"):
             return self.Test(status)
         self._check_void()
-        if self._ready is not None:
+        if self._ready is not None and self._under_way is None:
             try:
                 over = bool(self._ready.Test(status))
             except MPI.Exception as error:

@@ -19,7 +19,7 @@ import numpy as np
 from closeranks.collectives import tags
 from closeranks.collectives.arrivals import LINE_BYTES, Arrivals
 from closeranks.collectives.attendance import Attendance
-from closeranks.collectives.failure import dead_of, late, lost
+from closeranks.collectives.failure import dead_of, verdict
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.interpreter import prepare
 from closeranks.collectives.native import agreed_max
@@ -303,10 +303,7 @@ class World:
 
     def verdict(self, operation: str, phase: str = "") -> PeerError:
         """Say what has ended this world, and an operation in that phase.  Local."""
-        news = self.attendance.news()
-        if news is not None:
-            return late(operation, news, phase)
-        return lost(operation, self._whole.seats_lost(), self.seats)
+        return verdict(self, self._whole, operation, phase)
 
     def seats_lost(self) -> tuple[int, ...]:
         """Say who has died, once this world has been given up.

@@ -105,3 +105,48 @@ def test_arrays_of_a_call_that_was_given_up_stay_while_the_library_has_them(
         gc.collect()
         assert all(one() is not None for one in kept), "nobody has taken part: it is under way"
     finish(comm, world)
+
+
+def test_a_late_rank_hears_of_it_on_a_child_too(comm: MPI.Intracomm) -> None:
+    if comm.size < 2:
+        pytest.skip("nobody to wait for")
+    world, last = cr.init(comm, timeout_s=LIMIT_S), comm.size - 1
+    child = world.Split(0, comm.size - comm.rank)  # where it has another rank
+    comm.Barrier()
+    if comm.rank == last:
+        assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+    with pytest.raises(cr.PeerLate) as caught:
+        (child if comm.rank == last else world).Barrier()
+    assert caught.value.ranks == ((0,) if comm.rank == last else (last,))
+    finish(comm, world)
+
+
+def _once(operation: Any) -> None:
+    """Start it, and wait."""
+    operation.start()
+    operation.wait()
+
+
+@pytest.mark.parametrize("algorithm", ["native", "ring", "shared"])
+def test_a_deadline_holds_for_what_was_made_before_it(comm: MPI.Intracomm, algorithm: str) -> None:
+    if comm.size < 2:
+        pytest.skip("nobody to wait for")
+    world, last = cr.init(comm), comm.size - 1
+    given, taken = np.ones(4), np.empty(4)
+    operation = world.Allreduce_init(given, taken, algorithm=algorithm)
+    for limit_s in (None, 30.0, None):
+        with world.using(timeout_s=limit_s):
+            operation.start()
+            with pytest.raises(cr.UsageError, match="started twice"):
+                operation.start()
+        operation.wait()
+        assert taken.tolist() == [comm.size] * 4
+        taken[:] = 0
+    comm.Barrier()
+    with world.using(timeout_s=LIMIT_S):
+        if comm.rank == last:
+            assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+        with pytest.raises(cr.PeerLate) as caught:
+            _once(operation)
+    assert caught.value.ranks == (last,)
+    finish(comm, world)
