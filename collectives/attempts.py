@@ -130,6 +130,8 @@ class Attempt:
         self.mark("raised")
         if error is None:
             error = self._left_over()
+        elif isinstance(error, MPI.Exception):
+            error = self._meant(error)
         vote = vote_of(error, self._recovery.comm)
         agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
         if agreed != AGREED:
@@ -198,6 +200,11 @@ class Attempt:
             return error  # as if the body had raised it
         return UsageError("attempts", "a request is unfinished at the end of an attempt",
                           "wait for it inside the with block")  # fmt: skip
+
+    def _meant(self, error: MPI.Exception) -> BaseException:
+        """Give what a request has met, where `MPI.Request.Waitall` could not say it."""
+        met = (one.error for one in self._requests)
+        return next((found for found in met if isinstance(found, PeerError)), error)
 
     def _is_dry(self) -> bool:
         """Tell whether devices are through with what they were given.  Local."""

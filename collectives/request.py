@@ -189,6 +189,11 @@ class Request(MPI.Request):
         """Tell whether the operation is over; never blocks."""
         return self.Test()
 
+    @property
+    def error(self) -> BaseException | None:
+        """What it has met, told or not; None if nothing, or not yet."""
+        return self._error or (self._execution.error if self._execution else None)
+
     def _check(self) -> None:
         """Raise what it has failed for, if it has: nobody takes it for done."""
         if self._error is not None:

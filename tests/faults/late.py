@@ -1,13 +1,13 @@
 """A rank is late: the others name it.
 
-``late.py before|inside``: it is stopped, where nobody can make it a dead one, before
-the call that waits for it or inside of it; the others go.  ``late.py attempt``: it
-computes in an attempt, which all repeat.  ``late.py after algorithm``: it computes
-before a call that has a deadline, all handle that, and go on with calls that have none.
-``late.py again``: of three, where no thread answers, the last is late and comes, then
-the second is late.  ``late.py ahead``: a call that one is late for ends on some, which wait
-in the next one for those who wait in it.  ``late.py mute``: some have left that call, and
-compute where no thread answers.  ``late.py moved``: a rank dies inside of
+``late.py before|inside``: it is stopped, where nobody can make it a dead one, before the
+call that waits for it or inside of it; the others go. ``late.py attempt``: it computes in
+an attempt, which all repeat; ``late.py waitall``: the library waits there. ``late.py after
+algorithm``: it computes before a call that has a deadline, all handle that, and go on with
+calls that have none. ``late.py again``: of three, where no thread answers, the last is late
+and comes, then the second is late. ``late.py ahead``: a call that one is late for ends on
+some, which wait in the next one for those who wait in it. ``late.py mute``: some have left
+that call, and compute where no thread answers. ``late.py moved``: a rank dies inside of
 ``using``, and in the next world one is late and another one has arrived and gone.
 """
 
@@ -68,6 +68,18 @@ def repeat() -> None:
                 except cr.PeerLate as error:
                     _say(comm.rank, error, began)
                     raise
+        sys.stdout.write(f"attempt {attempt.number}: {comm.size} ranks, {total[0]:g}\n")
+
+
+def waitall() -> None:
+    """Be late in the first attempt; the library tells of it in its own words."""
+    with cr.init(on_failure="shrink", timeout_s=LIMIT_S) as comm:
+        given, total = np.ones(1000), np.empty(1000)
+        for attempt in comm.attempts():
+            with attempt:
+                if comm.seat == 2 and attempt.number == 1:
+                    time.sleep(LIMIT_S + 2)
+                MPI.Request.Waitall([comm.Iallreduce(given, total, algorithm="ring")])
         sys.stdout.write(f"attempt {attempt.number}: {comm.size} ranks, {total[0]:g}\n")
 
 
@@ -184,6 +196,7 @@ if __name__ == "__main__":
         "before": partial(main, scene),
         "inside": partial(main, scene),
         "attempt": repeat,
+        "waitall": waitall,
         "after": after,
         "again": again,
         "ahead": ahead,

@@ -95,6 +95,13 @@ def test_a_late_rank_is_named_by_all_and_the_attempt_repeated(
     assert done.stdout.count("attempt 2: 4 ranks, 4") == 4, done.stdout
 
 
+def test_an_attempt_is_repeated_where_the_library_waits_for_our_requests(
+    launch: Launch, mpi_library: str
+) -> None:
+    done = survives(launch, mpi_library, "waitall")
+    assert done.stdout.count("attempt 2: 4 ranks, 4") == 4, done.stdout
+
+
 def test_deadlines_of_a_block_hold_in_the_next_world_too(launch: Launch, mpi_library: str) -> None:
     """Who has arrived and gone answers there, and who is late hears of it."""
     done = survives(launch, mpi_library, "moved")
