@@ -140,6 +140,8 @@ class Closing(Recovering):
             one._rouse()
         if not ulfm.is_on():
             self._family.world.revoke()
+        if self._parent is not None:
+            self._parent._lineage.forsake(self)
         self._family.world.disown(self)
         graves.drop(self)
         self._service.shut()

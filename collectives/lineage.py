@@ -43,7 +43,7 @@ class Lineage:
     """
 
     def __init__(self) -> None:
-        self._births = 0
+        self._births, self._forsaken = 0, set[int]()
         self.living: dict[int, Birth] = {}
         self.others: list[Recovering] = []
 
@@ -62,11 +62,15 @@ class Lineage:
         self.living = {n: birth for n, birth in self.living.items() if birth.child is not child}
         self.others = [other for other in self.others if other is not child]
 
+    def forsake(self, child: Any) -> None:
+        """Note that nobody is to have a communicator again.  Local."""
+        self._forsaken |= {n for n, birth in self.living.items() if birth.child is child}
+
     def again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
         """Derive them again from those who are left.
 
         Collective over ``plain``.  What only some ranks have is not made again: it
-        was under way when the others were told.
+        was under way when the others were told; nor is what anybody has forsaken.
 
         Parameters
         ----------
@@ -79,6 +83,7 @@ class Lineage:
             Of this rank, with what each is from now on; None: nothing any more.
         """
         comms = all_or_none(plain, lambda: self._split(plain))
+        self._forsaken.clear()
         made: list[tuple[Recovering, MPI.Intracomm | None]] = []
         made += [(gone, None) for other in self.others for gone in other.descent()]
         problem: Exception | None = None
@@ -98,10 +103,11 @@ class Lineage:
     def _split(self, plain: MPI.Intracomm) -> dict[int, MPI.Intracomm]:
         """Split once for each that all ranks had; gives those of this rank."""
         here = [n for n, birth in self.living.items() if birth.color != MPI.UNDEFINED]
-        said = plain.allgather((self._births, here))
-        complete = min(births for births, _ in said)
+        said = plain.allgather((self._births, here, self._forsaken))
+        complete = min(births for births, _, _ in said)
+        wanted = {n for _, numbers, _ in said for n in numbers if n < complete}
         comms: dict[int, MPI.Intracomm] = {}
-        for number in sorted({n for _, numbers in said for n in numbers if n < complete}):
+        for number in sorted(wanted.difference(*(forsaken for _, _, forsaken in said))):
             birth = self.living.get(number)
             color, key = (MPI.UNDEFINED, 0) if birth is None else (birth.color, birth.key)
             comm = plain.Split(color, key)

@@ -21,6 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.communicator import Communicator
 from closeranks.collectives.persistent import Persistent
 from closeranks.comms import ulfm
 
@@ -244,6 +245,32 @@ def void(comm: cr.Communicator, kind: str) -> None:
     comm.abandon()
 
 
+def forsaken(comm: cr.Communicator) -> None:
+    """Nobody has again what one rank has heard of a death in, before it had it."""
+    child, met, said = None, Communicator._met, ""
+
+    def fails_once(self: Communicator, made: Communicator) -> Communicator:
+        made = met(self, made)
+        if comm.seat == 2 and comm.epoch == 0:
+            made._forsake()
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+        return made
+
+    Communicator._met = fails_once  # type: ignore[assignment, method-assign]
+    try:
+        for attempt in comm.attempts():
+            with attempt:
+                if child is None:
+                    child = comm.Split(0, comm.rank)
+                if comm.seat == GONE:
+                    die()
+                child.Barrier()
+    except (cr.Revoked, cr.PeerLost) as error:
+        said = str(error)
+    assert "no recovery makes it again" in said, said
+    comm.abandon()
+
+
 def gradients(comm: cr.Communicator, *, anew: bool) -> None:
     """Sum in buckets, made in every epoch or once."""
     state, values = {"step": 0}, np.zeros(1000)
@@ -284,7 +311,7 @@ CASES: dict[str, Callable[[cr.Communicator], None]] = {
     case.__name__: case
     for case in (freed_parent, freed_parent_in_use, group_of_some, given_up, left_by_a_death,
                  closed_in_vain, first_calls_are_timed, wire_is_kept, held_methods,
-                 start_is_unfinished, counts_are_asked, made_anew, made_once)
+                 start_is_unfinished, counts_are_asked, forsaken, made_anew, made_once)
 }  # fmt: skip
 KINDS = ("buckets", "persistent native", "persistent ring", "persistent shared", "request native",
          "request ring")  # fmt: skip
