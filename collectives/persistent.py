@@ -112,7 +112,7 @@ class Persistent:
         Revoked
             If it was closed, or its communicator was (local).
         """
-        if self._ready is not None and not (self.under_way or self._service.is_timed()):
+        if self._ready is not None and not (self._running or self._needs_engine()):
             self._under_way = None
             self._keep()
             self._tally[0] += 1
@@ -194,6 +194,12 @@ class Persistent:
             If not, it may still write where the result was to be.
         """
         return self._left is None or is_gone(self._left)
+
+    def _needs_engine(self) -> bool:
+        """Tell whether a start has a deadline, or the last one had and is not over."""
+        family = self._service.family
+        is_timed = (family.overrides or family.timeout_s is not None) and self._service.is_timed()
+        return is_timed or (self._under_way is not None and self.under_way)
 
     def _keep(self) -> None:
         """Meet the faults of a start; let an attempt copy what it overwrites."""
