@@ -17,7 +17,7 @@ from tests.faults.cells import Cell, third
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
 PROGRAM = Path(__file__).parent / "repeat.py"
-SAID = re.compile(r"(?:survivor|newcomer) (\d+): rank (\d+) of (\d+), epoch (\d+)")
+SAID = re.compile(r"(survivor|newcomer) (\d+): rank (\d+) of (\d+), epoch (\d+)")
 SIZES = {"node": 4, "wide": 8, "lab": 8}
 #: Where Open MPI 5.0.11 looks at a communicator that it has not made yet.
 CRASH = "ompi_comm_revoke_local"
@@ -46,15 +46,26 @@ def test_those_who_are_left_have_the_right_sums(
     if CRASH in done.stdout:
         _write(cell, "the library crashed", took, done)
         pytest.xfail("Open MPI crashes where a rank dies while it makes a communicator")
+    said = SAID.findall(done.stdout)
+    world = sorted((who, *map(int, numbers)) for who, *numbers, _ in said)
+    epochs = {int(words[-1]) for words in said}
+    is_right = world == _expected(cell) and len(epochs) == 1 and 0 not in epochs
+    is_right = is_right and done.returncode == 0
+    _write(cell, min(epochs) if is_right else "FAILED", took, done)
+    assert world == _expected(cell), done.stdout
+    assert len(epochs) == 1, done.stdout
+    assert 0 not in epochs, f"nothing has happened: {done.stdout}"
+    assert done.returncode == 0, done.stdout
+
+
+def _expected(cell: Cell) -> list[tuple[str, int, int, int]]:
+    """Say who has which seat at the end, as which rank of how many."""
     gone = () if cell.spares else cell.victims
     left = [seat for seat in range(SIZES[cell.platform]) if seat not in gone]
-    said = sorted(tuple(map(int, found)) for found in SAID.findall(done.stdout))
-    expected = [(seat, rank, len(left)) for rank, seat in enumerate(left)]
-    epochs = {words[3] for words in said}
-    is_right = [words[:3] for words in said] == expected and len(epochs) == 1
-    _write(cell, min(epochs) if is_right else "FAILED", took, done)
-    assert [words[:3] for words in said] == expected, done.stdout
-    assert len(epochs) == 1, done.stdout
+    return sorted(
+        ("newcomer" if seat in cell.victims else "survivor", seat, rank, len(left))
+        for rank, seat in enumerate(left)
+    )
 
 
 def _write(cell: Cell, end: object, took: float, done: subprocess.CompletedProcess[str]) -> None:
