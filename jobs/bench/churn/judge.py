@@ -1,21 +1,26 @@
 """Reads what an episode has left and says whether it was right.
 
 It knows nothing of the protocol: every step must have been ended by one set of
-members, by each of them that lives on, who all got the sum of just their bits,
-and nobody else may have ended it; seats empty themselves only when the
-schedule says so.
+members, by each of them that lives on, who all got the sum of just their parts
+of just this step, and nobody else may have ended it; a seat is one process's
+until that is gone, and then a spare's, if one waits; whom the schedule meets
+is gone, and seats empty themselves only when it says so.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
+from closeranks.jobs.bench.churn.parts import whole
 from closeranks.jobs.bench.churn.record import Record
 from closeranks.jobs.bench.churn.schedule import Episode, met, victims
+
+_Steps = dict[int, list[Record]]
+_Processes = dict[str, list[Record]]
 
 
 class Verdict(NamedTuple):
@@ -90,6 +95,10 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
         wrong += [f"step {step}: {words}" for words in _wrong_in(said)]
     wrong += _wrong_between(by_step)
     wrong += _missed(by_step, by_process)
+    wrong += _without_cause(by_step, by_process)
+    wrong += _wrong_waiting(plan, by_step, by_process)
+    wrong += _wrong_seats(by_process)
+    wrong += _spared(plan, by_step, by_process)
     unfinished = max(plan.steps - reached, 0)
     gone = _gone(plan, by_process, by_step.get(reached - 1, ()))
     kinds = list(gone.values())
@@ -126,9 +135,11 @@ def _wrong_in(said: Sequence[Record]) -> list[str]:
     if len(waiting) > 1:
         found.append(f"members count {sorted(waiting)} spares")
     for one in said:
-        expected = sum(1 << seat for seat in one.alive)
-        if one.total != expected:
-            found.append(f"seat {one.seat} got {one.total:#x}, not {expected:#x}")
+        expected = whole(one.alive, one.step, one.epoch)
+        if one.total != expected.bits:
+            found.append(f"seat {one.seat} got {one.total:#x}, not {expected.bits:#x}")
+        elif one.marks != expected.marks:
+            found.append(f"seat {one.seat} got parts that are not all of this step, each once")
         if one.seat not in one.alive:
             found.append(f"seat {one.seat} is no member: {one.alive}")
     seats = [one.seat for one in said]
@@ -137,19 +148,19 @@ def _wrong_in(said: Sequence[Record]) -> list[str]:
     return found
 
 
-def _wrong_between(by_step: dict[int, list[Record]]) -> list[str]:
+def _wrong_between(by_step: _Steps) -> list[str]:
     """Look from step to step: epochs never fall, seats change with them only."""
     found = []
     for before, after in pairwise(sorted(by_step)):
         old, new = by_step[before][0], by_step[after][0]
         if new.epoch < old.epoch:
             found.append(f"step {after}: epoch {new.epoch} after {old.epoch}")
-        if new.epoch == old.epoch and new.alive != old.alive:
-            found.append(f"step {after}: other members in epoch {new.epoch}")
+        if new.epoch == old.epoch and (new.alive, new.waiting) != (old.alive, old.waiting):
+            found.append(f"step {after}: other members or spares in epoch {new.epoch}")
     return found
 
 
-def _missed(by_step: dict[int, list[Record]], by_process: dict[str, list[Record]]) -> list[str]:
+def _missed(by_step: _Steps, by_process: _Processes) -> list[str]:
     """Look for members who did not end a step, and were there afterwards."""
     found = []
     for step, said in by_step.items():
@@ -163,9 +174,7 @@ def _missed(by_step: dict[int, list[Record]], by_process: dict[str, list[Record]
     return found
 
 
-def _lives_on(
-    seat: int, at: Record, after: Sequence[Record], by_process: dict[str, list[Record]]
-) -> bool:
+def _lives_on(seat: int, at: Record, after: Sequence[Record], by_process: _Processes) -> bool:
     """Say whether the process that had a seat in a step took part in later ones.
 
     The dead end no step, so a seat that is a member's in the next step of the same
@@ -177,9 +186,65 @@ def _lives_on(
     return any(first < at.step < last for first, last in spans)
 
 
-def _gone(
-    plan: Episode, by_process: dict[str, list[Record]], end: Sequence[Record]
-) -> dict[str, str]:
+def _without_cause(by_step: _Steps, by_process: _Processes) -> list[str]:
+    """Look for recoveries in which nobody is gone, or fewer than recoveries."""
+    gone = Counter(_left_after(own[-1], by_step) for own in by_process.values())
+    found, before, epoch = [], -1, 0
+    for step in sorted(by_step):
+        lost = sum(gone[one] for one in range(before, step))
+        new = by_step[step][0].epoch
+        if new - epoch > lost:
+            found.append(f"step {step}: epoch {new} after {epoch}, though {lost} are gone")
+        before, epoch = step, new
+    return found
+
+
+def _left_after(last: Record, by_step: _Steps) -> int:
+    """Say in which step a process was a member for the last time.
+
+    Who dies after the vote of a step is a member of it and writes nothing.
+    """
+    after = by_step.get(last.step + 1, [])
+    is_silent = any(last.seat in one.alive for one in after[:1])
+    return last.step + (is_silent and last.seat not in [one.seat for one in after])
+
+
+def _wrong_waiting(plan: Episode, by_step: _Steps, by_process: _Processes) -> list[str]:
+    """Compare the spares that are said to wait with those that have not come.
+
+    Somebody who has come, and has not written it down yet, may be missing.
+    """
+    came, found = Counter(own[0].step for own in by_process.values()), []
+    seen = 0
+    for step in sorted(by_step):
+        said, seen = by_step[step], seen + came[step]
+        waits = plan.spares - max(seen - plan.members, 0)
+        if not 0 <= waits - said[0].waiting <= len(said[0].alive) - len(said):
+            found.append(f"step {step}: {said[0].waiting} spares wait, not {waits}")
+    return found
+
+
+def _wrong_seats(by_process: _Processes) -> list[str]:
+    """Look for processes that have had several seats."""
+    seats = {name: sorted({one.seat for one in own}) for name, own in by_process.items()}
+    return [f"process {name} had seats {had}" for name, had in seats.items() if len(had) > 1]
+
+
+def _spared(plan: Episode, by_step: _Steps, by_process: _Processes) -> list[str]:
+    """Look for processes that an event has met and that are still there."""
+    found = []
+    for event in plan.events:
+        before = by_step.get(event.step - 1, ())
+        struck = victims(event, before[0].alive, before[0].waiting) if before else ()
+        found += [
+            f"step {event.step}: seat {one.seat} was to meet a {event.kind} and lives on"
+            for one in before
+            if one.seat in struck and by_process[one.process][-1].step >= event.step
+        ]
+    return found
+
+
+def _gone(plan: Episode, by_process: _Processes, end: Sequence[Record]) -> dict[str, str]:
     """Tell who did not see the end, and what met them: "" for nothing.
 
     Whoever was there when a job ended too soon is not lost, but unfinished.

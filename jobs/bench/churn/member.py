@@ -1,7 +1,7 @@
 """What a process of an episode does; it is the program that `campaign` starts.
 
 Its arguments are the folder for its log, the seed, the members and the spares.
-It adds its bit until the schedule is over, and is killed or stopped when that
+It adds its part until the schedule is over, and is killed or stopped when that
 says so.
 """
 
@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 
 import closeranks
+from closeranks.jobs.bench.churn.parts import UNWRITTEN, part, read_sums
 from closeranks.jobs.bench.churn.record import Record, line
 from closeranks.jobs.bench.churn.schedule import Episode, Event, episode, met, victims
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 HANG_S: Final = 45.0
 #: Lets a process write where it is, wherever that is.
 WHERE: Final = signal.SIGUSR2
-#: Words of an all-reduce, in turn.
-_LENGTHS: Final = (1, 300, 20_000, 1000)
 _SIGNALS: Final = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -60,28 +59,31 @@ def main(folder: Path, plan: Episode) -> None:
 
 
 def _step(comm: Communicator, state: dict[str, int], plan: Episode, *, spared: bool) -> Record:
-    """Add the bits of all members; repeated until they have agreed."""
-    began_s, struck = time.monotonic(), False
+    """Add the parts of all members; repeated until they have agreed.
+
+    What meets it is known before the first attempt: who misses that, since
+    another one has died already, is met all the same.
+    """
+    began_s = time.monotonic()
+    event = None if spared else met(plan.events, state["step"])
+    struck = event is not None and _strikes(comm, event, _waiting(comm, plan))
     for attempt in comm.attempts():
         with attempt:
             comm.synchronize(state)
-            step = state["step"]
-            event = met(plan.events, step) if attempt.number == 1 and not spared else None
-            struck = event is not None and _strikes(comm, event, _waiting(comm, plan))
-            given = np.full(_LENGTHS[step % len(_LENGTHS)], 1 << comm.seat, np.int64)
-            taken = np.empty_like(given)
+            given = part(comm.seat, state["step"], comm.epoch)
+            taken = np.full_like(given, UNWRITTEN)
             comm.Allreduce(given, taken)
     if struck:
         time.sleep(HANG_S)
     own = psutil.Process()
     return Record(
         str(os.getpid()),
-        step,
+        state["step"],
         comm.epoch,
         comm.seat,
         comm.alive,
         _waiting(comm, plan),
-        int(taken[0]) if (taken == taken[0]).all() else -1,
+        *read_sums(taken),
         own.memory_info().rss >> 10,
         own.num_fds(),
         time.monotonic() - began_s,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 
 from closeranks.collectives.roster import Report, roster
+from closeranks.jobs.bench.churn.parts import whole
 from closeranks.jobs.bench.churn.record import Record
 from closeranks.jobs.bench.churn.schedule import Episode, Event, met, victims
 
@@ -57,11 +58,11 @@ class Model:
     def _write(self, step: int, silent: set[int]) -> None:
         """Let all members end a step; who dies after the vote writes nothing."""
         alive = tuple(sorted(self._members))
-        total = sum(1 << seat for seat in alive)
+        sums = whole(alive, step, self._epoch)
         for seat in alive:
             if seat not in silent:
                 self.records.append(Record(self._members[seat], step, self._epoch, seat, alive,
-                                           len(self._spares), total, 0, 0, 0.0))  # fmt: skip
+                                           len(self._spares), *sums, 0, 0, 0.0))  # fmt: skip
 
     def _recover(self, dead: set[int]) -> None:
         """Go on without them, with spares in their seats."""

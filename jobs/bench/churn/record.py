@@ -20,8 +20,8 @@ class Record(NamedTuple):
         Seats of the members.
     waiting : int
         How many spares are left.
-    total : int
-        What the bits of all of them added up to; -1 where elements differ.
+    total, marks : int
+        What the parts of all of them added up to, see `parts.Sums`.
     rss_kib, files : int
         Memory and open files of the process.
     seconds : float
@@ -35,6 +35,7 @@ class Record(NamedTuple):
     alive: tuple[int, ...]
     waiting: int
     total: int
+    marks: int
     rss_kib: int
     files: int
     seconds: float

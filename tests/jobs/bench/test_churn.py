@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,9 @@ from closeranks.jobs.bench.churn import member
 from closeranks.jobs.bench.churn.campaign import seen, total
 from closeranks.jobs.bench.churn.judge import judge
 from closeranks.jobs.bench.churn.model import Model
+from closeranks.jobs.bench.churn.parts import part, read_sums, whole
 from closeranks.jobs.bench.churn.record import Record, line, read
-from closeranks.jobs.bench.churn.schedule import FEWEST, Event, episode, met, victims
+from closeranks.jobs.bench.churn.schedule import FEWEST, MOST, Event, episode, met, victims
 
 PLAN = episode(5, 5, 4)
 RECORDS = Model(PLAN, 0).run()
@@ -71,6 +74,69 @@ def test_the_judge_sees_what_is_wrong(records: list[Record], says: str) -> None:
     assert any(says in words for words in found), found
 
 
+def _moved(one: Record, epoch: int) -> Record:
+    """Let a record be of another epoch, with its marks."""
+    return one._replace(epoch=epoch, marks=whole(one.alive, one.step, epoch).marks)
+
+
+def _stale() -> list[Record]:
+    """All sums but the first of each epoch are those of the step before."""
+    began = {epoch: min(one.step for one in RECORDS if one.epoch == epoch)
+             for epoch in {one.epoch for one in RECORDS}}  # fmt: skip
+    return [one if one.step == began[one.epoch] else
+            one._replace(marks=whole(one.alive, one.step - 1, one.epoch).marks)
+            for one in RECORDS]  # fmt: skip
+
+
+def _tripled(one: Record) -> Record:
+    """Let seat 1's part be lost, and seat 0's be there three times: the bits are the same."""
+    lost, tripled = (int(part(seat, one.step, one.epoch)[1]) for seat in (1, 0))
+    return one._replace(marks=one.marks - lost + 2 * tripled)
+
+
+def _swapped() -> list[Record]:
+    """The processes of seats 0 and 1 change places for a step."""
+    names = {one.seat: one.process for one in RECORDS if one.step == 3}
+    swap = {0: names[1], 1: names[0]}
+    return [one._replace(process=swap.get(one.seat, one.process)) if one.step == 3 else one
+            for one in RECORDS]  # fmt: skip
+
+
+@pytest.mark.parametrize(("records", "says"), [
+    (_stale(), "not all of this step"),
+    ([_tripled(one) if {0, 1} <= set(one.alive) else one for one in RECORDS],
+     "not all of this step"),
+    ([_moved(one, 3 * one.epoch) for one in RECORDS], "epoch 3 after 0, though 1 are gone"),
+    ([_moved(one, one.epoch + (one.step >= 4)) for one in RECORDS],
+     "step 4: epoch 1 after 0, though 0 are gone"),
+    ([_moved(one, one.epoch + 1) for one in RECORDS], "step 0: epoch 1 after 0"),
+    ([one._replace(waiting=one.waiting + 1) for one in RECORDS], "step 0: 5 spares wait, not 4"),
+    ([one._replace(waiting=0) if one.step >= 5 else one for one in RECORDS],
+     "step 5: other members or spares in epoch 0"),
+    (Model(PLAN._replace(events=()), 0).run(), "lives on"),
+    (Model(PLAN._replace(events=PLAN.events[1:]), 0).run(),
+     f"step {PLAN.events[0].step}: seat 2 was to meet a {PLAN.events[0].kind} and lives on"),
+    (_swapped(), "process p0 had seats [0, 1]"),
+])  # fmt: skip
+def test_logs_that_agree_with_each_other_and_are_wrong_are_seen(
+    records: list[Record], says: str
+) -> None:
+    found = judge(PLAN, records).wrong
+    assert any(says in words for words in found), found
+
+
+@pytest.mark.parametrize("words", [[5, 1, 5, 1], [5, 1, 5, 2], [5, 1, 4, 1], [-1, -1, -1, -1]])
+def test_sums_are_those_of_all_elements(words: list[int]) -> None:
+    alike = words == [5, 1, 5, 1]
+    assert read_sums(np.array(words)) == ((5, 1) if alike else (-1, -1))
+
+
+@given(st.sets(st.integers(0, MOST - 1), min_size=1), st.integers(0, 500), st.integers(0, 60))
+def test_parts_add_up_to_the_whole(alive: set[int], step: int, epoch: int) -> None:
+    total = sum(part(seat, step, epoch).astype(object) for seat in alive)
+    assert read_sums(np.array(total, np.int64)) == whole(tuple(sorted(alive)), step, epoch)
+
+
 @pytest.mark.parametrize("place", range(0, len(RECORDS) - 2, 7))
 def test_a_living_member_that_missed_a_step_is_seen(place: int) -> None:
     missed = RECORDS[place]
@@ -91,7 +157,8 @@ def test_a_spare_that_never_came_is_seen() -> None:
     model._spares.clear()
     verdict = judge(plan, model.run())
     assert (verdict.unplanned, verdict.unfinished, verdict.joins) == (0, 0, 0)
-    assert verdict.wrong == ("0 spares joined, not 1",)
+    waiting = [f"step {step}: 0 spares wait, not 1" for step in range(plan.steps)]
+    assert verdict.wrong == (*waiting, "0 spares joined, not 1")
 
 
 def test_a_process_that_is_gone_without_an_event_is_counted() -> None:
@@ -147,6 +214,34 @@ def test_a_member_spares_places_that_are_empty(monkeypatch: pytest.MonkeyPatch) 
         comm: Any = SimpleNamespace(seat=seat, alive=(0, 2, 3))
         assert member._strikes(comm, event, 0) is strikes
     assert started == [(0.5, os.kill, (os.getpid(), signal.SIGKILL))]
+
+
+def _member(step: int, add: Callable[..., object]) -> Record:
+    """Let seat 2 of five play a step whose first attempt it has missed."""
+    comm: Any = SimpleNamespace(
+        seat=2, epoch=0, alive=(0, 1, 2, 3, 4), incarnation=lambda _seat: 0,
+        synchronize=lambda _state: None, Allreduce=add,
+        attempts=lambda: [nullcontext(SimpleNamespace(number=2))],
+    )  # fmt: skip
+    return member._step(comm, {"step": step}, PLAN, spared=False)
+
+
+def test_an_all_reduce_that_writes_nothing_is_seen() -> None:
+    record = _member(0, lambda _given, _taken: None)
+    assert (record.total, record.marks) == (-1, -1)
+    record = _member(0, lambda given, taken: np.copyto(taken, given))
+    assert (record.total, record.marks) == whole((2,), 0, 0)
+
+
+def test_an_event_meets_who_has_missed_the_first_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    struck = list[float]()
+    monkeypatch.setattr(
+        "threading.Timer",
+        lambda delay_s, *_: SimpleNamespace(start=lambda: struck.append(delay_s)),
+    )
+    monkeypatch.setattr("time.sleep", struck.append)
+    _member(PLAN.events[0].step, lambda _given, _taken: None)
+    assert struck == [PLAN.events[0].delay_s, member.HANG_S]
 
 
 def test_who_sees_a_job_end_too_soon_is_not_lost() -> None:
