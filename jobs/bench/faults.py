@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.churn.parts import UNWRITTEN
 from closeranks.jobs.bench.churn.schedule import FEWEST, MOST
 from closeranks.jobs.bench.distribution import NO_BANDWIDTH, Timing
 from closeranks.jobs.bench.session import ranks_per_node
@@ -146,7 +147,10 @@ def measure_faults(
     """
     comm, number = session.comm, 0
     given = np.full(NBYTES // 8, 1 << comm.seat, np.int64)
-    taken = np.zeros_like(given)
+    taken = np.empty_like(given)
+
+    def clear() -> None:
+        taken.fill(UNWRITTEN)
 
     def add() -> None:
         comm.Allreduce(given, taken)
@@ -158,13 +162,14 @@ def measure_faults(
         if is_new:
             for attempt in comm.attempts():
                 with attempt:
+                    clear()
                     add()
         else:
             for _ in range(_CALLS):
                 add()
             fault = _agreed(comm, kinds, number)
             _strike(comm, fault)
-            phases = _survive(comm, fault.at_s, add)
+            phases = _survive(comm, fault.at_s, clear, add)
         wrong = int((taken != sum(1 << seat for seat in comm.alive)).sum())
         told = comm.allgather(Told(fault, members, nodes, phases, wrong, mode))
         yield _row(told)
@@ -253,23 +258,32 @@ def _wait_until(moment_s: float) -> None:
         time.sleep(1e-4)
 
 
-def _survive(comm: Communicator, fault_s: float, call: Callable[[], object]) -> Phases:
+def _survive(
+    comm: Communicator, fault_s: float, clear: Callable[[], object], call: Callable[[], object]
+) -> Phases:
     """Call until a recovery was needed; gives what each phase took here, in ms.
+
+    What every call writes is cleared before, or a repeated one that writes nothing
+    would leave the right sum of the one before; no phase counts that.
 
     Whoever meets the fault between two loops recovers before its next attempt,
     and that ends well: the epoch tells all alike that it was the last one.
     """
     epoch, times = comm.epoch, list[float | None]()
     while comm.epoch == epoch:
-        called_s, failed = time.monotonic(), None
+        clear()
+        called_s, failed, cleared_s = time.monotonic(), None, 0.0
         for attempt in comm.attempts():
             begun_s = time.monotonic()
+            if failed is not None:
+                clear()
+                cleared_s = time.monotonic() - begun_s
             with attempt:
                 call()
             if not attempt.agreed:
                 failed = attempt
         times = [called_s, None, None, begun_s] if failed is None else _marks(failed)
-    times = [fault_s, *times, time.monotonic()]
+    times = [fault_s, *times, time.monotonic() - cleared_s]
     spans = [*pairwise(times), (times[0], times[-1])]
     return [_ms_between(*span) for span in spans]
 

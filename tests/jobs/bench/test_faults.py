@@ -51,7 +51,7 @@ class _Members:
 def test_a_fault_ends_the_calls_wherever_it_is_met(in_body: bool) -> None:
     members: Any = _Members(in_body=in_body)
     began_s = time.monotonic()
-    phases = faults._survive(members, began_s, lambda: time.sleep(0.001))
+    phases = faults._survive(members, began_s, lambda: None, lambda: time.sleep(0.001))
     assert members.loops == 3
     total = phases[-1]
     assert total is not None
@@ -62,6 +62,23 @@ def test_a_fault_ends_the_calls_wherever_it_is_met(in_body: bool) -> None:
     assert sum(known) <= total + 1e-6
     assert phases[4] is not None
     assert phases[4] >= 1
+
+
+@pytest.mark.parametrize("in_body", [True, False])
+def test_what_a_repeated_call_writes_is_cleared_and_no_phase_counts_that(in_body: bool) -> None:
+    members: Any = _Members(in_body=in_body)
+    done = list[str]()
+
+    def clear() -> None:
+        time.sleep(0.1)
+        done.append("clear")
+
+    phases = faults._survive(members, time.monotonic(), clear, lambda: done.append("call"))
+    assert done == ["clear", "call"] * (4 if in_body else 3)
+    assert phases[4] is not None
+    assert phases[4] < 100
+    assert phases[-1] is not None
+    assert phases[-1] < 400
 
 
 def _told(phases: list[float | None], wrong: int = 0) -> faults.Told:
