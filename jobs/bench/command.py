@@ -21,6 +21,7 @@ from closeranks.jobs.bench.best import Best
 from closeranks.jobs.bench.chart import check_drawable, draw
 from closeranks.jobs.bench.churn import campaign
 from closeranks.jobs.bench.churn.schedule import FEWEST, MOST
+from closeranks.jobs.bench.given import check_typed, finite, typed
 from closeranks.jobs.bench.names import NAMES, collectives_among, expand
 from closeranks.jobs.bench.nccl import Nccl
 from closeranks.jobs.bench.osu import Osu
@@ -57,6 +58,7 @@ _COMPARISONS = ("native", "best", "copy", "plain")
 @click.option(
     "--budget",
     type=click.FloatRange(0, min_open=True),
+    callback=finite,
     default=3.0,
     show_default=True,
     help="Seconds a size may take, least counts apart.",
@@ -68,8 +70,8 @@ _COMPARISONS = ("native", "best", "copy", "plain")
               help="What happens to ranks in faults, in turn.")  # fmt: skip
 @click.option("--recruits", type=click.IntRange(0), default=0,
               help="Ranks that faults replaces by new processes.")  # fmt: skip
-@click.option("--minutes", type=click.FloatRange(0), default=1.0, show_default=True,
-              help="How long churn goes on.")  # fmt: skip
+@click.option("--minutes", type=click.FloatRange(0, min_open=True), callback=finite, default=1.0,
+              show_default=True, help="How long churn goes on.")  # fmt: skip
 @click.option("--members", type=click.IntRange(FEWEST, MOST), default=6, show_default=True,
               help="Ranks that work in churn.")  # fmt: skip
 @click.option("--spares", type=click.IntRange(0), default=6, show_default=True,
@@ -136,6 +138,7 @@ def bench(
         draw=draw_path,
     )
     check_request(request, form)
+    check_typed(request.names, typed())
     if "faults" in request.names:
         raise SystemExit(lose_ranks(request, faults.check_kinds(kinds), recruits))
     if "churn" in request.names:
@@ -265,7 +268,7 @@ def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
     mode = "spawn" if is_started else "replace"
     on_failure = "replace" if spares or recruits else "shrink"
     with closeranks.init(on_failure=on_failure, recruits=bool(recruits)) as comm:
-        session = open_session(request, comm)
+        session = open_session(replace(request, dtype="int64", op="sum"), comm)
         write = _writer(comm)
         if not comm.joined:
             for line in (*(f"# {words}" for words in session.describe()), faults.head()):

@@ -239,6 +239,7 @@ def test_the_bench_measures_every_loss(
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4"]
     command += ["--spares", str(spares), "--"]
     done = launch([*command, "closeranks", "bench", "faults", "--json", str(path)])
+    assert "buffers, int64, sum" in done.stdout
     rows = json.loads(path.read_text())
     found = [(row["kind"], row["mode"], row["ranks"], row["wrong"]) for row in rows]
     assert found == expected, done.stdout

@@ -27,7 +27,7 @@ _MOST_KIB = 600
 
 def test_ranks_that_die_and_are_replaced(launch: Launch, tmp_path: Path) -> None:
     path = tmp_path / "churn.json"
-    command = [sys.executable, "-m", "closeranks", "bench", "churn", "--minutes", "0"]
+    command = [sys.executable, "-m", "closeranks", "bench", "churn", "--minutes", "1e-9"]
     command += ["--members", "3", "--spares", "1", "--seed", "1", "--json", str(path)]
     done = launch(command, timeout_s=150)
     assert "model: 1000 episodes" in done.stdout

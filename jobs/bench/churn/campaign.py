@@ -17,11 +17,12 @@ import numpy as np
 import psutil
 
 from closeranks.comms import warden
+from closeranks.errors import UsageError
 from closeranks.jobs.bench.churn.judge import Verdict, judge
 from closeranks.jobs.bench.churn.member import HANG_S, WHERE
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import read
-from closeranks.jobs.bench.churn.schedule import Episode, episode
+from closeranks.jobs.bench.churn.schedule import FEWEST, Episode, episode
 from closeranks.jobs.bench.distribution import NO_BANDWIDTH, Timing
 from closeranks.jobs.run import prepare
 
@@ -291,9 +292,15 @@ def report(
 
     Raises
     ------
+    UsageError
+        If nobody may be lost.
     Unavailable
         If the library or its launcher cannot go on without ranks that died.
     """
+    if members + spares <= FEWEST:
+        who = f"{members} members and {spares} spares"
+        raise UsageError("bench churn", f"{who}: nobody may be lost",
+                         f"--members {FEWEST + 1}, or --spares 1")  # fmt: skip
     launch = prepare(members + spares, (sys.executable,), faults=True)
     played, seconds, wrong = modelled(members, spares, seed)
     write(f"# model: {played} episodes, {played / seconds:.0f} a second, {len(wrong)} wrong")

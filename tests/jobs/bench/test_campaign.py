@@ -24,13 +24,13 @@ Play = Callable[[list[Record]], tuple[list[Record], int | None]]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Result]:
-    """Run the command with episodes of the model: ``run(play, minutes=0)``."""
+    """Run the command with episodes of the model: ``run(play, minutes=1e-9)``."""
     here = SimpleNamespace(job=SimpleNamespace(here=True))
     monkeypatch.setattr(campaign, "prepare", lambda *_, **__: here)
     monkeypatch.setattr(campaign, "modelled", lambda *_: (1, 1.0, []))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def command(play: Play, minutes: float = 0) -> Result:
+    def command(play: Play, minutes: float = 1e-9) -> Result:
         def played(plan: Episode, folder: Path) -> int | None:
             records, status = play(Model(plan, plan.seed).run())
             text = "".join(map(line, records))
