@@ -138,7 +138,7 @@ def _train(
         "test_accuracy": accuracy,
         "largest_difference": apart,
         "algorithm": explained.algorithm,
-        "bytes_per_level": explained.bytes_per_level,
+        **{f"bytes_{level}": n for level, n in explained.bytes_per_level.items()},
     }
 
 

@@ -54,3 +54,12 @@ def test_a_rank_that_is_alone_does_not_die(
 ) -> None:
     assert _sums(monkeypatch, 1, 0, 1) > 1
     assert "no rank dies: it takes two" in capsys.readouterr().out
+
+
+def test_figures_are_flat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "_compare", lambda *_: 0.0)
+    explained = SimpleNamespace(algorithm="ring", bytes_per_level={"node": 30, "rank": 50})
+    comm: Any = SimpleNamespace(rank=1, size=2, explain=lambda *_: explained)
+    figures = demo._train(comm, 1, lambda _comm, make: make(0, 1))
+    assert (figures["bytes_node"], figures["bytes_rank"]) == (30, 50)
+    assert not any(isinstance(value, (dict, list)) for value in figures.values())
