@@ -228,11 +228,12 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
     world, facts = seat.world, seat.facts
     assert world is not None
     assert seat.seated is not None
+    injected = Injection(world.seats[world.rank], seats=crew.seats, joined=True)
     family = Family(
         timeout_s=wanted.timeout_s,
         deterministic=wanted.deterministic,
         check=wanted.check,
-        faults=None if wanted.faults is None else Injection(world.seats[world.rank], joined=True),
+        faults=None if wanted.faults is None else injected,
         **facts.family,
     )
     family.world, family.joined = world, True
@@ -278,7 +279,7 @@ def _open(
         devices=can.devices,
         reaches_devices=can.reaches_devices,
         group=_group_of(plain),
-        faults=None if faults is None else Injection(plain.rank, faults),
+        faults=None if faults is None else Injection(plain.rank, faults, seats=plain.size),
     )
     family.seats, family.given = plain.size, topology
     family.world = world = World(0, plain, found)

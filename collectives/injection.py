@@ -16,7 +16,8 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from numbers import Integral, Real
+from typing import Any, Final
 
 from closeranks.collectives.problem import OPERATIONS
 from closeranks.errors import UsageError
@@ -70,6 +71,11 @@ class Fault:
     status: int = 1
 
 
+#: What the words of a fault are.
+_KINDS: Final[dict[str, Any]] = {
+    "action": str, "seat": Integral, "step": Integral | None, "at": str, "after_s": Real,
+    "for_s": Real | None, "factor": Real, "status": Integral,
+}  # fmt: skip
 #: What a fault is that says no more than it must.
 _NOTHING: Final = Fault("", 0)
 
@@ -89,13 +95,22 @@ class Injection:
         Of this process.
     faults : iterable of Fault
         Of all ranks.
+    seats : int, optional
+        How many there are.
     joined : bool, optional
         Whether it is a newcomer, which meets nothing: it would die like the one in
         whose place it is.
     """
 
-    def __init__(self, seat: int, faults: tuple[Fault, ...] = (), *, joined: bool = False) -> None:
-        self._seat, self._step, self._joined = seat, -1, joined
+    def __init__(
+        self,
+        seat: int,
+        faults: tuple[Fault, ...] = (),
+        *,
+        seats: int | None = None,
+        joined: bool = False,
+    ) -> None:
+        self._seat, self._seats, self._step, self._joined = seat, seats, -1, joined
         self._mine = [fault for fault in faults if fault.seat == seat]
         self._left_s = time.perf_counter()
 
@@ -112,8 +127,14 @@ class Injection:
             As `Fault`.
         **more
             ``after_s``, ``for_s``, ``factor``, ``status``.
+
+        Raises
+        ------
+        UsageError
+            If it cannot happen, or no rank has that seat (local).
         """
         fault = checked(Fault(action, seat, step, point, **more))  # type: ignore[arg-type]
+        _refuse_nobody((fault,), self._seats, f"{fault}")
         if seat == self._seat and not self._joined:
             self._mine.append(fault)
 
@@ -207,15 +228,25 @@ def schedule(text: str, seats: int | None = None) -> tuple[Fault, ...]:
         If a word has no meaning, or a seat is none (local).
     """
     faults = tuple(checked(_fault(clause)) for clause in text.split(";") if clause.strip())
+    _refuse_nobody(faults, seats, text)
+    return faults
+
+
+def _refuse_nobody(faults: tuple[Fault, ...], seats: int | None, text: str) -> None:
+    """Raise `UsageError` for faults of seats that nobody has."""
     nobody = sorted({fault.seat for fault in faults if seats is not None and fault.seat >= seats})
     if nobody:
         problem = f"no seat {', '.join(map(str, nobody))} among {seats} ranks: {text}"
         raise _wrong(problem, f"seats are 0 to {(seats or 1) - 1}")
-    return faults
 
 
 def checked(fault: Fault) -> Fault:
     """Return a fault that can happen; raises `UsageError` for another one."""
+    for key, kind in _KINDS.items():
+        value = getattr(fault, key)
+        if not isinstance(value, kind):
+            raise _wrong(f"{key}={value!r}", "whole numbers for seat, step and status, numbers for"
+                         " times and factor, texts for action and point")  # fmt: skip
     operation, _, inside = fault.at.partition(":")
     is_point = fault.at in POINTS or (operation in OPERATIONS and inside in ("", *_INSIDE))
     if fault.action not in ACTIONS:
@@ -251,6 +282,8 @@ def _fault(clause: str) -> Fault:
             again = "twice" if key in found else f"means nothing to {action}"
             raise _wrong(f"{name!r} {again} in {clause.strip()!r}", _WAYS_OUT)
         try:
+            if "_" in value and name != "at":
+                raise ValueError(value)  # Python reads 1_0 as 10
             found[key] = read(value)
         except ValueError:
             raise _wrong(f"{word!r} in {clause.strip()!r}", _WAYS_OUT) from None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 
 from closeranks.collectives import injection
@@ -67,6 +70,9 @@ def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
         ("stop", "begin", {"status": 3}, "'status' means nothing to stop"),
         ("stop", "begin", {"for_s": float("nan")}, "finite times"),
         ("kill", "begin", {"after_s": -1.0}, "finite times"),
+        ("kill", "begin", {"after_s": "1ms"}, "after_s='1ms'; .* numbers for times"),
+        ("exit", "begin", {"status": 2.5}, "status=2.5; whole numbers for seat"),
+        ("kill", 3, {}, "at=3; .* texts for action and point"),
     ],
 )
 def test_what_a_program_asks_for_is_refused_alike(
@@ -80,6 +86,31 @@ def test_a_seat_that_nobody_has_is_refused() -> None:
     assert schedule("kill seat=3", 4) == schedule("kill seat=3")
     with pytest.raises(UsageError, match=r"no seat 4, 9 among 4 ranks.*seats are 0 to 3"):
         schedule("kill seat=9; stop seat=4; kill seat=0", 4)
+
+
+@pytest.mark.parametrize(("seat", "step", "said"), [
+    (99, 0, "no seat 99 among 2 ranks.*seats are 0 to 1"),
+    (2, None, "no seat 2 among 2 ranks"),
+    ("1", 0, "seat='1'; whole numbers"),
+    (1, "0", "step='0'; whole numbers"),
+    (1.0, 0, "seat=1.0; whole numbers"),
+    (-1, 0, "from 0 on"),
+])  # fmt: skip
+@pytest.mark.parametrize("joined", [False, True])
+def test_what_a_program_asks_of_nobody_is_refused(
+    seat: Any, step: Any, said: str, joined: bool
+) -> None:
+    injected = Injection(0, seats=2, joined=joined)
+    injected.fail_at(np.int64(1), np.int64(0))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=said):
+        injected.fail_at(seat, step)
+
+
+@pytest.mark.parametrize("word", ["step=1_0", "seat=1_0", "factor=1_0", "status=1_0"])
+def test_numbers_are_digits(word: str) -> None:
+    action = {"factor": "slow", "status": "exit"}.get(word.partition("=")[0], "kill")
+    with pytest.raises(UsageError, match=word):
+        schedule(f"{action} seat=1 {word}" if "seat" not in word else f"{action} {word}")
 
 
 def test_a_fault_is_met_once_by_its_seat_in_its_step(met: list[Fault]) -> None:

@@ -208,6 +208,8 @@ def test_faults_on_purpose_have_to_be_allowed(comm: MPI.Intracomm) -> None:
 
 def test_a_fault_on_purpose(comm: MPI.Intracomm) -> None:
     with cr.init(comm, faults=True) as ours:
+        with pytest.raises(cr.UsageError, match=f"no seat 99 among {ours.size} ranks"):
+            ours.faults.fail_at(99, 0)
         ours.faults.fail_at(ours.seat, None, action="slow", factor=1.0)
         assert summed(ours) == ours.size * (ours.size + 1) // 2
         for point in ("allreduce", "allreduce:end"):
