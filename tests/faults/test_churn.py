@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -87,6 +89,26 @@ def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
     assert "warden.py" in noted
     deadline = time.monotonic() + 10
     while any(str(tmp_path) in words for words in _command_lines()):
+        assert time.monotonic() < deadline, "processes are left"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_campaign_ends_its_processes_and_names_its_logs(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "closeranks", "bench", "churn", "--minutes", "5"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as bench:
+        while not list(tmp_path.glob("closeranks-churn-*/*.log")) and bench.poll() is None:
+            time.sleep(0.1)
+        bench.send_signal(number)
+        _, said = bench.communicate(timeout=30)
+    (folder,) = tmp_path.glob("closeranks-churn-*")
+    assert f"seed 0: not over; {folder}" in said
+    assert bench.returncode not in (0, None)
+    deadline = time.monotonic() + 10
+    while any(str(folder) in words for words in _command_lines()):
         assert time.monotonic() < deadline, "processes are left"
         time.sleep(0.1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import tempfile
@@ -208,12 +209,14 @@ def _run(plan: Episode, folder: Path) -> int | None:
         process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             process.wait(timeout=_LIMIT_S)
-        except BaseException as error:
+        except subprocess.TimeoutExpired:
             _note(folder)
             _end(process)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
             return None
+        except BaseException:
+            _end(process)
+            sys.stderr.write(f"closeranks: seed {plan.seed}: not over; {folder}\n")
+            raise
     return process.returncode
 
 
@@ -233,7 +236,9 @@ def _note(folder: Path) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a launch: it hands the signal on, and what it has started may be deaf."""
-    started = psutil.Process(process.pid).children(recursive=True)
+    started = list[psutil.Process]()
+    with suppress(psutil.NoSuchProcess):  # Ctrl-C has ended it too
+        started = psutil.Process(process.pid).children(recursive=True)
     process.terminate()
     try:
         process.wait(timeout=10)
@@ -276,6 +281,8 @@ def report(
 ) -> Iterator[Row]:
     """Run the model and a campaign, and write what comes of it.
 
+    SIGTERM interrupts it as Ctrl-C does: the episode's processes are ended.
+
     Parameters
     ----------
     minutes : float
@@ -308,11 +315,13 @@ def report(
         write(f"#   {words}")
     write(head())
     rows = list[Row]()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for row in campaign(minutes, members, spares, seed):
             rows.append(row | {"model_wrong": len(wrong), "nodes": 1 if launch.job.here else None})
             write(as_line(row))
             yield rows[-1]
     finally:
+        signal.signal(signal.SIGTERM, before)
         if rows:
             write(f"# {total(rows)}")
