@@ -31,6 +31,7 @@ class Closing(Recovering):
 
     _is_first: bool
     _ended = False
+    _barrier: tuple[MPI.Intracomm, MPI.Request] | None = None
     _farewell: Farewell | None = None
 
     def __enter__(self) -> Self:
@@ -101,11 +102,17 @@ class Closing(Recovering):
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
 
     def _meeting(self) -> Callable[[], bool]:
-        """Begin to meet all ranks; gives what tells whether they have come."""
+        """Begin to meet all ranks; gives what tells whether they have come.
+
+        Who closes again, after an interruption or a deadline, waits for the same.
+        """
         world = self._world
         if world is None or not world.revoked or ulfm.is_on():
-            return self._service.plain.Ibarrier().Test
-        if self._farewell is None:  # who closes again waits for the same
+            plain, begun = self._service.plain, self._barrier
+            if begun is None or begun[0] is not plain or self._family.world.revoked:
+                begun = self._barrier = plain, plain.Ibarrier()
+            return begun[1].Test
+        if self._farewell is None:
             self._farewell = Farewell(world.traffic, tags.farewell(world.window))
         return self._farewell.is_over
 
