@@ -54,7 +54,8 @@ class Closing(Recovering):
     def close(self) -> None:
         """Free this communicator; the first of a family frees the whole family.
 
-        Collective, harmless twice, and in a child that was forked.
+        Collective, harmless twice, and in a child that was forked.  What is in
+        flight ends first; who has the request may still wait for it.
 
         Raises
         ------
@@ -90,16 +91,25 @@ class Closing(Recovering):
     Free = Disconnect = close
 
     def _meet(self) -> None:
-        """Wait for all ranks, as long as closing may take."""
+        """Wait for what is in flight and for all ranks, as long as closing may take."""
         world = self._family.world
         deadline = Deadline(self._family.closing_s)
         may_come = self._is_first and world.revoked  # the others, to the end of the job
         abort = None if may_come else partial(world.check, "close")
         with self._explaining("close"):
-            has_met = self._meeting()
-            in_time = wait(has_met, progress=engine().progress, deadline=deadline, abort=abort)
+            waits = partial(wait, progress=engine().progress, deadline=deadline, abort=abort)
+            in_time = waits(self._is_idle) and waits(self._meeting())
         if not in_time:
             raise PeerLate("close", waited_s=deadline.waited_s, limit_s=deadline.limit_s)
+
+    def _is_idle(self) -> bool:
+        """Tell whether nothing is in flight in what will be closed.
+
+        Requests outlive the handle, as in MPI; what they use does not.
+        """
+        ending = self.descent() if self._is_first else (self,)
+        worlds = [one._world for one in ending if one._world is not None]
+        return not any(map(engine().flying_in, worlds))
 
     def _meeting(self) -> Callable[[], bool]:
         """Begin to meet all ranks; gives what tells whether they have come.

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from closeranks.collectives.look import Patience
 from closeranks.comms.calling import TURN
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import PeerError, Revoked, Unavailable
+
+if TYPE_CHECKING:
+    from closeranks.collectives.world import World
 
 #: Rounds between two looks at abort words and deadlines.
 _LOOK_EVERY = 16
@@ -68,6 +71,11 @@ class Engine:
     def in_flight(self) -> tuple[Execution, ...]:
         """Executions that have not drained, in the order in which they advance."""
         return tuple(self._flying)
+
+    def flying_in(self, world: World) -> tuple[Execution, ...]:
+        """Give what is in flight in one world, messages of its own or not.  Local."""
+        here = world.attendance
+        return tuple(one for one in self.in_flight if one.bound.world.attendance is here)
 
     def start(self, execution: Execution, *, background: bool = False) -> None:
         """Take an execution and do what can be done at once.
@@ -274,6 +282,14 @@ class Engine:
                 return not any(map(is_written, self._graves))
 
         wait(is_settled, polite=True)
+
+    def end(self, world: World) -> None:
+        """End what is in flight in a world whose memory is to go.  Local."""
+        self._wanted[0] = 1
+        with self.lock:  # the thread may be in a kernel
+            self._wanted[0] = 0
+            for execution in self.flying_in(world):
+                self.fail(execution, Revoked(execution.operation))
 
     def stop(self) -> None:
         """End the progress thread, if there is one.

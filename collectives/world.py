@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -19,6 +18,7 @@ import numpy as np
 from closeranks.collectives import tags
 from closeranks.collectives.arrivals import LINE_BYTES, Arrivals
 from closeranks.collectives.attendance import Attendance
+from closeranks.collectives.engine import engine
 from closeranks.collectives.failure import dead_of, verdict
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.interpreter import prepare
@@ -344,9 +344,8 @@ class World:
         self._marked = True
         self._word[0] = self.rank + 1
         for resource in reversed(self._owned):
-            revoke: Callable[[], object] | None = getattr(resource, "revoke", None)
-            if revoke is not None:
-                revoke()
+            if hasattr(resource, "revoke"):
+                resource.revoke()
             elif hasattr(resource, "Revoke"):
                 ulfm.revoke(resource, self._born_s)
         if self._hears:
@@ -370,6 +369,7 @@ class World:
         if self._closed:
             return
         self._closed = True
+        engine().end(self)
         while self._owned:
             resource = self._owned.pop()
             if not hasattr(resource, "Free"):

@@ -1,9 +1,10 @@
-"""How a communicator ends: also at the second try."""
+"""How a communicator ends: with calls in flight, and at the second try."""
 
 from __future__ import annotations
 
 import signal
 
+import numpy as np
 import pytest
 from mpi4py import MPI
 
@@ -49,3 +50,53 @@ def test_an_interrupted_end_is_taken_up_again(comm: MPI.Intracomm) -> None:
         comm.Barrier()
     assert child == MPI.COMM_NULL
     world.close()
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "shared"])
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_call_in_flight_ends_before_its_communicator(
+    world: cr.Communicator, algorithm: str, waits: bool
+) -> None:
+    if world.size == 1:
+        return
+    child = world.Dup()
+    x, y = np.ones(1 << 20), np.zeros(1 << 20)
+    for _ in range(2):
+        child.Allreduce(x, y, algorithm=algorithm)
+    y[:] = 0
+    requests = [child.Iallreduce(x, y, algorithm=algorithm)]
+    if waits:
+        child.Free()
+        requests.pop().Wait()
+    else:
+        requests.clear()
+        child.close()
+    assert (y == world.size).all()
+
+
+def test_the_first_of_a_family_lets_all_of_it_finish(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    x, y = np.ones(1 << 20), np.zeros(1 << 20)
+    with cr.init(comm) as world:
+        half = world.Split(0)
+        request = half.Iallreduce(x, y, algorithm="ring")
+    request.Wait()
+    assert (y == comm.size).all()
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "shared"])
+def test_a_call_that_is_given_up_in_flight_says_so(comm: MPI.Intracomm, algorithm: str) -> None:
+    if comm.size == 1:
+        return
+    world = cr.init(comm)
+    x, y = np.ones(1000), np.zeros(1000)
+    world.Allreduce(x, y, algorithm=algorithm)
+    comm.Barrier()
+    if comm.rank == 0:
+        request = world.Iallreduce(x, y, algorithm=algorithm)
+        world.abandon()
+        with pytest.raises(cr.Revoked):
+            request.Wait()
+    comm.Barrier()
+    world.abandon()
