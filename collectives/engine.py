@@ -60,7 +60,7 @@ class Engine:
         self._rounds = 0
         self._thread: threading.Thread | None = None
         self._bell = threading.Event()
-        self._background = 0
+        self._background: set[Execution] = set()
         self._stopping = False
         #: Not 0 while a thread wants the lock from one that waits in compiled code.
         self._wanted = np.zeros(1, np.int64)
@@ -120,9 +120,7 @@ class Engine:
             self._advance(execution)
             self._look_now_and_then()
             if background and not execution.finished:
-                self._background += 1
-                execution.when_finished(self._landed)
-                self._start_thread()
+                self._drive_alone(execution)
 
     def progress(self, patience: Patience | None = None) -> bool:
         """Advance everything in flight once; True if anything moved.
@@ -207,6 +205,9 @@ class Engine:
             When the execution's deadline has passed: it is dead, its world revoked.
         PeerLost, Revoked
             If ranks died or another rank gave up.
+        BaseException
+            Of the handler of a signal: the operation goes on without the caller and
+            keeps its buffers, or is dead where it came between two lines of it.
         """
         self._until(lambda: execution.finished, execution, timeout_s)
 
@@ -220,18 +221,36 @@ class Engine:
         deadline = None if timeout_s is None else Deadline(timeout_s)
         spin_ns = 0 if is_crowded() else _WAITING_NS
         patience = Patience(_WAITING_NS, spin_ns, 0, self._driving.wanted)
-        over = wait(
-            lambda: execution.error is not None or ready(),
-            progress=partial(self.progress, patience),
-            deadline=deadline,
-        )
+        try:
+            over = wait(
+                lambda: execution.error is not None or ready(),
+                progress=partial(self.progress, patience),
+                deadline=deadline,
+            )
+        except BaseException:
+            self._leave(execution)
+            raise
         if execution.error is not None:
+            execution.bound.world.attendance.told = True  # the next call is refused, as theirs
             raise execution.error
         if not over:
             raise TimeoutError(
                 f"{execution.operation}: not finished after {timeout_s:g} s; it goes on and keeps"
                 " its buffers, wait for it again"
             )
+
+    def _leave(self, execution: Execution) -> None:
+        """Let an execution go on whose caller was called away: the others wait for it.
+
+        Where no thread may do that, they hear.
+        """
+        with self.lock:
+            if execution.finished:
+                return
+            if _has_threads():
+                self._drive_alone(execution)
+            else:
+                self.fail(execution, Revoked(execution.operation))
 
     def fail(self, execution: Execution, error: BaseException) -> None:
         """End an execution with an error and revoke its world.  Local."""
@@ -240,11 +259,13 @@ class Engine:
             self._bury(execution)
 
     def _advance(self, execution: Execution, patience: Patience | None = None) -> None:
-        execution.advance(patience)
-        if execution.error is not None:
-            self._bury(execution)
-        elif execution.drained:
-            self._flying.remove(execution)
+        try:
+            execution.advance(patience)
+        finally:
+            if execution.error is not None:
+                self._bury(execution)
+            elif execution.drained:
+                self._flying.remove(execution)
 
     def _bury(self, execution: Execution) -> None:
         """Revoke the world of a failed execution; keep its buffers until MPI lets go."""
@@ -303,8 +324,11 @@ class Engine:
             thread.join(timeout=1.0)
         self._stopping = False
 
-    def _landed(self, execution: Execution) -> None:  # noqa: ARG002 - a callback's signature
-        self._background -= 1
+    def _drive_alone(self, execution: Execution) -> None:
+        """Let the thread drive an execution to its end.  Harmless twice."""
+        self._background.add(execution)
+        execution.when_finished(self._background.discard)
+        self._start_thread()
 
     def _start_thread(self) -> None:
         """Wake the thread, or make it."""
@@ -323,7 +347,7 @@ class Engine:
         with prompt_switches():
             while True:
                 wait(
-                    lambda: self._background == 0 or self._stopping,
+                    lambda: not self._background or self._stopping,
                     progress=partial(self.progress, self._driving),
                     polite=True,
                 )
@@ -335,10 +359,14 @@ class Engine:
                         return
 
 
-def _check_threads() -> None:
+def _has_threads() -> bool:
     from mpi4py import MPI
 
-    if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+    return MPI.Query_thread() >= MPI.THREAD_MULTIPLE
+
+
+def _check_threads() -> None:
+    if not _has_threads():
         raise Unavailable(
             "progress without the program's help", "initialise MPI with THREAD_MULTIPLE"
         )

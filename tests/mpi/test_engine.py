@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from closeranks.collectives.look import Patience
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Script
 from closeranks.collectives.world import World
+from closeranks.comms import wait as waiting
 from closeranks.errors import PeerLate, Revoked, Unavailable
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened, rounds, run, start, toy
@@ -261,6 +262,89 @@ def test_nobody_needs_to_call_for_what_runs_in_the_background(comm: MPI.Intracom
     while any(thread.name == "closeranks" for thread in threading.enumerate()):
         assert time.monotonic() < limit, "the thread outlives its work"
         time.sleep(0.01)
+
+
+class _Alarm(BaseException):
+    pass
+
+
+def _interrupt(patch: pytest.MonkeyPatch) -> None:
+    """Let the next waits of this thread be interrupted, as by the handler of a signal."""
+    real = waiting.wait
+
+    def wait(ready: Callable[[], bool], **options: Any) -> bool:
+        if threading.current_thread() is threading.main_thread():
+            raise _Alarm
+        return real(ready, **options)
+
+    patch.setattr(driving, "wait", wait)
+
+
+def test_what_is_interrupted_goes_on_without_its_caller(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(comm) as world:
+        bound, event, output = gated(world)
+        execution = start(bound)
+        with monkeypatch.context() as patch:
+            _interrupt(patch)
+            for _ in range(2):
+                with pytest.raises(_Alarm):
+                    engine().wait(execution)
+        event.is_open = True
+        limit = time.monotonic() + 10
+        while not execution.drained:
+            assert time.monotonic() < limit, "nobody drives it"
+            time.sleep(0.001)
+        assert output.tolist() == [0, 1, 2, 3]
+        assert not world.revoked
+
+
+def test_what_is_interrupted_and_cannot_go_on_alone_is_given_up(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size > 1:  # who comes second has heard of the first
+        return
+    with opened(comm) as world:
+        execution = start(gated(world)[0])
+        with monkeypatch.context() as patch:
+            patch.setattr(MPI, "Query_thread", lambda: MPI.THREAD_SERIALIZED)
+            _interrupt(patch)
+            with pytest.raises(_Alarm):
+                engine().wait(execution)
+        assert world.revoked
+        assert isinstance(execution.error, Revoked)
+
+
+def test_the_others_hear_at_once_of_what_ends_a_step(comm: MPI.Intracomm) -> None:
+    def ring_the_bell() -> bool:
+        raise _Alarm
+
+    if comm.size > 1:
+        return
+    with opened(comm) as world:
+        bound = gated(world)[0]
+        bound.events = (ring_the_bell,)
+        with pytest.raises(_Alarm):
+            start(bound)
+        assert world.revoked
+        assert not engine().in_flight
+
+
+def test_who_has_met_an_error_is_refused_the_next_call_like_the_others(
+    comm: MPI.Intracomm,
+) -> None:
+    def fail() -> bool:
+        raise ZeroDivisionError
+
+    if comm.size > 1:
+        return
+    with opened(comm) as world:
+        bound = gated(world)[0]
+        bound.events = (fail,)
+        with pytest.raises(ZeroDivisionError):
+            engine().wait(start(bound))
+        assert world.attendance.told
 
 
 def test_any_thread_may_wait(comm: MPI.Intracomm) -> None:
