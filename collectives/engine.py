@@ -19,7 +19,7 @@ import numpy as np
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import grounds, is_written
 from closeranks.collectives.look import Patience
-from closeranks.comms.calling import TURN
+from closeranks.comms.calling import TURN, give_back
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import PeerError, Revoked, Unavailable
 
@@ -137,12 +137,12 @@ class Engine:
         bool
             Whether a step of any execution has been done.
         """
-        if not self.lock.acquire(blocking=False):
-            if patience is not self._driving:
-                self._wanted[0] = 1
-            return False
-        self._wanted[0] = 0
-        try:
+        try:  # as `in_turn`, which costs two calls more
+            if not self.lock.acquire(blocking=False):
+                if patience is not self._driving:
+                    self._wanted[0] = 1
+                return False
+            self._wanted[0] = 0
             moved = False
             if len(self._flying) > 1:
                 patience = self._shared(patience)
@@ -154,9 +154,11 @@ class Engine:
             if moved:
                 self._moved_ns = time.monotonic_ns()
             self._look_now_and_then()
-            return moved
-        finally:
-            self.lock.release()
+        except BaseException:
+            give_back(self.lock)
+            raise
+        self.lock.release()
+        return moved
 
     def _shared(self, patience: Patience | None) -> Patience | None:
         """Bound what the thread may stay with one execution where others are in flight.

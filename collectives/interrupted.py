@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from closeranks.collectives.node_memory import STARTED
 from closeranks.collectives.node_words import START
 from closeranks.collectives.watch import watch
+from closeranks.comms.calling import in_turn
 
 if TYPE_CHECKING:
     from closeranks.collectives.world import World
@@ -36,7 +37,7 @@ class Interrupted:
     """
 
     def __init__(self, world: World, step: Callable[[], bool], keeps: object) -> None:
-        self._memory, self._lock = world.node_memory, threading.Lock()
+        self._memory, self._lock = world.node_memory, threading.RLock()
         self._began = int(self._memory.state[START])
         self._step: Callable[[], bool] | None = step
         self._keeps: object = keeps
@@ -52,19 +53,17 @@ class Interrupted:
         Whatever line another signal comes between, the kernel ends once and the turn
         is left once.
         """
-        if not self._lock.acquire(blocking=False):
-            return False  # another thread is at it
-        try:
-            turns = self._memory.turns
-            if self._step is None or not turns or turns[0][0] is not self:
-                return False
-            if self._memory.state[START] == self._began and not self._step():
-                return False
-            self._memory.leave()
-            self._step = self._keeps = None
-            return True
-        finally:
-            self._lock.release()
+        return bool(in_turn(self._lock, self._go_on))
+
+    def _go_on(self) -> bool:
+        turns = self._memory.turns
+        if self._step is None or not turns or turns[0][0] is not self:
+            return False
+        if self._memory.state[START] == self._began and not self._step():
+            return False
+        self._memory.leave()
+        self._step = self._keeps = None
+        return True
 
     def close(self) -> None:
         """Run no kernel any more.  Local."""

@@ -23,6 +23,7 @@ from closeranks.collectives.interrupted import Interrupted
 from closeranks.collectives.node_words import START
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_address, kernel_name, load_kernel
+from closeranks.comms.calling import in_turn
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -197,14 +198,16 @@ def make_way(world: World) -> bool:
     """
     driver = engine()
     moved = driver.progress()
-    if driver.lock.acquire(blocking=False):
-        try:
-            if not driver.in_flight:
-                MPI.COMM_SELF.Iprobe()
-            world.look()  # what is in flight may be of others, who all live
-        finally:
-            driver.lock.release()
+    in_turn(driver.lock, _listen, world)
     return moved
+
+
+def _listen(world: World) -> bool:
+    """Let the library work, and ask it who has died; needs the engine's lock."""
+    if not engine().in_flight:
+        MPI.COMM_SELF.Iprobe()
+    world.look()  # what is in flight may be of others, who all live
+    return True
 
 
 class Nears:

@@ -10,7 +10,64 @@ nobody waits for an agreement inside of the library.
 from __future__ import annotations
 
 import threading
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 
 #: Held by the thread that calls MPI, if others of this package may do so too.
 TURN: Final = threading.RLock()
+
+
+class Reentrant(Protocol):
+    """A lock such as `threading.RLock`: only its owner can give it back."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        """Take it."""
+
+    def release(self) -> None:
+        """Give it back; raises RuntimeError in another thread."""
+
+
+def in_turn(lock: Reentrant, work: Callable[..., bool], *arguments: Any) -> bool | None:
+    """Do some work under a lock, unless another thread has it.
+
+    Local; never blocks.  What the handler of a signal raises leaves no lock
+    behind: CPython runs handlers when a call has returned, also between taking
+    the lock and noting that it was taken.
+
+    Parameters
+    ----------
+    lock : Reentrant
+        The lock.
+    work : callable
+        Called with the ``arguments``.
+    *arguments
+        For it.
+
+    Returns
+    -------
+    bool or None
+        What it has returned; None if another thread has the lock.
+    """
+    try:
+        if not lock.acquire(blocking=False):
+            return None
+        done = work(*arguments)
+    except BaseException:
+        give_back(lock)
+        raise
+    lock.release()
+    return done
+
+
+def give_back(lock: Reentrant) -> None:
+    """Give a lock back if this thread has taken it.  Local.
+
+    Parameters
+    ----------
+    lock : Reentrant
+        The lock.
+    """
+    try:
+        lock.release()
+    except RuntimeError:  # another one has it
+        return

@@ -412,3 +412,35 @@ def test_the_thread_stays_with_one_of_several_for_a_part_of_their_wait(
         for (_, event, _), execution in zip(gates, flying, strict=True):
             event.is_open = True
             engine().wait(execution)
+
+
+def test_who_is_interrupted_takes_no_lock_along(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lock:
+        """Is taken, and the handler comes before anybody knows."""
+
+        def acquire(self, blocking: bool = True) -> bool:
+            lock.acquire(blocking)
+            raise _Alarm
+
+        def release(self) -> None:
+            lock.release()
+
+    assert comm.size
+    free: list[bool] = []
+
+    def look() -> None:
+        free.append(lock.acquire(timeout=5))
+        if free[0]:
+            lock.release()
+
+    lock = engine().lock
+    with monkeypatch.context() as patch:
+        patch.setattr(engine(), "lock", Lock())
+        with pytest.raises(_Alarm):
+            engine().progress()
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert free == [True]
