@@ -3,10 +3,10 @@
 A rank that is stopped (SIGSTOP, a full terminal, an operator's hand) is not
 dead: the library waits for it for ever, in a collective and in the recovery
 from it.  So it is made dead; that is noticed.  Only the kernel's word counts
-that it is stopped: a rank that computes, however long, is left alone, and so
-is one that is traced by a debugger, or whose launcher is stopped as well,
-which is how a user suspends a job: its parent is, or ``closeranks run`` does
-not answer.
+that it is stopped, and has not run since the look before: a rank that
+computes, however long or little, is left alone, and so is one that is traced
+by a debugger, or whose launcher is stopped as well, which is how a user
+suspends a job: its parent is, or ``closeranks run`` does not answer.
 
 It also holds the pipe for each rank's errors, a moment longer than the rank
 does.  Open MPI's launcher takes a rank for ended when that is closed.  If it
@@ -30,8 +30,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Looks in which a rank has to be stopped before it is ended.
-LOOKS: Final = 5
+#: Looks in which a rank has to be stopped before it is ended; its time begins with the first.
+LOOKS: Final = 11
 #: How long ``closeranks run`` may take to answer, in seconds.
 _PATIENCE_S: Final = 1.0
 #: How long the pipe of a process that has ended is held at least, in seconds; and those of
@@ -49,9 +49,9 @@ class Ward:
     """
 
     def __init__(self, looks: int = LOOKS) -> None:
-        self._looks, self._stopped = looks, 0
+        self._looks, self._stopped, self._turns = looks, 0, ""
 
-    def is_over(self, state: str, parent: str) -> bool:
+    def is_over(self, state: str, parent: str, turns: str) -> bool:
         """Take what a look has shown; tell whether the rank is to be ended.
 
         Looks are counted, not seconds: who was stopped itself, and its ranks with
@@ -62,13 +62,20 @@ class Ward:
         state, parent : str
             State of its process and of its parent's, as in ``/proc/PID/stat``; the
             launcher counts as a parent.
+        turns : str
+            How often it has been on a core, in any words: who was meanwhile is not
+            dead, and its time begins again.
 
         Returns
         -------
         bool
             True once.
         """
-        self._stopped = self._stopped + 1 if state == "T" and parent != "T" else 0
+        has_run, self._turns = turns != self._turns, turns
+        if state != "T" or parent == "T":
+            self._stopped = 0
+        else:
+            self._stopped = 1 if has_run else self._stopped + 1
         return self._stopped == self._looks
 
 
@@ -136,7 +143,7 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
              for pid in pids if (look := _look(pid)) is not None}  # fmt: skip
     ended: list[tuple[float, ExitStack]] = []
     while wards:
-        time.sleep(silence_s / LOOKS)
+        time.sleep(silence_s / (LOOKS - 1))
         looks = {pid: look for pid in wards if (look := _look(pid)) is not None}
         sleeps = any(look.state == "T" for look in looks.values()) and launcher.sleeps()
         until_s = time.monotonic() + _LINGER_S
@@ -144,7 +151,9 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
             look = looks.get(pid)
             if look is None or look.started != charge.started:  # a number may be given again
                 ended.append((until_s, wards.pop(pid).errors))
-            elif charge.ward.is_over(look.state, "T" if sleeps else _parent_state(look)):
+            elif charge.ward.is_over(
+                look.state, "T" if sleeps else _parent_state(look), _turns(pid, look)
+            ):
                 os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
         while ended and ended[0][0] <= time.monotonic():
             ended.pop(0)[1].close()
@@ -227,7 +236,8 @@ def _errors_of(pid: int) -> ExitStack:
 def _look(pid: int) -> _Look | None:
     """Look at a process; None if it is gone."""
     try:
-        words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        with open(f"/proc/{pid}/stat", "rb", 0) as file:  # noqa: PTH123 - half as dear as text
+            words = file.read().rpartition(b")")[2].decode().split()
     except OSError:
         return None
     return None if words[0] in "ZX" else _Look(words[0], int(words[1]), int(words[19]))
@@ -237,6 +247,20 @@ def _parent_state(look: _Look) -> str:
     """Give the state of the parent of a process that is stopped."""
     parent = _look(look.parent) if look.state == "T" else None
     return parent.state if parent else ""
+
+
+def _turns(pid: int, look: _Look) -> str:
+    """Say how often a process that is stopped has been on a core.
+
+    Its first thread: that goes on with all others, and stops with them.  Its
+    time on cores would not do, which the system may count in ticks.
+    """
+    if look.state != "T":
+        return ""
+    try:
+        return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches")[2]
+    except OSError:
+        return ""
 
 
 if __name__ == "__main__":

@@ -78,6 +78,30 @@ def test_who_goes_on_in_time_lives(sleepers: list[subprocess.Popen[bytes]]) -> N
     assert second.poll() is None
 
 
+def test_who_is_stopped_most_of_the_time_lives(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    first, _ = sleepers
+    warden.start([first.pid], SILENCE_S)
+    end_s = time.monotonic() + 5 * SILENCE_S
+    while time.monotonic() < end_s:
+        first.send_signal(signal.SIGSTOP)
+        time.sleep(SILENCE_S / 4)
+        first.send_signal(signal.SIGCONT)
+    assert first.poll() is None
+
+
+def test_none_is_ended_before_its_time(sleepers: list[subprocess.Popen[bytes]]) -> None:
+    warden.start([one.pid for one in sleepers], 2 * SILENCE_S)
+    time.sleep(SILENCE_S)
+    stopped = []
+    for one in sleepers:  # at two moments between looks
+        stopped.append(time.monotonic())
+        one.send_signal(signal.SIGSTOP)
+        time.sleep(SILENCE_S / 5)
+    for one, since in zip(sleepers, stopped, strict=True):
+        assert one.wait() == -signal.SIGKILL
+        assert time.monotonic() - since >= 2 * SILENCE_S
+
+
 def test_a_warden_holds_nothing_that_a_rank_has_open(
     sleepers: list[subprocess.Popen[bytes]],
 ) -> None:
@@ -144,13 +168,18 @@ def test_one_call_waits_for_a_launcher_that_sleeps() -> None:
 def test_looks_are_counted_one_after_the_other() -> None:
     ward = warden.Ward(3)
     seen = "TTSTTTTT"
-    assert [ward.is_over(state, "S") for state in seen] == [False] * 5 + [True, False, False]
+    assert [ward.is_over(state, "S", "") for state in seen] == [False] * 5 + [True, False, False]
+
+
+def test_looks_before_it_has_run_once_more_do_not_count() -> None:
+    ward = warden.Ward(3)
+    assert [ward.is_over("T", "S", turns) for turns in "1122333"] == [False] * 6 + [True]
 
 
 def test_a_job_that_is_suspended_as_a_whole_is_left_alone() -> None:
     ward = warden.Ward(2)
-    assert not any(ward.is_over("T", "T") for _ in range(5))
-    assert not any(ward.is_over("t", "S") for _ in range(5)), "a debugger holds it"
+    assert not any(ward.is_over("T", "T", "") for _ in range(5))
+    assert not any(ward.is_over("t", "S", "") for _ in range(5)), "a debugger holds it"
 
 
 def test_processes_that_are_gone_are_no_trouble() -> None:
