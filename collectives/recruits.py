@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from mpi4py import MPI
 
@@ -77,9 +77,10 @@ def _started(count: int, seats: int, vain: int) -> MPI.Intracomm | None:
         return None
     info = MPI.Info.Create()
     try:
-        info.Set("wdir", _folder())
+        info.Set("wdir", _bytes(_folder()))
         info.Set("map_by", "slot:OVERSUBSCRIBE")
-        joint = MPI.COMM_SELF.Spawn("/usr/bin/env", _command(seats), count, info)
+        words = [_bytes(word) for word in _command(seats)]
+        joint = MPI.COMM_SELF.Spawn("/usr/bin/env", words, count, info)
         bridge = _merged(joint, None, is_new=False)
     except (MPI.Exception, OSError) as error:  # the others wait for the answer
         _say(f"no new process in the place of {count} that have died: {error}")
@@ -172,6 +173,11 @@ def _give_up(comm: MPI.Comm) -> None:
 def _say(what: str) -> None:
     """Tell the user why seats stay vacant."""
     sys.stderr.write(f"closeranks: {what}; the others go on\n")
+
+
+def _bytes(word: str) -> Any:
+    """Give a word as the system has it: mpi4py passes texts on as UTF-8 alone."""
+    return os.fsencode(word)
 
 
 def _first_environment() -> dict[str, str]:

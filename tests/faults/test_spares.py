@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -153,6 +154,21 @@ def test_new_ones_begin_where_the_program_began(launch: Launch) -> None:
     assert sorted(set(re.findall(r"seat \d of 3, .*", done.stdout))) == [
         f"seat {seat} of 3, joined: {seat == 1}" for seat in range(3)
     ], done.stdout
+
+
+def test_new_ones_are_given_what_is_no_utf_8(launch: Launch, tmp_path: Path) -> None:
+    odd = "caf\udce9"  # as Python reads Latin-1 in a command line
+    folder = tmp_path / odd
+    folder.mkdir()
+    there = ["/bin/sh", "-c", 'cd "$0" && exec "$@"', str(folder), sys.executable]
+    program = str(PROGRAM.parent / "odd_names.py")
+    start = [*there, "-m", "closeranks", "run", "-n", "3", "--faults", "--", sys.executable]
+    done = launch([*start, program, odd])
+    given = [(os.fsencode(odd), os.fsencode(folder), new) for new in (None, b"caf\xe8", None)]
+    assert sorted(re.findall(r"seat \d of 3: .*", done.stdout)) == [
+        f"seat {seat} of 3: {given[seat]}" for seat in range(3)
+    ], done.stdout
+    assert done.returncode == 0
 
 
 def test_no_file_stays_open(launch: Launch) -> None:
