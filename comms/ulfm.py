@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from closeranks.comms import ballot
+from closeranks.comms import ballot, unwritten
 from closeranks.comms.calling import TURN
 
 if TYPE_CHECKING:
@@ -228,7 +228,10 @@ def _end() -> None:
         return
     _flush()
     ballot.end(_Exit.status)
-    _die()
+    try:
+        unwritten.let_out()
+    finally:
+        _die()
 
 
 def _end_copy() -> NoReturn:

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
+from typing import Final
 
 import click
 
@@ -166,6 +167,11 @@ def _series(program: Sequence[str]) -> Sequence[tuple[Sequence[str], Mapping[str
     return series(list(program)) or single
 
 
+#: An interrupt from the keyboard reaches the launcher by itself.  If it is still there after
+#: so many seconds, we alone were meant; two within five, and it leaves its ranks behind.
+_INTERRUPT_S: Final = 6.0
+
+
 def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], object] = id) -> int:
     """Run a command to its end; signals sent to us go to it as well.
 
@@ -189,12 +195,21 @@ def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], objec
         del frame
         child.send_signal(number)
 
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        signal.setitimer(signal.ITIMER_REAL, _INTERRUPT_S)
+
+    def end(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        child.terminate()
+
     before = {number: signal.signal(number, forward) for number in forwarded}
-    # An interrupt from the keyboard reaches the launcher by itself.
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, end)
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
     try:
         status = child.wait()
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
     return status if status >= 0 else 128 - status

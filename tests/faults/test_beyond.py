@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -88,9 +88,12 @@ def endless() -> Iterator[tuple[int, list[psutil.Process]]]:
             process.communicate(timeout=10)
 
 
-def test_an_interrupt_ends_the_whole_job(endless: tuple[int, list[psutil.Process]]) -> None:
+@pytest.mark.parametrize("kill", [os.killpg, os.kill])  # as a terminal does, or a supervisor
+def test_an_interrupt_ends_the_whole_job(
+    endless: tuple[int, list[psutil.Process]], kill: Callable[[int, int], None]
+) -> None:
     group, family = endless
-    os.killpg(group, signal.SIGINT)  # as a terminal does
+    kill(group, signal.SIGINT)
     assert family[0].wait(timeout=30) != 0
     _, alive = psutil.wait_procs(family, timeout=10)
     assert not alive
