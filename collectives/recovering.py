@@ -304,9 +304,7 @@ class Recovering(MPI.Intracomm):
     def give_up(self) -> None:
         """Be of no use after a recovery: nobody can tell who the members are.  Local."""
         self._given_up = True
-        self._service.shut(
-            "it came of a group, or not all ranks had it: no recovery makes it again"
-        )
+        self._service.shut("what came of a group, or not all ranks had, is not made again")
         if self._parent is not None:
             self._parent._lineage.forget(self)
             self._parent._depart()

@@ -267,7 +267,7 @@ def forsaken(comm: cr.Communicator) -> None:
                 child.Barrier()
     except (cr.Revoked, cr.PeerLost) as error:
         said = str(error)
-    assert "no recovery makes it again" in said, said
+    assert "is not made again" in said, said
     comm.abandon()
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -99,7 +100,13 @@ def test_an_interrupted_campaign_ends_its_processes_and_names_its_logs(
 ) -> None:
     command = [sys.executable, "-m", "closeranks", "bench", "churn", "--minutes", "5"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as bench:
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # a shell's & ignores it
+    ) as bench:
         while not list(tmp_path.glob("closeranks-churn-*/*.log")) and bench.poll() is None:
             time.sleep(0.1)
         bench.send_signal(number)
