@@ -117,7 +117,7 @@ class Attendance:
 
     def leave(self, turn: int) -> None:
         """Note that a collective is over for this rank, well or not."""
-        del self._inside[turn]
+        self._inside.pop(turn, None)  # a signal may have ended it half way before
         if self._arrivals is not None:
             self._arrivals.write(self._within())
 

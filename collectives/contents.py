@@ -183,9 +183,12 @@ def _fill(array: np.ma.MaskedArray[Any, Any]) -> bytes:
     given = vars(array).get("_fill_value")  # to ask for it sets it, which not all can
     if given is None:
         return b""
-    said, usual = (_without_padding(np.asarray(value, array.dtype)).tobytes()
-                   for value in (given, np.ma.default_fill_value(array.dtype)))  # fmt: skip
-    return b"" if said == usual else said
+    try:
+        usual = np.asarray(np.ma.default_fill_value(array.dtype), array.dtype)
+    except (TypeError, ValueError):  # NumPy has none for a type of another package, nor sets one
+        return b""
+    said = _without_padding(np.asarray(given, array.dtype)).tobytes()
+    return b"" if said == _without_padding(usual).tobytes() else said
 
 
 def _class(array: NDArray[Any]) -> type[NDArray[Any]]:

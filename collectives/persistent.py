@@ -168,7 +168,8 @@ class Persistent:
         """
         if self._closed:
             return
-        self.wait()
+        if not self._void:
+            self.wait()
         self._closed = True
         if self._ready is not None:
             self._ready.Free()

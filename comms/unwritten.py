@@ -32,7 +32,8 @@ def let_out() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, _LIMIT_S)
-    logging.shutdown()
+    with suppress(Exception):  # of a handler of the program's own
+        logging.shutdown()
     for one in gc.get_objects():
         if issubclass(type(one), _FILE):
             with suppress(Exception):  # closed, or whatever a program's own kind may raise

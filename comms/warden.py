@@ -258,9 +258,10 @@ def _turns(pid: int, look: _Look) -> str:
     if look.state != "T":
         return ""
     try:
-        return Path(f"/proc/{pid}/status").read_text().partition("voluntary_ctxt_switches")[2]
+        words = Path(f"/proc/{pid}/status").read_bytes()  # its name may be anything
     except OSError:
         return ""
+    return words.partition(b"voluntary_ctxt_switches")[2].decode()
 
 
 if __name__ == "__main__":

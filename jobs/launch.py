@@ -109,9 +109,11 @@ class Launch:
             command = self.command(program, environment={**environment, **poll.environment})
         with self._session() as own:
             given = Command(command.words, {**command.environment, **own})
+            ends = self.launcher.kind == "openmpi"
             if poll is None:
-                return execute(given)
-            return execute(given, partial(poll.attach, starts_all=self.job.here))
+                return execute(given, ends_by_one=ends)
+            attach = partial(poll.attach, starts_all=self.job.here)
+            return execute(given, attach, ends_by_one=ends)
 
     def _session(self) -> AbstractContextManager[Mapping[str, str]]:
         """Lend the launcher what it must share with no other launch."""
@@ -167,12 +169,17 @@ def _series(program: Sequence[str]) -> Sequence[tuple[Sequence[str], Mapping[str
     return series(list(program)) or single
 
 
-#: An interrupt from the keyboard reaches the launcher by itself.  If it is still there after
-#: so many seconds, we alone were meant; two within five, and it leaves its ranks behind.
+#: An interrupt from the keyboard reaches the launcher by itself.  If Open MPI's is still there
+#: after so many seconds, we alone were meant; two within five, and it leaves its ranks behind.
 _INTERRUPT_S: Final = 6.0
 
 
-def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], object] = id) -> int:
+def execute(
+    command: Command,
+    started: Callable[[subprocess.Popen[bytes]], object] = id,
+    *,
+    ends_by_one: bool = False,
+) -> int:
     """Run a command to its end; signals sent to us go to it as well.
 
     Parameters
@@ -181,6 +188,8 @@ def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], objec
         What to run.
     started : callable, optional
         Is given its process.
+    ends_by_one : bool, optional
+        Whether one interrupt ends it: else it has had none, and is ended then.
 
     Returns
     -------
@@ -205,7 +214,9 @@ def execute(command: Command, started: Callable[[subprocess.Popen[bytes]], objec
 
     before = {number: signal.signal(number, forward) for number in forwarded}
     before[signal.SIGALRM] = signal.signal(signal.SIGALRM, end)
-    before[signal.SIGINT] = signal.signal(signal.SIGINT, interrupt)
+    before[signal.SIGINT] = signal.signal(
+        signal.SIGINT, interrupt if ends_by_one else signal.SIG_IGN
+    )
     try:
         status = child.wait()
     finally:

@@ -222,6 +222,15 @@ def test_a_fill_value_is_part_of_an_array() -> None:
     assert sent.fill_value == 999999
 
 
+def test_types_for_which_numpy_has_no_fill_value_have_none() -> None:
+    dtype = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    usual = np.ma.MaskedArray([1.0, 2.0], [False, True])
+    usual.filled()
+    sent = usual.astype(dtype)
+    new = from_bytes(entry_of(sent), to_bytes(sent).copy(), None)
+    assert entry_of(new) == entry_of(sent)
+
+
 @pytest.mark.parametrize("axes", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_axes_lie_in_the_order_in_which_they_lay(axes: tuple[int, ...]) -> None:
     inner = np.empty([(3, 4, 5)[axis] for axis in axes]).transpose(np.argsort(axes))
