@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -132,6 +133,7 @@ def test_who_waits_in_node_memory_looks_for_the_dead(
     looked: list[bool] = []
     driver = engine()
     monkeypatch.setattr(type(driver), "in_flight", in_flight, raising=False)
+    monkeypatch.setattr(driver, "lock", threading.RLock())  # no thread of other tests has it
     world: Any = SimpleNamespace(look=lambda: looked.append(True))
     near.make_way(world)
     assert looked == [True]
