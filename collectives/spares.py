@@ -212,6 +212,7 @@ class Crew:
         if plain is None:
             return Seat(whole, seated=seated)
         facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
+        mates().see_off()
 
         def world_of() -> World:
             topology = placed(plain, facts, seated.seats)

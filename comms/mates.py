@@ -2,10 +2,10 @@
 
 By itself the library waits for its launcher.  That of Open MPI 5.0.11 needs a
 core to notice a death, and keeps those to itself that came by ``MPI_Abort`` or
-``_exit``.  The kernel knows better: a thread of every process sleeps until one
-of the others has ended (pidfd, Linux 5.3).
+``_exit``.  The kernel knows better: threads of every process sleep until one
+of the others begins to end (`wills`, Linux 5.16) or has ended (pidfd, 5.3).
 
-The thread needs Python's lock: a program that keeps it inside of MPI, as
+The threads need Python's lock: a program that keeps it inside of MPI, as
 mpi4py does in the first lower-case call of a communicator, hears from the
 launcher alone.
 """
@@ -18,7 +18,7 @@ import select
 import signal
 import threading
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from ctypes import CDLL, get_errno
 from functools import cache
@@ -30,6 +30,8 @@ import numpy as np
 from closeranks.comms import pmix, ulfm
 from closeranks.comms.heard import allgather
 from closeranks.comms.shared_file import share
+from closeranks.comms.wait import Deadline, prompt_switches, wait
+from closeranks.comms.wills import LINE, MOST, Will, opened
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Stands for the handle of a process that has ended.
 _ENDED: Final = -1
+#: Longest wait for a process to end that has begun to, in seconds.
+_SEEN_OFF_S: Final = 5.0
 #: Number of the system call, the same on all processors.
 _PIDFD_OPEN: Final = 434
 
@@ -56,8 +60,7 @@ class _Mate(NamedTuple):
 
     name: pmix.Name
     group: int | None
-    goodbyes: NDArray[np.uint8]
-    place: int
+    goodbye: NDArray[np.uint8]
 
 
 class Mates:
@@ -69,7 +72,8 @@ class Mates:
     def __init__(self) -> None:
         self._watched: dict[int, _Mate] = {}
         self._handles: dict[pmix.Name, int] = {}
-        self._own: list[tuple[NDArray[np.uint8], int]] = []
+        self._told: set[int] = set()
+        self._own: list[tuple[NDArray[np.uint8], Will]] = []
         self._spread: set[int] = set()
         self._ends = select.epoll()
         self._lock = threading.Lock()
@@ -104,24 +108,34 @@ class Mates:
             return [pid]
         here = _numbering()
         said = allgather(node, _Said(here, pid, pid == group, pmix.own_name()))
-        goodbyes = share(node, node.size).array
-        self._own.append((goodbyes, node.rank))
+        heirs = min(node.size - 1, MOST)  # those who come next in a ring
+        lines = share(node, node.size * (1 + heirs) * LINE).array.reshape(node.size, -1, LINE)
+        goodbyes, locks = lines[:, 0, :1], lines[:, 1:]
+        will = Will(locks[node.rank])
+        self._own.append((goodbyes[node.rank], will))
         try:
+            will.sign()
             with self._lock:
                 for place, mate in enumerate(said):
                     if mate.numbering == here and mate.pid != pid:
-                        self._watch(mate, goodbyes, place)
+                        self._watch(mate, goodbyes[place])
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
                           " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
         node.Barrier()  # now nobody's number can become another process's, and
-        del self._own[:-1]  # nobody looks at where this one spoke before
+        # nobody looks at where this one spoke before.
+        self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
             self._thread.start()
+        left = {said[place].name: locks[place, heir] for heir in range(heirs)
+                if said[place := node.rank - heir - 1].numbering == here}  # fmt: skip
+        threading.Thread(
+            target=self._read, args=[left], name="closeranks wills", daemon=True
+        ).start()
         return [mate.pid for mate in said if mate.numbering == here]
 
-    def _watch(self, mate: _Said, goodbyes: NDArray[np.uint8], place: int) -> None:
+    def _watch(self, mate: _Said, goodbye: NDArray[np.uint8]) -> None:
         handle = self._handles.get(mate.name)
         if handle is None:
             try:
@@ -134,21 +148,37 @@ class Mates:
         elif handle not in self._watched:
             return  # it has ended since it spoke
         group = mate.pid if mate.leads else None
-        self._watched[handle] = _Mate(mate.name, group, goodbyes, place)
+        self._watched[handle] = _Mate(mate.name, group, goodbye)
+
+    def _read(self, wills: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
+        """Sleep until somebody begins to end, and tell; until all of them have."""
+        names = list(wills)
+        with suppress(OSError):  # the system cannot: `_look` tells, milliseconds later
+            for place in opened(list(wills.values())):
+                with prompt_switches(), self._lock:
+                    self._tell(self._handles.get(names[place], _ENDED))
 
     def _look(self) -> None:
-        """Sleep until somebody ends, and tell; for ever."""
+        """Sleep until somebody has ended, and tell if nobody has; for ever."""
         while True:
             for handle, _ in self._ends.poll():
                 with self._lock:
-                    mate = self._watched.pop(handle)
-                    self._handles[mate.name] = _ENDED
+                    self._tell(handle)
+                    self._told.discard(handle)
+                    self._handles[self._watched.pop(handle).name] = _ENDED
                     self._ends.unregister(handle)
                     os.close(handle)
-                    if not (self._over or mate.goodbyes[mate.place]):
-                        pmix.announce(mate.name, widely=self._is_first())
-                        self._end_children(mate)
-                self._news.set()
+
+    def _tell(self, handle: int) -> None:
+        """Tell the library that a process has ended, once, unless it has said goodbye."""
+        if handle in self._told or handle not in self._watched:
+            return
+        self._told.add(handle)
+        mate = self._watched[handle]
+        if not (self._over or mate.goodbye):
+            pmix.announce(mate.name, widely=self._is_first())
+            self._end_children(mate)
+        self._news.set()
 
     def doze(self, seconds: float) -> bool:
         """Sleep until one of them ends, or for so long.
@@ -169,6 +199,14 @@ class Mates:
         if has_ended:  # else news of this very moment would be lost
             self._news.clear()
         return has_ended
+
+    def see_off(self) -> None:
+        """Wait until who has begun to end has given back what it had.
+
+        Local; for who takes a seat, and needs the memory and the devices of who sat
+        there, and does not wait for a process that the system cannot end.
+        """
+        wait(lambda: not self._told, deadline=Deadline(_SEEN_OFF_S), polite=True)
 
     def spread(self, dead: Iterable[int]) -> None:
         """Tell all nodes who counts as dead here, if this process speaks for its node.
@@ -195,7 +233,8 @@ class Mates:
 
     def _is_first(self) -> bool:
         """Whether this process speaks for its node to the others."""
-        here = [mate.name for mate in self._watched.values() if not mate.goodbyes[mate.place]]
+        here = [mate.name for handle, mate in self._watched.items()
+                if handle not in self._told and not mate.goodbye]  # fmt: skip
         return pmix.own_name() <= min(here, default=pmix.own_name())
 
     def part(self) -> None:
@@ -208,8 +247,9 @@ class Mates:
         with self._lock:
             self._over = True
         if not ulfm.leaves():
-            for goodbyes, place in self._own:
-                goodbyes[place] = 1
+            for goodbye, will in self._own:
+                goodbye[:] = 1
+                will.withdraw()
 
 
 def _opened(pid: int) -> int:

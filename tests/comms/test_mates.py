@@ -6,6 +6,8 @@ import os
 import select
 import subprocess
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -47,6 +49,21 @@ def test_the_first_of_a_node_tells_all_nodes_once(monkeypatch: pytest.MonkeyPatc
     own.spread([1, 6])
     assert told == [(1, True), (1, True), (6, True)]
     here = pmix.Name("job", 3)
-    own._watched[7] = mates._Mate(here, None, np.zeros(1, np.uint8), 0)
+    own._watched[7] = mates._Mate(here, None, np.zeros(1, np.uint8))
     own.spread([2])
     assert len(told) == 3
+
+
+def test_who_takes_a_seat_waits_for_who_begins_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mates, "_SEEN_OFF_S", 5.0)
+    own = mates.Mates()
+    own.see_off()  # nobody does
+    own._told.add(7)
+    gone = threading.Timer(0.3, own._told.discard, [7])
+    gone.start()
+    before_s = time.monotonic()
+    own.see_off()
+    assert 0.2 < time.monotonic() - before_s < 4.0
+    own._told.add(8)  # what the system cannot end
+    monkeypatch.setattr(mates, "_SEEN_OFF_S", 0.2)
+    own.see_off()
