@@ -111,7 +111,7 @@ def init(
         If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown; where
         that is so on some ranks only, the others raise `Revoked`.
     Disagreement
-        On every rank, if tuning files or options differ.
+        On every rank, if tuning files, options or recruits' programs differ.
     PeerLost, Revoked
         On every rank, if one dies or fails meanwhile, in a job that survives it: a
         first world is of all ranks or none.

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from closeranks.collectives.family import check_timeout
 from closeranks.collectives.injection import Fault, schedule
+from closeranks.collectives.recruits import program
 from closeranks.comms import ulfm
 from closeranks.comms.settings import refuse_unknown, setting, switch
 from closeranks.errors import Unavailable, UsageError
@@ -32,6 +33,8 @@ class Options(NamedTuple):
         How many ranks wait.
     recruits : bool
         Whether new processes are started in the place of the dead.
+    program : str
+        What they run, where they were asked for.
     timeout_s : float or None
         Deadline of collectives, seconds.
     recovery_timeout_s : float
@@ -47,6 +50,7 @@ class Options(NamedTuple):
     on_failure: str
     spares: int
     recruits: bool
+    program: str
     timeout_s: float | None
     recovery_timeout_s: float
     tuning: str | Path | Mapping[str, Any] | None
@@ -126,6 +130,7 @@ def options(
         on_failure=on_failure,
         spares=wait,
         recruits=_recruits(recruits, on_failure, whole=whole and in_order),
+        program=ascii(program()) if recruits else "",
         timeout_s=None if timeout_s is None else float(timeout_s),
         recovery_timeout_s=float(recovery_timeout_s),
         tuning=setting("TUNING") if tuning is None else tuning,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,9 +15,10 @@ from mpi4py import MPI
 from closeranks.comms import graves, ulfm, usher
 from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
+from closeranks.comms.heard import allgather, bcast
 from closeranks.comms.mates import mates
 from closeranks.comms.settings import PREFIX, setting
-from closeranks.errors import Revoked
+from closeranks.errors import Revoked, UsageError
 
 #: The setting that tells a new process that it joins others: how many seats there are.
 _JOINS: Final = usher.VARIABLE.removeprefix(PREFIX)
@@ -52,11 +55,19 @@ def recruit(
     -------
     MPI.Intracomm or None
         Those who are left and, after them, the new ones, which are in `recruited`
-        then; None, on all ranks, where none could be started, or ranks have died
-        meanwhile.
+        then; None, on all ranks, where none could be started, those who are left
+        run different programs, or ranks have died meanwhile.
     """
     leads = everybody.rank == 0
-    bridge = _started(count, seats, vain) if leads else None
+    try:
+        changes = all_or_none(everybody, lambda: _in_common(everybody))
+    except (MPI.Exception, Revoked):
+        return None
+    except UsageError as error:
+        if leads:
+            _say(f"no new process in the place of {count} that have died: {error}")
+        return None
+    bridge = _started(count, _command(seats, changes), vain) if leads else None
     whole: MPI.Intracomm | None = None
     came, died = agree(everybody, int(not leads or bridge is not None))
     if came and not died:
@@ -70,7 +81,34 @@ def recruit(
     return whole
 
 
-def _started(count: int, seats: int, vain: int) -> MPI.Intracomm | None:
+def program() -> list[str]:
+    """Give the words of what a new process runs: what this one does.  Local."""
+    return [sys.executable, *sys.orig_argv[1:]]
+
+
+def _in_common(everybody: MPI.Intracomm) -> dict[str, str | None]:
+    """Give what all have changed alike in their environments.
+
+    Collective.  A seat's newcomer runs what the first one of all runs, in its
+    folder, so all must do that.
+    """
+    mine = os.path.realpath(_folder()), program()
+    theirs, changes = bcast(everybody, (mine, _changes()), 0)
+    own = {name for name, value in changes.items() if os.environ.get(name) != value}
+    said = allgather(everybody, (None if mine == theirs else mine, own))
+    for rank, (other, _) in enumerate(said):
+        if other is not None:
+            programs = f"{_shown(*theirs)} on rank 0, {_shown(*other)} on rank {rank}"
+            raise UsageError("init", programs, "start all alike, or some more by run --spares")
+    unlike = set[str]().union(*(names for _, names in said))
+    return {name: changes[name] for name in changes.keys() - unlike}
+
+
+def _shown(folder: str, words: list[str]) -> str:
+    return f"{shlex.join(words)} in {folder}"
+
+
+def _started(count: int, command: list[str], vain: int) -> MPI.Intracomm | None:
     """Start processes; gives them, after this one.  Local to the rank that leads."""
     if vain >= _MOST_IN_VAIN:  # what the program does there first fails, as it seems
         _say(f"no new process in the place of {count} that have died: those of {vain} recoveries"
@@ -81,7 +119,7 @@ def _started(count: int, seats: int, vain: int) -> MPI.Intracomm | None:
     try:
         info.Set("wdir", _bytes(_folder()))
         info.Set("map_by", "slot:OVERSUBSCRIBE")
-        words = [_bytes(word) for word in _command(seats)]
+        words = [_bytes(word) for word in command]
         joint = MPI.COMM_SELF.Spawn("/usr/bin/env", words, count, info)
         bridge = _merged(joint, None, is_new=False)
     except (MPI.Exception, OSError) as error:  # the others wait for the answer
@@ -196,16 +234,21 @@ def _folder() -> str:
     return _first_environment().get("PWD") or os.getcwd()  # noqa: PTH109 - as it is called
 
 
-def _command(seats: int) -> list[str]:
-    """Write the command line of this process, and what it has changed since.
+def _changes() -> dict[str, str | None]:
+    """Give what this process has changed in its environment; None: is gone."""
+    first = _first_environment()
+    gone = dict.fromkeys(first.keys() - os.environ.keys())
+    new = {name: value for name, value in os.environ.items() if first.get(name) != value}
+    return {**gone, **{name: new[name] for name in new if not name.startswith(_PLACE)}}
+
+
+def _command(seats: int, changes: Mapping[str, str | None]) -> list[str]:
+    """Write the command line of this process, and what is changed for it.
 
     The launcher gives it the environment that it gave to this one.  Not all is
     written, for others may read command lines.
     """
-    first = _first_environment()
-    gone = [word for name in first.keys() - os.environ.keys() for word in ("-u", name)]
-    new = [f"{name}={value}" for name, value in os.environ.items() if first.get(name) != value]
-    kept = [word for word in new if not word.startswith(_PLACE)]
+    gone = [word for name in changes if changes[name] is None for word in ("-u", name)]
+    new = [f"{name}={value}" for name, value in changes.items() if value is not None]
     joins = f"{PREFIX}{_JOINS}={seats}"
-    program = usher.command([sys.executable, *sys.orig_argv[1:]])
-    return ["-u", "EVENT_NOEPOLL", *gone, *kept, joins, *program]
+    return ["-u", "EVENT_NOEPOLL", *gone, *new, joins, *usher.command(program())]

@@ -171,6 +171,41 @@ def test_new_ones_are_given_what_is_no_utf_8(launch: Launch, tmp_path: Path) -> 
     assert done.returncode == 0
 
 
+UNLIKE = str(PROGRAM.parent / "unlike.py")
+
+
+def test_new_ones_have_the_variables_that_all_have_alike(
+    launch: Launch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GONE", "still here")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
+    done = launch([*start, sys.executable, UNLIKE])
+    given = [(None, None, "still here"), (None, "all", None), (None, None, "still here")]
+    assert sorted(re.findall(r"seat \d of 3: .*", done.stdout)) == [
+        f"seat {seat} of 3: {given[seat]}" for seat in range(3)
+    ], done.stdout
+
+
+def unlike(launch: Launch, *words: str) -> str:
+    """Start ranks of which the last has an argument of its own; gives what was said."""
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
+    mine = 'case $OMPI_COMM_WORLD_RANK in 2) exec "$@" mine;; *) exec "$@";; esac'
+    return launch([*start, "/bin/sh", "-c", mine, "sh", sys.executable, UNLIKE, *words]).stdout
+
+
+def test_where_ranks_run_different_programs_no_new_one_takes_a_seat(launch: Launch) -> None:
+    said = unlike(launch)
+    assert sorted(re.findall(r"seat \d of \d", said)) == ["seat 0 of 2", "seat 2 of 2"], said
+    assert said.count("no new process in the place of 1 that have died") == 1, said
+    assert re.search(r"unlike.py in .* on rank 0, .*unlike.py mine in .* on rank 1", said), said
+
+
+def test_who_asks_for_new_processes_has_to_run_one_program(launch: Launch) -> None:
+    said = unlike(launch, "asks")
+    refused = r"Disagreement: init: ranks disagree: .*, program=.* 'asks', 'mine'\], "
+    assert len(re.findall(refused, said)) == 3, said
+
+
 def test_no_file_stays_open(launch: Launch) -> None:
     program = str(PROGRAM.parent / "open_files.py")
     start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
