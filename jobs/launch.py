@@ -19,6 +19,7 @@ import click
 
 from closeranks.jobs import mpich, openmpi, srun
 from closeranks.jobs.job import Command, Job
+from closeranks.jobs.lab import namespaces
 from closeranks.jobs.launcher import Launcher
 from closeranks.jobs.library import Library
 from closeranks.jobs.poll import Poll, open_poll
@@ -182,6 +183,8 @@ def execute(
 ) -> int:
     """Run a command to its end; signals sent to us go to it as well.
 
+    It is told to end where this process is killed.
+
     Parameters
     ----------
     command : Command
@@ -196,7 +199,11 @@ def execute(
     int
         Its exit status, 128 + n if signal n ended it.
     """
-    child = subprocess.Popen(command.words, env={**os.environ, **command.environment})
+    child = subprocess.Popen(
+        command.words,
+        env={**os.environ, **command.environment},
+        preexec_fn=partial(_end_with, os.getpid()),
+    )
     started(child)
     forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -224,3 +231,10 @@ def execute(
         for number, handler in before.items():
             signal.signal(number, handler)
     return status if status >= 0 else 128 - status
+
+
+def _end_with(parent: int) -> None:
+    """Let this child end in order when its parent has ended, or has already."""
+    namespaces.die_with_parent(signal.SIGTERM)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from closeranks.jobs.job import Command, Job
 
@@ -35,6 +38,8 @@ _STARTING = {
     "PMIX_MCA_psensor": "^heartbeat,file",
     "PRTE_MCA_state_base_recoverable": "1",
 }
+# The folder of a launch, and what its owner holds a lock of in it.
+_FOLDER, _LOCK = "closeranks-mpirun-", "owner"
 # The ranks themselves may poll as they like.
 _OWN_POLLING = ("/usr/bin/env", "-u", "EVENT_NOEPOLL")
 
@@ -133,7 +138,8 @@ def session() -> Iterator[dict[str, str]]:
 
     It names its files by its process id alone, never removes those of a run
     that was killed, and starts no job when it finds some under its own id:
-    "The PMIx server's listener thread failed to start".
+    "The PMIx server's listener thread failed to start".  Folders of those that
+    were killed before they could remove them are removed here.
 
     Yields
     ------
@@ -141,10 +147,24 @@ def session() -> Iterator[dict[str, str]]:
         Variables for `mpirun`; the folder is removed at the end, and what is
         left in it.
     """
-    with tempfile.TemporaryDirectory(
-        prefix="closeranks-mpirun-", ignore_cleanup_errors=True
-    ) as own:
+    _tidy()
+    with (
+        tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True) as own,
+        Path(own, ".new").open("wb") as lock,
+    ):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        Path(lock.name).rename(Path(own, _LOCK))  # who finds it finds it locked
         yield {"PRTE_MCA_prte_local_tmpdir_base": own}
+
+
+def _tidy() -> None:
+    """Remove the folders of our own whose owners have been killed."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
+        with suppress(OSError):  # another one does, or its owner is alive
+            if path.parent.lstat().st_uid == os.geteuid():
+                with path.open("rb") as lock:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def hostfile(job: Job) -> str:

@@ -102,9 +102,15 @@ def network_of(pid: int) -> Iterator[None]:
         os.close(own)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends."""
-    _checked(_libc.prctl(_SET_DEATH_SIGNAL, _KILL, 0, 0, 0), "prctl")
+def die_with_parent(number: int = _KILL) -> None:
+    """Have the kernel end this process when its parent's thread ends.
+
+    Parameters
+    ----------
+    number : int, optional
+        The signal that does; it is kept by what this process becomes.
+    """
+    _checked(_libc.prctl(_SET_DEATH_SIGNAL, number, 0, 0, 0), "prctl")
 
 
 def rename_process(name: str) -> None:

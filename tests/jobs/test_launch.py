@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import signal
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from closeranks.jobs.openmpi import session
 from tests.conftest import Launch
 
 PROGRAM = "import os; print('files in', os.environ.get('PMIX_SERVER_TMPDIR', ''))"
@@ -26,3 +30,59 @@ def test_each_launch_has_files_of_its_own(launch: Launch, mpi_library: str) -> N
     assert len(parents) == 2
     assert all("closeranks-mpirun-" in str(one) for one in parents)
     assert not any(one.exists() for one in parents)
+
+
+#: Stands for a launcher, and says which signal has ended it.
+LAUNCHER = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+print("here", flush=True)
+told = signal.sigtimedwait([signal.SIGTERM], 20)
+print(told.si_signo if told else 0, flush=True)
+"""
+#: Starts it as ``closeranks run`` does.
+STARTER = f"""
+import sys
+from closeranks.jobs.job import Command
+from closeranks.jobs.launch import execute
+execute(Command((sys.executable, "-c", {LAUNCHER!r}), {{}}))
+"""
+
+
+def test_the_launcher_ends_with_who_has_started_it() -> None:
+    words = [sys.executable, "-c", STARTER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == b"here\n"
+        job.kill()
+        assert int(job.stdout.readline()) == signal.SIGTERM
+
+
+#: Has a folder for a launch until it is killed.
+OWNER = """
+import time
+from closeranks.jobs.openmpi import session
+with session() as own:
+    print(*own.values(), flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_next_launch_removes_what_a_killed_one_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    other = tmp_path / "closeranks-mpirun-of-another-version"
+    other.mkdir()
+    words = [sys.executable, "-c", OWNER]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        left = Path(owner.stdout.readline().strip())
+        with session():
+            assert left.is_dir(), "its owner is alive"
+        owner.kill()
+    assert left.is_dir()
+    with session() as own:
+        assert {str(path) for path in tmp_path.iterdir()} == {*own.values(), str(other)}
+    assert list(tmp_path.iterdir()) == [other]
