@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 import time
 from collections.abc import Mapping
@@ -26,8 +25,8 @@ _JOINS: Final = usher.VARIABLE.removeprefix(PREFIX)
 _MOST_IN_VAIN: Final = 10
 #: Tag of the messages by which both sides meet.
 _MEETING: Final = 1
-#: What tells a process who has started it begins with one of these.
-_PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", PREFIX + _JOINS)
+#: What tells a process who has started it, and where, begins with one of these.
+_PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", "PWD", PREFIX + _JOINS)
 
 
 def recruit(
@@ -67,7 +66,8 @@ def recruit(
         if leads:
             _say(f"no new process in the place of {count} that have died: {error}")
         return None
-    bridge = _started(count, _command(seats, changes), vain) if leads else None
+    starts = leads and not ulfm.failed(everybody)  # they may have told all, and died
+    bridge = _started(count, _command(seats, changes), vain) if starts else None
     whole: MPI.Intracomm | None = None
     came, died = agree(everybody, int(not leads or bridge is not None))
     if came and not died:
@@ -87,25 +87,29 @@ def program() -> list[str]:
 
 
 def _in_common(everybody: MPI.Intracomm) -> dict[str, str | None]:
-    """Give what all have changed alike in their environments.
+    """Give what all have alike in their environments, and the launcher has not.
 
     Collective.  A seat's newcomer runs what the first one of all runs, in its
     folder, so all must do that.
     """
-    mine = os.path.realpath(_folder()), program()
-    theirs, changes = bcast(everybody, (mine, _changes()), 0)
-    own = {name for name, value in changes.items() if os.environ.get(name) != value}
-    said = allgather(everybody, (None if mine == theirs else mine, own))
-    for rank, (other, _) in enumerate(said):
-        if other is not None:
-            programs = f"{_shown(*theirs)} on rank 0, {_shown(*other)} on rank {rank}"
-            raise UsageError("init", programs, "start all alike, or some more by run --spares")
-    unlike = set[str]().union(*(names for _, names in said))
+    mine, changes = _own()
+    theirs, changes = bcast(everybody, (mine, changes), 0)
+    unlike = {name for name, value in changes.items() if os.environ.get(name) != value}
+    said = allgather(everybody, ("" if mine == theirs else mine, unlike))
+    for rank, (other, names) in enumerate(said):
+        if other:
+            raise UsageError("init", f"rank 0 runs {theirs}, rank {rank} {other}",
+                             "start all alike, or some more by run --spares")  # fmt: skip
+        unlike |= names
     return {name: changes[name] for name in changes.keys() - unlike}
 
 
-def _shown(folder: str, words: list[str]) -> str:
-    return f"{shlex.join(words)} in {folder}"
+def _own() -> tuple[str, dict[str, str | None]]:
+    """Say what this process runs and where, and what it has changed.  Local."""
+    try:
+        return f"{program()} in {os.path.realpath(_folder())!r}", _changes()
+    except OSError as error:  # the others wait for what this one says
+        return f"what cannot be read ({error})", {}
 
 
 def _started(count: int, command: list[str], vain: int) -> MPI.Intracomm | None:
@@ -220,9 +224,9 @@ def _bytes(word: str) -> Any:
     return os.fsencode(word)
 
 
-def _first_environment() -> dict[str, str]:
-    """Give the environment in which this process was started."""
-    block = Path("/proc/self/environ").read_bytes().split(b"\0")
+def _environment(process: int | str) -> dict[str, str]:
+    """Give the environment in which a process was started."""
+    block = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     return dict(os.fsdecode(word).partition("=")[::2] for word in block if word)
 
 
@@ -231,23 +235,27 @@ def _folder() -> str:
 
     What its command line names lies there, wherever the program has gone since.
     """
-    return _first_environment().get("PWD") or os.getcwd()  # noqa: PTH109 - as it is called
+    return _environment("self").get("PWD") or os.getcwd()  # noqa: PTH109 - as it is called
 
 
 def _changes() -> dict[str, str | None]:
-    """Give what this process has changed in its environment; None: is gone."""
-    first = _first_environment()
-    gone = dict.fromkeys(first.keys() - os.environ.keys())
-    new = {name: value for name, value in os.environ.items() if first.get(name) != value}
-    return {**gone, **{name: new[name] for name in new if not name.startswith(_PLACE)}}
+    """Give what is other in this environment than in the launcher's; None: is gone.
+
+    The launcher gives its own to who is started later, without what the program,
+    or an ``env`` before it, has changed.  Not all is told, for others may read
+    command lines.
+    """
+    try:
+        given = _environment(os.getppid())
+    except OSError:  # another user's
+        given = _environment("self")
+    names = {name for name in given.keys() | os.environ.keys()
+             if given.get(name) != os.environ.get(name)}  # fmt: skip
+    return {name: os.environ.get(name) for name in names if not name.startswith(_PLACE)}
 
 
 def _command(seats: int, changes: Mapping[str, str | None]) -> list[str]:
-    """Write the command line of this process, and what is changed for it.
-
-    The launcher gives it the environment that it gave to this one.  Not all is
-    written, for others may read command lines.
-    """
+    """Write the command line of this process, and what is changed for it."""
     gone = [word for name in changes if changes[name] is None for word in ("-u", name)]
     new = [f"{name}={value}" for name, value in changes.items() if value is not None]
     joins = f"{PREFIX}{_JOINS}={seats}"

@@ -125,6 +125,20 @@ def test_a_second_may_die_while_a_new_one_is_started(
 
 
 @pytest.mark.parametrize("seat", [0, 3])
+def test_who_dies_when_all_have_told_what_they_run_lets_nobody_come_in_vain(
+    launch: Launch, seat: int
+) -> None:
+    program = str(PROGRAM.parent / "second_dies.py")
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*start, sys.executable, program, str(seat), "told"])
+    came = " ".join(str(int(other in (seat, 2))) for other in range(4))
+    assert sorted(set(re.findall(r"seat \d of 4: .*", done.stdout))) == [
+        f"seat {other} of 4: {came}" for other in range(4)
+    ], done.stdout
+    assert "did not join" not in done.stdout
+
+
+@pytest.mark.parametrize("seat", [0, 3])
 def test_who_gets_no_newcomer_keeps_nobody_waiting(launch: Launch, seat: int) -> None:
     program = str(PROGRAM.parent / "merge_fails.py")
     start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
@@ -179,10 +193,10 @@ def test_new_ones_have_the_variables_that_all_have_alike(
 ) -> None:
     monkeypatch.setenv("GONE", "still here")
     start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
-    done = launch([*start, sys.executable, UNLIKE])
-    given = [(None, None, "still here"), (None, "all", None), (None, None, "still here")]
+    done = launch([*start, "env", "WRAPPED=1", sys.executable, UNLIKE, "all"])
+    given = (None, "all", None, "1")  # the last one was started by new ones
     assert sorted(re.findall(r"seat \d of 3: .*", done.stdout)) == [
-        f"seat {seat} of 3: {given[seat]}" for seat in range(3)
+        f"seat {seat} of 3: {given}" for seat in range(3)
     ], done.stdout
 
 
@@ -197,7 +211,9 @@ def test_where_ranks_run_different_programs_no_new_one_takes_a_seat(launch: Laun
     said = unlike(launch)
     assert sorted(re.findall(r"seat \d of \d", said)) == ["seat 0 of 2", "seat 2 of 2"], said
     assert said.count("no new process in the place of 1 that have died") == 1, said
-    assert re.search(r"unlike.py in .* on rank 0, .*unlike.py mine in .* on rank 1", said), said
+    assert re.search(r"rank 0 runs .*unlike.py'\] in .*, rank 1 .*unlike.py', 'mine'\] in", said), (
+        said
+    )
 
 
 def test_who_asks_for_new_processes_has_to_run_one_program(launch: Launch) -> None:

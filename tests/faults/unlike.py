@@ -1,6 +1,6 @@
-"""A program whose ranks have variables of their own loses one of them.
+"""A program whose ranks have variables of their own loses one of them, or all in turn.
 
-closeranks run --faults -n 3 -- tests/faults/unlike.py [asks]
+closeranks run --faults -n 3 -- env WRAPPED=1 tests/faults/unlike.py [asks] [all]
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import signal
 import sys
 
 import numpy as np
-from mpi4py import MPI
 
 import closeranks as cr
 
-WATCHDOG_S, STEPS = 50, 4
+WATCHDOG_S, STEPS = 50, 6
+GIVEN = ("MINE", "OURS", "GONE", "WRAPPED")
 
 
 def main() -> None:
-    """Lose seat 1, and say what the new one has been given."""
+    """Lose seat 1, then the others if asked to, and say what new ones have been given."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    given = os.environ.get("MINE"), os.environ.get("OURS"), os.environ.get("GONE")
+    given = tuple(map(os.environ.get, GIVEN))
+    dies = {2: 1, 3: 0, 4: 2} if "all" in sys.argv else {2: 1}
     state, total = {"step": 0}, np.zeros(1)
-    os.environ |= {"MINE": str(MPI.COMM_WORLD.rank), "OURS": "all"}
+    os.environ |= {"MINE": str(os.getpid()), "OURS": "all", "PWD": "/"}
     os.environ.pop("GONE", None)
     with cr.init(on_failure="replace", recruits="asks" in sys.argv or None) as comm:
+        for name in [name for name in os.environ if name.startswith("PMIX_SERVER_")]:
+            del os.environ[name]  # as before jobs of one's own
         while state["step"] < STEPS:
             for attempt in comm.attempts():
                 with attempt:
                     comm.synchronize(state)
-                    if (comm.seat, state["step"], comm.joined) == (1, 2, False):
+                    if (dies.get(state["step"]), comm.joined) == (comm.seat, False):
                         os.kill(os.getpid(), signal.SIGKILL)
                     comm.Allreduce(np.ones(1), total)
             state["step"] += 1
