@@ -9,7 +9,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import FrameType
@@ -235,6 +235,7 @@ def execute(
 
 def _end_with(parent: int) -> None:
     """Let this child end in order when its parent has ended, or has already."""
-    namespaces.die_with_parent(signal.SIGTERM)
+    with suppress(OSError):  # it runs nevertheless
+        namespaces.die_with_parent(signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -38,8 +38,10 @@ _STARTING = {
     "PMIX_MCA_psensor": "^heartbeat,file",
     "PRTE_MCA_state_base_recoverable": "1",
 }
-# The folder of a launch, and what its owner holds a lock of in it.
-_FOLDER, _LOCK = "closeranks-mpirun-", "owner"
+# The folder of a launch.
+_FOLDER = "closeranks-mpirun-"
+# Names this machine, since it was started.
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 # The ranks themselves may poll as they like.
 _OWN_POLLING = ("/usr/bin/env", "-u", "EVENT_NOEPOLL")
 
@@ -147,24 +149,26 @@ def session() -> Iterator[dict[str, str]]:
         Variables for `mpirun`; the folder is removed at the end, and what is
         left in it.
     """
-    _tidy()
     with (
         tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True) as own,
         Path(own, ".new").open("wb") as lock,
     ):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        Path(lock.name).rename(Path(own, _LOCK))  # who finds it finds it locked
+        with suppress(OSError):  # without locks nobody else removes it, or we theirs
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            name = f"owner-{_BOOT.read_text().strip()}"  # locks may mean nothing elsewhere
+            Path(lock.name).rename(Path(own, name))  # who finds it finds it locked
+            _tidy(name)
         yield {"PRTE_MCA_prte_local_tmpdir_base": own}
 
 
-def _tidy() -> None:
-    """Remove the folders of our own whose owners have been killed."""
-    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/{_LOCK}"):
+def _tidy(name: str) -> None:
+    """Remove the folders of our own whose owners have been killed on this machine."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         with suppress(OSError):  # another one does, or its owner is alive
-            if path.parent.lstat().st_uid == os.geteuid():
-                with path.open("rb") as lock:
+            if folder.lstat().st_uid == os.geteuid():
+                with Path(folder, name).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path.parent, ignore_errors=True)
+                    shutil.rmtree(folder, ignore_errors=True)  # goes through no link
 
 
 def hostfile(job: Job) -> str:

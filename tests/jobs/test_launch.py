@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from closeranks.jobs import openmpi
 from closeranks.jobs.openmpi import session
 from tests.conftest import Launch
 
@@ -73,8 +77,9 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    other = tmp_path / "closeranks-mpirun-of-another-version"
+    other = tmp_path / "closeranks-mpirun-of-another-machine"
     other.mkdir()
+    (other / "owner-of-another-machine").touch()
     words = [sys.executable, "-c", OWNER]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
@@ -86,3 +91,31 @@ def test_the_next_launch_removes_what_a_killed_one_has_left(
     with session() as own:
         assert {str(path) for path in tmp_path.iterdir()} == {*own.values(), str(other)}
     assert list(tmp_path.iterdir()) == [other]
+
+
+def test_what_a_link_names_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    kept = tmp_path / "kept"
+    with session() as own:
+        (folder,) = map(Path, own.values())
+        shutil.copytree(folder, kept)  # as one whose owner was killed
+    (tmp_path / "closeranks-mpirun-link").symlink_to(kept)
+    with session():
+        assert len(list(kept.iterdir())) == 1
+
+
+@pytest.mark.parametrize("refused", ["flock", "boot"])
+def test_jobs_start_where_locks_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def no_lock(_file: object, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if refused == "flock":
+        monkeypatch.setattr(fcntl, "flock", no_lock)
+    else:
+        monkeypatch.setattr(openmpi, "_BOOT", tmp_path / "hidden")
+    with session() as own, session() as next_one:
+        assert {str(path) for path in tmp_path.iterdir()} == {*own.values(), *next_one.values()}
+    assert not list(tmp_path.iterdir())
