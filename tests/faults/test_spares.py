@@ -216,6 +216,13 @@ def test_where_ranks_run_different_programs_no_new_one_takes_a_seat(launch: Laun
     )
 
 
+def test_who_cannot_read_where_it_was_started_keeps_nobody_waiting(launch: Launch) -> None:
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "3", "--faults", "--"]
+    said = launch([*start, sys.executable, UNLIKE, "hidden"]).stdout
+    assert sorted(re.findall(r"seat \d of \d", said)) == ["seat 0 of 2", "seat 2 of 2"], said
+    assert said.count("rank 1 what cannot be read (/proc/self/environ)") == 1, said
+
+
 def test_who_asks_for_new_processes_has_to_run_one_program(launch: Launch) -> None:
     said = unlike(launch, "asks")
     refused = r"Disagreement: init: ranks disagree: .*, program=.* 'asks', 'mine'\], "

@@ -1,6 +1,6 @@
 """A program whose ranks have variables of their own loses one of them, or all in turn.
 
-closeranks run --faults -n 3 -- env WRAPPED=1 tests/faults/unlike.py [asks] [all]
+closeranks run --faults -n 3 -- env WRAPPED=1 tests/faults/unlike.py [asks] [all] [hidden]
 """
 
 from __future__ import annotations
@@ -13,9 +13,15 @@ import sys
 import numpy as np
 
 import closeranks as cr
+from closeranks.collectives import recruits
 
 WATCHDOG_S, STEPS = 50, 6
 GIVEN = ("MINE", "OURS", "GONE", "WRAPPED")
+
+
+def hidden(process: int | str) -> dict[str, str]:
+    """Be what the system does not tell: the environment of who has changed its user."""
+    raise PermissionError(f"/proc/{process}/environ")
 
 
 def main() -> None:
@@ -27,6 +33,8 @@ def main() -> None:
     os.environ |= {"MINE": str(os.getpid()), "OURS": "all", "PWD": "/"}
     os.environ.pop("GONE", None)
     with cr.init(on_failure="replace", recruits="asks" in sys.argv or None) as comm:
+        if "hidden" in sys.argv and comm.seat == 2:
+            recruits._environment = hidden
         for name in [name for name in os.environ if name.startswith("PMIX_SERVER_")]:
             del os.environ[name]  # as before jobs of one's own
         while state["step"] < STEPS:
