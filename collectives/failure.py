@@ -79,12 +79,17 @@ def verdict(world: World, whole: World, operation: str, phase: str = "") -> Peer
 
 def _news_of(whole: World, world: World) -> Lateness | None:
     """Give who was late for the first of a family, if that has ended this one."""
+    told = whole.attendance.told
     news = whole.attendance.news() if whole.revoked else None
     if news is None:
         return world.attendance.news()
+    world.attendance.told = True  # its next call is refused, whatever this one says
     seats = [whole.seats[rank] for rank in news.ranks]
     ranks = tuple(world.seats.index(seat) for seat in seats if seat in world.seats)
-    return news._replace(ranks=ranks) if ranks or not seats else None
+    if ranks or not seats:
+        return news._replace(ranks=ranks)
+    whole.attendance.told = told  # nobody has been: a call there has still to name them
+    return None
 
 
 def late(operation: str, missed: Lateness, phase: str = "") -> PeerLate:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -12,8 +13,10 @@ from mpi4py import MPI
 
 from closeranks.collectives import attendance
 from closeranks.collectives.attendance import Attendance, Lateness, Usher
+from closeranks.collectives.failure import verdict
 from closeranks.comms import ulfm
 from closeranks.comms.wait import Deadline
+from closeranks.errors import PeerLate, Revoked
 
 LIMIT_S = 0.1
 TICK_S = 1e-3
@@ -234,3 +237,29 @@ def test_what_was_sent_is_not_looked_at_for_every_message(net: Any) -> None:
     ranks.takes = False  # nothing ever gets through, as far as a sender knows
     ranks.wait(0, {999})
     assert ranks.looks <= 2 * ranks.sent.total()
+
+
+@pytest.mark.parametrize("seats", [(0, 2), (0, 1)])
+def test_who_is_late_is_named_by_a_call_whose_ranks_they_are(net: Any, seats: Any) -> None:
+    """Rank 2 of the first of a family is late, and rank 0 hears of it on a derived one."""
+    ranks = net(3)
+    wires = [cast("MPI.Intracomm", end) for end in ranks.ends]
+    first, own = ranks.rolls[0], Attendance(wires[0], 2, lambda: None)
+    ranks.ends[1].Isend(np.array([attendance._LATE, 100_000, 100_000, 2]), 0, 1)
+    ranks.now_s += TICK_S
+    assert first.look()
+    whole: Any = SimpleNamespace(attendance=first, seats=(0, 1, 2), revoked=True)
+    whole.seats_lost = tuple
+    world: Any = SimpleNamespace(attendance=own, seats=seats)
+    met = verdict(world, whole, "barrier")
+    assert own.told, "there the next call is refused"
+    if 2 in seats:
+        assert isinstance(met, PeerLate)
+        assert met.ranks == (1,)
+        assert first.told
+        return
+    assert isinstance(met, Revoked)
+    assert not first.told
+    named = verdict(whole, whole, "barrier")
+    assert isinstance(named, PeerLate)
+    assert named.ranks == (2,)
