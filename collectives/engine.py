@@ -21,7 +21,7 @@ from closeranks.collectives.failure import grounds, is_written
 from closeranks.collectives.look import Patience
 from closeranks.comms.calling import TURN, give_back
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
-from closeranks.errors import PeerError, Revoked, Unavailable
+from closeranks.errors import Revoked, Unavailable
 
 if TYPE_CHECKING:
     from closeranks.collectives.world import World
@@ -97,30 +97,39 @@ class Engine:
             If its world is revoked; local.
         Unavailable
             If ``background`` asks for threads that MPI was not initialised for.
+        BaseException
+            Of the handler of a signal, see `wait`.
         """
+        if background and not _has_threads():
+            execution.bound.release()
+            raise Unavailable(
+                "progress without the program's help", "initialise MPI with THREAD_MULTIPLE"
+            )
         self._wanted[0] = 1
-        with self.lock:
-            self._wanted[0] = 0
-            try:
+        try:
+            with self.lock:
+                self._wanted[0] = 0
                 execution.bound.world.check(execution.operation)
-                if background:
-                    _check_threads()
-            except (PeerError, Unavailable):
-                execution.bound.release()
-                raise
-            execution.bound.world.entered(execution.identity.sequence)
-            if execution.deadline is not None:
-                execution.turn = execution.bound.world.attendance.enter()
-            for step, native in execution.bound.native.items():
-                native.enter(execution, step)
-            place = len(self._flying)
-            while place and self._flying[place - 1].priority < execution.priority:
-                place -= 1
-            self._flying.insert(place, execution)
-            self._advance(execution)
-            self._look_now_and_then()
-            if background and not execution.finished:
-                self._drive_alone(execution)
+                self._enter(execution)
+                self._advance(execution)
+                self._look_now_and_then()
+                if background and not execution.finished:
+                    self._drive_alone(execution)
+        except BaseException:
+            self._leave(execution)
+            raise
+
+    def _enter(self, execution: Execution) -> None:
+        """Let an execution be in flight; the last line says that it is."""
+        execution.bound.world.entered(execution.identity.sequence)
+        if execution.deadline is not None:
+            execution.turn = execution.bound.world.attendance.enter()
+        for step, native in execution.bound.native.items():
+            native.enter(execution, step)
+        place = len(self._flying)
+        while place and self._flying[place - 1].priority < execution.priority:
+            place -= 1
+        self._flying.insert(place, execution)
 
     def progress(self, patience: Patience | None = None) -> bool:
         """Advance everything in flight once; True if anything moved.
@@ -244,12 +253,12 @@ class Engine:
     def _leave(self, execution: Execution) -> None:
         """Let an execution go on whose caller was called away: the others wait for it.
 
-        Where no thread may do that, they hear.
+        Where no thread may do that, or it was not begun in full, they hear.
         """
         with self.lock:
             if execution.finished:
                 return
-            if _has_threads():
+            if execution in self._flying and _has_threads():
                 self._drive_alone(execution)
             else:
                 self.fail(execution, Revoked(execution.operation))
@@ -271,9 +280,10 @@ class Engine:
 
     def _bury(self, execution: Execution) -> None:
         """Revoke the world of a failed execution; keep its buffers until MPI lets go."""
+        if execution not in self._graves:
+            self._graves.append(execution)
         if execution in self._flying:
             self._flying.remove(execution)
-            self._graves.append(execution)
         execution.bound.world.revoke()
 
     def _look_now_and_then(self) -> None:
@@ -365,13 +375,6 @@ def _has_threads() -> bool:
     from mpi4py import MPI
 
     return MPI.Query_thread() >= MPI.THREAD_MULTIPLE
-
-
-def _check_threads() -> None:
-    if not _has_threads():
-        raise Unavailable(
-            "progress without the program's help", "initialise MPI with THREAD_MULTIPLE"
-        )
 
 
 @cache

@@ -78,7 +78,7 @@ class Execution:
     completed : int
         Steps done so far.
     turn : int
-        How many collectives with a deadline its world had begun before it.
+        How many collectives with a deadline its world had begun before; or -1.
     """
 
     __slots__ = (
@@ -121,7 +121,7 @@ class Execution:
         self.priority, self.deadline = priority, deadline
         self.finished = self.drained = False
         self.error: BaseException | None = None
-        self.completed = self.turn = 0
+        self.completed, self.turn = 0, -1
         self._base = bound.world.first_tag(identity.sequence)
         self._requests: list[MPI.Request] = []
         self._owners: list[int] = []
@@ -129,7 +129,7 @@ class Execution:
         self._hooks: dict[int, Callable[[], None]] = {}
         self._pieces: dict[int, int] = {}
         self._symbolic: Symbolic | None = None
-        self._callbacks: list[Callable[[Execution], None]] = []
+        self._callbacks: dict[Callable[[Execution], None], None] = {}
         self._advancing = self._admitted = False
         self._lay_out()
 
@@ -158,12 +158,11 @@ class Execution:
         """Call ``callback(self)`` once it has finished or failed; at once if it has.
 
         Local.  The callback runs in whichever thread makes the progress, under the
-        engine's lock, and must not wait.
+        engine's lock, and must not wait; the handler of a signal may let it run twice.
         """
+        self._callbacks[callback] = None
         if self.finished:
-            callback(self)
-        else:
-            self._callbacks.append(callback)
+            self._announce()
 
     def advance(self, patience: Patience | None = None) -> bool:
         """Do what can be done now, and return; never blocks.
@@ -181,20 +180,17 @@ class Execution:
         """
         if self.drained or self._advancing or self.error is not None:
             return self.finished
-        if not self._admitted:
-            self._admitted = self.bound.admits(self.identity.sequence)
-            if not self._admitted:
-                return False
-        self._advancing = True
+        if not (self._admitted or self.bound.admits(self.identity.sequence)):
+            return False
+        self._admitted = self._advancing = True
         try:
             if self._required == 0 and not self.finished:  # nothing to do, or nothing to wait for
                 self._conclude()
             self._move(patience)
-        except Exception as error:  # kept, and raised by whoever waits
-            self.fail(translated(error, self))
-        except BaseException as error:
-            self.fail(error)
-            raise
+        except BaseException as error:  # kept, and raised by whoever waits
+            self.fail(translated(error, self) if isinstance(error, Exception) else error)
+            if self._announce() or not isinstance(error, Exception):
+                raise  # of a signal: the result was there, or nobody waits
         finally:
             self._advancing = False
         return self.finished
@@ -341,19 +337,24 @@ class Execution:
         if self.bound.epilogue is not None and self.error is None:
             self.bound.epilogue()
         if self.completed == len(self.bound.need):
-            # Before anybody is told: another thread may start the bound plan again.
-            self._drain()
+            self._drain()  # first: who is told may start the bound plan again
+        self._announce()
+
+    def _announce(self) -> bool:
+        """Tell that it has finished, again where a signal came between; True if well."""
         if self.deadline is not None:
             self.bound.world.attendance.leave(self.turn)
         self.finished = True
-        callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
+        for callback in tuple(self._callbacks):
             callback(self)
+            self._callbacks.pop(callback, None)
+        return self.error is None
 
     def _drain(self) -> None:
-        self.drained, self._symbolic = True, None
-        self.bound.release()
+        self._symbolic = None
         self.bound.world.left(self.identity.sequence)
+        self.bound.release()
+        self.drained = True  # last: what a signal ends before may be done again
 
     def awaited(self) -> tuple[int, ...]:
         """Return the ranks whose messages are awaited, else those that take none of ours."""

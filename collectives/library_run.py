@@ -6,11 +6,13 @@ do when it is over.  It is a plan of one step that waits for the request.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from closeranks.collectives import native
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.demand import BYTE
+from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.plan import Algorithm, Plan
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.script import Script
     from closeranks.collectives.world import World
     from closeranks.comms.wait import Deadline
+
+_T = TypeVar("_T")
 
 
 class Aside:
@@ -89,6 +93,46 @@ class LibraryCall(Execution):
 
 
 _AWAIT = Algorithm("native", _await_request)
+
+
+def begin(
+    world: World,
+    plain: MPI.Intracomm,
+    operation: str,
+    given: Handover,
+    take: Callable[[MPI.Request], _T],
+) -> _T:
+    """Begin an operation of the library, for who follows it from then on.
+
+    Local.  Where the handler of a signal raises before that, nobody would wait for
+    it: it is dead, and keeps its buffers as long as the library has them.
+
+    Parameters
+    ----------
+    world : World
+        Which is given up then.
+    plain : MPI.Intracomm
+        Whose method is called.
+    operation : str
+        Name of the collective.
+    given : Handover
+        With what it is called.
+    take : callable
+        Makes of the request what it is followed by.
+
+    Returns
+    -------
+    object
+        What that has made.
+    """
+    begun: list[MPI.Request] = []
+    try:
+        native.begin(plain, given, begun)
+        return take(begun[0])
+    except BaseException as error:
+        if begun:
+            engine().fail(follow(world, operation, begun[0], given, None), error)
+        raise
 
 
 def follow(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -182,7 +183,7 @@ def ready(plain: MPI.Intracomm, given: Handover) -> Callable[[], object]:
     return lambda: (call(), finish())
 
 
-def begin(plain: MPI.Intracomm, given: Handover) -> MPI.Request:
+def begin(plain: MPI.Intracomm, given: Handover, begun: list[MPI.Request]) -> None:
     """Call the library's non-blocking operation.
 
     Parameters
@@ -191,15 +192,11 @@ def begin(plain: MPI.Intracomm, given: Handover) -> MPI.Request:
         Whose method is called.
     given : Handover
         With what.
-
-    Returns
-    -------
-    MPI.Request
-        Under way; what is left to do is the caller's.
+    begun : list of MPI.Request
+        Gets the request, before the handler of a signal can raise: CPython runs
+        none while only C is under way.  What is left to do is the caller's.
     """
-    method = f"I{given.method.lower()}"
-    request: MPI.Request = getattr(plain, method)(*given.arguments)
-    return request
+    begun.extend(starmap(getattr(plain, f"I{given.method.lower()}"), (given.arguments,)))
 
 
 def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:

@@ -24,10 +24,13 @@ from closeranks.collectives.node_memory import STARTED
 from closeranks.collectives.persistent import Persistent
 from closeranks.collectives.shared_run import combiner_for, kernel_name, load_kernel
 from closeranks.collectives.watch import watch
+from closeranks.comms.calling import in_turn
 from closeranks.comms.wait import wait
 from closeranks.errors import PeerError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from closeranks.collectives.choose import Choice
     from closeranks.collectives.demand import Demand
     from closeranks.collectives.service import Service
@@ -55,13 +58,16 @@ class NearPersistent(Persistent):
     def __init__(self, service: Service, demand: Demand, call: tuple[Any, ...]) -> None:
         super().__init__(service, demand, SHARED, call)
         self._world, self._memory = service.world, service.world.node_memory
-        self._family, self._lock = service.family, threading.Lock()
+        self._family, self._lock = service.family, threading.RLock()
         laid = lay_out(demand)
         self._make_way = partial(make_way, self._world)
         self._watch = watch()
         self._watch.keep(self._memory)
         self._laid: Memory | None = laid  # whose addresses the kernel has
         self._started = self._over = False
+        #: How far the memory was when its kernel began, None if that waits for its turn.
+        self._began: int | None = None
+        self._counters = self._memory.state.data
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = self._memory.fresh_frame(combiner, demand.dtype.itemsize, demand.root)
         self._hasty = frame.copy()
@@ -93,12 +99,15 @@ class NearPersistent(Persistent):
             self._keep()
         self._tally[0] += 1
         self._world.sequence()
-        over = not before and self._look()
-        self._started, self._over = True, over
-        if not over:
-            self._memory.enter(self, STARTED)
-            if self._watch.asleep:
-                self._watch.wake()
+        self._began, over = None if before else self._counters[words.START], False
+        try:
+            over = not before and self._look()
+        finally:  # a signal may take the caller away: the others wait for this rank
+            self._started, self._over = True, over
+            if not over:
+                self._memory.enter(self, STARTED)
+                if self._watch.asleep:
+                    self._watch.wake()
 
     Start = start
 
@@ -126,23 +135,24 @@ class NearPersistent(Persistent):
         first = self._first()
         if first is not None and first[0] is not self:
             self._before()
-        if not self._lock.acquire(blocking=False):
-            return False  # another thread is at it
-        try:
-            if self._closed:
-                return False  # its memory is gone, or soon will be
-            if self._over:
-                return True
-            first = self._first()
-            if first is None or first[0] is not self:
-                return False  # not its turn, or bound again meanwhile and not started
-            kernel = self._stay if stays else self._look
-            if kernel():
-                self._over = True
-                self._memory.leave()
-            return self._over
-        finally:
-            self._lock.release()
+        return bool(in_turn(self._lock, self._go_on_alone, self._stay if stays else self._look))
+
+    def _go_on_alone(self, kernel: Callable[[], bool]) -> bool:
+        """Let it go on, while no other thread does; a signal may come between any lines."""
+        if self._closed:
+            return False  # its memory is gone, or soon will be
+        first = self._first()
+        if first is None or first[0] is not self:
+            return self._over  # else not its turn, or bound again meanwhile and not started
+        if not self._over:
+            last = self._counters[words.START]  # which the end of its kernel moves on
+            if self._began is None:
+                self._began = last
+            if last == self._began and not kernel():
+                return False
+            self._over = True
+        self._memory.leave()
+        return True
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until it is over, see `Persistent.wait`.

@@ -118,11 +118,11 @@ class Persistent:
             self._tally[0] += 1
             if self._demand.foreign:
                 pack_again(self._demand, self._given)
+            self._running = True  # before: the handler of a signal may raise in between
             try:
                 self._ready.Start()
             except MPI.Exception as error:
                 raise self._explained(error)  # noqa: B904 - which knows its cause
-            self._running = True
             return
         if self._closed:
             self._bind_again()

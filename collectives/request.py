@@ -107,7 +107,9 @@ class Request(MPI.Request):
         made = cls(general)
         made._execution, made._operation = execution, execution.operation
         made._ended = ended
-        execution.when_finished(lambda _: general.Complete())
+        # Once, whatever signal comes between: only C runs from taking it to completing it.
+        ends = map(MPI.Grequest.Complete, iter((general,)))
+        execution.when_finished(lambda _: next(ends, None))
         return made
 
     def Wait(self, status: MPI.Status | None = None) -> bool:  # type: ignore[override]

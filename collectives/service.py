@@ -23,7 +23,7 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import ended, explained
 from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
-from closeranks.collectives.library_run import follow
+from closeranks.collectives.library_run import begin, follow
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
 from closeranks.collectives.persistent import Persistent
@@ -256,9 +256,12 @@ class Service:
             self.gate.refuse_late(demand.operation)
             given = native.hand_over(demand)
             if given.finish is None:
-                request = native.begin(self.plain, given)
                 explain = partial(self.explained, demand.operation)
-                return Request.of_library(request, demand.operation, explain, told, given.arguments)
+                take = partial(
+                    Request.of_library, operation=demand.operation, explain=explain, ended=told,
+                    keeps=given.arguments,
+                )  # fmt: skip
+                return begin(self.family.world, self.plain, demand.operation, given, take)
         return Request.of_plan(self.launch(demand, name, background=True, bound=bound), told)
 
     def launch(
@@ -267,11 +270,12 @@ class Service:
         """Start a plan, or an operation that the engine follows; then the clock."""
         if name == NATIVE:
             self.world.check(demand.operation)
-            given = native.hand_over(demand)
-            request = native.begin(self.plain, given)
-            execution = follow(
-                self.world, demand.operation, request, given, context.deadline(self.family)
-            )
+            given, world, operation = native.hand_over(demand), self.world, demand.operation
+
+            def take(request: MPI.Request) -> Execution:
+                return follow(world, operation, request, given, context.deadline(self.family))
+
+            execution = begin(world, self.plain, operation, given, take)
         else:
             interpreter.prepare(self.world, together=False)
             if bound is None:

@@ -1,0 +1,226 @@
+"""Calls whose caller the handler of a signal takes away, between whatever two lines."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks
+from closeranks.collectives import native, near_persistent
+from closeranks.collectives.bound import Bound
+from closeranks.collectives.engine import engine
+from closeranks.collectives.execute import Execution
+from closeranks.collectives.identity import Identity
+from closeranks.collectives.interpreter import execution as interpreted
+from closeranks.collectives.library_run import begin
+from closeranks.collectives.native import Handover
+from closeranks.collectives.request import Request
+from closeranks.comms.calling import in_turn
+from closeranks.comms.wait import Deadline
+from closeranks.errors import Revoked
+from tests.mpi.ground import opened, rounds, run
+from tests.mpi.test_engine import gated
+
+
+class _Alarm(BaseException):
+    pass
+
+
+def _made(bound: Bound, limit_s: float = 20.0) -> Execution:
+    """Make an execution that is to be started."""
+    identity = Identity(bound.world.epoch, bound.world.sequence())
+    return interpreted(bound, identity, deadline=Deadline(limit_s))
+
+
+def _first_time(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the handler of a signal raise when a call returns for the first time."""
+    calls: list[object] = []
+
+    def method(*arguments: Any, **named: Any) -> Any:
+        answer = call(*arguments, **named)
+        calls.append(answer)
+        if len(calls) == 1:
+            raise _Alarm
+        return answer
+
+    return method
+
+
+@pytest.mark.parametrize("place", ["leave", "told"])
+def test_who_waits_hears_of_an_end_that_was_interrupted(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    with opened(comm) as world:
+        bound, event, output = gated(world)
+        told: list[Execution] = []
+        execution = _made(bound)
+        execution.when_finished(_first_time(told.append) if place == "told" else told.append)
+        request = Request.of_plan(execution, lambda error: error)
+        if place == "leave":
+            monkeypatch.setattr(world.attendance, "leave", _first_time(world.attendance.leave))
+        event.is_open = True
+        with pytest.raises(_Alarm):
+            engine().start(execution)
+        assert execution.finished
+        assert execution.drained
+        assert execution.error is None
+        assert set(told) == {execution}
+        assert not engine().in_flight
+        request.Wait()
+        assert output.tolist() == [0, 1, 2, 3]
+        run(bound)
+        assert not world.revoked
+
+
+def test_a_start_that_is_interrupted_goes_on_without_its_caller(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(comm) as world:
+        bound, event, output = gated(world)
+        execution = _made(bound)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine(), "_look_now_and_then", _first_time(lambda: None))
+            with pytest.raises(_Alarm):
+                engine().start(execution)
+        event.is_open = True
+        limit = time.monotonic() + 10
+        while not execution.drained:
+            assert time.monotonic() < limit, "nobody drives it"
+            time.sleep(0.001)
+        assert output.tolist() == [0, 1, 2, 3]
+        assert not world.revoked
+
+
+def test_the_others_hear_of_a_start_that_was_not_begun_in_full(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size > 1:  # who comes second has heard of the first
+        return
+    with opened(comm) as world:
+        execution = _made(gated(world)[0])
+        monkeypatch.setattr(world.attendance, "enter", _first_time(world.attendance.enter))
+        with pytest.raises(_Alarm):
+            engine().start(execution)
+        assert world.revoked
+        assert isinstance(execution.error, Revoked)
+        assert not engine().in_flight
+
+
+def test_what_the_library_has_begun_keeps_its_memory(comm: MPI.Intracomm) -> None:
+    """Whoever began it was called away before anybody could wait for it."""
+
+    def call() -> weakref.ref[Any]:
+        given, taken = np.ones(100_000), np.empty(100_000)
+        handover = Handover("Allreduce", (given, taken), None)
+        with pytest.raises(_Alarm):
+            begin(world, comm, "allreduce", handover, _first_time(lambda _: None))
+        return weakref.ref(taken)
+
+    with opened(comm) as world:
+        if comm.rank:
+            comm.recv(source=0)
+            data = np.ones(100_000), np.empty(100_000)
+            comm.Iallreduce(*data).Wait()
+            return
+        taken = call()
+        gc.collect()
+        assert world.revoked
+        assert comm.size == 1 or taken() is not None, "the others have not come"
+        for other in range(1, comm.size):
+            comm.send(None, other)
+        limit = time.monotonic() + 10
+        while taken() is not None:
+            assert time.monotonic() < limit, "it is kept for ever"
+            rounds(100)
+            gc.collect()
+
+
+def test_no_signal_comes_between_a_call_of_the_library_and_its_request() -> None:
+    def ring(*_: object) -> None:
+        raise _Alarm
+
+    begun: list[Any] = []
+    plain: Any = SimpleNamespace(Ibarrier=ctypes.CDLL(None)["raise"])
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(_Alarm):
+            native.begin(plain, Handover("Barrier", (int(signal.SIGALRM),), None), begun)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert len(begun) == 1
+
+
+@pytest.mark.parametrize("name", ["_look", "_stay"])
+def test_a_kernel_that_has_ended_is_not_run_again(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The handler comes when it has returned, in the start or in the wait."""
+    if world.size == 1:
+        pytest.skip("needs two ranks")
+    monkeypatch.setattr(near_persistent, "UNATTENDED_S", float("inf"))
+    x, y = np.full(100, world.rank + 1), np.zeros(100, int)
+    wanted = world.size * (world.size + 1) // 2
+    operation: Any = world.Allreduce_init(x, y, algorithm="shared")
+    looks = AtItsEnd(getattr(operation, name))
+    monkeypatch.setattr(operation, name, looks)
+    for turn in range(60):
+        if turn % world.size == world.rank:
+            time.sleep(1e-3)
+        for step in (operation.start, operation.wait):
+            try:
+                step()
+            except _Alarm:
+                assert operation.under_way
+        operation.wait()
+        assert (y == wanted).all(), turn
+        y[:] = -1
+    operation.close()
+    assert looks.alarms, "no signal has come"
+
+
+class AtItsEnd:
+    """A kernel, after whose end the handler of a signal raises, each second time."""
+
+    def __init__(self, kernel: Callable[[], bool]) -> None:
+        self._kernel, self._ends, self.alarms = kernel, 0, 0
+
+    def __call__(self) -> bool:
+        over = self._kernel()
+        self._ends += over
+        if over and self._ends % 2 and threading.current_thread() is threading.main_thread():
+            self.alarms += 1
+            raise _Alarm
+        return over
+
+
+def test_no_start_keeps_its_lock(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world.size == 1:
+        pytest.skip("needs two ranks")
+    monkeypatch.setattr(near_persistent, "UNATTENDED_S", float("inf"))
+    x, y = np.full(100, world.rank + 1), np.zeros(100, int)
+    operation: Any = world.Allreduce_init(x, y, algorithm="shared")
+    lock = operation._lock
+    takes = SimpleNamespace(acquire=_first_time(lock.acquire), release=lock.release)
+    monkeypatch.setattr(operation, "_lock", takes)
+    with pytest.raises(_Alarm):
+        operation.advance()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(in_turn, lock, lambda: True).result() is True
+    monkeypatch.undo()
+    operation.start()
+    operation.close()
+    assert (y == world.size * (world.size + 1) // 2).all()
