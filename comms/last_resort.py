@@ -28,7 +28,7 @@ def age_s() -> float:
     float
         Seconds, to a hundredth; time in which the machine slept counts.
     """
-    words = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    words = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()  # any name
     began_s = int(words[19]) / os.sysconf("SC_CLK_TCK")
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
 

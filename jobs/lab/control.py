@@ -142,11 +142,11 @@ def running_labs() -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            name = (entry / "comm").read_text().strip()
+            name = (entry / "comm").read_bytes().strip()  # others may be called anything
             mine = os.geteuid() in (0, entry.stat().st_uid)
         except OSError:  # it ended while we looked
             continue
-        if name == PROCESS_NAME and mine:
+        if name == PROCESS_NAME.encode() and mine:
             found.append(int(entry.name))
     return sorted(found)
 

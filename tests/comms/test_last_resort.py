@@ -49,6 +49,19 @@ def test_this_process_grows_older() -> None:
     assert 0.2 - 0.02 <= age_s() - before_s <= time.monotonic() - began + 0.02
 
 
+def test_a_process_may_be_called_anything() -> None:
+    says = """
+import ctypes
+from closeranks.comms.last_resort import age_s
+ctypes.CDLL(None).prctl(15, bytes([255]) + b") 1 (")  # PR_SET_NAME
+print(age_s())
+"""
+    began = time.monotonic()
+    words = [sys.executable, "-c", says]
+    said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
+    assert 0 < float(said.stdout) <= time.monotonic() - began + 0.02
+
+
 def test_a_new_process_is_as_old_as_its_first_program() -> None:
     says = "from closeranks.comms.last_resort import age_s; print(age_s())"
     began = time.monotonic()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from closeranks.errors import UsageError
@@ -21,6 +25,21 @@ def test_the_only_lab_is_meant() -> None:
 def test_an_unclear_choice_is_refused(labs: list[int], asked: int | None, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         control.choose_lab(labs, asked)
+
+
+def test_labs_are_found_beside_processes_that_may_be_called_anything() -> None:
+    program = """
+import ctypes
+ctypes.CDLL(None).prctl(15, bytes([255]))  # PR_SET_NAME
+print("called", flush=True)
+input()
+"""
+    words, pipe = [sys.executable, "-c", program], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "called\n"
+        assert os.getpid() not in control.running_labs()
+        other.communicate("\n")
 
 
 @pytest.mark.parametrize("request_", ["kill 2", "kill x", "kill -1", "stop"])
