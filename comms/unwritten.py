@@ -11,7 +11,9 @@ import ctypes
 import gc
 import io
 import logging
+import os
 import signal
+import subprocess
 from contextlib import suppress
 from typing import Final
 
@@ -24,14 +26,15 @@ _FILE: Final = io.FileIO.__mro__[-2]
 def let_out() -> None:
     """Write what is in the buffers of logs and files, of Python and of the C library.
 
-    Local; for a process that is about to end.  Where it takes too long the system
-    ends it.  What only closing a file writes, such as the end of a zip file, is
-    lost.
+    Local; for a process that is about to end.  Where it takes too long it is
+    ended, with what it has started if it leads a group.  What only closing a file
+    writes, such as the end of a zip file, is lost.
     """
+    _call_time()
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
-    signal.setitimer(signal.ITIMER_REAL, _LIMIT_S)
+    signal.setitimer(signal.ITIMER_REAL, _LIMIT_S + 1)
     with suppress(Exception):  # of a handler of the program's own
         logging.shutdown()
     for one in gc.get_objects():
@@ -39,3 +42,16 @@ def let_out() -> None:
             with suppress(Exception):  # closed, or whatever a program's own kind may raise
                 one.flush()
     ctypes.CDLL(None).fflush(None)
+
+
+def _call_time() -> None:
+    """Let somebody else end the group of this process if it takes too long.
+
+    A process of the group, which ends with it.  An alarm of the system's would
+    end this process alone, and a handler of Python's might never run.
+    """
+    if os.getpgrp() != os.getpid():
+        return
+    ends, nowhere = f"sleep {_LIMIT_S:g}; kill -9 -{os.getpid()}", subprocess.DEVNULL
+    with suppress(Exception):  # then the alarm is all that is left
+        subprocess.Popen(["/bin/sh", "-c", ends], stdin=nowhere, stdout=nowhere, stderr=nowhere)

@@ -11,6 +11,7 @@ import io
 import logging
 import logging.handlers
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -51,6 +52,8 @@ def main() -> None:
         logging.getLogger().addHandler(logging.handlers.MemoryHandler(100, target=log))
         logging.getLogger().warning("here")
         mine = Mine()
+        if "hangs" in sys.argv:
+            subprocess.Popen(["sleep", "600"])  # holds the launcher's pipes
         comm.Barrier()
         raise RuntimeError(f"both leave, {mine.closed=}")
 
