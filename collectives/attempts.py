@@ -190,7 +190,7 @@ class Attempt:
     def _left_over(self) -> BaseException | None:
         """Give what calls have met that nobody has waited for; None if all went well."""
         calls: list[Request | Persistent] = [*self._requests]
-        calls += [one for one in self._started.values() if one.under_way]
+        calls += [one for one in self._started.values() if one.under_way or one.is_void]
         try:
             if self._streams and ulfm.is_on():  # else nothing is repeated
                 wait(self._is_dry)

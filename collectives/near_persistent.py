@@ -197,7 +197,8 @@ class NearPersistent(Persistent):
             over = super().Test(status)
             self._under_way = None if over else self._under_way
             return over
-        self._check()
+        if not self._over:
+            self._check()
         if not self.advance():
             self._make_way()
             return False
@@ -212,7 +213,10 @@ class NearPersistent(Persistent):
         """Serve no more starts, see `Persistent.revoke`; no kernel runs any more."""
         with self._lock:
             super().revoke()
-            self._started = False  # `Persistent` says why
+            self._started = False  # `Persistent` says whether there is a result
+
+    def _is_through(self) -> bool:
+        return self._over if self._started else super()._is_through()
 
     def _check(self) -> None:
         try:

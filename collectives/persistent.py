@@ -10,7 +10,7 @@ from mpi4py import MPI
 from closeranks.collectives import context
 from closeranks.collectives.failure import ended
 from closeranks.collectives.native import hand_over, pack_again, prepare
-from closeranks.collectives.quiet import is_gone
+from closeranks.collectives.quiet import has_ended, is_gone
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, Revoked, UsageError
@@ -94,6 +94,11 @@ class Persistent:
         return self._algorithm
 
     @property
+    def is_void(self) -> bool:
+        """Whether the last start has no result, nor will have one."""
+        return self._void
+
+    @property
     def under_way(self) -> bool:
         """Whether it has been started and not been waited for."""
         return self._running or (
@@ -112,7 +117,7 @@ class Persistent:
         Revoked
             If it was closed, or its communicator was (local).
         """
-        if self._ready is not None and not (self._running or self._needs_engine()):
+        if self._ready is not None and not (self._running or self._closed or self._needs_engine()):
             self._under_way = None
             self._keep()
             self._tally[0] += 1
@@ -180,9 +185,17 @@ class Persistent:
         """Serve no more starts before the communicator has recovered."""
         if not self._closed:
             self._closed = self._stale = True
-            self._void = self._void or self.under_way
-            self._left = self._ready if self._running else None
-            self._bound = self._ready = None
+            self._void = self._void or not self._is_through()
+            self._bound = None
+            if self._void or not self._running:  # else who waits has still to look at it
+                self._left = self._ready if self._running else None
+                self._ready = None
+
+    def _is_through(self) -> bool:
+        """Tell whether nothing is under way but what has ended well.  Local."""
+        if self._running:
+            return self._ready is not None and has_ended(self._ready)
+        return self._under_way is None or self._under_way.has_ended
 
     def is_gone(self) -> bool:
         """Tell whether the library is through with a start that was revoked.

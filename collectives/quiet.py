@@ -63,6 +63,25 @@ def is_gone(request: MPI.Request) -> bool:
         return True
 
 
+def has_ended(request: MPI.Request) -> bool:
+    """Tell whether a request is over and has met no error; it is not freed.
+
+    Parameters
+    ----------
+    request : MPI.Request
+        Of whatever kind.
+
+    Returns
+    -------
+    bool
+        False as long as nobody knows.
+    """
+    try:
+        return bool(request.Get_status())
+    except MPI.Exception:
+        return False
+
+
 def is_over(request: MPI.Request) -> bool:
     """Test a request of a live execution; where ranks may die, as `is_gone` does.
 

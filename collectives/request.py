@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives.engine import engine
+from closeranks.collectives.quiet import has_ended
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -195,6 +196,13 @@ class Request(MPI.Request):
     def error(self) -> BaseException | None:
         """What it has met, told or not; None if nothing, or not yet."""
         return self._error or (self._execution.error if self._execution else None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over and went well, waited for or not."""
+        if self._execution is not None:
+            return self._execution.finished and self._execution.error is None
+        return self._error is None and has_ended(self)
 
     def _check(self) -> None:
         """Raise what it has failed for, if it has: nobody takes it for done."""

@@ -36,10 +36,8 @@ class Judge:
 class Left:
     """A request, or a persistent operation, that nobody has waited for."""
 
-    under_way = True
-
-    def __init__(self, end: bool | BaseException) -> None:
-        self._end = end
+    def __init__(self, end: bool | BaseException, *, is_void: bool = False) -> None:
+        self._end, self.is_void, self.under_way = end, is_void, not is_void
 
     def Test(self) -> bool:
         if isinstance(self._end, BaseException):
@@ -88,6 +86,15 @@ def test_no_attempt_is_agreed_whose_calls_have_failed(
         assert error is end
     else:
         assert end or isinstance(error, UsageError)
+
+
+def test_no_attempt_is_agreed_over_a_start_that_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "is_gone", lambda _: True)
+    judge: Any = Judge()
+    attempt, void = Attempt(judge, 1, (), restores=True), Revoked("allreduce")
+    left: Any = Left(void, is_void=True)
+    attempt.follow_start(left)
+    assert voted(attempt, judge) == (AGAIN, void)
 
 
 def test_a_device_is_through_before_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:

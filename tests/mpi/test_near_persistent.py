@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -225,6 +226,36 @@ def test_after_a_world_is_given_up_a_wait_says_so(comm: MPI.Intracomm) -> None:
     if comm.rank == 0 and operation.under_way:
         with pytest.raises(Revoked):
             operation.wait()
+
+
+@pytest.mark.parametrize("waits", [True, False])
+@pytest.mark.parametrize("algorithm", ["shared", "ring", "native"])
+def test_what_had_ended_before_a_world_was_given_up_is_not_void(
+    comm: MPI.Intracomm, algorithm: str, waits: bool
+) -> None:
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    world = closeranks.init(comm)
+    x, y = np.full(N, world.rank + 1), np.zeros(N, int)
+    operation: Any = world.Allreduce_init(x, y, algorithm=algorithm)
+    assert isinstance(operation, NearPersistent) == (algorithm == "shared")
+    operation.start()
+    until = time.monotonic() + 20
+    while not operation._is_through():
+        assert time.monotonic() < until
+        operation.advance() if isinstance(operation, NearPersistent) else MPI.COMM_SELF.Iprobe()
+    comm.Barrier()
+    world.world.revoke()
+    assert not operation.is_void
+    if waits:
+        operation.wait()
+    else:
+        assert operation.test()
+    assert (y == comm.size * (comm.size + 1) // 2).all()
+    with pytest.raises(closeranks.PeerError):
+        operation.start()
+    comm.Barrier()
+    world.abandon()
 
 
 def test_an_engines_start_goes_on_while_others_look(world: closeranks.Communicator) -> None:
