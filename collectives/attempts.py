@@ -217,7 +217,8 @@ class Attempt:
     def _restore(self) -> None:
         """Put back what was overwritten, once nobody writes there any more."""
         patience = None if ulfm.is_on() else Deadline(_QUIET_S)
-        wait(self._is_quiet, polite=True, deadline=patience)
+        with self._recovery.last_resort():
+            wait(self._is_quiet, polite=True, deadline=patience)
         for whole, saved in reversed(self._kept):  # what was copied first is the oldest
             whole.store(saved)
 

@@ -178,7 +178,7 @@ class Recovery:
         if agreed == AGREED or not ulfm.is_on():
             return agreed
         world.revoke()
-        with self._last_resort():
+        with self.last_resort():
             engine().end_revoked()
             if agreed == ABORT:
                 self._cause = self._told(error if vote == ABORT else None)
@@ -237,12 +237,12 @@ class Recovery:
             raise error or family.world.verdict("attempts")
         family.failed += begun
         family.before, family.came = family.world.seats, set()
-        with self._last_resort():
+        with self.last_resort():
             self._reach("shrink")
             self._go_on(family.world.epoch + 1)
         self.fill()
         ballot.stand(self.comm.rank, family.world.epoch, family.group)  # not who gave up before
-        with self._last_resort():
+        with self.last_resort():
             self._arm()
         family.fruitless = 0 if family.lost or family.came else family.fruitless + 1
 
@@ -255,7 +255,7 @@ class Recovery:
         family = self._family
         if family.crew is None:
             return
-        with self._last_resort(2 * self._start_s if family.crew.recruits else 0):
+        with self.last_resort(2 * self._start_s if family.crew.recruits else 0):
             while family.crew.enlist(family.seats - family.world.size):
                 family.world.revoke()
                 self._go_on(family.world.epoch)
@@ -391,10 +391,9 @@ class Recovery:
         old.close()
         node_arrays.bury(old.comm, made.whole)
 
-    def _last_resort(self, more_s: float = 0) -> LastResort:
+    def last_resort(self, more_s: float = 0) -> LastResort:
+        """Bound a part of a recovery: the process ends if it takes longer.  Local."""
         world, limit_s = self._family.world, self._limit_s + more_s
-        return LastResort(
-            limit_s,
-            f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of epoch"
-            f" {world.epoch} has not ended after {limit_s:.4g} s; exit status 75, relaunch",
-        )
+        who = f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of"
+        what = f" epoch {world.epoch} has not ended after {limit_s:.4g} s; exit status 75, relaunch"
+        return LastResort(limit_s, who + what)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,6 +25,13 @@ class Judge:
 
     def __init__(self) -> None:
         self.votes: list[int] = []
+        self.is_limited = False
+
+    @contextmanager
+    def last_resort(self) -> Iterator[None]:
+        self.is_limited = True
+        yield
+        self.is_limited = False
 
     def vote(self, vote: int, *_: object) -> int:
         self.votes.append(vote)
@@ -95,6 +103,25 @@ def test_no_attempt_is_agreed_over_a_start_that_is_void(monkeypatch: pytest.Monk
     left: Any = Left(void, is_void=True)
     attempt.follow_start(left)
     assert voted(attempt, judge) == (AGAIN, void)
+
+
+def test_what_may_still_be_written_is_not_waited_for_without_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    judge, looks = Judge(), list[bool]()
+
+    def is_gone(_: object) -> bool:
+        looks.append(judge.is_limited)
+        return len(looks) > 3
+
+    monkeypatch.setattr(attempts, "is_gone", is_gone)
+    monkeypatch.setattr(ulfm, "is_on", lambda: True)
+    anybody: Any = judge
+    attempt, left = Attempt(anybody, 1, (), restores=True), Left(Revoked("allreduce"))
+    request: Any = left
+    attempt._requests.append(request)
+    assert voted(attempt, anybody)[0] == AGAIN
+    assert looks == [True] * 4
 
 
 def test_a_device_is_through_before_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
