@@ -105,10 +105,8 @@ class Engine:
             raise Unavailable(
                 "progress without the program's help", "initialise MPI with THREAD_MULTIPLE"
             )
-        self._wanted[0] = 1
         try:
-            with self.lock:
-                self._wanted[0] = 0
+            with self._claimed():
                 execution.bound.world.check(execution.operation)
                 self._enter(execution)
                 self._advance(execution)
@@ -118,6 +116,14 @@ class Engine:
         except BaseException:
             self._leave(execution)
             raise
+
+    def _claimed(self) -> threading.RLock:
+        """Give the lock, to be taken: who waits with it in compiled code comes back.
+
+        `progress` says that it is wanted no more.
+        """
+        self._wanted[0] = 1
+        return self.lock
 
     def _enter(self, execution: Execution) -> None:
         """Let an execution be in flight; the last line says that it is."""
@@ -255,7 +261,7 @@ class Engine:
 
         Where no thread may do that, or it was not begun in full, they hear.
         """
-        with self.lock:
+        with self._claimed():
             if execution.finished:
                 return
             if execution in self._flying and _has_threads():
@@ -307,7 +313,7 @@ class Engine:
         """
 
         def is_settled() -> bool:
-            with self.lock:
+            with self._claimed():
                 for execution in tuple(self._flying):
                     if execution.bound.world.revoked:
                         self.fail(execution, Revoked(execution.operation))
@@ -318,9 +324,7 @@ class Engine:
 
     def end(self, world: World) -> None:
         """End what is in flight in a world whose memory is to go.  Local."""
-        self._wanted[0] = 1
-        with self.lock:  # the thread may be in a kernel
-            self._wanted[0] = 0
+        with self._claimed():
             for execution in self.flying_in(world):
                 self.fail(execution, Revoked(execution.operation))
 

@@ -414,6 +414,36 @@ def test_the_thread_stays_with_one_of_several_for_a_part_of_their_wait(
             engine().wait(execution)
 
 
+@pytest.mark.parametrize("what", ["start", "end_revoked", "end", "_leave"])
+def test_who_waits_with_the_lock_is_asked_for_it(comm: MPI.Intracomm, what: str) -> None:
+    """In compiled code it would stay, and a recovery would wait for it."""
+    if comm.size > 1:
+        return
+    with opened(comm) as world:
+        bound, event, _ = gated(world)
+        event.is_open = True
+        calls: dict[str, Callable[[], object]] = {
+            "start": lambda: start(bound),
+            "end_revoked": engine().end_revoked,
+            "end": lambda: engine().end(world),
+            "_leave": lambda: engine()._leave(execution),
+        }
+        if what == "_leave":
+            execution = start(bound)
+        thread = threading.Thread(target=calls[what])
+        with engine().lock:
+            engine()._wanted[0] = 0
+            thread.start()
+            until = time.monotonic() + 10
+            while not engine()._wanted[0]:
+                assert time.monotonic() < until, "nobody asks"
+                time.sleep(0.001)
+        thread.join(20)
+        assert not thread.is_alive()
+        engine().progress()
+        assert engine()._wanted[0] == 0
+
+
 def test_who_is_interrupted_takes_no_lock_along(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
