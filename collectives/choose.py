@@ -179,7 +179,7 @@ class Chooser:
         if call in self._fresh:
             self._fresh.remove(call)
             inherited = self._heritage[call]
-            if inherited != NATIVE or self._objection(call) is None:
+            if self._takes(call, inherited):
                 return Choice(inherited, 0.0, {}, {}, None)
         found = self.settled(call)
         if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
@@ -188,6 +188,12 @@ class Chooser:
         if found.trial is None or found.trial.winner is not None:
             return found
         return found._replace(algorithm=found.trial.turn)
+
+    def _takes(self, call: Call, name: str) -> bool:
+        """Tell whether what was fastest among other ranks can serve a call here."""
+        if name == NATIVE:
+            return self._objection(call) is None
+        return find(call.operation, name).objection(self.example(call)) is None
 
     def settled(self, call: Call) -> Choice:
         """Return the agreed fastest, or the best prediction as long as there is none."""

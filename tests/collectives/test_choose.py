@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from closeranks.collectives.call import Call, size_class
+from closeranks.collectives.call import UNSIZED, Call, size_class
 from closeranks.collectives.catalogue import algorithms
 from closeranks.collectives.choose import (
     NATIVE,
@@ -316,6 +316,15 @@ def test_the_first_call_of_a_kind_is_served_as_others_have_found() -> None:
     second.trial.winner = other = next(one for one in second.trial.candidates if one != "ring")
     second.trial.agreed_s = {other: 1.0}
     assert chooser.best_known == {call: other}
+
+
+@pytest.mark.parametrize("operation", sorted(UNSIZED))
+def test_fewer_ranks_inherit_no_plan_for_nodes_of_several(operation: str) -> None:
+    """A rank knows its own counts only: none can price this very call."""
+    call = Call(operation, 0)
+    here = Topology.regular(node=2, rank=1)
+    chooser = Chooser(here, native_bytes=1 << 15, heritage={call: "hierarchical"})
+    assert chooser.choose(call).algorithm in set(algorithms(operation)) - {"hierarchical"}
 
 
 def test_more_ranks_inherit_no_call_that_has_become_too_long_for_the_library() -> None:
