@@ -261,6 +261,6 @@ def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:
         return False
     if service.is_timed() or choice.seconds(SHARED) >= UNATTENDED_S:
         return False
-    copied = demand.in_place and demand.operation == "reduce_scatter_block"
     parts = [part for part in (demand.source, demand.target) if part is not None]
+    copied = demand.in_place and len(parts) == 2  # `lay_out` copies what is overwritten
     return not copied and all(part.direct for part in parts) and lay_out(demand).finish is None

@@ -189,15 +189,19 @@ def test_what_is_copied_at_a_start_is_copied_anew(world: closeranks.Communicator
     gaps, every = np.zeros((3, 2), int), np.zeros(3 * p, int)
     column = MPI.INT64_T.Create_vector(3, 1, 2).Commit()
     gather = world.Allgather_init([gaps, 1, column], every, algorithm="shared")
+    table = np.zeros(p, int)
+    swap = world.Alltoall_init(MPI.IN_PLACE, table, algorithm="shared")
     for turn in range(5):
         whole[:] = turn + r
         gaps[:, 0] = 10 * turn + r
-        for operation in (scatter, gather):
+        table[:] = 10 * turn + p * r + np.arange(p)
+        for operation in (scatter, gather, swap):
             operation.start()
             operation.wait()
         assert (whole[:2] == p * turn + p * (p - 1) // 2).all()
         assert every.tolist() == np.repeat(10 * turn + np.arange(p), 3).tolist()
-    for operation in (scatter, gather):
+        assert table.tolist() == (10 * turn + p * np.arange(p) + r).tolist()
+    for operation in (scatter, gather, swap):
         operation.close()
     column.Free()
 
