@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -281,9 +281,12 @@ def may_blame(error: Exception, comm: MPI.Intracomm) -> bool:
     bool
         True for errors that say so, and for all once a rank of it has died.
     """
-    if isinstance(error, PeerError) or ulfm.speaks_of_failure(error, comm):
+    if isinstance(error, PeerError):
         return True
-    return ulfm.is_on() and bool(dead_of(comm))
+    if not ulfm.is_on():
+        return ulfm.speaks_of_failure(error, comm)
+    # What came of the communicator is revoked before it: the news may be on its way.
+    return _learns(lambda: ulfm.speaks_of_failure(error, comm) or bool(ulfm.failed(comm)))
 
 
 @contextmanager
@@ -365,5 +368,10 @@ def dead_of(comm: MPI.Intracomm) -> tuple[int, ...]:
         dead = ulfm.failed(comm)
         return bool(dead)
 
-    wait(learnt, progress=ulfm.listen, deadline=Deadline(NEWS_S), polite=True)
+    _learns(learnt)
     return dead
+
+
+def _learns(news: Callable[[], bool]) -> bool:
+    """Wait a moment for the library to hear something; whether it has.  Local."""
+    return wait(news, progress=ulfm.listen, deadline=Deadline(NEWS_S), polite=True)

@@ -262,8 +262,9 @@ atexit.register(_end)
 def speaks_of_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     """Tell whether an error says that ranks died or a communicator was revoked.
 
-    Local.  Collectives of Open MPI 5 may say "other" of a rank that has died; then
-    it counts what the library itself knows of the communicator.
+    Local.  Collectives of Open MPI 5 may say "other" of a rank that has died, and
+    who waits for several requests is told only that one has failed; then it counts
+    what the library itself knows of the communicator.
 
     Parameters
     ----------
@@ -284,4 +285,5 @@ def speaks_of_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     said = error.Get_error_class()
     if said in (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED):
         return True
-    return said == MPI.ERR_OTHER and is_on() and (is_revoked(comm) or bool(failed(comm)))
+    is_vague = said in (MPI.ERR_OTHER, MPI.ERR_IN_STATUS)
+    return is_vague and is_on() and (is_revoked(comm) or bool(failed(comm)))

@@ -171,6 +171,14 @@ def test_plain_messages_that_fail_are_repeated(launch: Launch) -> None:
     assert leave(launch, "messages") == dict.fromkeys((0, 1, 3), "3")
 
 
+def test_what_waits_for_several_requests_is_repeated(launch: Launch) -> None:
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "3", "--"]
+    done = launch([*command, sys.executable, str(PROGRAM.with_name("messages.py"))])
+    said = sorted(re.findall(r"^seat (.*)$", done.stdout, re.MULTILINE))
+    assert said == [f"{seat}: [2, 2, 2, 2]" for seat in range(3)], done.stdout
+    assert done.returncode == 0
+
+
 def test_who_opens_a_child_comes_to_the_vote(launch: Launch) -> None:
     said = leave(launch, "first_call_of_a_child")
     assert said == dict.fromkeys(range(4), "(4, 2)")
