@@ -17,7 +17,7 @@ from closeranks.collectives.farewell import Farewell
 from closeranks.collectives.recovering import Recovering
 from closeranks.comms import ballot, graves, ulfm
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerLate
+from closeranks.errors import PeerLate, Revoked
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,12 +44,21 @@ class Closing(Recovering):
         trace: TracebackType | None,
     ) -> None:
         if kind is None:
-            self.close()
+            self._finish()
         elif self._parent is not None:
             self._forsake()
         else:
             code = error.code if isinstance(error, SystemExit) else 1
             self._leave(ballot.exit_status(code))
+
+    def _finish(self) -> None:
+        """Close at the end of the block; who may not is a dead rank to the others."""
+        try:
+            self.close()
+        except Revoked as error:
+            if error.for_good and self._parent is None:
+                self.abandon()
+            raise
 
     def close(self) -> None:
         """Free this communicator; the first of a family frees the whole family.
@@ -64,10 +73,12 @@ class Closing(Recovering):
             longer; without one, within an hour, or 5 minutes on several nodes in a job
             that ends with its first dead rank.
         PeerLost, Revoked
-            If ranks have died, or others have given up; see `abandon`.
+            If ranks have died, or others have given up, see `abandon`.  Once, and at
+            the end of the block for good, if an attempt has failed and was left.
         """
         if self._ended or self._family.is_copy or self == MPI.COMM_NULL:
             return
+        self._family.refuse("close")
         try:
             if not self._given_up:  # else nobody knows who would come
                 self._meet()
@@ -177,7 +188,7 @@ class Closing(Recovering):
 
     def _together(self, operation: str) -> AbstractContextManager[None]:
         """Refuse what the ranks would not all do any more; else as `_explaining`."""
-        self._service.gate.refuse_late(operation)
+        self._service.gate.refuse(operation)
         return self._explaining(operation)
 
     def _explaining(self, operation: str) -> AbstractContextManager[None]:

@@ -279,7 +279,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         return self._world
 
     def _alias(self) -> MPI.Intracomm:
-        self._service.gate.refuse_shut("derive")
+        self._service.gate.refuse("derive")
         self._family.world.check("derive")
         return self._service.plain
 

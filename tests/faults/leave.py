@@ -116,6 +116,47 @@ def a_break_alone(comm: cr.Communicator) -> object:
     return found
 
 
+def _using(comm: cr.Communicator) -> None:
+    with comm.using(timeout_s=9):
+        pass
+
+
+def a_break_and_a_call(comm: cr.Communicator) -> object:
+    """No call that the ranks make together goes on from a failed attempt that was left."""
+    calls: list[Callable[[cr.Communicator], object]] = [
+        lambda comm: comm.Split(0, 0), lambda comm: comm.Create_cart([comm.size]),
+        lambda comm: comm.empty(3), _using, lambda comm: comm.close()]  # fmt: skip
+    told = 0
+    for call in calls:
+        for attempt in comm.attempts():
+            with attempt:
+                total(comm)
+                if attempt.number == 1:
+                    if comm.seat == 1:
+                        raise cr.Revoked("an attempt on purpose")
+                    break
+        if comm.seat != 1:
+            with pytest.raises(cr.Revoked, match="was left, not repeated"):
+                call(comm)
+            told += 1
+            for attempt in comm.attempts():
+                with attempt:
+                    total(comm)
+    return told
+
+
+def a_break_at_the_end(comm: cr.Communicator) -> object:
+    """Who leaves a failed attempt, and then the communicator, is dead to the others."""
+    with comm:
+        for attempt in comm.attempts():
+            with attempt:
+                found = total(comm, 1 << comm.seat)
+                die(comm, 2)
+                if comm.seat == 0:
+                    break
+    return found, attempt.number
+
+
 def no_use(comm: cr.Communicator) -> object:
     """What no recovery brings back ends the loop, on all ranks."""
     taken = np.zeros(comm.size)
@@ -374,6 +415,7 @@ def ways(comm: cr.Communicator) -> object:
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_named_break, a_break_alone,
+                 a_break_and_a_call, a_break_at_the_end,
                  no_use, a_limit, too_few, nested, unfinished, before_the_loop,
                  a_late_start, messages, children, first_call_of_a_child, topologies,
                  ways, fruitless, plain_side)

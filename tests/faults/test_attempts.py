@@ -123,6 +123,16 @@ def test_who_leaves_alone_is_told_by_the_next_loop(launch: Launch) -> None:
     assert said == dict.fromkeys((1, 3), str([0b1010, 1]))
 
 
+def test_who_leaves_alone_is_told_by_any_call(launch: Launch) -> None:
+    assert leave(launch, "a_break_and_a_call") == {0: "5", 1: "0", 2: "5", 3: "5"}
+
+
+def test_who_leaves_a_failed_attempt_cannot_end_well(launch: Launch) -> None:
+    said = leave(launch, "a_break_at_the_end")
+    assert said.pop(0).startswith("Revoked close: an attempt has failed and was left")
+    assert said == dict.fromkeys((1, 3), str((0b1010, 3)))
+
+
 def test_what_is_of_no_use_ends_the_loop(launch: Launch) -> None:
     said = leave(launch, "no_use")
     assert said == dict.fromkeys((0, 3), "[(2, 'revoked'), (1, 'revoked'), (1, '2')]")
