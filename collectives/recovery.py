@@ -165,6 +165,8 @@ class Recovery:
             library cannot tell them, the own vote.
         """
         world = self._family.world
+        if vote == AGREED and world.revoked:
+            vote = AGAIN  # the body has caught what it has met
         if vote != AGREED:
             world.revoke()
         mark("revoked")
@@ -195,8 +197,7 @@ class Recovery:
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
-        world = self._family.world
-        cause = None if error is None else words_of(error)
+        world, cause = self._family.world, None if error is None else words_of(error)
         report = Report(world.seats[world.rank], cause, tells=True)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
         causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
@@ -294,8 +295,7 @@ class Recovery:
             return
         interruption = Interruption()
         try:
-            agreed = self.vote(UNBEGUN, None, waits=interruption.wait)
-            if agreed == ABORT:
+            if (agreed := self.vote(UNBEGUN, None, waits=interruption.wait)) == ABORT:
                 raise self.aborted()
             self.recover(None, begun=agreed != UNBEGUN)
         except BaseException as met:

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import numpy as np
@@ -267,6 +268,43 @@ def messages(comm: cr.Communicator) -> object:
     return int(found[0])
 
 
+def many_messages(comm: cr.Communicator) -> object:
+    """Requests that are waited for together say of none what it has met."""
+    ways: list[Callable[[list[MPI.Request]], object]] = [
+        MPI.Request.Waitall, MPI.Request.Waitsome, MPI.Request.waitall]  # fmt: skip
+    numbers = []
+    for way in ways:
+        for attempt in comm.attempts():
+            with attempt:
+                total(comm)
+                if attempt.number == 1:
+                    if comm.seat == 1:
+                        raise cr.Revoked("an attempt on purpose")
+                    way([comm.Irecv(np.zeros(1), source=1, tag=tag) for tag in (8, 9)])
+        numbers.append(attempt.number)
+    return numbers
+
+
+def an_error_of_one(comm: cr.Communicator) -> object:
+    """So the others are told what has ended it, not what they have met for it."""
+    for attempt in comm.attempts():
+        with attempt:
+            if comm.seat == 1:
+                raise RuntimeError("no more coffee")
+            MPI.Request.Waitall([comm.Irecv(np.zeros(1), source=1, tag=tag) for tag in (8, 9)])
+    return "nothing"
+
+
+def kept_quiet(comm: cr.Communicator) -> object:
+    """What all members have met, and caught, is no end that they can agree on."""
+    for attempt in comm.attempts():
+        with attempt, suppress(cr.PeerLate), comm.using(timeout_s=0.3):
+            if comm.seat == 1 and attempt.number == 1:
+                time.sleep(1.5)
+            found = total(comm)
+    return found, attempt.number > 1
+
+
 def children(comm: cr.Communicator) -> object:
     """Splits are made again, of those who are left; what came of a group is not."""
     halves, pairs = comm.Split(comm.rank % 2, -comm.rank), comm.Split(comm.rank // 2, comm.rank)
@@ -415,9 +453,10 @@ def ways(comm: cr.Communicator) -> object:
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_named_break, a_break_alone,
-                 a_break_and_a_call, a_break_at_the_end,
-                 no_use, a_limit, too_few, nested, unfinished, before_the_loop,
-                 a_late_start, messages, children, first_call_of_a_child, topologies,
+                 a_break_and_a_call, a_break_at_the_end, no_use, a_limit, too_few,
+                 nested, unfinished, before_the_loop,
+                 a_late_start, messages, many_messages, an_error_of_one, kept_quiet,
+                 children, first_call_of_a_child, topologies,
                  ways, fruitless, plain_side)
 }  # fmt: skip
 

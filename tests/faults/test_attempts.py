@@ -92,8 +92,9 @@ def leave(launch: Launch, case: str, ranks: str = "-n 4") -> dict[int, str]:
     return {int(seat): words for seat, words in sorted(said.items())}
 
 
-def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch) -> None:
-    said = leave(launch, "an_error")
+@pytest.mark.parametrize("case", ["an_error", "an_error_of_one"])
+def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch, case: str) -> None:
+    said = leave(launch, case)
     assert said.pop(1) == "RuntimeError no more coffee"
     lost = "PeerLost attempts: rank 1 lost (RuntimeError('no more coffee')); see what it met"
     assert said == dict.fromkeys((0, 2, 3), lost)
@@ -187,6 +188,14 @@ def test_what_waits_for_several_requests_is_repeated(launch: Launch) -> None:
     said = sorted(re.findall(r"^seat (.*)$", done.stdout, re.MULTILINE))
     assert said == [f"{seat}: [2, 2, 2, 2]" for seat in range(3)], done.stdout
     assert done.returncode == 0
+
+
+def test_messages_that_fail_together_are_repeated(launch: Launch) -> None:
+    assert leave(launch, "many_messages") == dict.fromkeys(range(4), "[2, 2, 2]")
+
+
+def test_a_body_that_keeps_quiet_is_repeated(launch: Launch) -> None:
+    assert leave(launch, "kept_quiet") == dict.fromkeys(range(4), "(4, True)")
 
 
 def test_who_opens_a_child_comes_to_the_vote(launch: Launch) -> None:
