@@ -66,6 +66,13 @@ class Lineage:
         """Note that nobody is to have a communicator again.  Local."""
         self._forsaken |= {n for n, birth in self.living.items() if birth.child is child}
 
+    def settle(self) -> None:
+        """Note that the ranks go on with what was made again last.  Local.
+
+        Not before: it is made once more where another one dies meanwhile.
+        """
+        self._forsaken.clear()
+
     def again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
         """Derive them again from those who are left.
 
@@ -83,7 +90,6 @@ class Lineage:
             Of this rank, with what each is from now on; None: nothing any more.
         """
         comms = all_or_none(plain, lambda: self._split(plain))
-        self._forsaken.clear()
         made: list[tuple[Recovering, MPI.Intracomm | None]] = []
         made += [(gone, None) for other in self.others for gone in other.descent()]
         problem: Exception | None = None

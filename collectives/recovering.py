@@ -337,6 +337,7 @@ class Recovering(MPI.Intracomm):
         """
         graves.bury(self)
         handle.point(self, plain)
+        self._lineage.settle()
         self._seats, self._topology, self._world = seats, topology, world
         was = self._service.chooser
         chooser = alike(was.numbers, shape(was.topology), topology, heritage)

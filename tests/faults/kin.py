@@ -22,6 +22,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.communicator import Communicator
+from closeranks.collectives.lineage import Lineage
 from closeranks.collectives.persistent import Persistent
 from closeranks.comms import ulfm
 
@@ -271,6 +272,29 @@ def forsaken(comm: cr.Communicator) -> None:
     comm.abandon()
 
 
+def forsaken_twice(comm: cr.Communicator) -> None:
+    """So it is where another rank dies when all has been made again."""
+    row, again = comm.Dup(), Lineage.again
+
+    def dies_after(self: Lineage, plain: MPI.Intracomm) -> Any:
+        made = again(self, plain)
+        if comm.seat == 1 and self is comm._lineage:
+            die()
+        return made
+
+    Lineage.again = dies_after  # type: ignore[method-assign]
+    for attempt in comm.attempts():
+        with attempt:
+            if comm.seat == 2 and attempt.number == 1:
+                with suppress(ZeroDivisionError), row:
+                    raise ZeroDivisionError
+            if comm.seat == GONE:
+                die()
+            total(comm)
+    if comm.seat == 0:
+        refused(lambda: total(row))
+
+
 def gradients(comm: cr.Communicator, *, anew: bool) -> None:
     """Sum in buckets, made in every epoch or once."""
     state, values = {"step": 0}, np.zeros(1000)
@@ -311,7 +335,8 @@ CASES: dict[str, Callable[[cr.Communicator], None]] = {
     case.__name__: case
     for case in (freed_parent, freed_parent_in_use, group_of_some, given_up, left_by_a_death,
                  closed_in_vain, first_calls_are_timed, wire_is_kept, held_methods,
-                 start_is_unfinished, counts_are_asked, forsaken, made_anew, made_once)
+                 start_is_unfinished, counts_are_asked, forsaken, forsaken_twice, made_anew,
+                 made_once)
 }  # fmt: skip
 KINDS = ("buckets", "persistent native", "persistent ring", "persistent shared", "request native",
          "request ring")  # fmt: skip

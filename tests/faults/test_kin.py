@@ -31,6 +31,13 @@ def test_a_family_goes_on(launch: Launch, case: str) -> None:
     assert done.returncode == (1 if case in GIVES_UP else 0), done.stdout
 
 
+def test_what_was_forsaken_stays_so_where_a_second_rank_dies(launch: Launch) -> None:
+    start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
+    done = launch([*start, sys.executable, str(PROGRAM), "forsaken_twice"])
+    assert [f"seat {seat}: ok" in done.stdout for seat in (0, 2)] == [True, True], done.stdout
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.parametrize("kind", due(KINDS))
 def test_what_was_started_before_a_recovery_is_void(launch: Launch, kind: str) -> None:
     start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
