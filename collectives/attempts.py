@@ -136,6 +136,7 @@ class Attempt:
         agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
         if agreed != AGREED:
             self._restore()
+        self._kept.clear()  # the program may hold on to this for long
         return error, vote, agreed
 
     def _go_on(self, error: BaseException | None) -> None:

@@ -17,7 +17,7 @@ from closeranks.collectives.farewell import Farewell
 from closeranks.collectives.recovering import Recovering
 from closeranks.comms import ballot, graves, ulfm
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import PeerLate, Revoked
+from closeranks.errors import PeerLate, Revoked, UsageError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -75,9 +75,14 @@ class Closing(Recovering):
         PeerLost, Revoked
             If ranks have died, or others have given up, see `abandon`.  Once, and at
             the end of the block for good, if an attempt has failed and was left.
+        UsageError
+            Of the first one, inside of an attempt (local).
         """
         if self._ended or self._family.is_copy or self == MPI.COMM_NULL:
             return
+        if self._is_first and self._family.attempt is not None:
+            raise UsageError("close", "an attempt is under way, which ends by a vote of all",
+                             "close it after the loop")  # fmt: skip
         self._family.refuse("close")
         try:
             if not self._given_up:  # else nobody knows who would come

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -164,6 +165,22 @@ def test_parts_of_a_buffer_come_back(
         assert np.array_equal(values, before)
 
 
+def test_copies_are_dropped_when_an_attempt_has_ended(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        values = np.ones(1 << 20)
+        tracemalloc.start()
+        try:
+            for attempt in ours.attempts():
+                with attempt:
+                    ours.Allreduce(MPI.IN_PLACE, values)
+                    during, _ = tracemalloc.get_traced_memory()
+            after, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert attempt.agreed
+        assert during - after > values.nbytes / 2
+
+
 def test_an_error_is_raised_as_it_is(comm: MPI.Intracomm) -> None:
     with opened(comm) as ours:
 
@@ -190,6 +207,17 @@ def test_wrong_use(comm: MPI.Intracomm) -> None:
 
         with pytest.raises(cr.UsageError, match="an attempt inside of another one"):
             attempted(ours, inner)
+
+
+def test_nobody_closes_in_an_attempt_what_all_will_vote_in(comm: MPI.Intracomm) -> None:
+    with opened(comm) as ours:
+        for attempt in ours.attempts():
+            with attempt:
+                with pytest.raises(cr.UsageError, match="after the loop"):
+                    ours.close()
+                ours.Dup().close()
+        assert attempt.agreed
+        ours.close()
 
 
 def test_a_request_has_to_be_over(comm: MPI.Intracomm) -> None:
