@@ -153,7 +153,7 @@ def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options], *, is_given: bool) 
     """Ask for the same on all ranks, so that nobody waits for one that is refused."""
     try:
         wanted = ask()
-    except Error:
+    except Exception:
         native.agreed_max(comm, [1.0])
         raise
     _stand(comm, wanted)

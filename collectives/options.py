@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
+from numbers import Integral, Real
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any, Final, NamedTuple
@@ -175,7 +175,8 @@ def _spares(asked: int, on_failure: str, ranks: int, *, whole: bool) -> int:
             int(text) if text.isdigit() else -1,
             f"CLOSERANKS_SPARES={text} (run --spares)",
         )
-    if asked < 0:
+    given: object = asked  # whatever its type says
+    if not isinstance(given, Integral) or asked < 0:
         raise UsageError("init", said, "give a number of ranks")
     if asked and on_failure != "replace":
         raise UsageError("init", f"{said} and on_failure={on_failure!r}",

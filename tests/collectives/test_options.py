@@ -60,6 +60,12 @@ def test_spares_are_a_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None
         asked()
 
 
+@pytest.mark.parametrize("spares", ["1", 1.5, None, -1])
+def test_so_are_those_of_the_program(spares: Any) -> None:
+    with pytest.raises(UsageError, match=r"spares=.*; give a number of ranks"):
+        asked(spares=spares)
+
+
 @pytest.mark.parametrize("limit", [0, -1, None, math.inf, math.nan, "30", 1e300])
 def test_the_deadline_of_a_recovery_is_named(limit: Any) -> None:
     with pytest.raises(UsageError, match=r"recovery_timeout_s is .*give more than 1 seconds"):

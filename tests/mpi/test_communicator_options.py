@@ -94,6 +94,14 @@ def test_a_request_goes_on_after_a_timeout(world: World) -> None:
     assert (y == world.size).all()
 
 
+def test_what_one_rank_cannot_read_is_told_to_all(comm: MPI.Intracomm) -> None:
+    if comm.size == 1:
+        return
+    is_given = comm.rank == 0
+    with pytest.raises(OverflowError if is_given else cr.Revoked):
+        cr.init(comm, timeout_s=10**400 if is_given else None)
+
+
 def test_a_late_rank_is_named(comm: MPI.Intracomm) -> None:
     if comm.size == 1:
         return
