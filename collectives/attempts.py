@@ -135,6 +135,8 @@ class Attempt:
         vote = vote_of(error, self._recovery.comm)
         agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
         if agreed != AGREED:
+            for one in self._started.values():
+                one.spoil()  # its result is to be put back
             self._restore()
         self._kept.clear()  # the program may hold on to this for long
         return error, vote, agreed

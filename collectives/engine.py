@@ -268,12 +268,16 @@ class Engine:
                 self._drive_alone(execution)
             else:
                 self.fail(execution, Revoked(execution.operation))
+                self._clear()  # what was not begun is free now
 
     def fail(self, execution: Execution, error: BaseException) -> None:
         """End an execution with an error and revoke its world.  Local."""
         with self.lock:
-            execution.fail(error)
-            self._bury(execution)
+            try:
+                execution.fail(error)
+            finally:
+                if execution.error is not None:
+                    self._bury(execution)
 
     def _advance(self, execution: Execution, patience: Patience | None = None) -> None:
         try:
@@ -286,6 +290,7 @@ class Engine:
 
     def _bury(self, execution: Execution) -> None:
         """Revoke the world of a failed execution; keep its buffers until MPI lets go."""
+        execution.announce()  # again, where a signal came while it failed
         if execution not in self._graves:
             self._graves.append(execution)
         if execution in self._flying:
@@ -304,7 +309,11 @@ class Engine:
             if found is not None:
                 self.fail(execution, found)
         if self._graves:
-            self._graves = [execution for execution in self._graves if not execution.settled()]
+            self._clear()
+
+    def _clear(self) -> None:
+        """Let go of the buffers that MPI has let go of."""
+        self._graves = [execution for execution in self._graves if not execution.settled()]
 
     def end_revoked(self) -> None:
         """End what is in flight in revoked worlds; waits until nothing is written.

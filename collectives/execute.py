@@ -162,7 +162,7 @@ class Execution:
         """
         self._callbacks[callback] = None
         if self.finished:
-            self._announce()
+            self.announce()
 
     def advance(self, patience: Patience | None = None) -> bool:
         """Do what can be done now, and return; never blocks.
@@ -189,7 +189,7 @@ class Execution:
             self._move(patience)
         except BaseException as error:  # kept, and raised by whoever waits
             self.fail(translated(error, self) if isinstance(error, Exception) else error)
-            if self._announce() or not isinstance(error, Exception):
+            if self.announce() or not isinstance(error, Exception):
                 raise  # of a signal: the result was there, or nobody waits
         finally:
             self._advancing = False
@@ -338,9 +338,9 @@ class Execution:
             self.bound.epilogue()
         if self.completed == len(self.bound.need):
             self._drain()  # first: who is told may start the bound plan again
-        self._announce()
+        self.announce()
 
-    def _announce(self) -> bool:
+    def announce(self) -> bool:
         """Tell that it has finished, again where a signal came between; True if well."""
         if self.deadline is not None:
             self.bound.world.attendance.leave(self.turn)

@@ -59,7 +59,7 @@ class _Watched(Execution):
         self._faults, self._here = faults, frozenset(bound.world.node_ranks)
 
     def _finish(self, step: int) -> None:
-        super()._finish(step)
         moves = self.bound.kinds[step] in (Kind.SEND, Kind.RECEIVE)
         if moves and self.bound.peers[step] not in self._here:
-            self._faults.reach(f"{self.operation}:rail")
+            self._faults.reach(f"{self.operation}:rail")  # before: it may have been the last
+        super()._finish(step)

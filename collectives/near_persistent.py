@@ -64,7 +64,7 @@ class NearPersistent(Persistent):
         self._watch = watch()
         self._watch.keep(self._memory)
         self._laid: Memory | None = laid  # whose addresses the kernel has
-        self._started = self._over = False
+        self._started = self._over = self._going = False
         #: How far the memory was when its kernel began, None if that waits for its turn.
         self._began: int | None = None
         self._counters = self._memory.state.data
@@ -139,20 +139,27 @@ class NearPersistent(Persistent):
 
     def _go_on_alone(self, kernel: Callable[[], bool]) -> bool:
         """Let it go on, while no other thread does; a signal may come between any lines."""
-        if self._closed:
-            return False  # its memory is gone, or soon will be
+        if self._closed or self._going:
+            return False  # its memory is gone, or soon will be; or a signal's handler asks
         first = self._first()
         if first is None or first[0] is not self:
             return self._over  # else not its turn, or bound again meanwhile and not started
-        if not self._over:
-            last = self._counters[words.START]  # which the end of its kernel moves on
-            if self._began is None:
-                self._began = last
-            if last == self._began and not kernel():
-                return False
-            self._over = True
-        self._memory.leave()
-        return True
+        self._going = True
+        try:
+            over: bool = self._over or self._run(kernel)
+            self._over = over
+            if over:
+                self._memory.leave()
+        finally:
+            self._going = False
+        return over
+
+    def _run(self, kernel: Callable[[], bool]) -> bool:
+        """Run its kernel, unless that has ended and nobody has noted it."""
+        last = self._counters[words.START]  # which the end of its kernel moves on
+        if self._began is None:
+            self._began = last
+        return bool(last != self._began or kernel())
 
     def Wait(self, status: MPI.Status | None = None) -> bool:
         """Wait until it is over, see `Persistent.wait`.

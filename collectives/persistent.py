@@ -58,6 +58,8 @@ class Persistent:
         self._newcomers = service.family.newcomers
         self._under_way: Request | None = None
         self._closed = self._void = False
+        #: Whether nobody had waited for the last start when all was given up.
+        self._owed = False
         #: In which it is started.
         self._era = service.family.world
         self._bound: Bound | None = None
@@ -184,12 +186,19 @@ class Persistent:
     def revoke(self) -> None:
         """Serve no more starts before the communicator has recovered."""
         if not self._closed:
+            self._owed = self.under_way
             self._closed = self._stale = True
             self._void = self._void or not self._is_through()
             self._bound = None
             if self._void or not self._running:  # else who waits has still to look at it
                 self._left = self._ready if self._running else None
                 self._ready = None
+
+    def spoil(self) -> None:
+        """Note that nobody is to have the result of a start that is to be repeated."""
+        if self._running and self._ready is not None:
+            self._left = self._ready
+        self._void = self._void or self._owed or self.under_way
 
     def _is_through(self) -> bool:
         """Tell whether nothing is under way but what has ended well.  Local."""
@@ -324,9 +333,12 @@ class Persistent:
             self._running = False
             raise ended(self._demand.operation, family, self._era)
 
-    def _explained(self, error: MPI.Exception) -> Exception:
+    def _explained(self, error: MPI.Exception) -> BaseException:
         """Return what the user is told of an error of the library."""
         self._running = False
+        if self._era is not self._service.family.world:  # whose successor has met nothing
+            self._void = True
+            return ended(self._demand.operation, self._service.family, self._era)
         told = self._service.explained(self._demand.operation, error)
         self._void = isinstance(told, PeerError)
         return told

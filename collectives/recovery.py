@@ -257,7 +257,7 @@ class Recovery:
         if family.crew is None:
             return
         with self.last_resort(2 * self._start_s if family.crew.recruits else 0):
-            while family.crew.enlist(family.seats - family.world.size):
+            while family.crew.enlist(family.seats - family.world.size, self._limit_s):
                 family.world.revoke()
                 self._go_on(family.world.epoch)
 

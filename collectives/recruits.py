@@ -15,7 +15,6 @@ from closeranks.comms import graves, ulfm, usher
 from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.heard import allgather, bcast
-from closeranks.comms.mates import mates
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked, UsageError
 
@@ -118,7 +117,6 @@ def _started(count: int, command: list[str], vain: int) -> MPI.Intracomm | None:
         _say(f"no new process in the place of {count} that have died: those of {vain} recoveries"
              " in a row have ended none of their attempts")  # fmt: skip
         return None
-    mates().see_off()
     info = MPI.Info.Create()
     try:
         info.Set("wdir", _bytes(_folder()))

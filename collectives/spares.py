@@ -87,7 +87,7 @@ class Crew:
         graves.bury(self.everybody)
         self._meet(whole, tuple(seated.seat_of))
 
-    def enlist(self, vacant: int) -> bool:
+    def enlist(self, vacant: int, limit_s: float) -> bool:
         """Start new processes, which wait like spares.
 
         Collective over ``everybody``, members all.
@@ -96,6 +96,8 @@ class Crew:
         ----------
         vacant : int
             How many seats are.
+        limit_s : float
+            Deadline of the recovery, seconds.
 
         Returns
         -------
@@ -104,6 +106,8 @@ class Crew:
         """
         if not self.recruits or not vacant:
             return False
+        if self.everybody.rank == 0:  # who starts them
+            mates().see_off(limit_s)
         whole = recruit(self.everybody, vacant, self.seats, vain=self._vain)
         if whole is None:
             return False
@@ -171,7 +175,7 @@ class Crew:
         while True:
             wait(self._is_called, progress=ulfm.listen, polite=True,
                  longest_s=longest_nap_s(len(self._spares)), doze=mates().doze)  # fmt: skip
-            seat = together(self.everybody, self._seat)
+            seat = together(self.everybody, lambda whole: self._seat(whole, limit_s))
             if seat.left:
                 ulfm.leave()  # who goes on nevertheless must not wait for this process
                 raise SystemExit(1)
@@ -200,7 +204,7 @@ class Crew:
             raise SystemExit(1)
         return False
 
-    def _seat(self, whole: MPI.Intracomm) -> Seat:
+    def _seat(self, whole: MPI.Intracomm, limit_s: float) -> Seat:
         """Make the world with the others, if this process gets a seat in it."""
         reports = reported(whole, Report(None, is_new=self._is_new))
         if is_over(reports):
@@ -212,7 +216,7 @@ class Crew:
         if plain is None:
             return Seat(whole, seated=seated)
         facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
-        mates().see_off()
+        mates().see_off(limit_s)
 
         def world_of() -> World:
             topology = placed(plain, facts, seated.seats)

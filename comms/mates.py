@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
 #: Stands for the handle of a process that has ended.
 _ENDED: Final = -1
-#: Longest wait for a process to end that has begun to, in seconds.
-_SEEN_OFF_S: Final = 5.0
 #: Number of the system call, the same on all processors.
 _PIDFD_OPEN: Final = 434
 
@@ -113,8 +111,9 @@ class Mates:
         goodbyes, locks = lines[:, 0, :1], lines[:, 1:]
         will = Will(locks[node.rank])
         self._own.append((goodbyes[node.rank], will))
-        try:
+        with suppress(OSError):  # a libc without such locks: the handles tell, a little later
             will.sign()
+        try:
             with self._lock:
                 for place, mate in enumerate(said):
                     if mate.numbering == here and mate.pid != pid:
@@ -122,17 +121,19 @@ class Mates:
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
                           " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
-        node.Barrier()  # now nobody's number can become another process's, and
-        # nobody looks at where this one spoke before.
-        self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
+        node.Barrier()  # now nobody's number can become another process's
+        if not self._watches_others({mate.name for mate in said}):
+            # Nobody looks any more at where this one spoke before.
+            self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
             self._thread.start()
         left = {said[place].name: locks[place, heir] for heir in range(heirs)
                 if said[place := node.rank - heir - 1].numbering == here}  # fmt: skip
-        threading.Thread(
-            target=self._read, args=[left], name="closeranks wills", daemon=True
-        ).start()
+        with suppress(RuntimeError):  # no thread more for this user: as without wills
+            threading.Thread(
+                target=self._read, args=[left], name="closeranks wills", daemon=True
+            ).start()
         return [mate.pid for mate in said if mate.numbering == here]
 
     def _watch(self, mate: _Said, goodbye: NDArray[np.uint8]) -> None:
@@ -149,6 +150,12 @@ class Mates:
             return  # it has ended since it spoke
         group = mate.pid if mate.leads else None
         self._watched[handle] = _Mate(mate.name, group, goodbye)
+
+    def _watches_others(self, names: set[pmix.Name]) -> bool:
+        """Tell whether any process but these is watched, and so watches this one."""
+        with self._lock:
+            return any(mate.name not in names and handle not in self._told
+                       for handle, mate in self._watched.items())  # fmt: skip
 
     def _read(self, wills: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
         """Sleep until somebody begins to end, and tell; until all of them have."""
@@ -173,11 +180,11 @@ class Mates:
         """Tell the library that a process has ended, once, unless it has said goodbye."""
         if handle in self._told or handle not in self._watched:
             return
-        self._told.add(handle)
         mate = self._watched[handle]
         if not (self._over or mate.goodbye):
-            pmix.announce(mate.name, widely=self._is_first())
+            pmix.announce(mate.name, widely=self._is_first(but=handle))
             self._end_children(mate)
+        self._told.add(handle)
         self._news.set()
 
     def doze(self, seconds: float) -> bool:
@@ -200,13 +207,19 @@ class Mates:
             self._news.clear()
         return has_ended
 
-    def see_off(self) -> None:
+    def see_off(self, limit_s: float) -> None:
         """Wait until who has begun to end has given back what it had.
 
         Local; for who takes a seat, and needs the memory and the devices of who sat
-        there, and does not wait for a process that the system cannot end.
+        there.
+
+        Parameters
+        ----------
+        limit_s : float
+            Deadline of the recovery, seconds: half of it is waited for a process that
+            the system cannot end.
         """
-        wait(lambda: not self._told, deadline=Deadline(_SEEN_OFF_S), polite=True)
+        wait(lambda: not self._told, deadline=Deadline(limit_s / 2), polite=True)
 
     def spread(self, dead: Iterable[int]) -> None:
         """Tell all nodes who counts as dead here, if this process speaks for its node.
@@ -227,14 +240,14 @@ class Mates:
 
     def _end_children(self, dead: _Mate) -> None:
         """End what a dead process has started, and holds the launcher's pipes."""
-        if dead.group is not None and self._is_first():
+        if dead.group is not None and self._is_first(but=self._handles[dead.name]):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(dead.group, signal.SIGKILL)
 
-    def _is_first(self) -> bool:
-        """Whether this process speaks for its node to the others."""
+    def _is_first(self, but: int = _ENDED) -> bool:
+        """Whether this process speaks for its node to the others, ``but`` one that ends."""
         here = [mate.name for handle, mate in self._watched.items()
-                if handle not in self._told and not mate.goodbye]  # fmt: skip
+                if handle not in {*self._told, but} and not mate.goodbye]  # fmt: skip
         return pmix.own_name() <= min(here, default=pmix.own_name())
 
     def part(self) -> None:

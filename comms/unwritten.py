@@ -30,11 +30,11 @@ def let_out() -> None:
     ended, with what it has started if it leads a group.  What only closing a file
     writes, such as the end of a zip file, is lost.
     """
-    _call_time()
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, _LIMIT_S + 1)
+    _call_time()
     with suppress(Exception):  # of a handler of the program's own
         logging.shutdown()
     for one in gc.get_objects():

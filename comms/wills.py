@@ -83,8 +83,8 @@ class Will:
         for line in self._lines:
             lock = c_void_p(_address(line))
             _check(library.pthread_mutex_init(lock, kind))
+            self._signed.append(_address(line))  # before: a signal may come between
             _check(library.pthread_mutex_lock(lock))
-            self._signed.append(_address(line))
             _word(line).value |= _WAITERS  # nobody else writes: an heir does not take it
 
     def withdraw(self) -> bool:
@@ -100,7 +100,10 @@ class Will:
         if self._signed and threading.get_native_id() != os.getpid():
             return False
         while self._signed:
-            _check(CDLL(None).pthread_mutex_unlock(c_void_p(self._signed.pop())))
+            status = CDLL(None).pthread_mutex_unlock(c_void_p(self._signed[-1]))
+            if status != errno.EPERM:  # a signal came between this and the other line
+                _check(status)
+            self._signed.pop()
         return True
 
 

@@ -46,6 +46,10 @@ class Left:
 
     def __init__(self, end: bool | BaseException, *, is_void: bool = False) -> None:
         self._end, self.is_void, self.under_way = end, is_void, not is_void
+        self.is_spoilt = False
+
+    def spoil(self) -> None:
+        self.is_spoilt = True
 
     def Test(self) -> bool:
         if isinstance(self._end, BaseException):
@@ -90,6 +94,7 @@ def test_no_attempt_is_agreed_whose_calls_have_failed(
     follow(left)
     given, error = voted(attempt, judge)
     assert given == vote
+    assert left.is_spoilt == (starts and vote != AGREED)
     if isinstance(end, BaseException):
         assert error is end
     else:

@@ -54,16 +54,24 @@ def test_the_first_of_a_node_tells_all_nodes_once(monkeypatch: pytest.MonkeyPatc
     assert len(told) == 3
 
 
-def test_who_takes_a_seat_waits_for_who_begins_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mates, "_SEEN_OFF_S", 5.0)
+def test_who_takes_a_seat_waits_for_who_begins_to_end() -> None:
     own = mates.Mates()
-    own.see_off()  # nobody does
+    own.see_off(60)  # nobody does
     own._told.add(7)
     gone = threading.Timer(0.3, own._told.discard, [7])
     gone.start()
     before_s = time.monotonic()
-    own.see_off()
-    assert 0.2 < time.monotonic() - before_s < 4.0
+    own.see_off(20)
+    assert 0.2 < time.monotonic() - before_s < 9
     own._told.add(8)  # what the system cannot end
-    monkeypatch.setattr(mates, "_SEEN_OFF_S", 0.2)
-    own.see_off()
+    own.see_off(0.4)
+
+
+def test_who_is_watched_by_others_still_goes_on_to_speak_where_they_look() -> None:
+    own, here, elsewhere = mates.Mates(), pmix.Name("job", 3), pmix.Name("job", 5)
+    own._watched = {7: mates._Mate(here, None, np.zeros(1, np.uint8)),
+                    8: mates._Mate(elsewhere, None, np.zeros(1, np.uint8))}  # fmt: skip
+    assert own._watches_others({here})
+    assert not own._watches_others({here, elsewhere})
+    own._told.add(8)
+    assert not own._watches_others({here})

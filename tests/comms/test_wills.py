@@ -139,6 +139,17 @@ def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
     assert heard == []
 
 
+def test_a_signal_between_two_lines_leaves_nothing_locked(tmp_path: Path) -> None:
+    will = wills.Will(memory_of(tmp_path / "one"))
+    will.sign()
+    first, second = will._signed
+    assert will.withdraw()
+    will._signed = [first, second]  # unlocked, and not noted
+    assert will.withdraw()
+    will.sign()
+    assert will.withdraw()
+
+
 def test_an_old_system_says_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = memory_of(tmp_path / "one")
     monkeypatch.setattr(wills, "_FUTEX_WAITV", 100_000)

@@ -22,8 +22,8 @@ def fail_when_others_come(comm: cr.Communicator) -> None:
     assert crew is not None
     enlist = crew.enlist
 
-    def failing(vacant: int) -> bool:
-        if enlist(vacant):
+    def failing(vacant: int, limit_s: float) -> bool:
+        if enlist(vacant, limit_s):
             raise RuntimeError("no more coffee")
         return False
 

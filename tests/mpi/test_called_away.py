@@ -84,6 +84,26 @@ def test_who_waits_hears_of_an_end_that_was_interrupted(
         assert not world.revoked
 
 
+def test_who_waits_hears_of_a_failure_that_was_interrupted(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size > 1:  # who comes second has heard of the first
+        return
+    with opened(comm) as world:
+        told: list[Execution] = []
+        execution = _made(gated(world)[0])
+        execution.when_finished(told.append)
+        engine().start(execution)
+        with monkeypatch.context() as patch:
+            patch.setattr(Execution, "_conclude", _first_time(lambda _: None))
+            with pytest.raises(_Alarm):
+                engine().fail(execution, Revoked("allreduce"))
+        assert execution.finished
+        assert told == [execution]
+        assert world.revoked
+        assert not engine().in_flight
+
+
 def test_a_start_that_is_interrupted_goes_on_without_its_caller(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

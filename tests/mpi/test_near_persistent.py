@@ -262,6 +262,28 @@ def test_what_had_ended_before_a_world_was_given_up_is_not_void(
     world.abandon()
 
 
+def test_a_handler_may_ask_in_the_middle_of_it(world: closeranks.Communicator) -> None:
+    if world.size == 1:
+        pytest.skip("needs two ranks")
+    operation: Any
+    operation, y, wanted = made(world)
+    for _ in range(3):
+        if world.rank:
+            time.sleep(0.05)  # the others have not ended when they begin to wait
+        operation.start()
+        kernel, asked = operation._stay, list[bool]()
+
+        def stay(kernel: Any = kernel, asked: list[bool] = asked) -> bool:
+            asked.append(operation.advance())
+            return bool(kernel())
+
+        operation._stay = stay
+        operation.wait()
+        operation._stay = kernel
+        assert not any(asked)
+        assert (y == wanted).all()
+
+
 def test_an_engines_start_goes_on_while_others_look(world: closeranks.Communicator) -> None:
     operation, y, wanted = made(world)
     x, z = np.ones(1 << 16), np.zeros(1 << 16)
