@@ -67,6 +67,7 @@ def made_of(comm: cr.Communicator, kind: str) -> MPI.Intracomm:
 def lose_rank_3(comm: cr.Communicator, own: MPI.Intracomm) -> None:
     """Send what comes late, and die; the others hear of it on the communicator."""
     if own.rank == 3:
+        time.sleep(0.1)  # the others have ended the call before
         own.Send(np.full(1, 666.0), 0, TAG)
         os.kill(os.getpid(), signal.SIGKILL)
     comm.Barrier()

@@ -31,6 +31,12 @@ def total(comm: cr.Communicator) -> int:
     return int(found[0])
 
 
+def die() -> None:
+    """End this rank, once the others have ended the call before."""
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def well() -> None:
     """All end well."""
     with cr.init(on_failure="shrink") as comm:
@@ -42,7 +48,7 @@ def survivors() -> None:
     with cr.init(on_failure="shrink") as comm:
         total(comm)
         if comm.seat == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         while total(comm) == comm.size == 3:
             pass
         say(comm, comm.size)
@@ -74,7 +80,7 @@ def all_killed() -> None:
     """Nobody is left."""
     with cr.init(on_failure="shrink") as comm:
         total(comm)
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
 
 def exits(status: int = 4, on_failure: str = "shrink") -> None:
@@ -114,7 +120,7 @@ def dies_later() -> None:
         seat = comm.seat
         total(comm)
     if seat == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
 
 
 def dies_before_close() -> None:
@@ -122,7 +128,7 @@ def dies_before_close() -> None:
     with cr.init(on_failure="replace") as comm:
         total(comm)
         if comm.seat == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
 
 
 def saves_and_leaves() -> None:
@@ -130,7 +136,7 @@ def saves_and_leaves() -> None:
     comm = cr.init(on_failure="replace")
     total(comm)
     if comm.seat == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+        die()
     try:
         while True:
             comm.allreduce(1)
@@ -159,7 +165,7 @@ def times_out() -> None:
     with cr.init(on_failure="shrink", recovery_timeout_s=2) as comm:
         total(comm)
         if comm.seat == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if comm.seat == 1:
             vars(recovery)["together"] = lambda *_: time.sleep(WATCHDOG_S)
         while comm.size == 3:
@@ -175,7 +181,7 @@ def has_bad_input() -> None:
     with cr.init(on_failure="shrink", recovery_timeout_s=3) as comm:
         total(comm)
         if comm.seat == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         if comm.seat == 1:
             vars(recovery)["ranks_in"] = refused
         while comm.size == 3:
@@ -227,7 +233,7 @@ def survivors_of_a_kill_exit() -> None:
     with cr.init(on_failure="shrink") as comm:
         total(comm)
         if comm.seat == 1 and not comm.epoch:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         while comm.epoch == 0:
             total(comm)
         say(comm, total(comm))
@@ -274,7 +280,7 @@ def exits_first() -> None:
     with cr.init(own, on_failure="shrink") as comm:
         total(comm)
         if rank == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         while comm.epoch == 0:
             total(comm)
         say(comm, total(comm))
@@ -296,7 +302,7 @@ def of_groups(fails: int, how: Callable[[], None]) -> None:
             time.sleep(1)
             how()
         elif comm.seat == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         while comm.size == 2:
             total(comm)
         say(comm, comm.size)
@@ -335,7 +341,7 @@ def newcomer_ends_well() -> None:
         while rank and comm.epoch < 2:
             total(comm)
             if comm.epoch == comm.seat and not comm.joined:
-                os.kill(os.getpid(), signal.SIGKILL)
+                die()
         say(comm, comm.epoch)
 
 
@@ -347,7 +353,7 @@ def node_lost(first: int = 2) -> None:
     with cr.init(on_failure="shrink") as comm:
         total(comm)
         if rank // 2 == first // 2:
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         while comm.size > 2:
             total(comm)
         say(comm, comm.size)
