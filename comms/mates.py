@@ -17,6 +17,7 @@ import os
 import select
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 #: Stands for the handle of a process that has ended.
 _ENDED: Final = -1
+#: How long others may still take what one who begins to end has sent, in seconds: else who
+#: dies right after a call would end it for those who are still in it.
+_DRAIN_S: Final = 0.005
 #: Number of the system call, the same on all processors.
 _PIDFD_OPEN: Final = 434
 
@@ -162,6 +166,7 @@ class Mates:
         names = list(wills)
         with suppress(OSError):  # the system cannot: `_look` tells, milliseconds later
             for place in opened(list(wills.values())):
+                time.sleep(_DRAIN_S)
                 with prompt_switches(), self._lock:
                     self._tell(self._handles.get(names[place], _ENDED))
 

@@ -18,6 +18,19 @@ from numpy.typing import NDArray
 
 from closeranks.comms import wills
 
+
+def can_wait() -> bool:
+    """Tell whether the system can wait for several words: with others than said it does not."""
+    word = np.zeros(1, np.uint32)
+    try:
+        wills._wait([wills._Waiter(1, word.ctypes.data, wills._OF_32_BITS)])
+    except OSError:
+        return False
+    return True
+
+
+pytestmark = pytest.mark.skipif(not can_wait(), reason="needs futex_waitv, Linux 5.16")
+
 #: Maps the file, signs for both heirs, or lets a thread, and obeys.
 SIGNER = """
 import ctypes, mmap, sys, threading
