@@ -83,17 +83,26 @@ def _agree(item: pytest.Item, phase: str, error: BaseException | None) -> None:
         pytest.fail(f"failed on ranks {sorted(failed)}\nrank {rank}: {story}", pytrace=False)
 
 
+def _watch(item: pytest.Item, limit_s: float) -> None:
+    """End this rank with a traceback in `limit_s`; the watch before it is over."""
+    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[_STDERR])
+
+
 def _phase(item: pytest.Item, phase: str) -> Generator[None, Any, Any]:
     """Run one phase under the watchdog, then agree on how it ended."""
     mark = item.get_closest_marker("timeout")
     limit_s = float(mark.args[0]) if mark and mark.args else LIMIT_S
-    faulthandler.dump_traceback_later(limit_s, exit=True, file=item.config.stash[_STDERR])
+    _watch(item, limit_s)
     try:
         result = yield
     except BaseException as error:
+        _watch(item, limit_s + 1)
         _agree(item, phase, error)
         raise
     else:
+        # Who waits for a rank that hangs ends after it: the first to end takes all along,
+        # and where the hang is must be written by then.
+        _watch(item, limit_s + 1)
         _agree(item, phase, None)
         return result
     finally:
