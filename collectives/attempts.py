@@ -269,8 +269,14 @@ def words_of(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _spent(error: Exception, limit: int) -> Exception:
+def _spent(error: Exception | None, lost: tuple[int, ...], limit: int) -> Exception:
     """Give what has ended the last attempt that was allowed, with a way out."""
+    if error is None and not lost:
+        return Revoked(
+            "attempts", problem="the last one failed by what its body had caught, or elsewhere",
+            remedy=f"limit={limit}: allow more", for_good=True,
+        )  # fmt: skip
+    error = error or PeerLost("attempts", (), seats=lost)
     if isinstance(error, PeerLost):
         error.remedy = f"limit={limit} attempts have failed: allow more"
     return error
@@ -314,7 +320,7 @@ def _repeated(
     while True:
         lost = recovery.lost
         if limit is not None and recovery.number > limit:
-            raise _spent(error or PeerLost("attempts", (), seats=lost), limit)
+            raise _spent(error, lost, limit)
         if recovery.is_fruitless:
             raise Revoked("attempts", problem="they fail again and again, though nobody is lost",
                           remedy="see the cause", for_good=True) from error  # fmt: skip

@@ -154,7 +154,7 @@ class Recovering(MPI.Intracomm):
             communicator was opened with ``on_failure="raise"``.
         Revoked
             If an attempt before failed and was left, or what it uses is of no use for
-            good, or ten in a row have failed though nobody was lost.
+            good, or ``limit`` or ten in a row have failed though nobody was lost.
         """
         if limit is not None and limit < 1:
             raise UsageError("attempts", f"limit={limit}", "at least 1, or None")

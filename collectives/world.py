@@ -139,7 +139,7 @@ class World:
         self._dead: tuple[int, ...] | None = None
         self.rank, self.size, self.window = comm.rank, comm.size, tags.window()
         self.compiled: bool | None = None
-        self._marked = self._closed = False
+        self._marked = self._given_up = self._closed = False
         self._owned: list[Any] = []
         self._born_s, self._numbers = time.monotonic(), np.zeros(1, np.int64)
         self._sequence = self._numbers.data
@@ -187,7 +187,7 @@ class World:
 
     def drop(self) -> None:
         """Let go of a world that was made in vain; all ranks know.  Local."""
-        self._marked = True
+        self._marked = self._given_up = True
         self.close()
 
     def __repr__(self) -> str:
@@ -339,7 +339,7 @@ class World:
         abort word; ranks elsewhere where the library can revoke communicators
         (ULFM), else when their own deadline passes.
         """
-        if self._marked:
+        if self._given_up:
             return
         self._marked = True
         self._word[0] = self.rank + 1
@@ -350,6 +350,7 @@ class World:
                 ulfm.revoke(resource, self._born_s)
         if self._hears:
             ulfm.revoke(self.comm, self._born_s)
+        self._given_up = True  # the last: a signal's handler may end this half-way
 
     @property
     def has_compiled(self) -> bool:

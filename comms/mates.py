@@ -165,10 +165,11 @@ class Mates:
         """Sleep until somebody begins to end, and tell; until all of them have."""
         names = list(wills)
         with suppress(OSError):  # the system cannot: `_look` tells, milliseconds later
-            for place in opened(list(wills.values())):
+            for places in opened(list(wills.values())):
                 time.sleep(_DRAIN_S)
                 with prompt_switches(), self._lock:
-                    self._tell(self._handles.get(names[place], _ENDED))
+                    for place in places:
+                        self._tell(self._handles.get(names[place], _ENDED))
 
     def _look(self) -> None:
         """Sleep until somebody has ended, and tell if nobody has; for ever."""

@@ -54,8 +54,12 @@ class _Array(Structure):
     _fields_ = (("type", c_uint16), ("size", c_size_t), ("array", c_void_p))
 
 
+@cache
 def own_name() -> Name:
-    """Give the name of this process; KeyError where no launcher has named it."""
+    """Give the name of this process; KeyError where no launcher has named it.
+
+    Read once: a program may change its environment later.
+    """
     return Name(os.environ["PMIX_NAMESPACE"], int(os.environ["PMIX_RANK"]))
 
 

@@ -107,7 +107,7 @@ class Will:
         return True
 
 
-def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[int]:
+def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
     """Wait for the ends of processes.
 
     Local.
@@ -119,9 +119,9 @@ def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[int]:
 
     Yields
     ------
-    int
-        The place in ``lines`` of one that has been opened, each once; until none
-        is left that is signed.
+    list of int
+        The places in ``lines`` of those that have been opened meanwhile, each
+        once; until none is left that is signed.
 
     Raises
     ------
@@ -131,11 +131,11 @@ def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[int]:
     left = dict(enumerate(lines))
     while True:
         words = {place: _word(line).value for place, line in left.items()}
-        for place, word in words.items():
-            if word & _OWNER_DIED or not word:
-                del left[place]
-            if word & _OWNER_DIED:
-                yield place
+        left = {
+            place: left[place] for place, word in words.items() if word and not word & _OWNER_DIED
+        }
+        if over := [place for place, word in words.items() if word & _OWNER_DIED]:
+            yield over
         if not left:
             return
         _wait([_Waiter(words[place], _address(left[place]), _OF_32_BITS) for place in left])

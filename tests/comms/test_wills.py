@@ -73,9 +73,9 @@ def signer(path: Path, who: str = "first", mib: int = 0) -> Iterator[subprocess.
             process.kill()
 
 
-def heirs(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[int]]:
+def heirs(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[list[int]]]:
     """Wait for wills in a thread; gives what it hears."""
-    heard: list[int] = []
+    heard: list[list[int]] = []
     thread = threading.Thread(target=lambda: heard.extend(wills.opened(lines)), daemon=True)
     thread.start()
     return thread, heard
@@ -89,11 +89,25 @@ def test_every_heir_hears_of_each_end_once(tmp_path: Path) -> None:
         for thread, heard in all_heirs:
             thread.join(0.5)
             assert thread.is_alive()
-            assert heard == [1]
+            assert heard == [[1]]
         first.kill()
         for thread, heard in all_heirs:
             thread.join(5)
-            assert heard == [1, 0]
+            assert heard == [[1], [0]]
+
+
+def test_those_who_end_at_once_are_heard_of_at_once(tmp_path: Path) -> None:
+    lines = [memory_of(tmp_path / name)[0] for name in ("one", "two", "three")]
+    with (
+        signer(tmp_path / "one") as one,
+        signer(tmp_path / "two"),
+        signer(tmp_path / "three") as three,
+    ):
+        one.kill()
+        three.kill()
+        one.wait()
+        three.wait()
+        assert next(wills.opened(lines)) == [0, 2]
 
 
 def test_it_opens_before_the_system_says_that_the_process_has_ended(tmp_path: Path) -> None:
@@ -102,7 +116,7 @@ def test_it_opens_before_the_system_says_that_the_process_has_ended(tmp_path: Pa
         handle = wills_handle(process.pid)
         try:
             process.kill()
-            assert next(wills.opened([lines[0]])) == 0
+            assert next(wills.opened([lines[0]])) == [0]
             assert not select.select([handle], [], [], 0)[0], "the pages were given back first"
             assert select.select([handle], [], [], 10)[0]
         finally:

@@ -21,7 +21,7 @@ import closeranks as cr
 from closeranks.collectives.recovery import Recovery
 
 WATCHDOG_S = 50
-#: When the alarm is, and when those come for whom seat 1 waits then, seconds.
+#: When the alarm is, and when those come for whom seat 1 waits then, seconds after the sum.
 SOON_S, LATER_S = 0.3, 1.0
 
 
@@ -41,13 +41,15 @@ def total(comm: cr.Communicator) -> int:
     return int(taken[0])
 
 
-def attempted(comm: cr.Communicator, late: int, *, dies: bool) -> list[object]:
-    """Sum, while one is late for the vote, or dies instead."""
+def attempted(comm: cr.Communicator, late: int, *, dies: bool, rings: int = 9) -> list[object]:
+    """Sum, while one is late for the vote, or dies instead, and one's alarm rings in it."""
     found, attempt, met = 0, None, "nothing"
     try:
         for attempt in comm.attempts():
             with attempt:
                 found = total(comm)
+                if comm.seat == rings:
+                    signal.setitimer(signal.ITIMER_REAL, SOON_S)
                 if comm.seat == late and comm.epoch == 0:
                     time.sleep(LATER_S)
                     os.kill(os.getpid(), signal.SIGKILL) if dies else None
@@ -58,16 +60,12 @@ def attempted(comm: cr.Communicator, late: int, *, dies: bool) -> list[object]:
 
 def in_a_vote(comm: cr.Communicator) -> object:
     """What the others agree on holds here too."""
-    if comm.seat == 1:
-        signal.setitimer(signal.ITIMER_REAL, SOON_S)
-    return [*attempted(comm, 0, dies=False), *attempted(comm, 9, dies=False)]
+    return [*attempted(comm, 0, dies=False, rings=1), *attempted(comm, 9, dies=False)]
 
 
 def in_a_vote_that_fails(comm: cr.Communicator) -> object:
     """Who is not there when the others repeat it hears so."""
-    if comm.seat == 1:
-        signal.setitimer(signal.ITIMER_REAL, SOON_S)
-    return [*attempted(comm, 2, dies=True), *attempted(comm, 9, dies=False)]
+    return [*attempted(comm, 2, dies=True, rings=1), *attempted(comm, 9, dies=False)]
 
 
 def in_a_recovery(comm: cr.Communicator) -> object:

@@ -200,6 +200,16 @@ def a_limit(comm: cr.Communicator) -> object:
     return "nothing"
 
 
+def a_limit_of_caught_errors(comm: cr.Communicator) -> object:
+    """Where nobody is lost the end names nobody."""
+    for attempt in comm.attempts(limit=2):
+        with attempt, suppress(cr.PeerError), comm.using(timeout_s=0.3):
+            if comm.seat == 1:
+                time.sleep(1.5)
+            total(comm)
+    return "nothing"
+
+
 def too_few(comm: cr.Communicator) -> object:
     """Who is left may say that they are too few."""
     for attempt in comm.attempts(min_ranks=3):
@@ -454,8 +464,8 @@ def ways(comm: cr.Communicator) -> object:
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_named_break, a_break_alone,
-                 a_break_and_a_call, a_break_at_the_end, no_use, a_limit, too_few,
-                 nested, unfinished, before_the_loop,
+                 a_break_and_a_call, a_break_at_the_end, no_use, a_limit,
+                 a_limit_of_caught_errors, too_few, nested, unfinished, before_the_loop,
                  a_late_start, messages, many_messages, an_error_of_one, kept_quiet,
                  children, first_call_of_a_child, topologies,
                  ways, fruitless, plain_side)

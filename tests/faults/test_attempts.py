@@ -154,6 +154,11 @@ def test_a_limit_and_too_few_members_end_it_on_all(launch: Launch) -> None:
     for words in leave(launch, "a_limit").values():
         assert words.startswith("PeerLost allreduce: rank 1 lost"), words
         assert words.endswith("limit=2 attempts have failed: allow more"), words
+    said = leave(launch, "a_limit_of_caught_errors")
+    assert len(said) == 4, said
+    for words in said.values():
+        assert words.startswith("Revoked attempts: the last one failed by what its body"), words
+        assert words.endswith("limit=2: allow more"), words
     for words in leave(launch, "too_few").values():
         assert "2 are left" in words, words
         assert "min_ranks=3" in words, words

@@ -58,6 +58,24 @@ def test_revoking_tells_all_once_and_is_local(comm: MPI.Intracomm) -> None:
     assert diary[-2:] == ["close b", "close a"]
 
 
+def test_revoking_that_a_signal_has_ended_half_way_goes_on(comm: MPI.Intracomm) -> None:
+    diary: list[str] = []
+    with opened(comm) as world:
+        world.own(Resource("a", diary))
+        alarm = world.own(Resource("b", []))
+        alarm.diary = None  # type: ignore[assignment]  # as if a handler raised
+        if comm.rank == 0:
+            with pytest.raises(AttributeError):
+                world.revoke()
+            assert not diary
+            alarm.diary = diary
+            world.revoke()
+            world.revoke()
+            assert diary == ["revoke b", "revoke a"]
+        alarm.diary = diary
+        comm.Barrier()
+
+
 def test_numbers_count_up(comm: MPI.Intracomm) -> None:
     with opened(comm) as world:
         assert [world.sequence() for _ in range(4)] == [0, 1, 2, 3]
