@@ -114,7 +114,7 @@ class Engine:
                 if background and not execution.finished:
                     self._drive_alone(execution)
         except BaseException:
-            self._leave(execution)
+            self.leave(execution)
             raise
 
     def _claimed(self) -> threading.RLock:
@@ -245,7 +245,7 @@ class Engine:
                 deadline=deadline,
             )
         except BaseException:
-            self._leave(execution)
+            self.leave(execution)
             raise
         if execution.error is not None:
             execution.bound.world.attendance.told = True  # the next call is refused, as theirs
@@ -256,10 +256,11 @@ class Engine:
                 " its buffers, wait for it again"
             )
 
-    def _leave(self, execution: Execution) -> None:
+    def leave(self, execution: Execution) -> None:
         """Let an execution go on whose caller was called away: the others wait for it.
 
-        Where no thread may do that, or it was not begun in full, they hear.
+        Local, harmless twice.  Where no thread may drive it, or it was not begun in
+        full, they hear.
         """
         with self._claimed():
             if execution.finished:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from closeranks.collectives.context import deadline
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.script import Kind
@@ -41,10 +42,10 @@ class Faulty(Service):
         self._faults.leave()
         return request
 
-    def _execution(self, bound: Bound, identity: Identity, deadline: Deadline | None) -> Execution:
+    def _execution(self, bound: Bound, identity: Identity) -> Execution:
         if self._faults.awaits(f"{bound.plan.problem.operation}:rail"):
-            return _Watched(bound, identity, deadline, self._faults)
-        return super()._execution(bound, identity, deadline)
+            return _Watched(bound, identity, deadline(self.family), self._faults)
+        return super()._execution(bound, identity)
 
 
 class _Watched(Execution):

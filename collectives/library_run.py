@@ -22,6 +22,7 @@ from closeranks.collectives.quiet import is_gone
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+    from closeranks.collectives.demand import Demand
     from closeranks.collectives.native import Handover
     from closeranks.collectives.script import Script
     from closeranks.collectives.world import World
@@ -133,6 +134,43 @@ def begin(
         if begun:
             engine().fail(follow(world, operation, begun[0], given, None), error)
         raise
+
+
+def followed(
+    world: World, plain: MPI.Intracomm, demand: Demand, deadline: Deadline | None
+) -> Execution:
+    """Begin a call of the library that the engine follows, see `begin`.
+
+    Local.
+
+    Parameters
+    ----------
+    world : World
+        Whose revocation ends it.
+    plain : MPI.Intracomm
+        Whose method is called.
+    demand : Demand
+        The call.
+    deadline : Deadline or None
+        When it fails.
+
+    Returns
+    -------
+    Execution
+        To be started on the engine.
+
+    Raises
+    ------
+    PeerLost, Revoked
+        If the world is revoked; local.
+    """
+    world.check(demand.operation)
+    given, operation = native.hand_over(demand), demand.operation
+
+    def take(request: MPI.Request) -> Execution:
+        return follow(world, operation, request, given, deadline)
+
+    return begin(world, plain, operation, given, take)
 
 
 def follow(

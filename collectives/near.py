@@ -134,7 +134,6 @@ class Near:
             if memory.finish is None and quick(*demand.arguments) is None:
                 counted[code.E_CALLS] -= 1  # the caller counts it
                 return
-            self._world.sequence()
             self._run(given, taken, memory)
             if memory.finish is not None:
                 memory.finish()
@@ -155,12 +154,13 @@ class Near:
 
     def _run(self, given: int, taken: int, keeps: object) -> None:
         """Run the kernel to its end, be it after an exception has come between."""
-        counters = self._world.node_memory.state
+        counters, number = self._world.node_memory.state, None
         began = counters[START]
         try:
+            number = self._world.sequence()  # from here on the others wait for this rank
             self._wait(given, taken)
         except BaseException:
-            if counters[START] == began:  # which its end moves on
+            if number is not None and counters[START] == began:  # which its end moves on
                 self._let_go_on(given, taken, keeps)
             raise
 

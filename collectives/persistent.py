@@ -181,7 +181,7 @@ class Persistent:
         if self._ready is not None:
             self._ready.Free()
         self._bound = self._under_way = self._ready = None
-        self._service.forget(self)
+        self._service.world.disown(self)
 
     def revoke(self) -> None:
         """Serve no more starts before the communicator has recovered."""

@@ -23,7 +23,7 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import ended, explained
 from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
-from closeranks.collectives.library_run import begin, follow
+from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
 from closeranks.collectives.persistent import Persistent
@@ -33,7 +33,6 @@ from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
 from closeranks.comms.lazy import lazy
-from closeranks.comms.wait import Deadline
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -219,7 +218,7 @@ class Service:
                 return in_time(demand, lambda: way.ready(demand, quick))
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
-        return lambda: engine().wait(self.launch(demand, name))
+        return lambda: self._launch(demand, name, waits=True)
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
@@ -262,38 +261,46 @@ class Service:
                     keeps=given.arguments,
                 )  # fmt: skip
                 return begin(self.family.world, self.plain, demand.operation, given, take)
-        return Request.of_plan(self.launch(demand, name, background=True, bound=bound), told)
+        return Request.of_plan(self._launch(demand, name, bound), told)
 
-    def launch(
-        self, demand: Demand, name: str, *, background: bool = False, bound: Bound | None = None
+    def _launch(
+        self, demand: Demand, name: str, bound: Bound | None = None, *, waits: bool = False
     ) -> Execution:
-        """Start a plan, or an operation that the engine follows; then the clock."""
-        if name == NATIVE:
-            self.world.check(demand.operation)
-            given, world, operation = native.hand_over(demand), self.world, demand.operation
+        """Start a plan, or an operation that the engine follows; then the clock.
 
-            def take(request: MPI.Request) -> Execution:
-                return follow(world, operation, request, given, context.deadline(self.family))
-
-            execution = begin(world, self.plain, operation, given, take)
-        else:
-            interpreter.prepare(self.world, together=False)
-            if bound is None:
-                bound, sent = self.bindings.take(demand, name)
-                self.counters.sent.update(sent)
+        From its number on the others wait for it, whatever a signal's handler raises.
+        """
+        driver, world, number, execution = engine(), self.world, None, None
+        try:
+            if name == NATIVE:
+                execution = followed(world, self.plain, demand, context.deadline(self.family))
             else:
-                self.bindings.tie(bound, demand)
-            identity = Identity(self.world.epoch, self.world.sequence())
-            execution = self._execution(bound, identity, context.deadline(self.family))
-        engine().start(execution, background=background and self.family.threaded)
+                bound = self._bound(demand, name, bound)
+                number = world.sequence()
+                execution = self._execution(bound, Identity(world.epoch, number))
+            driver.start(execution, background=self.family.threaded and not waits)
+            if waits:
+                driver.wait(execution)
+        except BaseException:
+            if execution is not None:
+                driver.leave(execution)
+            elif number is not None:
+                world.revoke()
+            raise
         return execution
 
-    def _execution(self, bound: Bound, identity: Identity, deadline: Deadline | None) -> Execution:
-        return interpreter.execution(bound, identity, deadline=deadline)
+    def _bound(self, demand: Demand, name: str, bound: Bound | None) -> Bound:
+        """Give the plan of a call with its arrays."""
+        interpreter.prepare(self.world, together=False)
+        if bound is None:
+            bound, sent = self.bindings.take(demand, name)
+            self.counters.sent.update(sent)
+        else:
+            self.bindings.tie(bound, demand)
+        return bound
 
-    def forget(self, operation: Persistent) -> None:
-        """Drop a persistent operation that was closed.  Local."""
-        self.world.disown(operation)
+    def _execution(self, bound: Bound, identity: Identity) -> Execution:
+        return interpreter.execution(bound, identity, deadline=context.deadline(self.family))
 
     def statistics(self) -> Statistics:
         """Give the counters as they stand.  Local."""
@@ -311,15 +318,7 @@ class Service:
         return context.deadline(self.family) is not None
 
     def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
-        """Choose; the same on every rank.
-
-        Returns
-        -------
-        name : str
-            "native" or an algorithm of the catalogue.
-        trial : Trial or None
-            Takes the time of this call, where it is a trial.
-        """
+        """Choose; the same on every rank.  A trial takes the time of the call."""
         wanted = self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None

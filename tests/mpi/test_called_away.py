@@ -123,6 +123,37 @@ def test_a_start_that_is_interrupted_goes_on_without_its_caller(
         assert not world.revoked
 
 
+def _raise(*_: object, **__: object) -> None:
+    raise _Alarm
+
+
+@pytest.mark.parametrize("place", ["sequence", "_execution", "start", "wait"])
+def test_no_call_is_forgotten_between_its_number_and_its_end(
+    world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    one = world.Dup()
+    ours, x, y = one._service.world, np.full(8, 1 + world.rank), np.zeros(8, int)
+    wanted = np.full(8, world.size * (world.size + 1) // 2)
+    one.Allreduce(x, y, algorithm="ring")
+    owner = {"sequence": ours, "_execution": one._service}.get(place, engine())
+    y[:] = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, place, _raise)
+        with pytest.raises(_Alarm):
+            one.Allreduce(x, y, algorithm="ring")
+    if place == "sequence":  # it has no number, and may come again
+        one.Allreduce(x, y, algorithm="ring")
+    limit = time.monotonic() + 10
+    while engine().in_flight:
+        assert time.monotonic() < limit, "nobody drives it"
+        time.sleep(0.001)
+    is_begun = place in ("sequence", "wait")
+    assert ours.revoked != is_begun, "the others hear of what was not begun"
+    assert y.tolist() == (wanted.tolist() if is_begun else [0] * 8)
+    world.Barrier()
+    one.Free()
+
+
 def test_the_others_hear_of_a_start_that_was_not_begun_in_full(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

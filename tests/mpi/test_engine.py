@@ -414,7 +414,7 @@ def test_the_thread_stays_with_one_of_several_for_a_part_of_their_wait(
             engine().wait(execution)
 
 
-@pytest.mark.parametrize("what", ["start", "end_revoked", "end", "_leave"])
+@pytest.mark.parametrize("what", ["start", "end_revoked", "end", "leave"])
 def test_who_waits_with_the_lock_is_asked_for_it(comm: MPI.Intracomm, what: str) -> None:
     """In compiled code it would stay, and a recovery would wait for it."""
     if comm.size > 1:
@@ -426,9 +426,9 @@ def test_who_waits_with_the_lock_is_asked_for_it(comm: MPI.Intracomm, what: str)
             "start": lambda: start(bound),
             "end_revoked": engine().end_revoked,
             "end": lambda: engine().end(world),
-            "_leave": lambda: engine()._leave(execution),
+            "leave": lambda: engine().leave(execution),
         }
-        if what == "_leave":
+        if what == "leave":
             execution = start(bound)
         thread = threading.Thread(target=calls[what])
         with engine().lock:
