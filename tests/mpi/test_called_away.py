@@ -137,9 +137,10 @@ def test_no_call_is_forgotten_between_its_number_and_its_end(
     one.Allreduce(x, y, algorithm="ring")
     owner = {"sequence": ours, "_execution": one._service}.get(place, engine())
     y[:] = 0
+    world.Barrier()  # nobody is in that call any more
     with monkeypatch.context() as patch:
         patch.setattr(owner, place, _raise)
-        with pytest.raises(_Alarm):
+        with pytest.raises((_Alarm, Revoked)):  # or another one's is heard of before
             one.Allreduce(x, y, algorithm="ring")
     if place == "sequence":  # it has no number, and may come again
         one.Allreduce(x, y, algorithm="ring")
