@@ -76,6 +76,7 @@ def main() -> NoReturn:
             print(f"{lost} ranks lost, {each}", flush=True)  # noqa: T201
             before = now
         if whole.size == MEMBERS:
+            time.sleep(0.5)  # all have left the barrier
             os.kill(os.getpid(), signal.SIGKILL)
         if whole.rank < MEMBERS:
             lose_one(whole, members)
