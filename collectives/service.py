@@ -276,7 +276,7 @@ class Service:
                 execution = followed(world, self.plain, demand, context.deadline(self.family))
             else:
                 bound = self._bound(demand, name, bound)
-                number = world.sequence()
+                number = world.sequence()  # noted before Python looks for signals again
                 execution = self._execution(bound, Identity(world.epoch, number))
             driver.start(execution, background=self.family.threaded and not waits)
             if waits:

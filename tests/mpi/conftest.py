@@ -64,8 +64,13 @@ def _world(config: pytest.Config) -> MPI.Intracomm:
     return config.stash[_WORLD]
 
 
-def _agree(item: pytest.Item, phase: str, error: BaseException | None) -> None:
-    """Compare the outcome of a phase over all ranks; fail if one failed."""
+def _agree(item: pytest.Item, phase: str, error: BaseException | None, limit_s: float) -> None:
+    """Compare the outcome of a phase over all ranks; fail if one failed.
+
+    Who waits here for a rank that hangs ends a second after it: the first to end takes
+    all along, and where the hang is must be written by then.
+    """
+    _watch(item, limit_s + 1)
     skipped = isinstance(error, pytest.skip.Exception)
     text = None
     if error is not None and not skipped:
@@ -96,14 +101,10 @@ def _phase(item: pytest.Item, phase: str) -> Generator[None, Any, Any]:
     try:
         result = yield
     except BaseException as error:
-        _watch(item, limit_s + 1)
-        _agree(item, phase, error)
+        _agree(item, phase, error, limit_s)
         raise
     else:
-        # Who waits for a rank that hangs ends after it: the first to end takes all along,
-        # and where the hang is must be written by then.
-        _watch(item, limit_s + 1)
-        _agree(item, phase, None)
+        _agree(item, phase, None, limit_s)
         return result
     finally:
         faulthandler.cancel_dump_traceback_later()
