@@ -13,14 +13,14 @@ from closeranks.collectives import table as columns
 from closeranks.collectives.bound import Bound
 from closeranks.collectives.catalogue import find
 from closeranks.collectives.demand import Demand, lay_out
+from closeranks.collectives.key import key_of
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Kind
 from closeranks.collectives.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
-
+    from closeranks.collectives.key import Key
     from closeranks.collectives.world import World
 
 #: Kinds of calls whose steps are kept, and bytes of memory they may hold together.
@@ -52,7 +52,7 @@ class Bindings:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[Key, str], _Kept] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -95,11 +95,7 @@ class Bindings:
         sent : dict of str to int
             Level -> bytes this rank sends.
         """
-        counts = None if demand.counts is None else demand.counts.tobytes()
-        key = (
-            demand.operation, algorithm, demand.count, counts, demand.root, demand.dtype,
-            demand.commutative, getattr(demand.reducer, "name", None),
-        )  # fmt: skip
+        key = key_of(demand), algorithm
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(self.plan(demand, algorithm))

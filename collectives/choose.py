@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.call import UNSIZED, Call
 from closeranks.collectives.catalogue import ALGORITHMS, find
 from closeranks.collectives.cost import Cost, Speed, cost
+from closeranks.collectives.key import UNSIZED, Agreed
 from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import VECTOR, Problem
 from closeranks.collectives.rules import Rules
@@ -116,7 +116,7 @@ class Chooser:
         Operation -> algorithm, whatever the price.
     winners : Rules, optional
         What was fastest in trials made before; these are not tried again.
-    heritage : mapping of Call to str, optional
+    heritage : mapping of Agreed to str, optional
         What serves the first blocking call of a kind, before anything is priced or
         tried; the same on all ranks.
     """
@@ -132,7 +132,7 @@ class Chooser:
         native_bytes: int | None = None,
         forced: Mapping[str, str] | None = None,
         winners: Rules | None = None,
-        heritage: Mapping[Call, str] | None = None,
+        heritage: Mapping[Agreed, str] | None = None,
     ) -> None:
         self.topology, self.native = topology, native
         self.speed = speed or Speed()
@@ -140,7 +140,7 @@ class Chooser:
         self.native_bytes = native_bytes
         self.forced = dict(forced or {})
         self.winners = winners or Rules()
-        self._choices: dict[Call, Choice] = {}
+        self._choices: dict[Agreed, Choice] = {}
         self._heritage = dict(heritage or {})
         self._fresh = set(self._heritage)
 
@@ -157,7 +157,7 @@ class Chooser:
         }
 
     @property
-    def best_known(self) -> dict[Call, str]:
+    def best_known(self) -> dict[Agreed, str]:
         """The winner of each trial that is over, else what was inherited, or predicted."""
         found = dict(self._heritage)
         for call, choice in self._choices.items():
@@ -166,16 +166,18 @@ class Chooser:
                 found[call] = self.settled(call).algorithm
         return found
 
-    def is_lasting(self, call: Call) -> bool:
+    def is_lasting(self, call: Agreed) -> bool:
         """Tell whether all calls of this size go where this one went, whatever their op.
 
         Not where one was inherited: the next may be tried.  Nor where operands may
         not change places: sizes are known without looking at the op.
         """
+        call = call.choice
         return call.commutative and (call not in self._heritage or call in self._choices)
 
-    def choose(self, call: Call) -> Choice:
+    def choose(self, call: Agreed) -> Choice:
         """Return the algorithm for the next call of a kind, which may be a trial."""
+        call = call.choice
         if call in self._fresh:
             self._fresh.remove(call)
             inherited = self._heritage[call]
@@ -189,14 +191,15 @@ class Chooser:
             return found
         return found._replace(algorithm=found.trial.turn)
 
-    def _takes(self, call: Call, name: str) -> bool:
+    def _takes(self, call: Agreed, name: str) -> bool:
         """Tell whether what was fastest among other ranks can serve a call here."""
         if name == NATIVE:
             return self._objection(call) is None
         return find(call.operation, name).objection(self.example(call)) is None
 
-    def settled(self, call: Call) -> Choice:
+    def settled(self, call: Agreed) -> Choice:
         """Return the agreed fastest, or the best prediction as long as there is none."""
+        call = call.choice
         known = self._choices.get(call)
         if known is None:
             known = self._choices[call] = self._consider(call)
@@ -240,7 +243,7 @@ class Chooser:
             raise UsageError(problem.operation, "no algorithm applies", _listed(objections))
         return min(prices, key=lambda name: prices[name].seconds)
 
-    def _consider(self, call: Call) -> Choice:
+    def _consider(self, call: Agreed) -> Choice:
         problem = self.example(call)
         if call.operation in self.forced:
             return Choice(self.forced[call.operation], 0.0, {}, {}, None)
@@ -266,7 +269,7 @@ class Chooser:
             best = NATIVE
         return Choice(best, predictions.get(best, 0.0), predictions, objections, trial)
 
-    def _objection(self, call: Call) -> str | None:
+    def _objection(self, call: Agreed) -> str | None:
         """Say why the library's own is no candidate, or None."""
         if not call.native:
             return "the library cannot"
@@ -336,7 +339,7 @@ class Chooser:
         ours = min(cost(plan, speed=self.speed).seconds for plan in plans)
         return self.native.seconds(nbytes) * min(predictions.values()) / max(ours, 1e-9)
 
-    def example(self, call: Call) -> Problem:
+    def example(self, call: Agreed) -> Problem:
         """Return the problem that stands for all calls of a kind."""
         size = self.topology.size
         nbytes = call.nbytes

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from closeranks.collectives.call import Call
 from closeranks.collectives.catalogue import algorithms, find
 from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.cost import cost
+from closeranks.collectives.key import Agreed
 from closeranks.collectives.plan import Plan
 from closeranks.comms.widened import HALVES
 
@@ -109,7 +109,7 @@ class Explanation:
 
 
 def explain(
-    chooser: Chooser, call: Call, nbytes: int, dtype: str = "", *, forced: str | None = None
+    chooser: Chooser, call: Agreed, nbytes: int, dtype: str = "", *, forced: str | None = None
 ) -> Explanation:
     """Explain a chooser's answer; local.
 
@@ -117,7 +117,7 @@ def explain(
     ----------
     chooser : Chooser
         Who answers.
-    call : Call
+    call : Agreed
         The kind of call.
     nbytes : int
         Bytes for which to count what crosses the levels.

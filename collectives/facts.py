@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from closeranks.collectives.tuned import shape
 
 if TYPE_CHECKING:
-    from closeranks.collectives.call import Call
     from closeranks.collectives.choose import Chooser
     from closeranks.collectives.family import Family
+    from closeranks.collectives.key import Agreed
     from closeranks.comms.topology import Link, Topology
 
 
@@ -25,7 +25,7 @@ class Facts(NamedTuple):
         Of each level.
     given : Topology or None
         Of all seats, if the program had one.
-    known : dict of Call to str
+    known : dict of Agreed to str
         What was fastest as far as it knows.
     chooser : mapping of str to object
         How it chooses, without what it has tried.
@@ -42,7 +42,7 @@ class Facts(NamedTuple):
     epoch: int
     links: Mapping[str, Link]
     given: Topology | None
-    known: dict[Call, str]
+    known: dict[Agreed, str]
     chooser: Mapping[str, Any]
     sat: str
     family: Mapping[str, Any]

@@ -8,8 +8,8 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from closeranks.collectives.call import Call
 from closeranks.collectives.choose import Chooser
+from closeranks.collectives.key import Agreed
 from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
 from closeranks.errors import Revoked, UsageError
@@ -284,7 +284,7 @@ def alike(
     numbers: Mapping[str, Any],
     sat: str,
     topology: Topology,
-    heritage: Mapping[Call, str] | None = None,
+    heritage: Mapping[Agreed, str] | None = None,
 ) -> Chooser:
     """Make a chooser as another one, for ranks that may sit elsewhere.  Local.
 
@@ -296,7 +296,7 @@ def alike(
         `shape` of where its ranks sit.
     topology : Topology
         Where these sit.
-    heritage : mapping of Call to str, optional
+    heritage : mapping of Agreed to str, optional
         As for `Chooser`.
 
     Returns

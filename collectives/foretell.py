@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from closeranks.collectives.call import UNSIZED, Call, size_class
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.explain import Explanation, explain
+from closeranks.collectives.key import UNSIZED, Agreed, size_class
 from closeranks.collectives.problem import OPERATIONS, REDUCING
 from closeranks.comms.element import element
 from closeranks.comms.widened import HALVES
@@ -55,7 +55,7 @@ def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]
     sent = nbytes * travels.itemsize // dtype.itemsize
     library_can = not reduces or element(None, travels, operation).datatype is not None
     size = 0 if operation in UNSIZED else size_class(sent)
-    call = Call(operation, size, True, library_can)
+    call = Agreed(operation, size, True, library_can)
     asked = service.wanted(operation, AUTO)
     wanted = family.tuning.name(operation, sent) if asked == AUTO else asked
     found = explain(service.chooser, call, sent, dtype.name if reduces else "", forced=wanted)

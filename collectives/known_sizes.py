@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.shortcut_words import ROW, SLOTS, slot_of
 
 if TYPE_CHECKING:
+    from closeranks.collectives.key import Key
     from closeranks.collectives.near import Near
 
 #: So many sizes are known; the first to come is the first to go.
@@ -27,10 +28,10 @@ _MOST_KINDS: Final = 8
 
 @dataclass
 class _Size:
-    """What is known of one size; ``nears`` by what kind of calls they run."""
+    """What is known of one size; ``nears`` by the key of the calls they run."""
 
     library: bool = False
-    nears: dict[tuple[object, ...], Near] = field(default_factory=dict)
+    nears: dict[Key, Near] = field(default_factory=dict)
 
     @property
     def entry(self) -> int:
@@ -65,10 +66,10 @@ class KnownSizes:
     def learn_near(self, nbytes: int, near: Near) -> None:
         """Note that calls of a size, of the kind of ``near``, are a kernel's.  Local."""
         nears = self._size(nbytes).nears
-        if near.kind not in nears and len(nears) < _MOST_KINDS:
+        if near.key not in nears and len(nears) < _MOST_KINDS:
             for last in list(nears.values())[-1:]:
                 last.followed_by(near)
-            nears[near.kind] = near
+            nears[near.key] = near
         self._write(nbytes)
 
     def open(self) -> NDArray[np.int64]:

@@ -20,6 +20,7 @@ from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
 from closeranks.collectives.interrupted import Interrupted
+from closeranks.collectives.key import Key, arrays_of, key_of
 from closeranks.collectives.node_words import START
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_address, kernel_name, load_kernel
@@ -58,8 +59,8 @@ class Near:
     address : int
         Of what machine code knows about it, see
         `closeranks.collectives.shortcut_words`.
-    kind : tuple of object
-        Equal for calls of one kind.
+    key : Key
+        Of the calls that it runs.
     """
 
     __slots__ = (
@@ -72,12 +73,12 @@ class Near:
         "_operation",
         "_world",
         "address",
-        "kind",
+        "key",
     )
 
     def __init__(self, world: World, demand: Demand) -> None:
         self._world, self._operation = world, demand.operation
-        self.kind = kind_of(demand)
+        self.key = key_of(demand)
         memory = world.node_memory
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
@@ -221,35 +222,19 @@ class Nears:
 
     def __init__(self, open_world: Callable[[], World]) -> None:
         self._open_world = open_world
-        self._known: dict[tuple[object, ...], Near] = {}
+        self._known: dict[Key, Near] = {}
 
     def of(self, demand: Demand) -> Near | None:
         """Give the short way of a call that goes to ``shared``, or None.  Local."""
         world = self._open_world()
         if not is_near(world, demand):
             return None
-        kind = kind_of(demand)
-        if kind not in self._known:
+        key = key_of(demand)
+        if key not in self._known:
             if len(self._known) == _MOST:
                 self._known.pop(next(iter(self._known)))
-            self._known[kind] = Near(world, demand)
-        return self._known[kind]
-
-
-def kind_of(demand: Demand) -> tuple[object, ...]:
-    """Say what calls have in common that one `Near` runs: op and types by identity.
-
-    Parameters
-    ----------
-    demand : Demand
-        One of them.
-
-    Returns
-    -------
-    tuple of object
-        Hashable; what it names is kept alive by the `Near` made of it.
-    """
-    return demand.operation, demand.nbytes, id(demand.op), demand.root, dtypes(demand)
+            self._known[key] = Near(world, demand)
+        return self._known[key]
 
 
 def dtypes(demand: Demand) -> tuple[object, object]:
@@ -265,18 +250,12 @@ def dtypes(demand: Demand) -> tuple[object, object]:
     tuple of object
         Of the first array and of the second one.
     """
-    known = [getattr(one, "dtype", None) for one in _buffers(demand)]
-    first, second = known if known[0] is not None else known[::-1]
+    first, second = arrays_of(demand)
+    if first is None:
+        first, second = second, first
     if demand.operation in REDUCING and {first, second or first} != {demand.dtype}:
         return None, None  # summed in another type than the arrays have
     return first, second or first
-
-
-def _buffers(demand: Demand) -> tuple[object, object]:
-    """Give the buffers of a call, the second one None where there is none."""
-    number = {"barrier": 0, "bcast": 1}.get(demand.operation, 2)
-    first, second, *_ = (*demand.arguments[:number], None, None)
-    return first, second
 
 
 def _items(demand: Demand) -> tuple[int, int]:

@@ -19,10 +19,10 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from closeranks.collectives.call import Call
     from closeranks.collectives.choose import Chooser
     from closeranks.collectives.family import Family
     from closeranks.collectives.injection import Injection
+    from closeranks.collectives.key import Agreed
     from closeranks.collectives.lineage import Lineage
     from closeranks.collectives.service import Service
     from closeranks.collectives.state import State
@@ -316,7 +316,7 @@ class Recovering(MPI.Intracomm):
         seats: tuple[int, ...],
         *,
         world: World | None = None,
-        heritage: Mapping[Call, str] | None = None,
+        heritage: Mapping[Agreed, str] | None = None,
     ) -> None:
         """Go on as another MPI communicator, after a recovery.
 
@@ -332,7 +332,7 @@ class Recovering(MPI.Intracomm):
             Rank -> rank in the first world.
         world : World, optional
             What carries plans, if it is there already.
-        heritage : mapping of Call to str, optional
+        heritage : mapping of Agreed to str, optional
             As for `Chooser`.
         """
         graves.bury(self)

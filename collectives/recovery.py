@@ -28,9 +28,9 @@ from closeranks.comms.wait import wait
 from closeranks.errors import Error, PeerLost, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.call import Call
     from closeranks.collectives.closing import Closing
     from closeranks.collectives.family import Family
+    from closeranks.collectives.key import Agreed
     from closeranks.collectives.recovering import Recovering
 
 #: So many attempts in a row that fail without a loss are the fault of what they do.
@@ -44,7 +44,7 @@ class _Next(NamedTuple):
     seated: Roster
     world: World
     derived: list[tuple[Recovering, MPI.Intracomm | None]]
-    heritage: dict[Call, str]
+    heritage: dict[Agreed, str]
 
     def drop(self) -> None:
         """Let go of a world that was made in vain.  Local."""

@@ -12,7 +12,6 @@ from mpi4py import MPI
 from closeranks.collectives import context, interpreter, native, readers
 from closeranks.collectives.agreement import agree_equal, check_sizes, described
 from closeranks.collectives.bindings import Bindings
-from closeranks.collectives.call import call_of
 from closeranks.collectives.catalogue import find
 from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.context import AUTO
@@ -23,6 +22,7 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import ended, explained
 from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
+from closeranks.collectives.key import agreed_of
 from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
@@ -239,12 +239,12 @@ class Service:
         demand.background = True
         untimed = not (self.is_timed() or self.family.devices)
         if untimed and not demand.planned and self.wanted(operation, algorithm) == AUTO:
-            rehearse(self, demand, self.chooser.settled(call_of(demand)))
+            rehearse(self, demand, self.chooser.settled(agreed_of(demand)))
         name, _ = self.decide(demand, algorithm, "_init")
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         call = (algorithm, *arguments)
-        if name == SHARED and is_brief(self, demand, self.chooser.settled(call_of(demand))):
+        if name == SHARED and is_brief(self, demand, self.chooser.settled(agreed_of(demand))):
             return self.world.own(NearPersistent(self, demand, call))
         return self.world.own(Persistent(self, demand, name, call))
 
@@ -365,7 +365,7 @@ class Service:
             return forced, None
         if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = (self.chooser.choose if blocking else self.chooser.settled)(call_of(demand))
+        choice = (self.chooser.choose if blocking else self.chooser.settled)(agreed_of(demand))
         name, trial = choice.algorithm, choice.trial
         if not blocking:
             name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
@@ -382,7 +382,7 @@ class Service:
         known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
         if known is None or size is None or not self.family.straight or demand.divisor() != 1:
             return
-        if algorithm == AUTO and not self.chooser.is_lasting(call_of(demand)):
+        if algorithm == AUTO and not self.chooser.is_lasting(agreed_of(demand)):
             return
         if name == NATIVE:
             known.learn(demand.operation, size)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from closeranks.collectives.call import UNSIZED
+from closeranks.collectives.key import UNSIZED
 from closeranks.collectives.rules import UNLIMITED, Ladder, Rules
 from closeranks.collectives.trial import RACES
 from closeranks.jobs.bench.catalogue import COLLECTIVES

@@ -7,7 +7,6 @@ import pickle
 
 import pytest
 
-from closeranks.collectives.call import UNSIZED, Call, size_class
 from closeranks.collectives.catalogue import algorithms
 from closeranks.collectives.choose import (
     NATIVE,
@@ -18,6 +17,7 @@ from closeranks.collectives.choose import (
 )
 from closeranks.collectives.explain import explain
 from closeranks.collectives.family import alike
+from closeranks.collectives.key import UNSIZED, Agreed, size_class
 from closeranks.collectives.planning import plan
 from closeranks.collectives.rules import Rules
 from closeranks.collectives.trial import AGAIN, Trial
@@ -68,7 +68,7 @@ def test_a_plan_must_be_clearly_faster_than_the_library() -> None:
 
 def test_long_calls_that_nobody_waits_for_are_plans() -> None:
     quick = Chooser(CLUSTER, native=NativeModel(1e-9, 1e-15), trials=True)
-    long, short = (Call("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))
+    long, short = (Agreed("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))
     assert quick.settled(long).algorithm == NATIVE
     unattended = quick.unattended(quick.choose(long))
     assert unattended in algorithms("allreduce")
@@ -118,7 +118,7 @@ def test_after_single_turns_all_that_are_close_meet_again() -> None:
 
 def test_a_plan_must_win_again_now_and_then() -> None:
     chooser = Chooser(CLUSTER, trials=True)
-    call = Call("allreduce", size_class(1 << 20))
+    call = Agreed("allreduce", size_class(1 << 20))
     trial = chooser.choose(call).trial
     assert trial is not None
     plan, rounds = trial.candidates[0], trial.rounds
@@ -172,7 +172,7 @@ def test_a_short_call_loses_three_times_before_it_is_given_up() -> None:
 
 def test_a_chooser_follows_its_trial() -> None:
     chooser = Chooser(CLUSTER, trials=True)
-    call = Call("allreduce", size_class(1 << 20))
+    call = Agreed("allreduce", size_class(1 << 20))
     trial = chooser.choose(call).trial
     assert trial is not None
     seen = set()
@@ -190,7 +190,7 @@ def test_two_choosers_agree() -> None:
     native = NativeModel(1e-4, 1e-8)
     answers = [
         [
-            Chooser(CLUSTER, native=native).choose(Call("allreduce", k)).algorithm
+            Chooser(CLUSTER, native=native).choose(Agreed("allreduce", k)).algorithm
             for k in range(0, 28, 4)
         ]
         for _ in range(2)
@@ -201,7 +201,7 @@ def test_two_choosers_agree() -> None:
 def test_without_native_there_is_always_a_plan() -> None:
     chooser = Chooser(CLUSTER, allow_native=False)
     for commutative in (True, False):
-        choice = chooser.choose(Call("allreduce", 12, commutative=commutative))
+        choice = chooser.choose(Agreed("allreduce", 12, commutative=commutative))
         assert choice.algorithm in algorithms("allreduce")
         assert choice.objections[NATIVE] == "deterministic"
 
@@ -212,7 +212,7 @@ def test_hierarchy_wins_where_the_network_is_slow() -> None:
 
 def test_explanations_name_every_candidate() -> None:
     chooser = Chooser(CLUSTER, native=NativeModel(1e-5, 1e-9))
-    found = explain(chooser, Call("allreduce", size_class(1 << 20)), 1 << 20)
+    found = explain(chooser, Agreed("allreduce", size_class(1 << 20)), 1 << 20)
     assert set(found.candidates) == {NATIVE, *algorithms("allreduce")}
     assert found.algorithm in str(found)
     assert found.bytes_per_level.keys() <= set(CLUSTER.levels)
@@ -251,28 +251,28 @@ def test_the_library_gets_what_it_moves_at_once_where_ranks_may_die(
     """That is 32 KiB in all; blocks of the 8 ranks may be put together."""
     model = NativeModel(1e-6, 1e-10)
     chooser = Chooser(CLUSTER, native=model, trials=True, native_bytes=1 << 15)
-    known = chooser.settled(Call(operation, short))
+    known = chooser.settled(Agreed(operation, short))
     assert NATIVE in known.predictions
     assert known.trial is not None
     assert NATIVE in known.trial.candidates
-    other = chooser.settled(Call(operation, long))
+    other = chooser.settled(Agreed(operation, long))
     assert "when a rank dies" in other.objections[NATIVE]
     assert NATIVE not in other.predictions
     assert other.trial is None or NATIVE not in other.trial.candidates
-    assert "when a rank dies" in str(explain(chooser, Call(operation, long), 1 << long))
+    assert "when a rank dies" in str(explain(chooser, Agreed(operation, long), 1 << long))
 
 
 @pytest.mark.parametrize("operation", ["gatherv", "scatterv", "alltoallv"])
 def test_where_no_rank_knows_all_sizes_it_gets_nothing_then(operation: str) -> None:
     chooser = Chooser(CLUSTER, native=NativeModel(0.0, 0.0), native_bytes=1 << 15)
-    assert chooser.choose(Call(operation, 0)).algorithm in algorithms(operation)
+    assert chooser.choose(Agreed(operation, 0)).algorithm in algorithms(operation)
     free = Chooser(CLUSTER, native=NativeModel(0.0, 0.0))
-    assert free.choose(Call(operation, 0)).algorithm == NATIVE
+    assert free.choose(Agreed(operation, 0)).algorithm == NATIVE
 
 
 def test_a_barrier_may_be_the_librarys_always() -> None:
     chooser = Chooser(CLUSTER, native=NativeModel(0.0, 0.0), native_bytes=0)
-    assert chooser.choose(Call("barrier", 0)).algorithm == NATIVE
+    assert chooser.choose(Agreed("barrier", 0)).algorithm == NATIVE
 
 
 @pytest.mark.parametrize("seconds", [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0), (1.2, 1.0)])
@@ -295,7 +295,7 @@ def test_without_the_library_plans_meet_again_and_again(
 def test_who_comes_later_chooses_as_who_was_there() -> None:
     rules = Rules({"allreduce": ((float(1 << 30), "ring"),)})
     old = Chooser(Topology.regular(node=2, rank=2), trials=True, winners=rules)
-    call = Call("allreduce", size_class(4096))
+    call = Agreed("allreduce", size_class(4096))
     for now in (Topology.regular(node=2, rank=2), Topology.regular(node=4, rank=1)):
         stays = alike(old.numbers, shape(old.topology), now)
         assert (stays.choose(call).trial is None) == (now == old.topology)
@@ -306,7 +306,7 @@ def test_who_comes_later_chooses_as_who_was_there() -> None:
 
 def test_the_first_call_of_a_kind_is_served_as_others_have_found() -> None:
     """It is neither priced nor tried, and known until a trial here is over."""
-    call = Call("allreduce", size_class(1 << 20))
+    call = Agreed("allreduce", size_class(1 << 20))
     here = Topology.regular(node=1, rank=4)
     chooser = Chooser(here, trials=True, heritage={call: "ring"})
     first, second = chooser.choose(call), chooser.choose(call)
@@ -321,14 +321,14 @@ def test_the_first_call_of_a_kind_is_served_as_others_have_found() -> None:
 @pytest.mark.parametrize("operation", sorted(UNSIZED))
 def test_fewer_ranks_inherit_no_plan_for_nodes_of_several(operation: str) -> None:
     """A rank knows its own counts only: none can price this very call."""
-    call = Call(operation, 0)
+    call = Agreed(operation, 0)
     here = Topology.regular(node=2, rank=1)
     chooser = Chooser(here, native_bytes=1 << 15, heritage={call: "hierarchical"})
     assert chooser.choose(call).algorithm in set(algorithms(operation)) - {"hierarchical"}
 
 
 def test_more_ranks_inherit_no_call_that_has_become_too_long_for_the_library() -> None:
-    call, most = Call("allgather", 13), 1 << 15
+    call, most = Agreed("allgather", 13), 1 << 15
     few, many = (Topology.regular(node=1, rank=size) for size in (4, 8))
     for here, name in ((few, {NATIVE}), (many, set(algorithms("allgather")))):
         chooser = Chooser(

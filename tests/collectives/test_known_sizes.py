@@ -12,7 +12,7 @@ from closeranks.collectives.known_sizes import MOST_SIZES, KnownSizes, row_of
 class Kernel:
     """Stands for a `Near`, which needs ranks."""
 
-    kind: tuple[object, ...]
+    key: tuple[object, ...]
     address: int
     calls: int = 0
     next: list[int] = field(default_factory=list)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.call import Call, size_class
 from closeranks.collectives.choose import NATIVE, Chooser, NativeModel
 from closeranks.collectives.cost import Speed, cost
 from closeranks.collectives.hierarchical.segments import LEAST_BYTES, segments
+from closeranks.collectives.key import Agreed, size_class
 from closeranks.collectives.planning import plan
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.rules import Rules, read_rules
@@ -182,14 +182,16 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 def test_winners_are_not_tried_again() -> None:
     winners = made_on(CLUSTER).winners
     chooser = Chooser(CLUSTER, native=NativeModel(1e-5, 1e-9), trials=True, winners=winners)
-    small, large = (chooser.choose(Call("allreduce", size_class(n))) for n in (4096, 1 << 18))
+    small, large = (chooser.choose(Agreed("allreduce", size_class(n))) for n in (4096, 1 << 18))
     assert (small.algorithm, small.trial) == (NATIVE, None)
     assert (large.algorithm, large.trial) == ("ring", None)
     assert len(large.predictions) > 2
-    assert chooser.choose(Call("allreduce", size_class(1 << 24))).trial is not None, "no rule there"
-    only_plans = Call("allreduce", size_class(8), native=False)
+    assert chooser.choose(Agreed("allreduce", size_class(1 << 24))).trial is not None, (
+        "no rule there"
+    )
+    only_plans = Agreed("allreduce", size_class(8), native=False)
     assert chooser.choose(only_plans).algorithm != NATIVE, "the library cannot"
-    long = chooser.choose(Call("allreduce", size_class(4096)))
+    long = chooser.choose(Agreed("allreduce", size_class(4096)))
     assert chooser.unattended(long) == NATIVE
 
 

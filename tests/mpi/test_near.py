@@ -13,8 +13,8 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import interpreter
-from closeranks.collectives.call import Call, size_class
 from closeranks.collectives.choose import NATIVE, SHARED, Choice
+from closeranks.collectives.key import Agreed, size_class
 from closeranks.collectives.near import OPERATIONS
 from closeranks.collectives.node_memory import NodeMemory
 from closeranks.comms.shared_file import share
@@ -277,7 +277,7 @@ def test_sums_of_half_precision_are_rounded_once(world: World, dtype: str, n: in
     assert np.all(np.abs(y.astype(np.float64) - exact) <= 0.5 * ulp + 63 * 2.0**-24 * spread)
 
 
-KIND = Call("allreduce", size_class(800))
+KIND = Agreed("allreduce", size_class(800))
 
 
 def _settled(name: str) -> Choice:
@@ -327,7 +327,7 @@ class _Alarm(Exception):
 
 
 def _interrupted(comm: World, x: np.ndarray, y: np.ndarray) -> None:
-    """Call on rank 0 until an alarm comes between, on the others after that."""
+    """Agreed on rank 0 until an alarm comes between, on the others after that."""
 
     def ring(*_: object) -> None:
         raise _Alarm
