@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from closeranks.collectives import dropped
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import has_ended
 from closeranks.comms.wait import Deadline, wait
@@ -19,9 +20,9 @@ class Request(MPI.Request):
     """A collective under way, for `MPI.Request.Waitall` like any other.
 
     Made by the ``I...`` methods of `Communicator`.  The buffers of the call
-    belong to it until it is over.  A plan is driven by a thread of its own
-    while nobody waits for it; an operation of the MPI library is driven by
-    whatever MPI call comes along.
+    belong to it until it is over, also where the program drops it.  A plan is
+    driven by a thread of its own while nobody waits for it; an operation of the
+    MPI library is driven by whatever MPI call comes along.
     """
 
     _execution: Execution | None
@@ -46,6 +47,12 @@ class Request(MPI.Request):
         made._ended, made._error = _itself, None
         return made
 
+    def __del__(self) -> None:
+        """Keep the buffers if the library is not known to be through with them."""
+        inner, self._inner = self._inner, None
+        if inner is not None and self._execution is None and self != MPI.REQUEST_NULL:
+            dropped.keep(inner, self._keeps)
+
     @classmethod
     def of_library(
         cls,
@@ -60,7 +67,7 @@ class Request(MPI.Request):
         Parameters
         ----------
         request : MPI.Request
-            Not to be used otherwise from now on.
+            Not to be used otherwise from now on.  Keeps the caller's buffers alive.
         operation : str
             What it does.
         explain : callable
@@ -75,6 +82,7 @@ class Request(MPI.Request):
         Request
             The same request.
         """
+        dropped.let_go()
         made = cls(request)
         made._operation, made._keeps = operation, keeps
         made._explain, made._ended = explain, ended
