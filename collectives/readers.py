@@ -78,7 +78,7 @@ def read(
 
 
 def _check_types(demand: Demand) -> None:
-    """Refuse to receive numbers of another type or byte order than those that are sent."""
+    """Refuse to receive numbers of another type or byte order than is sent."""
     source, target = demand.source, demand.target
     if source is None or target is None or source.element is target.element:
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
@@ -32,8 +32,9 @@ from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
+from closeranks.comms import handlers
 from closeranks.comms.lazy import lazy
-from closeranks.errors import UsageError
+from closeranks.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
+
+_T = TypeVar("_T")
 
 
 class Service:
@@ -150,6 +153,7 @@ class Service:
             said = described(demand, wanted, form)
         except UsageError as error:
             problem, said = error, f"a call that is wrong: {error}"
+        handlers.hold()
         agree_equal(self.plain, operation, said)
         if demand is None or problem is not None:
             raise problem or UsageError(operation, "unreadable", "pass an array")
@@ -164,10 +168,22 @@ class Service:
             return
         started = time.perf_counter()
         try:
-            name = self._block(operation, algorithm, arguments)
+            name = self._whole(self._block, operation, algorithm, arguments)
         except MPI.Exception as error:
             raise self.explained(operation, error)  # noqa: B904 - which knows its cause
         self.counters.count(operation, name, time.perf_counter() - started)
+
+    def _whole(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """Make a call as a whole; if it ends half-way while others count on it, all hear."""
+        with handlers.Together():
+            try:
+                return call(*arguments)
+            except (Error, MPI.Exception):
+                raise
+            except BaseException:
+                if handlers.are_held():
+                    self.family.world.revoke()
+                raise
 
     def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
         """Serve a blocking call that takes no shortcut; returns the algorithm."""
@@ -186,6 +202,8 @@ class Service:
     def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
+        if trial is not None:
+            handlers.hold()  # what is done beside the call waits for all
         timed = self.is_timed()
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed
@@ -222,6 +240,9 @@ class Service:
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
+        return self._whole(self._begun, operation, algorithm, arguments)
+
+    def _begun(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
         demand = self.read(operation, "I", algorithm, arguments)
         demand.background = True
         name, _ = self.decide(demand, algorithm, "I")
@@ -235,6 +256,9 @@ class Service:
 
     def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
         """Make a persistent operation."""
+        return self._whole(self._made, operation, algorithm, arguments)
+
+    def _made(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Persistent:
         demand = self.read(operation, "_init", algorithm, arguments)
         demand.background = True
         untimed = not (self.is_timed() or self.family.devices)

@@ -27,14 +27,14 @@ GATES = {
 TALKERS = {
     "comms": {
         "accord", "arrays", "cuda_aware", "discover", "element", "entries", "graves", "groups",
-        "handle", "heard", "interruption", "message", "neighbours", "typemap", "ulfm",
+        "handle", "heard", "interruption", "message", "neighbours", "signature", "typemap",
+        "ulfm",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
-        "closing", "communicator", "counts", "derived", "engine", "execute", "failure", "farewell",
-        "fast",
-        "followed", "handles",
-        "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
+        "closing", "communicator", "counts", "derived", "disjoint", "dropped", "engine",
+        "execute", "failure", "farewell", "fast", "followed", "handles",
+        "init", "key", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",
