@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from functools import partial
 from types import FrameType
@@ -73,7 +73,7 @@ def execute(
         How it ended.
     """
     with _Signals() as signals:
-        masked = [signal.SIGINT] if kind == "openmpi" else []
+        masked = {signal.SIGINT} if kind == "openmpi" else set[signal.Signals]()
         child = subprocess.Popen(
             command.words,
             env={**os.environ, **command.environment},
@@ -158,10 +158,10 @@ class _Signals:
                 yield self._taken.pop(0), False
 
 
-def _begin(parent: int, before: set[int], masked: list[int]) -> None:
+def _begin(parent: int, before: Set[int], masked: Set[int]) -> None:
     """Let this child end in order when its parent has ended, or has already."""
     with suppress(OSError):  # it runs nevertheless
         namespaces.die_with_parent(signal.SIGTERM)
-    signal.pthread_sigmask(signal.SIG_SETMASK, {*before, *masked})
+    signal.pthread_sigmask(signal.SIG_SETMASK, before | masked)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

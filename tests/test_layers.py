@@ -42,7 +42,7 @@ TALKERS = {
     },
     "checkpoint": {"talk"},
     "jobs": {
-        "bench.case", "bench.checkpoint", "bench.command", "bench.exchange", "bench.fresh",
+        "alone", "bench.case", "bench.checkpoint", "bench.command", "bench.exchange", "bench.fresh",
         "bench.line", "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo",
         "topology", "tune.command", "tune.survey",
     },
