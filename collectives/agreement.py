@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.operations import Mean
+from closeranks.collectives.operations import title
 from closeranks.collectives.problem import REDUCING, ROOTED
 from closeranks.errors import Disagreement
 
 if TYPE_CHECKING:
     from closeranks.collectives.demand import Demand
-
-_OPS = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC",
-        "MAXLOC", "REPLACE", "NO_OP")  # fmt: skip
 
 
 def agree_equal(plain: MPI.Intracomm, operation: str, said: str) -> None:
@@ -73,7 +70,7 @@ def described(demand: Demand, algorithm: str, form: str) -> str:
     elif demand.counts is None and name != "barrier":
         words.append(f"{demand.nbytes} bytes")
     if name in REDUCING:
-        words += [f"of {demand.dtype}", f"op {_op_name(demand.op)}"]
+        words += [f"of {demand.dtype}", f"op {title(demand.op)}"]
     if name in ROOTED:
         words.append(f"root {demand.root}")
     if algorithm != "auto":
@@ -113,15 +110,6 @@ def check_sizes(plain: MPI.Intracomm, demand: Demand) -> str | None:
     if mine not in (-1, int(expected[demand.rank])):
         return f"a block of {mine} bytes, the root says {expected[demand.rank]}"
     return None
-
-
-def _op_name(op: MPI.Op | Mean | None) -> str:
-    if isinstance(op, Mean) or op is None:
-        return "MEAN"
-    for name in _OPS:
-        if op == getattr(MPI, name):
-            return name
-    return "of the user"
 
 
 def _listed(numbers: list[int]) -> str:

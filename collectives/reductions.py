@@ -8,6 +8,7 @@ import numpy as np
 
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.operations import MEAN, Mean
+from closeranks.comms import argument
 from closeranks.comms.message import Message, Spec, message
 from closeranks.comms.vector import numbers
 from closeranks.errors import UsageError
@@ -27,10 +28,8 @@ def is_in_place(spec: Spec) -> bool:
 
 def check_root(operation: str, root: int, size: int) -> None:
     """Raise UsageError if ``root`` is no rank of the communicator.  Local."""
-    if not hasattr(root, "__index__") or not 0 <= root < size:
-        raise UsageError(
-            operation, f"root {root!r} of {size} ranks", f"0 <= root < {size}, a whole number"
-        )
+    if type(root) is not int or not 0 <= root < size:
+        argument.whole(operation, "root", root, below=size)
 
 
 def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op) -> Demand:

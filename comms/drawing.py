@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from closeranks.comms import argument
 from closeranks.comms.boxes import Box
 from closeranks.errors import TopologyError, Unavailable
 
@@ -28,7 +29,11 @@ def save(whole: Box, path: str | Path) -> None:
     Unavailable
         If PNG is asked for and matplotlib is not installed.
     """
-    target = Path(path)
+    try:
+        target = Path(path)
+    except TypeError:
+        problem = f"path is {argument.shown(path)}"
+        raise TopologyError("draw", problem, "give a path that ends with .svg or .png") from None
     check_suffix(target)
     if target.suffix == ".svg":
         target.write_text(svg(whole), encoding="utf-8")

@@ -130,11 +130,14 @@ class Session:
         elements = f"{self.request.dtype}, {self.request.op}"
         made = "comm.empty" if self.request.empty else "NumPy"
         calls = ", persistent" if self.request.persistent else ""
-        return [
+        told = [
             f"closeranks bench {closeranks.__version__}",
             str(library.parse(self.library)),
             f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}{calls}",
         ]
+        if self.ranks == 1:
+            told.append("one rank: nothing is sent; start it with closeranks run -n 2 -- ...")
+        return told
 
 
 def ranks_per_node(comm: Communicator) -> tuple[int, ...]:
