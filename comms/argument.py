@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import operator
+import re
 import reprlib
 from contextlib import suppress
 from numbers import Real
@@ -19,6 +20,9 @@ from closeranks.errors import UsageError
 
 #: Above this no count or number of bytes fits the words that it is kept in.
 MOST: Final = 2**62
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxother = 80
 
 
 def whole(
@@ -171,5 +175,5 @@ def element(where: str, value: Any) -> np.dtype[Any]:
 
 
 def shown(value: object) -> str:
-    """Write a value of any size in a few words."""
-    return " ".join(reprlib.repr(value).split())
+    """Write a value of any size in a few words, the same on all ranks: without addresses."""
+    return " ".join(_ADDRESS.sub("", _BRIEF.repr(value)).split())

@@ -130,14 +130,18 @@ class Session:
         elements = f"{self.request.dtype}, {self.request.op}"
         made = "comm.empty" if self.request.empty else "NumPy"
         calls = ", persistent" if self.request.persistent else ""
-        told = [
+        return [
             f"closeranks bench {closeranks.__version__}",
             str(library.parse(self.library)),
             f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}{calls}",
+            *self.warn(),
         ]
-        if self.ranks == 1:
-            told.append("one rank: nothing is sent; start it with closeranks run -n 2 -- ...")
-        return told
+
+    def warn(self) -> list[str]:
+        """Say, in lines like those of `describe`, why figures may mislead."""
+        if self.ranks > 1:
+            return []
+        return ["one rank: nothing is sent; start it with closeranks run -n 2 -- closeranks bench"]
 
 
 def ranks_per_node(comm: Communicator) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from closeranks.errors import UsageError
 
 World = cr.Communicator
 #: What hardly any argument may be.
-WRONG = (-1, 1.5, float("nan"), "x", [1], object(), b"?", 2**70, np.zeros(3), 1j)
+WRONG = (-1, 1.5, float("nan"), "x", [1], object(), b"x", 2**70, np.zeros(3), 1j)
 REDUCTIONS = ("Allreduce", "Reduce", "Scan", "Exscan", "Reduce_scatter_block")
 
 
