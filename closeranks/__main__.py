@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _write_plainly() -> None:
-    """Let what the encoding of the outputs lacks become a plain character, not an error."""
+    """Write plain characters where the outputs' encoding lacks others."""
     codecs.register_error("closeranks", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

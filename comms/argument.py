@@ -175,5 +175,5 @@ def element(where: str, value: Any) -> np.dtype[Any]:
 
 
 def shown(value: object) -> str:
-    """Write a value of any size in a few words, the same on all ranks: without addresses."""
+    """Write a value in a few words, without addresses: alike on all ranks."""
     return " ".join(_ADDRESS.sub("", _BRIEF.repr(value)).split())

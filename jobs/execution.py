@@ -61,11 +61,11 @@ def execute(
     started : callable, optional
         Is given its process.
     kind : str, optional
-        What it is, see `closeranks.jobs.launcher.Launcher`.  Open MPI's launcher ends
-        its ranks by SIGTERM on an interrupt, and lets go of them on a second one: it
-        gets none but a SIGTERM of ours.  Hydra passes an interrupt on to the ranks;
-        srun only tells how the job is when it gets one.  Both have that of a
-        terminal by themselves.
+        What it is, see `closeranks.jobs.launcher.Launcher`.  Open MPI's launcher
+        ends its ranks by SIGTERM on an interrupt, and lets go of them on a second
+        one: it gets none but a SIGTERM of ours.  Hydra passes an interrupt on to
+        the ranks; srun only tells how the job is when it gets one.  Both have
+        that of a terminal by themselves.
 
     Returns
     -------
