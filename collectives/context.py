@@ -228,7 +228,7 @@ def known_wire(wire: DTypeLike | None, where: str) -> str | None:
     try:
         name = np.dtype(wire).name
     except (TypeError, ValueError):
-        name = repr(wire)
+        name = argument.shown(wire)
     if name in HALVES:
         raise Unavailable(f"compression in flight (wire={name!r})", "use wire='float32'")
     if name != WIDE.name:
