@@ -28,8 +28,11 @@ def is_in_place(spec: Spec) -> bool:
 
 def check_root(operation: str, root: int, size: int) -> None:
     """Raise UsageError if ``root`` is no rank of the communicator.  Local."""
-    if type(root) is not int or not 0 <= root < size:
+    try:
         argument.whole(operation, "root", root, below=size)
+    except UsageError:
+        problem = f"root {argument.shown(root)} of {size} ranks"
+        raise UsageError(operation, problem, f"0 <= root < {size}, a whole number") from None
 
 
 def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op) -> Demand:
