@@ -9,7 +9,7 @@ since MPI wants collectives in one order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,12 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.agreement import agree_equal
+from closeranks.collectives.operations import Mean, title
+from closeranks.comms import argument
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
-    from closeranks.collectives.operations import Mean
     from closeranks.collectives.persistent import Persistent
 
 Array = NDArray[Any]
@@ -63,11 +64,12 @@ class Buckets:
         bucket_bytes: int,
         op: MPI.Op | Mean,
     ) -> None:
-        problem, remedy = _refused(parameters, bucket_bytes)
-        said = problem or [
-            (name, array.shape, str(array.dtype)) for name, array in parameters.items()
-        ]
-        agree_equal(MPI.Intracomm(comm), "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}")
+        problem, remedy = _refused(parameters, bucket_bytes, op)
+        said = problem
+        if not problem:
+            arrays = [(name, array.shape, str(array.dtype)) for name, array in parameters.items()]
+            said = f"arrays {arrays}, bucket_bytes {bucket_bytes}, op {title(op)}"
+        agree_equal(MPI.Intracomm(comm), "bucketed", said)
         if problem:
             raise UsageError("bucketed", problem, remedy)
         self._arrays: dict[str, Array] = {k: np.ma.getdata(v) for k, v in parameters.items()}
@@ -103,9 +105,10 @@ class Buckets:
             If there is no such array, or it was ready before (local).
         """
         self._notice_recovery()
-        bucket = self._bucket_of.get(name)
+        bucket = self._bucket_of.get(name) if isinstance(name, Hashable) else None
         if bucket is None:
-            raise UsageError("ready", f"no array {name!r}", f"one of {', '.join(self._arrays)}")
+            names = ", ".join(map(str, self._arrays))
+            raise UsageError("ready", f"no array {argument.shown(name)}", f"one of {names}")
         if name not in bucket.missing:
             raise UsageError("ready", f"{name!r} is ready twice", "call wait() after each round")
         start = 0
@@ -169,10 +172,16 @@ class Buckets:
             self._next += 1
 
 
-def _refused(parameters: Mapping[str, Any], bucket_bytes: int) -> tuple[str, str]:
+def _refused(parameters: Any, bucket_bytes: int, op: object) -> tuple[str, str]:
     """Say what cannot be put into buckets, and the way out; nothing if all can."""
-    if bucket_bytes < 1:
-        return f"bucket_bytes is {bucket_bytes}", "give at least 1"
+    if not isinstance(parameters, Mapping):
+        return f"parameters are {argument.shown(parameters)}", "give name -> array"
+    try:
+        argument.whole("bucketed", "bucket_bytes", bucket_bytes, least=1)
+    except UsageError as wrong:
+        return wrong.problem, wrong.remedy
+    if not isinstance(op, (MPI.Op, Mean)):
+        return f"op {argument.shown(op)} is no reduction", "an MPI.Op or closeranks.MEAN"
     for name, array in parameters.items():
         if not isinstance(array, np.ndarray):
             problem = f"{name!r} is a {type(array).__name__}"

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import context, node_arrays
@@ -17,7 +16,7 @@ from closeranks.collectives.bucketed import Buckets
 from closeranks.collectives.closing import Closing
 from closeranks.collectives.derived import Deriving
 from closeranks.collectives.engine import engine
-from closeranks.collectives.family import alike, check_timeout
+from closeranks.collectives.family import alike
 from closeranks.collectives.faulty import Faulty
 from closeranks.collectives.foretell import foretell
 from closeranks.collectives.lineage import Lineage
@@ -29,8 +28,9 @@ from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
+from closeranks.comms import argument
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Unavailable
+from closeranks.errors import Error, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -126,9 +126,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         Raises
         ------
         UsageError
-            If there is no such operation (local).
+            If there is no such operation, size or type (local).
         """
-        return foretell(self._service, operation, nbytes, np.dtype(dtype))
+        return foretell(self._service, operation, nbytes, argument.element("explain", dtype))
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.
@@ -180,17 +180,23 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         Disagreement
             On every rank, if the ranks ask for different options.
         UsageError, Unavailable
-            If an option cannot be used (local).
+            On every rank, if an option cannot be used.
         """
-        if compression is not None:
-            raise Unavailable("compression in flight", "leave compression out")
-        names = context.chosen_names(algorithm, "using")
-        check_timeout("using", timeout_s)
-        wanted = context.Options(self._family, names, timeout_s, context.known_wire(wire, "using"))
-        said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
-        words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
+        refused: Error | None = None
+        try:
+            if compression is not None:
+                raise Unavailable("compression in flight", "leave compression out")
+            wanted = context.read(self._family, algorithm, timeout_s, wire)
+            said = (
+                algorithm if isinstance(algorithm, str) else dict(sorted(wanted.algorithms.items()))
+            )
+            words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
+        except (UsageError, Unavailable) as wrong:
+            refused, words = wrong, f"what is refused: {wrong}"
         with self._together("using"):
             agree_equal(self._service.plain, "using", words)
+            if refused is not None:
+                raise refused
             if timeout_s is not None:
                 self._service.world.arm()
         inner = wanted.within(context.active(self._family))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -12,7 +11,7 @@ from closeranks.collectives.choose import Chooser
 from closeranks.collectives.key import Agreed
 from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
-from closeranks.errors import Revoked, UsageError
+from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.attempts import Attempt
@@ -307,18 +306,3 @@ def alike(
     """
     winners = numbers["winners"] if shape(topology) == sat else None
     return Chooser(topology, **{**numbers, "winners": winners}, heritage=heritage)
-
-
-def check_timeout(where: str, timeout_s: float | None) -> None:
-    """Raise UsageError unless a timeout is None or positive.  Local.
-
-    Parameters
-    ----------
-    where : str
-        Who asks, for the text of an error.
-    timeout_s : float or None
-        Seconds.
-    """
-    given: object = timeout_s  # whatever its type says
-    if timeout_s is not None and not (isinstance(given, Real) and timeout_s > 0):
-        raise UsageError(where, f"timeout_s is {given!r}", "give seconds above 0, or None")

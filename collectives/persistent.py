@@ -11,6 +11,7 @@ from closeranks.collectives import context
 from closeranks.collectives.failure import ended
 from closeranks.collectives.native import hand_over, pack_again, prepare
 from closeranks.collectives.quiet import has_ended, is_gone
+from closeranks.comms.argument import patience
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, Revoked, UsageError
@@ -152,6 +153,8 @@ class Persistent:
 
         Raises
         ------
+        UsageError
+            If ``timeout_s`` is no number (local); one below 0 is 0.
         TimeoutError
             After ``timeout_s``: the operation goes on and keeps its buffers.
         PeerError, MPI.Exception
@@ -159,7 +162,7 @@ class Persistent:
         """
         if timeout_s is None:
             self.Wait()
-        elif not wait(self.Test, deadline=Deadline(timeout_s)):
+        elif not wait(self.Test, deadline=Deadline(patience("wait", timeout_s))):
             name = self._demand.operation
             raise TimeoutError(f"{name}: not finished after {timeout_s:g} s; it goes on and"
                                " keeps its buffers, wait for it again")  # fmt: skip

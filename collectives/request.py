@@ -10,6 +10,7 @@ from mpi4py import MPI
 from closeranks.collectives import dropped
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import has_ended
+from closeranks.comms.argument import patience
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -185,6 +186,8 @@ class Request(MPI.Request):
 
         Raises
         ------
+        UsageError
+            If ``timeout_s`` is no number (local); one below 0 is 0.
         TimeoutError
             After ``timeout_s``: the operation goes on and keeps its buffers.
         PeerError, MPI.Exception
@@ -192,7 +195,7 @@ class Request(MPI.Request):
         """
         if timeout_s is None:
             self.Wait()
-        elif not wait(self.Test, deadline=Deadline(timeout_s)):
+        elif not wait(self.Test, deadline=Deadline(patience("wait", timeout_s))):
             raise TimeoutError(f"{self._operation}: not finished after {timeout_s:g} s; it goes on"
                                " and keeps its buffers, wait for it again")  # fmt: skip
 

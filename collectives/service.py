@@ -350,7 +350,7 @@ class Service:
 
     def wanted(self, operation: str, algorithm: str) -> str:
         """Give the algorithm that the call or a ``using`` block asks for."""
-        if algorithm != AUTO:
+        if not isinstance(algorithm, str) or algorithm != AUTO:
             return context.known_name(operation, algorithm, operation)
         options = context.active(self.family)
         return options.algorithms.get(operation, AUTO) if options else AUTO

@@ -156,6 +156,11 @@ class Shortcuts:
             These where the call leaves the choice to us; some that replace no
             method where it names the library or a kernel; None elsewhere.
         """
+        if algorithm is AUTO:
+            return self
+        given: object = algorithm
+        if not isinstance(given, str):  # which is refused later
+            return None
         if algorithm == AUTO:
             return self
         if algorithm not in self._asked and algorithm in (NATIVE, SHARED):

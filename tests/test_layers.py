@@ -33,8 +33,8 @@ TALKERS = {
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
         "closing", "communicator", "counts", "derived", "disjoint", "dropped", "engine",
-        "execute", "failure", "farewell", "fast", "followed", "handles",
-        "init", "key", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
+        "execute", "failure", "farewell", "fast", "followed", "handles", "init", "key",
+        "leaf_runs", "library_run", "lineage", "making", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",
@@ -42,7 +42,7 @@ TALKERS = {
     },
     "checkpoint": {"talk"},
     "jobs": {
-        "bench.case", "bench.checkpoint", "bench.command", "bench.exchange", "bench.fresh",
+        "alone", "bench.case", "bench.checkpoint", "bench.command", "bench.exchange", "bench.fresh",
         "bench.line", "bench.matrix", "bench.measure", "bench.packs", "bench.steps", "demo",
         "topology", "tune.command", "tune.survey",
     },
