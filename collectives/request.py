@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import has_ended
+from closeranks.comms import forked
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
+        forked.refuse(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
@@ -154,6 +156,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
+        forked.refuse(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()
