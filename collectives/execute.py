@@ -380,6 +380,8 @@ class Execution:
         for request, step in zip(self._requests, self._owners, strict=True):
             if self.bound.kinds[step] == Kind.RECEIVE:
                 quietly(request.Cancel)
+        if self._symbolic is not None:
+            self._symbolic.cancel()
         self._polls.clear()
         self._ready.clear()
         if not self.finished:
@@ -395,5 +397,5 @@ class Execution:
         return self.drained
 
     def is_held(self) -> bool:
-        """Whether an operation of the library itself has the buffers; never blocks."""
-        return False
+        """Whether MPI has buffers by what is no request of a step; never blocks."""
+        return self._symbolic is not None and self._symbolic.is_held()

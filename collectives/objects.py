@@ -187,8 +187,8 @@ class Objects(MPI.Intracomm):
         sendobj : object
             Of this rank; pickled.
         op : MPI.Op, MEAN or callable
-            Of two objects; associative.  `MEAN` is their sum (``+``), divided by the
-            number of ranks: of numbers and arrays.
+            Of two objects; associative.  `MEAN` is the sum (``+``) of numbers or arrays,
+            divided by how many were added.
 
         Returns
         -------
@@ -248,7 +248,8 @@ class Objects(MPI.Intracomm):
     def _combining(self, operation: str, op: Binary) -> Combining:
         """Give what combines objects; nothing is sent where it is refused."""
         self._is_plain(operation)
-        return Combining(operation, op, self.rank, self.size)
+        parts = {"scan": self.rank + 1, "exscan": self.rank}.get(operation, self.size)
+        return Combining(operation, op, self.rank, parts)
 
     def _moving(self, operation: str, root: int = 0) -> tuple[MPI.Intracomm, Parts]:
         """Give who moves bytes, and this rank's parts; nothing is sent for a wrong root."""

@@ -138,8 +138,10 @@ class Combining:
         The call.
     op : MPI.Op, MEAN or callable, or None
         Of two objects; None is the sum.
-    rank, size : int
-        Of this rank and its communicator.
+    rank : int
+        This rank.
+    parts : int
+        How many objects are combined for it: by so many `MEAN` divides.
 
     Raises
     ------
@@ -147,9 +149,9 @@ class Combining:
         If nothing can be combined by ``op``; nothing has been sent.
     """
 
-    def __init__(self, operation: str, op: Binary | None, rank: int, size: int) -> None:
+    def __init__(self, operation: str, op: Binary | None, rank: int, parts: int) -> None:
         self._operation, self._rank = operation, rank
-        self._divisor = size if op is MEAN else 0
+        self._divisor = parts if op is MEAN else 0
         self._op: Any = MPI.SUM if op is MEAN or op is None else op
         self._met: Exception | None = None
         if not callable(self._op) or (isinstance(self._op, MPI.Op) and self._op == MPI.OP_NULL):
