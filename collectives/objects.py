@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.context import unforced
 from closeranks.collectives.reductions import check_root
 from closeranks.collectives.refusal import Binary, Combining, Parts
-from closeranks.comms import ulfm
+from closeranks.comms import cuts, ulfm
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
@@ -81,8 +81,9 @@ class Objects(MPI.Intracomm):
             length = np.array([own])
             whom.Bcast(length, root)
             self._check("bcast", length)
-            data = data if is_root else np.zeros(abs(int(length[0])), np.uint8)
-            whom.Bcast(data, root)
+            nbytes = abs(int(length[0]))
+            data = data if is_root else np.zeros(nbytes, np.uint8)
+            (self if cuts.is_long(nbytes) else whom).Bcast(data, root)
             self._check("bcast", data[:1])
             found = obj if is_root else parts.unpickled(data, int(length[0]))
         return parts.checked(found)
@@ -102,11 +103,12 @@ class Objects(MPI.Intracomm):
         with unforced(self._family):
             (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
             is_root = self.rank == root
-            whom.Gather(np.array([length]), lengths if is_root else None, root)
-            if is_root:
-                self._check("gather", lengths)
-            found = np.zeros(int(abs(lengths).sum()), np.uint8)
-            whom.Gatherv(data, _spec(found, lengths) if is_root else None, root)
+            whom.Allgather(np.array([length]), lengths)  # all know whether it is long in all
+            self._check("gather", lengths)
+            nbytes = int(abs(lengths).sum())
+            found = np.zeros(nbytes if is_root else 0, np.uint8)
+            taken = _spec(found, lengths) if is_root else None
+            self._vector(whom, "Gatherv", nbytes, data, taken, root)
             every = self._parted("gather", parts, found, lengths) if is_root else None
         return parts.checked(every)
 
@@ -124,12 +126,13 @@ class Objects(MPI.Intracomm):
         """
         whom, parts = self._moving("scatter", root)
         with unforced(self._family):
-            is_root, own = self.rank == root, np.zeros(1, np.int64)
+            is_root, own = self.rank == root, np.zeros(2, np.int64)
             given, lengths = parts.all_pickled(sendobj, self.size) if is_root else (_NOTHING, None)
-            whom.Scatter(lengths, own, root)
+            whom.Scatter(None if lengths is None else _told(given, lengths), own, root)
             self._check("scatter", own)
             data = np.zeros(abs(int(own[0])), np.uint8)
-            whom.Scatterv(None if lengths is None else _spec(given, lengths), data, root)
+            sent = None if lengths is None else _spec(given, lengths)
+            self._vector(whom, "Scatterv", int(own[1]), sent, data, root)
             self._check("scatter", data[:1])
             found = parts.unpickled(data, int(own[0]))
         return parts.checked(found)
@@ -150,8 +153,9 @@ class Objects(MPI.Intracomm):
             (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
             whom.Allgather(np.array([length]), lengths)
             self._check("allgather", lengths)
-            found = np.zeros(int(abs(lengths).sum()), np.uint8)
-            whom.Allgatherv(data, _spec(found, lengths))
+            nbytes = int(abs(lengths).sum())
+            found = np.zeros(nbytes, np.uint8)
+            (self if cuts.is_long(nbytes) else whom).Allgatherv(data, _spec(found, lengths))
             every = self._parted("allgather", parts, found, lengths)
         return parts.checked(every)
 
@@ -169,11 +173,13 @@ class Objects(MPI.Intracomm):
         whom, parts = self._moving("alltoall")
         with unforced(self._family):
             given, sizes = parts.all_pickled(sendobj, self.size)
-            lengths = np.zeros(self.size, np.int64)
-            whom.Alltoall(sizes, lengths)
-            self._check("alltoall", lengths)
+            told = np.zeros((self.size, 2), np.int64)
+            whom.Alltoall(_told(given, sizes), told)
+            self._check("alltoall", told)
+            lengths, most = told[:, 0], int(told[:, 1].max()) * self.size
             found = np.zeros(int(abs(lengths).sum()), np.uint8)
-            whom.Alltoallv(_spec(given, sizes), _spec(found, lengths))
+            sent, taken = _spec(given, sizes), _spec(found, lengths)
+            self._vector(whom, "Alltoallv", most, sent, taken)
             every = self._parted("alltoall", parts, found, lengths)
         return parts.checked(every)
 
@@ -257,6 +263,13 @@ class Objects(MPI.Intracomm):
         check_root(operation, root, self.size)
         return whom, Parts(operation, self.rank)
 
+    def _vector(self, whom: MPI.Intracomm, method: str, most: int, *arguments: Any) -> None:
+        """Move blocks whose sizes no rank knows in full: by a plan, if the library may not."""
+        if cuts.is_long(most):
+            getattr(self, method)(*arguments, algorithm="linear")
+        else:
+            getattr(whom, method)(*arguments)
+
     def _partial(self, sendobj: Any, combine: Combining, ranks: int) -> Any:
         """Combine the objects of the first ranks; None of none."""
         given = self.allgather(sendobj)[:ranks]
@@ -278,6 +291,11 @@ class Objects(MPI.Intracomm):
 
 
 _NOTHING: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
+
+
+def _told(data: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pair the length of each part with that of all."""
+    return np.stack([lengths, np.full_like(lengths, data.nbytes)], axis=1)
 
 
 def _spec(data: NDArray[np.uint8], lengths: NDArray[np.int64]) -> list[Any]:

@@ -13,6 +13,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import objects
+from closeranks.comms import cuts
 
 CAREFUL = [False, True]
 OPS = [MPI.SUM, MPI.MAX, lambda one, other: [*one, *other]]
@@ -63,6 +64,24 @@ def test_they_go_where_they_belong(
         every = [one(of) for of in range(size)]
         assert world.gather(one(rank), root) == (every if is_root else None)
         assert world.scatter(every if is_root else None, root) == one(rank)
+
+
+@pytest.mark.parametrize("careful", CAREFUL)
+def test_long_ones_go_by_plans(
+    world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool
+) -> None:
+    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    monkeypatch.setattr(cuts, "LONGEST", 1 << 10)
+    rank, size = world.rank, world.size
+    every = [bytes([of]) * (1500 + 1000 * of) for of in range(size)]
+    root = size - 1
+    assert world.bcast(every[root] if rank == root else None, root) == every[root]
+    assert world.gather(every[rank], root) == (every if rank == root else None)
+    assert world.scatter(every if rank == root else None, root) == every[rank]
+    assert world.allgather(every[rank]) == every
+    assert world.alltoall(every) == [every[rank]] * size
+    ours = world.statistics().calls
+    assert size == 1 or {"bcast", "gatherv", "scatterv", "allgatherv", "alltoallv"} <= set(ours)
 
 
 @pytest.mark.parametrize("algorithm", ["nccl", "native", "ring"])
@@ -190,7 +209,8 @@ def test_what_has_not_come_is_a_death(
 ) -> None:
     monkeypatch.setattr(objects, "_CAREFUL", True)
     monkeypatch.setattr(type(world), "explained", lambda _, name, error: RuntimeError(name, error))
-    monkeypatch.setattr(type(world), name.capitalize(), lambda *_: None)
+    asked = "Allgather" if name == "gather" else name.capitalize()
+    monkeypatch.setattr(type(world), asked, lambda *_: None)
     if world.size > 1:
         with pytest.raises(RuntimeError, match=name):
             CALLS[name](world)
