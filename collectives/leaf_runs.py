@@ -150,7 +150,7 @@ class Native:
 
 
 def _items(block: object) -> int:
-    """Count the items of one side of a leaf; all of its members find the same on one side."""
+    """Count the items of one side of a leaf; on one side all members find the same."""
     return block.items if isinstance(block, Block) and block.is_static else 0
 
 

@@ -1,4 +1,4 @@
-"""Long messages of plans with registers, whose receivers may not know their length."""
+"""Long messages of plans with registers: a receiver may not know the length."""
 
 from __future__ import annotations
 

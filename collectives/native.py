@@ -122,7 +122,7 @@ def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
 
 
 def _check_counts(demand: Demand) -> None:
-    """Refuse what the library cannot count where no rank knows how much there is in all."""
+    """Refuse what the library cannot count, where no rank knows all sizes."""
     if demand.operation not in UNSIZED or MPI.Get_version() >= (4, 0):
         return
     for part in (demand.source, demand.target):

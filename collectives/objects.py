@@ -193,8 +193,8 @@ class Objects(MPI.Intracomm):
         sendobj : object
             Of this rank; pickled.
         op : MPI.Op, MEAN or callable
-            Of two objects; associative.  `MEAN` is the sum (``+``) of numbers or arrays,
-            divided by how many were added.
+            Of two objects; associative.  `MEAN` is the sum (``+``) of numbers or
+            arrays, divided by how many were added.
 
         Returns
         -------
@@ -264,7 +264,7 @@ class Objects(MPI.Intracomm):
         return whom, Parts(operation, self.rank)
 
     def _vector(self, whom: MPI.Intracomm, method: str, most: int, *arguments: Any) -> None:
-        """Move blocks whose sizes no rank knows in full: by a plan, if the library may not."""
+        """Move blocks whose sizes no rank knows in full: long ones by a plan."""
         if cuts.is_long(most):
             getattr(self, method)(*arguments, algorithm="linear")
         else:

@@ -48,7 +48,7 @@ class Parts:
         self._told = ""
 
     def pickled(self, one: object) -> tuple[Bytes, int]:
-        """Give an object's bytes and their number; words and less than 0 if there are none."""
+        """Give an object's bytes and their number; or words, and a number below 0."""
         try:
             data = np.frombuffer(MPI.pickle.dumps(one), np.uint8)
         except Exception as error:  # the object's, whatever it is
@@ -105,7 +105,7 @@ class Refusal(NamedTuple):
 
 
 class _Carried:
-    """An object on its way through a reduction; on its way to another rank, or why not."""
+    """An object on its way through a reduction, or why it cannot go on."""
 
     __slots__ = ("by", "value")
 
@@ -128,7 +128,7 @@ def _arrived(data: bytes) -> object:
 
 
 class Combining:
-    """The operation of a reduction of objects: an error in it is a result like others.
+    """The operation of a reduction of objects: an error in it is a result.
 
     Local.
 

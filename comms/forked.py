@@ -94,7 +94,7 @@ def at_exit(task: Callable[[], object]) -> None:
 
 @cache
 def _class_of_copies(kind: type) -> type:
-    """Derive the class of things in a child: their public methods refuse to be called."""
+    """Derive the class of things in a child: their public methods are refused."""
     calls: frozenset[str] = getattr(kind, "CALLS_IN_COPIES", frozenset())
 
     def look_up(self: object, name: str) -> Any:
