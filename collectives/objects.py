@@ -18,7 +18,9 @@ come.  Nothing is pickled as nothing, nor begins with a zero: so this is seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import reduce
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -29,6 +31,7 @@ from closeranks.collectives.context import unforced
 from closeranks.collectives.reductions import check_root
 from closeranks.collectives.refusal import Binary, Combining, Parts
 from closeranks.comms import cuts, ulfm
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
@@ -71,11 +74,13 @@ class Objects(MPI.Intracomm):
         Raises
         ------
         UsageError
-            On all ranks, if there is no such root, or its object cannot be pickled:
-            on ``root`` that is what pickle has raised.
+            On all ranks, if the object of ``root`` cannot be pickled: there that is what
+            pickle has raised.
+        MPI.Exception
+            On all ranks, if there is no such root; caused by a `UsageError`.
         """
         whom, parts = self._moving("bcast", root)
-        with unforced(self._family):
+        with self._turn(), unforced(self._family):
             is_root = self.rank == root
             data, own = parts.pickled(obj) if is_root else (_NOTHING, 0)
             length = np.array([own])
@@ -96,11 +101,13 @@ class Objects(MPI.Intracomm):
         Raises
         ------
         UsageError
-            On all ranks, if there is no such root; on ``root``, if an object cannot be
-            pickled: its rank gets what pickle has raised.
+            On ``root``, if an object cannot be pickled: its rank gets what pickle has
+            raised.
+        MPI.Exception
+            As of `bcast`.
         """
         whom, parts = self._moving("gather", root)
-        with unforced(self._family):
+        with self._turn(), unforced(self._family):
             (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
             is_root = self.rank == root
             whom.Allgather(np.array([length]), lengths)  # all know whether it is long in all
@@ -120,12 +127,13 @@ class Objects(MPI.Intracomm):
         Raises
         ------
         UsageError
-            On all ranks, if there is no such root, or it has not as many objects as
-            there are ranks, or one cannot be pickled: on ``root`` that is what
-            pickle has raised.
+            On all ranks, if ``root`` has not as many objects as there are ranks, or one
+            cannot be pickled: on ``root`` that is what pickle has raised.
+        MPI.Exception
+            As of `bcast`.
         """
         whom, parts = self._moving("scatter", root)
-        with unforced(self._family):
+        with self._turn(), unforced(self._family):
             is_root, own = self.rank == root, np.zeros(2, np.int64)
             given, lengths = parts.all_pickled(sendobj, self.size) if is_root else (_NOTHING, None)
             whom.Scatter(None if lengths is None else _told(given, lengths), own, root)
@@ -149,7 +157,7 @@ class Objects(MPI.Intracomm):
             has raised.
         """
         whom, parts = self._moving("allgather")
-        with unforced(self._family):
+        with self._turn(), unforced(self._family):
             (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
             whom.Allgather(np.array([length]), lengths)
             self._check("allgather", lengths)
@@ -171,7 +179,7 @@ class Objects(MPI.Intracomm):
             cannot be pickled: its rank gets what pickle has raised.
         """
         whom, parts = self._moving("alltoall")
-        with unforced(self._family):
+        with self._turn(), unforced(self._family):
             given, sizes = parts.all_pickled(sendobj, self.size)
             told = np.zeros((self.size, 2), np.int64)
             whom.Alltoall(_told(given, sizes), told)
@@ -219,7 +227,7 @@ class Objects(MPI.Intracomm):
         Collective; as `allreduce` otherwise.
         """
         combine = self._combining("reduce", op)
-        check_root("reduce", root, self.size)
+        self._check_root("reduce", root)
         if _CAREFUL:
             given = self.gather(sendobj, root)
             return combine.result(None if given is None else reduce(combine, given))
@@ -260,8 +268,22 @@ class Objects(MPI.Intracomm):
     def _moving(self, operation: str, root: int = 0) -> tuple[MPI.Intracomm, Parts]:
         """Give who moves bytes, and this rank's parts; nothing is sent for a wrong root."""
         whom = self._service.plain if self._is_plain(operation) else self
-        check_root(operation, root, self.size)
+        self._check_root(operation, root)
         return whom, Parts(operation, self.rank)
+
+    def _check_root(self, operation: str, root: int) -> None:
+        """Raise what mpi4py raises if there is no such root, caused by the values."""
+        try:
+            check_root(operation, root, self.size)
+        except UsageError as problem:
+            if not hasattr(root, "__index__"):
+                raise
+            raise MPI.Exception(MPI.ERR_ROOT) from problem
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """Let no other thread's call come between the lengths and the bytes of this one."""
+        lock: AbstractContextManager[object] = self.__dict__.setdefault("_lock", RLock())
+        return lock
 
     def _vector(self, whom: MPI.Intracomm, method: str, most: int, *arguments: Any) -> None:
         """Move blocks whose sizes no rank knows in full: long ones by a plan."""
