@@ -74,8 +74,8 @@ class Objects(MPI.Intracomm):
         Raises
         ------
         UsageError
-            On all ranks, if the object of ``root`` cannot be pickled: there that is what
-            pickle has raised.
+            On all ranks, if the object of ``root`` cannot be pickled; that one gets
+            what pickle has raised.
         MPI.Exception
             On all ranks, if there is no such root; caused by a `UsageError`.
         """
@@ -127,8 +127,8 @@ class Objects(MPI.Intracomm):
         Raises
         ------
         UsageError
-            On all ranks, if ``root`` has not as many objects as there are ranks, or one
-            cannot be pickled: on ``root`` that is what pickle has raised.
+            On all ranks, if ``root`` has not as many objects as there are ranks, or
+            one cannot be pickled: on ``root`` that is what pickle has raised.
         MPI.Exception
             As of `bcast`.
         """
@@ -281,7 +281,7 @@ class Objects(MPI.Intracomm):
             raise MPI.Exception(MPI.ERR_ROOT) from problem
 
     def _turn(self) -> AbstractContextManager[object]:
-        """Let no other thread's call come between the lengths and the bytes of this one."""
+        """Let no other thread come between the lengths and the bytes of a call."""
         lock: AbstractContextManager[object] = self.__dict__.setdefault("_lock", RLock())
         return lock
 
