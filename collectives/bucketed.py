@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.operations import Mean, title
-from closeranks.comms import argument
+from closeranks.comms import argument, forked
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class Buckets:
         The reduction.
     """
 
+    CALLS_IN_COPIES = frozenset({"close"})
+
     def __init__(
         self,
         comm: Communicator,
@@ -79,6 +81,7 @@ class Buckets:
         self._bucket_of = {name: b for b in self._buckets for name in b.names}
         self._next = 0
         self._comm, self._epoch = comm, comm.epoch
+        forked.concern(self)
 
     def __len__(self) -> int:
         return len(self._buckets)

@@ -28,7 +28,7 @@ from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
-from closeranks.comms import argument
+from closeranks.comms import argument, forked
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import Error, Unavailable, UsageError
 
@@ -101,7 +101,12 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         serve = Service if family.faults is None else Faulty
         made._service = serve(plain, family, made._open_world, chooser, Shortcuts(made))
         made._is_first, made._made_s = world is not None, time.monotonic()
+        forked.concern(made)
         return made
+
+    def become_copy(self) -> None:
+        """Let no call of a child that was forked take a shortcut.  Local."""
+        self._service.shortcuts.allow(False)
 
     def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
         """Say which algorithm a call would use, and why.

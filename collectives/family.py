@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -101,7 +100,6 @@ class Family:
 
     __slots__ = (
         "_plain",
-        "_process",
         "_shortcuts",
         "attempt",
         "before",
@@ -162,7 +160,6 @@ class Family:
         self.came: set[int] = set()
         self.newcomers: dict[int, int] = {}
         self.faults = faults
-        self._process = os.getpid()
         ulfm.begin()
         self._plain = timeout_s is None and not deterministic and not check and faults is None
         self._shortcuts: WeakSet[Shortcuts] = WeakSet()
@@ -171,11 +168,6 @@ class Family:
     def straight(self) -> bool:
         """Whether small calls may go straight to the library."""
         return self._plain and not self.overrides
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether this process has it from a fork only: it is no member.  Local."""
-        return os.getpid() != self._process
 
     @property
     def closing_s(self) -> float:

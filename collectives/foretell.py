@@ -10,8 +10,8 @@ import numpy as np
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.key import UNSIZED, Agreed, size_class
-from closeranks.collectives.problem import OPERATIONS, REDUCING
-from closeranks.comms import argument
+from closeranks.collectives.problem import OF_ONE, OPERATIONS, REDUCING
+from closeranks.comms import argument, cuts
 from closeranks.comms.element import element
 from closeranks.comms.widened import HALVES
 from closeranks.errors import UsageError
@@ -55,6 +55,8 @@ def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]
     travels = dtype if wire is None else np.dtype(wire)
     sent = nbytes * travels.itemsize // dtype.itemsize
     library_can = not reduces or element(None, travels, operation).datatype is not None
+    total = sent if operation in OF_ONE else sent * service.size
+    library_can = library_can and not cuts.is_long(total)
     size = 0 if operation in UNSIZED else size_class(sent)
     call = Agreed(operation, size, True, library_can)
     asked = service.wanted(operation, AUTO)

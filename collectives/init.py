@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import sys
@@ -31,7 +30,7 @@ from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
-from closeranks.comms import argument, ballot, cuda_aware, device_interface, ulfm, warden
+from closeranks.comms import argument, ballot, cuda_aware, device_interface, forked, ulfm, warden
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort, age_s
@@ -116,6 +115,7 @@ def init(
         On every rank, if one dies or fails meanwhile, in a job that survives it: a
         first world is of all ranks or none.
     """
+    forked.refuse("init")
     given = MPI.COMM_WORLD if comm is None else comm
     argument.instance("init", "comm", given, MPI.Intracomm, "give an MPI.Intracomm, or none")
     if given == MPI.COMM_NULL:
@@ -205,7 +205,7 @@ def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew 
 
 
 def _on_call(crew: Crew) -> Crew:
-    atexit.register(crew.end)  # the spares go home with this process, if it opens nothing, too
+    forked.at_exit(crew.end)  # the spares go home with this process, if it opens nothing, too
     return crew
 
 

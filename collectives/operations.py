@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms import cuts
 from closeranks.comms.element import REGISTERED, is_of_numpy
 from closeranks.errors import UsageError
 
@@ -200,9 +201,10 @@ def _library(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Array, Array], obj
     extent = datatype.Get_extent()[1]
 
     def combine(source: Array, target: Array) -> None:
-        count = source.nbytes // extent
         left, right = source.view(np.uint8), target.view(np.uint8)
-        op.Reduce_local([left, count, datatype], [right, count, datatype])
+        for part in cuts.cut(source.nbytes, max(cuts.LONGEST // extent, 1) * extent):
+            count = (part.stop - part.start) // extent
+            op.Reduce_local([left[part], count, datatype], [right[part], count, datatype])
 
     return combine
 

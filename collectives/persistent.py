@@ -11,6 +11,7 @@ from closeranks.collectives import context
 from closeranks.collectives.failure import ended
 from closeranks.collectives.native import hand_over, pack_again, prepare
 from closeranks.collectives.quiet import has_ended, is_gone
+from closeranks.comms import forked
 from closeranks.comms.argument import patience
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
@@ -48,6 +49,8 @@ class Persistent:
         What it was made with: the algorithm that was wanted, then the arguments.
     """
 
+    CALLS_IN_COPIES = frozenset({"close", "Free"})
+
     def __init__(
         self, service: Service, demand: Demand, algorithm: str, call: tuple[Any, ...]
     ) -> None:
@@ -78,6 +81,7 @@ class Persistent:
             self._given = hand_over(demand)
             self._ready = prepare(service.plain, self._given)
         self._running = False
+        forked.concern(self)
 
     def __enter__(self) -> Persistent:
         return self
@@ -176,7 +180,7 @@ class Persistent:
 
         Local; harmless twice.
         """
-        if self._closed:
+        if self._closed or forked.is_copy():
             return
         if not self._void:
             self.wait()

@@ -10,6 +10,7 @@ from mpi4py import MPI
 from closeranks.collectives import dropped
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import has_ended
+from closeranks.comms import forked
 from closeranks.comms.argument import patience
 from closeranks.comms.wait import Deadline, wait
 
@@ -140,6 +141,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
+        forked.refuse(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
@@ -163,6 +165,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
+        forked.refuse(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms import argument, graves, slurm, ulfm
+from closeranks.comms import argument, forked, graves, slurm, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.assembly import assemble
 from closeranks.comms.census import RECORD, Report, Sighting, decode, encode, lengths
@@ -64,6 +64,7 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     """
     from mpi4py import MPI
 
+    forked.refuse("discover")
     comm = MPI.COMM_WORLD if comm is None else comm
     argument.instance("discover", "comm", comm, MPI.Intracomm, "give a communicator, or none")
     node_comm = all_or_none(comm, lambda: neighbours(comm))
