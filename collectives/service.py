@@ -236,18 +236,14 @@ class Service:
         return request
 
     def prepare(
-        self,
-        operation: str,
-        algorithm: str,
-        *arguments: Any,
-        info: MPI.Info = MPI.INFO_NULL,
-        shown: bool = True,
-    ) -> Persistent:
+        self, operation: str, algorithm: str, *arguments: Any,
+        info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
+    ) -> Persistent:  # fmt: skip
         """Make a persistent operation; one that is ``shown``, mpi4py may start."""
         return persistent(self, operation, algorithm, arguments, info, shown=shown)
 
     def listen(self) -> None:
-        """Hear of starts that mpi4py makes before each call from now on.  Local."""
+        """Hear of starts that mpi4py makes before each call from now on."""
         if "block" not in self.__dict__:
             self.block = listening(self.block)  # type: ignore[method-assign]
             self.shortcuts.step_back()

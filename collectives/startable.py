@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from mpi4py import MPI
@@ -35,21 +36,21 @@ class Startable(MPI.Prequest):
 
     __hash__ = object.__hash__  # mpi4py's have none
 
+    @abstractmethod
     def start(self) -> None:
         """Start it once more."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Let go of the buffers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _begin(self, ends: list[MPI.Message]) -> None:
         """Begin the operation, whoever has started the handle; note what ends it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _is_done(self) -> bool:
         """Tell whether what was begun is over, well or not; makes it go on.  Local."""
-        raise NotImplementedError
 
     def _take_handle(self, request: MPI.Request) -> None:
         """Have the handle of another object, which stays valid."""

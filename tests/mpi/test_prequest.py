@@ -32,8 +32,8 @@ class Pair:
         op = cr.MEAN if way == "mean" else MPI.SUM
         self.scale = 1 / world.size if way == "mean" else 1.0
         is_name = way in ("native", "ring") or (way == "shared" and world.size > 1)
-        named = {"algorithm": way if is_name else "native"}
-        self.operation = world.Allreduce_init(x, self.ours, op, **named)
+        algorithm = way if is_name else "native"
+        self.operation = world.Allreduce_init(x, self.ours, op, algorithm=algorithm)
         self.plain = MPI.Intracomm(world).Dup()
         self.given = np.ascontiguousarray(x)
         self.own = self.plain.Allreduce_init(self.given, self.theirs)

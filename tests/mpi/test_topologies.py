@@ -132,7 +132,7 @@ def test_a_duplicate_is_used_when_it_is_there(
         request.Wait()
         return made, late
 
-    made, request = world._duplicate(start)
+    made, request = world._duplicate(start)  # type: ignore[arg-type]
     with pytest.raises(cr.UsageError, match="wait for its request"):
         made.Barrier()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
