@@ -1,7 +1,8 @@
 """Which of mpi4py's tests are run with communicators of ours.
 
 All but ``test_ulfm``: to revoke one of ours ends its family, and what is called
-then raises `closeranks.Revoked`, see docs/faults.md.
+then raises `closeranks.Revoked`, see docs/faults.md.  And but ``test_util_dtlib``:
+half a minute of datatypes, without a communicator.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FILES = (
     "test_p2p_buf_matched", "test_p2p_buf_part", "test_p2p_obj", "test_p2p_obj_matched",
     "test_pack", "test_package", "test_pickle", "test_request", "test_rma", "test_rma_nb",
     "test_session", "test_spawn", "test_status", "test_subclass", "test_threads", "test_toplevel",
-    "test_util_dtlib", "test_util_pkl5", "test_util_pool", "test_util_sync",
+    "test_util_pkl5", "test_util_pool", "test_util_sync",
     "test_win",
 )  # fmt: skip
 #: Tests that fail with any other communicator than the predefined ones.

@@ -22,7 +22,8 @@ one type a day.
 A cell is passed / failed / skipped. What is skipped is skipped by the same file with mpi4py's own
 communicators, too, but for "wants the predefined communicator itself": those tests fail with any
 duplicate, which is tried as well. `test_ulfm` is left out: to revoke a communicator of ours ends
-its [family](faults.md), and what is called then raises `closeranks.Revoked`.
+its [family](faults.md), and what is called then raises `closeranks.Revoked`; so is
+`test_util_dtlib`, which is half a minute of datatypes without a communicator.
 """
 
 
