@@ -18,6 +18,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.agreement import agree_equal
+from closeranks.collectives.context import AUTO
 from closeranks.collectives.operations import Mean, title
 from closeranks.comms import argument, forked
 from closeranks.errors import UsageError
@@ -90,7 +91,9 @@ class Buckets:
         """Make room for a bucket and its operation."""
         arrays = [self._arrays[name] for name in names]
         room = np.empty(sum(array.size for array in arrays), arrays[0].dtype)
-        return _Bucket(names, room, comm.Allreduce_init(MPI.IN_PLACE, room, op), set(names))
+        given = MPI.IN_PLACE, room, op
+        operation = comm._service.prepare("allreduce", AUTO, *given, shown=False)
+        return _Bucket(names, room, operation, set(names))
 
     def ready(self, name: str) -> None:
         """Say that an array is final on this rank.

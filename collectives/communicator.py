@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,13 @@ if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
 
 
+#: What `Communicator.adopt` sets.
+_PARTS = frozenset(
+    {"_family", "_is_first", "_lineage", "_made_s", "_parent", "_seats", "_service", "_topology",
+     "_world"}
+)  # fmt: skip
+
+
 class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
     """A communicator made by `closeranks.init`, or derived from one.
 
@@ -56,9 +63,20 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         The handle to take over; `adopt` makes the object work.
     """
 
+    _come: Callable[[], None]
+
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Make the object around a handle; `adopt` makes it work."""
         return MPI.Intracomm.__new__(cls, comm)
+
+    def __getattr__(self, name: str) -> Any:
+        """Become one of the family at first use, where that has had to wait, see `Idup`."""
+        come = self.__dict__.get("_come") if name in _PARTS else None
+        if come is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        come()
+        del self._come
+        return getattr(self, name)
 
     @classmethod
     def adopt(
@@ -70,6 +88,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         chooser: Chooser,
         world: World | None = None,
         seats: tuple[int, ...],
+        into: Communicator | None = None,
     ) -> Communicator:
         """Make a communicator around an MPI communicator.
 
@@ -89,13 +108,15 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             What carries plans, if it is there already.
         seats : tuple of int
             Rank -> rank in the first world.
+        into : Communicator, optional
+            The object, where it is there already.
 
         Returns
         -------
         Communicator
             Of the same ranks.
         """
-        made = cls(plain)
+        made = cls(plain) if into is None else into
         made._family, made._seats, made._topology = family, seats, topology
         made._world, made._lineage, made._parent = world, Lineage(), None
         serve = Service if family.faults is None else Faulty
@@ -325,3 +346,29 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         if self._family.timeout_s is not None:
             child._service.world.arm()
         return self._family.world.own(child)
+
+    def _duplicate(
+        self, start: Callable[[Communicator], tuple[Communicator, MPI.Request]]
+    ) -> tuple[Communicator, MPI.Request]:
+        self._alias()
+        era, was, seats, topology = (
+            self._family.world, self._service.chooser, self._seats, self._topology,
+        )  # fmt: skip
+        made, request = start(self)
+        self._followed.follow(made, request)
+
+        def come() -> None:
+            if request != MPI.REQUEST_NULL and not request.Get_status():
+                raise UsageError("Idup", "the duplicate is not there yet", "wait for its request")
+            chooser = alike(was.numbers, shape(was.topology), topology)
+            plain = MPI.Intracomm(made)
+            self.adopt(plain, self._family, topology, chooser=chooser, seats=seats, into=made)
+            made._parent = self
+            if self._family.world is era:
+                self._lineage.others.append(made)
+                era.own(made)
+            else:
+                made._service.shut("it was made before a recovery")
+
+        made._come = come
+        return made, request

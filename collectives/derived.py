@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
@@ -31,11 +31,12 @@ class Deriving(MPI.Intracomm):
     All are collective, as in MPI.  What they make belongs to the family: it is
     revoked and closed with the communicator that `closeranks.init` made.  After a
     recovery `Split`, `Split_type` and `Dup` are made again of those who are left,
-    under the same objects; what came of a group is of no use any more.  Arguments
-    that one rank cannot use raise `UsageError` on all ranks, where all call.
+    under the same objects; what came of a group or of `Idup` is of no use any more.
+    Arguments that one rank cannot use raise `UsageError` on all ranks, where all
+    call.
 
-    Topologies, intercommunicators and what `Idup` gives are mpi4py's own.  They
-    are revoked with the family too, but never made again; the program frees them.
+    Topologies and intercommunicators are mpi4py's own.  They are revoked with the
+    family too, but never made again; the program frees them.
     """
 
     def _derive(
@@ -202,7 +203,14 @@ class Deriving(MPI.Intracomm):
             made = alias.Split_type(split_type, key, info)
         return self._met(self._derive(made, None, key))
 
-    def Idup(self, info: MPI.Info | None = None) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+    def _duplicate(
+        self, start: Callable[[Communicator], tuple[Communicator, MPI.Request]]
+    ) -> tuple[Communicator, MPI.Request]:
+        """Start to make a communicator that joins the family at its first use."""
+        del start
+        raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Communicator, MPI.Request]:
         """Start to duplicate this communicator.
 
         Parameters
@@ -212,14 +220,14 @@ class Deriving(MPI.Intracomm):
 
         Returns
         -------
-        comm : MPI.Intracomm
-            Not a closeranks communicator; to be used once the request is through.
+        comm : Communicator
+            To be used once the request is through.
         request : MPI.Request
             To be waited for.
         """
-        return self._followed.started(self._alias(), lambda ours: MPI.Comm.Idup(ours, info))
+        return self._duplicate(lambda ours: MPI.Comm.Idup(ours, info))
 
-    def Idup_with_info(self, info: MPI.Info) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Communicator, MPI.Request]:
         """Start to duplicate this communicator with hints, see `Idup`.
 
         Parameters
@@ -229,14 +237,12 @@ class Deriving(MPI.Intracomm):
 
         Returns
         -------
-        comm : MPI.Intracomm
-            Not a closeranks communicator; to be used once the request is through.
+        comm : Communicator
+            To be used once the request is through.
         request : MPI.Request
             To be waited for.
         """
-        return self._followed.started(
-            self._alias(), lambda ours: MPI.Comm.Idup_with_info(ours, info)
-        )
+        return self._duplicate(lambda ours: MPI.Comm.Idup_with_info(ours, info))
 
     def Create_cart(
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False

@@ -221,7 +221,7 @@ def begin(plain: MPI.Intracomm, given: Handover, begun: list[MPI.Request]) -> No
     begun.extend(starmap(getattr(plain, f"I{given.method.lower()}"), (given.arguments,)))
 
 
-def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
+def prepare(plain: MPI.Intracomm, given: Handover, info: MPI.Info) -> MPI.Prequest | None:
     """Make the library's persistent operation.  Collective.
 
     Parameters
@@ -230,6 +230,8 @@ def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
         Whose method is called.
     given : Handover
         With what.
+    info : MPI.Info
+        Hints.
 
     Returns
     -------
@@ -238,7 +240,8 @@ def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
         a call of its own.
     """
     try:
-        made: MPI.Prequest = getattr(plain, f"{given.method}_init")(*given.arguments)
+        make = getattr(plain, f"{given.method}_init")
+        made: MPI.Prequest = make(*given.arguments, info=info)
     except NotImplementedError:
         return None
     return made

@@ -175,7 +175,7 @@ class Recovering(MPI.Intracomm):
             raise UsageError("faults", "faults on purpose are not allowed", "init(faults=True)")
         return faults
 
-    def Abort(self, errorcode: int = 1) -> NoReturn:
+    def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the whole job, on all ranks; does not return.
 
         Local.  Under ``closeranks run --faults`` the launcher does it, for MPI_Abort
@@ -184,7 +184,7 @@ class Recovering(MPI.Intracomm):
         Parameters
         ----------
         errorcode : int
-            Exit status of the job.
+            Exit status of the job; as in mpi4py the default is that of one that went well.
         """
         ulfm.abort(errorcode)
         super().Abort(errorcode)

@@ -218,6 +218,26 @@ class Request(MPI.Request):
             return self._execution.finished and self._execution.error is None
         return self._error is None and has_ended(self)
 
+    def is_done(self) -> bool:
+        """Tell whether it is over, well or not; makes it go on.  Local."""
+        running = self._execution
+        if running is None:
+            return self._error is not None or has_ended(self)
+        if not running.finished:
+            engine().progress()
+        return running.finished
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have something called when a plan is over; of the library nobody hears.
+
+        Parameters
+        ----------
+        tell : callable
+            In any thread, at once if it is over.
+        """
+        if self._execution is not None:
+            self._execution.when_finished(lambda _: tell())
+
     def _check(self) -> None:
         """Raise what it has failed for, if it has: nobody takes it for done."""
         if self._error is not None:

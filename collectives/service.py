@@ -25,12 +25,11 @@ from closeranks.collectives.identity import Identity
 from closeranks.collectives.key import agreed_of
 from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
-from closeranks.collectives.near_persistent import NearPersistent, is_brief
-from closeranks.collectives.persistent import Persistent
-from closeranks.collectives.rehearsal import rehearse
+from closeranks.collectives.preparing import persistent
 from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
+from closeranks.collectives.starts import listening, starts
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
 from closeranks.comms import handlers
 from closeranks.comms.lazy import lazy
@@ -39,6 +38,7 @@ from closeranks.errors import Error, UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
     from closeranks.collectives.family import Family
+    from closeranks.collectives.persistent import Persistent
     from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
@@ -123,6 +123,8 @@ class Service:
 
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
+        if form and "block" in self.__dict__:
+            starts().look()
         self.gate.refuse(operation)
         compare = self.family.check
         demand = (self._compared(operation, form, algorithm, arguments) if compare
@@ -254,23 +256,19 @@ class Service:
             self.family.attempt.follow(request)
         return request
 
-    def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
-        """Make a persistent operation."""
-        return self._whole(self._made, operation, algorithm, arguments)
+    def prepare(
+        self, operation: str, algorithm: str, *arguments: Any,
+        info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
+    ) -> Persistent:  # fmt: skip
+        """Make a persistent operation; one that is ``shown``, mpi4py may start."""
+        make = partial(persistent, shown=shown)
+        return self._whole(make, self, operation, algorithm, arguments, info)
 
-    def _made(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Persistent:
-        demand = self.read(operation, "_init", algorithm, arguments)
-        demand.background = True
-        untimed = not (self.is_timed() or self.family.devices)
-        if untimed and not demand.planned and self.wanted(operation, algorithm) == AUTO:
-            rehearse(self, demand, self.chooser.settled(agreed_of(demand)))
-        name, _ = self.decide(demand, algorithm, "_init")
-        if name not in (NATIVE, SHARED):
-            interpreter.prepare(self.world, together=True)
-        call = (algorithm, *arguments)
-        if name == SHARED and is_brief(self, demand, self.chooser.settled(agreed_of(demand))):
-            return self.world.own(NearPersistent(self, demand, call))
-        return self.world.own(Persistent(self, demand, name, call))
+    def listen(self) -> None:
+        """Hear of starts that mpi4py makes before each call from now on."""
+        if "block" not in self.__dict__:
+            self.block = listening(self.block)  # type: ignore[method-assign]
+            self.shortcuts.step_back()
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""

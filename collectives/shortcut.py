@@ -268,6 +268,13 @@ class Shortcuts:
         self._methods.clear()
         self.probes.clear()
 
+    def step_back(self) -> None:
+        """Replace no methods any more: something else is to come first.  Local."""
+        allowed = self._allowed
+        self.allow(False)
+        self._replaces = False
+        self.allow(allowed)
+
     def keep(self, keeps: bool) -> None:
         """Send calls the long way, or not, that overwrite what they were given.  Local."""
         self._keeps = keeps
