@@ -67,7 +67,9 @@ class Buckets:
         said = problem or [
             (name, array.shape, str(array.dtype)) for name, array in parameters.items()
         ]
-        agree_equal(MPI.Intracomm(comm), "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}")
+        agree_equal(
+            comm._service.careful, "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}"
+        )
         if problem:
             raise UsageError("bucketed", problem, remedy)
         self._arrays: dict[str, Array] = {k: np.ma.getdata(v) for k, v in parameters.items()}

@@ -99,7 +99,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         made._family, made._seats, made._topology = family, seats, topology
         made._world, made._lineage, made._parent = world, Lineage(), None
         serve = Service if family.faults is None else Faulty
-        made._service = serve(plain, family, made._open_world, chooser, Shortcuts(made))
+        made._service = serve(
+            plain, family, made._open_world, chooser, Shortcuts(made), family.notices.count(seats)
+        )
         made._is_first, made._made_s = world is not None, time.monotonic()
         return made
 
@@ -190,7 +192,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
         words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
         with self._together("using"):
-            agree_equal(self._service.plain, "using", words)
+            agree_equal(self._service.careful, "using", words)
             if timeout_s is not None:
                 self._service.world.arm()
         inner = wanted.within(context.active(self._family))
@@ -231,7 +233,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         if not engine().in_flight:
             node_arrays.let_go()
         with self._together("empty"):
-            return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
+            return node_arrays.make(self._service.careful, self._service.world.node, shape, dtype)
 
     def bucketed(
         self,

@@ -15,6 +15,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
     from closeranks.collectives.followed import Followed
+    from closeranks.collectives.service import Service
 
 
 class Deriving(MPI.Intracomm):
@@ -28,6 +29,8 @@ class Deriving(MPI.Intracomm):
     Topologies, intercommunicators and what `Idup` gives are mpi4py's own.  They
     are revoked with the family too, but never made again; the program frees them.
     """
+
+    _service: Service
 
     def _derive(
         self,
@@ -61,6 +64,13 @@ class Deriving(MPI.Intracomm):
         """See ourselves as mpi4py's own class."""
         return MPI.Intracomm(self)
 
+    def _gathered(self) -> MPI.Intracomm:
+        """See ourselves as mpi4py's own class, when all ranks have come."""
+        plain = self._alias()
+        if not ulfm.is_on():  # there the library ends who waits for one that does not come
+            self._service.careful.Barrier()
+        return plain
+
     @property
     def _followed(self) -> Followed:
         """Who revokes what is not ours."""
@@ -68,7 +78,7 @@ class Deriving(MPI.Intracomm):
 
     def Clone(self) -> Communicator:
         """Duplicate this communicator, attributes and hints included."""
-        return self._met(self._derive(self._alias().Clone(), 0, self.rank))
+        return self._met(self._derive(self._gathered().Clone(), 0, self.rank))
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate this communicator.
@@ -83,7 +93,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks; messages of the two never meet.
         """
-        return self._met(self._derive(self._alias().Dup(info), 0, self.rank))
+        return self._met(self._derive(self._gathered().Dup(info), 0, self.rank))
 
     def Dup_with_info(self, info: MPI.Info) -> Communicator:
         """Duplicate this communicator with hints.
@@ -98,7 +108,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks.
         """
-        return self._met(self._derive(self._alias().Dup_with_info(info), 0, self.rank))
+        return self._met(self._derive(self._gathered().Dup_with_info(info), 0, self.rank))
 
     def Create(self, group: MPI.Group) -> Communicator:
         """Make a communicator of a subgroup.
@@ -113,7 +123,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._met(self._derive(self._alias().Create(group)))
+        return self._met(self._derive(self._gathered().Create(group)))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
         """Make a communicator of a subgroup; only its members call.
@@ -130,7 +140,10 @@ class Deriving(MPI.Intracomm):
         Communicator
             Of the members.
         """
-        return self._derive(self._alias().Create_group(group, tag), counts=False)
+        plain = self._alias()
+        with self._service.family.notices.inside:
+            made = plain.Create_group(group, tag)
+        return self._derive(made, counts=False)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Make one communicator of all ranks with the same color.
@@ -147,7 +160,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._met(self._derive(self._alias().Split(color, key), color, key))
+        return self._met(self._derive(self._gathered().Split(color, key), color, key))
 
     def Split_type(
         self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -168,7 +181,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        alias = self._alias()
+        alias = self._gathered()
         # Who stays out says so by MPI.UNDEFINED, which is below all types.
         if native.agreed_max(alias, [float(split_type)]) == [float(MPI.COMM_TYPE_SHARED)]:
             node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
@@ -230,7 +243,7 @@ class Deriving(MPI.Intracomm):
         MPI.Cartcomm
             MPI.COMM_NULL on ranks left out.
         """
-        plain = self._alias()
+        plain = self._gathered()
         return self._followed.made(lambda: plain.Create_cart(dims, periods, reorder), plain.Barrier)
 
     def Create_graph(
@@ -252,7 +265,7 @@ class Deriving(MPI.Intracomm):
         MPI.Graphcomm
             MPI.COMM_NULL on ranks left out.
         """
-        plain = self._alias()
+        plain = self._gathered()
         return self._followed.made(lambda: plain.Create_graph(index, edges, reorder), plain.Barrier)
 
     def Create_dist_graph_adjacent(
@@ -282,7 +295,7 @@ class Deriving(MPI.Intracomm):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        plain = self._alias()
+        plain = self._gathered()
         return self._followed.made(
             lambda: plain.Create_dist_graph_adjacent(
                 sources, destinations, sourceweights, destweights, info, reorder
@@ -321,7 +334,7 @@ class Deriving(MPI.Intracomm):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        plain = self._alias()
+        plain = self._gathered()
         return self._followed.made(
             lambda: plain.Create_dist_graph(sources, degrees, destinations, weights, info, reorder),
             plain.Barrier,
@@ -348,4 +361,6 @@ class Deriving(MPI.Intracomm):
         MPI.Intercomm
             Of both sides.
         """
-        return self._followed.between(self._alias(), local_leader, peer_comm, remote_leader, tag)
+        plain = self._alias()
+        with self._service.family.notices.inside:
+            return self._followed.between(plain, local_leader, peer_comm, remote_leader, tag)

@@ -22,6 +22,7 @@ from closeranks.collectives.communicator import Communicator
 from closeranks.collectives.failure import blaming, leaving, opening
 from closeranks.collectives.family import Family, alike
 from closeranks.collectives.injection import Injection
+from closeranks.collectives.interruptible import interruptible
 from closeranks.collectives.options import Options, options
 from closeranks.collectives.origin import fitting
 from closeranks.collectives.recovery import Recovery
@@ -38,6 +39,7 @@ from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
+from closeranks.comms.notices import Notices
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import Disagreement, Error, Revoked, TopologyError
@@ -255,11 +257,15 @@ def _tried(
 ) -> tuple[Communicator, Family]:
     """Make it, and tell a failure of one's own from those of others; collective."""
     with blaming("init", plain):
-        return _open(plain, topology, wanted)
+        if ulfm.is_on():
+            return _open(plain, topology, wanted, Notices())
+        notices = Notices.open(plain)
+        with notices.beginning():
+            return _open(interruptible(plain, notices), topology, wanted, notices)
 
 
 def _open(
-    plain: MPI.Intracomm, topology: Topology | None, wanted: Options
+    plain: MPI.Intracomm, topology: Topology | None, wanted: Options, notices: Notices
 ) -> tuple[Communicator, Family]:
     """Make the communicator; collective."""
     deterministic, faults = wanted.deterministic, wanted.faults
@@ -268,7 +274,10 @@ def _open(
     table = read_tuning(_shared_tuning(plain, wanted.tuning))
     placed = _placed(plain, topology)
     tuned = fitting(plain, table, placed)
-    found = _linked(plain, placed, tuned, is_given=topology is not None, measures=not deterministic)
+    with notices.inside:
+        found = _linked(
+            plain, placed, tuned, is_given=topology is not None, measures=not deterministic
+        )
     can = _abilities(plain)
     family = Family(
         timeout_s=wanted.timeout_s,
@@ -280,13 +289,16 @@ def _open(
         reaches_devices=can.reaches_devices,
         group=_group_of(plain),
         faults=None if faults is None else Injection(plain.rank, faults, seats=plain.size),
+        notices=notices,
     )
     family.seats, family.given = plain.size, topology
-    family.world = world = World(0, plain, found)
+    family.world = world = World(0, plain, found, notices=notices)
     try:
         if wanted.timeout_s is not None:
             world.arm()
-        chooser = _chooser(plain, found, tuned, deterministic=deterministic)
+        plain = MPI.Intracomm(plain)
+        with notices.inside:
+            chooser = _chooser(plain, found, tuned, deterministic=deterministic)
         seats = tuple(range(plain.size))
         return Communicator.adopt(
             plain, family, found, chooser=chooser, world=world, seats=seats

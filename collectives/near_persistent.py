@@ -95,6 +95,9 @@ class NearPersistent(Persistent):
         if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
             super().start()
             return
+        if self._notices.notice is not None:
+            self._service.gate.refuse_late(self._demand.operation)
+        self._service.calls.begin()
         if self._family.attempt is not None or self._family.faults is not None:
             self._keep()
         self._tally[0] += 1

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import reduce
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from mpi4py import MPI
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.family import Family
     from closeranks.collectives.service import Service
 
+_T = TypeVar("_T")
 #: Takes two objects; operations of MPI do, too.
 Binary = MPI.Op | Callable[[Any, Any], Any]
 _CAREFUL: Final = ulfm.is_on()
@@ -43,8 +44,8 @@ class Objects(MPI.Intracomm):
 
     def barrier(self) -> None:
         """Wait for all ranks.  Collective."""
-        if self._is_plain("barrier"):
-            super().barrier()
+        if not _CAREFUL:
+            self._whole("barrier", super().barrier)
         else:
             self.Barrier()
 
@@ -65,8 +66,8 @@ class Objects(MPI.Intracomm):
         object
             The same on all ranks.
         """
-        if self._is_plain("bcast"):
-            return super().bcast(obj, root)
+        if not _CAREFUL:
+            return self._whole("bcast", super().bcast, obj, root)
         data = _pickled(obj) if self.rank == root else _NOTHING
         length = np.array([data.size])
         with unforced(self._family):
@@ -82,8 +83,8 @@ class Objects(MPI.Intracomm):
 
         Collective; objects are pickled.
         """
-        if self._is_plain("gather"):
-            return super().gather(sendobj, root)
+        if not _CAREFUL:
+            return self._whole("gather", super().gather, sendobj, root)
         data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
         is_root = self.rank == root
         with unforced(self._family):
@@ -104,8 +105,8 @@ class Objects(MPI.Intracomm):
         ValueError
             On ``root`` alone, if it has not as many as there are ranks.
         """
-        if self._is_plain("scatter"):
-            return super().scatter(sendobj, root)  # type: ignore[arg-type]
+        if not _CAREFUL:
+            return self._whole("scatter", super().scatter, sendobj, root)
         every = self._for_all(sendobj) if self.rank == root else []
         counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
         with unforced(self._family):
@@ -122,8 +123,8 @@ class Objects(MPI.Intracomm):
 
         Collective; objects are pickled.
         """
-        if self._is_plain("allgather"):
-            return super().allgather(sendobj)
+        if not _CAREFUL:
+            return self._whole("allgather", super().allgather, sendobj)
         data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
         with unforced(self._family):
             self.Allgather(np.array([data.size]), counts)
@@ -142,8 +143,8 @@ class Objects(MPI.Intracomm):
         ValueError
             On this rank alone, if it has not as many as there are ranks.
         """
-        if self._is_plain("alltoall"):
-            return super().alltoall(sendobj)  # type: ignore[arg-type]
+        if not _CAREFUL:
+            return self._whole("alltoall", super().alltoall, sendobj)
         every = self._for_all(sendobj)
         sizes, counts = np.array([one.size for one in every]), np.zeros(self.size, np.int64)
         with unforced(self._family):
@@ -170,8 +171,8 @@ class Objects(MPI.Intracomm):
         object
             The same on all ranks.
         """
-        if self._is_plain("allreduce"):
-            return super().allreduce(sendobj, op)
+        if not _CAREFUL:
+            return self._whole("allreduce", super().allreduce, sendobj, op)
         return reduce(op, self.allgather(sendobj))
 
     def reduce(self, sendobj: Any, op: Binary = MPI.SUM, root: int = 0) -> Any:
@@ -179,8 +180,8 @@ class Objects(MPI.Intracomm):
 
         Collective; as `allreduce` otherwise.
         """
-        if self._is_plain("reduce"):
-            return super().reduce(sendobj, op, root)
+        if not _CAREFUL:
+            return self._whole("reduce", super().reduce, sendobj, op, root)
         given = self.gather(sendobj, root)
         return None if given is None else reduce(op, given)
 
@@ -189,8 +190,8 @@ class Objects(MPI.Intracomm):
 
         Collective; as `allreduce` otherwise.
         """
-        if self._is_plain("scan"):
-            return super().scan(sendobj, op)
+        if not _CAREFUL:
+            return self._whole("scan", super().scan, sendobj, op)
         return self._partial(sendobj, op)[self.rank]
 
     def exscan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
@@ -198,16 +199,28 @@ class Objects(MPI.Intracomm):
 
         Collective; as `allreduce` otherwise.
         """
-        if self._is_plain("exscan"):
-            return super().exscan(sendobj, op)
+        if not _CAREFUL:
+            return self._whole("exscan", super().exscan, sendobj, op)
         partial = self._partial(sendobj, op)
         return partial[self.rank - 1] if self.rank else None
 
-    def _is_plain(self, operation: str) -> bool:
-        """Tell whether a call is mpi4py's own; raise if there are no more."""
-        if not _CAREFUL:
-            self._service.gate.refuse_late(operation)
-        return not _CAREFUL
+    def _whole(self, operation: str, call: Callable[..., _T], *arguments: Any) -> _T:
+        """Make a call that is mpi4py's own, unless there are no more.
+
+        What goes wrong on one rank alone, say in an op, keeps the others waiting: so
+        they hear of it.
+        """
+        service = self._service
+        service.gate.refuse_late(operation)
+        number = service.calls.begin()
+        try:
+            with service.family.notices.inside:
+                return call(*arguments)
+        except MPI.Exception:
+            raise
+        except Exception as error:
+            service.refused(number, operation, error)
+            raise
 
     def _partial(self, sendobj: Any, op: Binary) -> list[Any]:
         return list(accumulate(self.allgather(sendobj), op))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,7 +62,7 @@ class Persistent:
         #: Whether nobody had waited for the last start when all was given up.
         self._owed = False
         #: In which it is started.
-        self._era = service.family.world
+        self._era, self._notices = service.family.world, service.family.notices
         self._bound: Bound | None = None
         #: The library's own persistent operation, for starts without a deadline.
         self._ready: MPI.Prequest | None = None
@@ -119,6 +120,9 @@ class Persistent:
         Revoked
             If it was closed, or its communicator was (local).
         """
+        number = self._service.calls.begin()
+        if self._notices.notice is not None:
+            self._service.gate.refuse_late(self._demand.operation)
         if self._ready is not None and not (self._running or self._closed or self._needs_engine()):
             self._under_way = None
             self._keep()
@@ -137,7 +141,9 @@ class Persistent:
             return
         if self.under_way:
             operation = self._demand.operation
-            raise UsageError(operation, "started twice", "wait() before the next start()")
+            twice = UsageError(operation, "started twice", "wait() before the next start()")
+            self._service.refused(number, operation, twice)
+            raise twice
         self._keep()
         self._tally[0] += 1
         self._under_way = self._service.request(self._demand, self._algorithm, self._bound)
@@ -293,7 +299,7 @@ class Persistent:
         self._check_void()
         if self._ready is not None and self._under_way is None:
             try:
-                self._ready.Wait(status)
+                wait(partial(self._ready.Test, status), abort=self._hear)
             except MPI.Exception as error:
                 raise self._explained(error)  # noqa: B904 - which knows its cause
             self._end()
@@ -325,6 +331,13 @@ class Persistent:
                 self._end()
             return over
         return self._under_way is None or self._under_way.Test(status)
+
+    def _hear(self) -> None:
+        """Raise if a rank has given up, for whom the library would wait for ever."""
+        if self._notices.notice is not None:
+            self._running, self._void = False, True
+            self._left, self._ready = self._ready, None
+            self._service.gate.refuse_late(self._demand.operation)
 
     def _check_void(self) -> None:
         """Raise what has ended the last start, if anything has: nobody takes it for done."""

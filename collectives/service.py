@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import ended, explained
 from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
+from closeranks.collectives.interruptible import interruptible
 from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
@@ -32,6 +34,7 @@ from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
+from closeranks.comms import ulfm
 from closeranks.comms.lazy import lazy
 from closeranks.errors import UsageError
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
+    from closeranks.comms.counted import Counted
 
 
 class Service:
@@ -59,10 +63,12 @@ class Service:
         Who chooses.
     shortcuts : Shortcuts
         Of the communicator.
+    calls : Counted
+        Counts its calls.
 
     Attributes
     ----------
-    plain, family, chooser, shortcuts
+    plain, family, chooser, shortcuts, calls
         As given.
     rank, size : int
         Of ``plain``.
@@ -70,6 +76,8 @@ class Service:
         What was done.
     gate : Gate
         Refuses calls.
+    careful : MPI.Intracomm
+        ``plain``, for what is set up: its calls end where a rank has given up.
     """
 
     def __init__(
@@ -79,8 +87,9 @@ class Service:
         open_world: Callable[[], World],
         chooser: Chooser,
         shortcuts: Shortcuts,
+        calls: Counted,
     ) -> None:
-        self.family, self.counters = family, Counters()
+        self.family, self.counters, self.calls = family, Counters(), calls
         self._open_world = open_world
         self._take(plain, chooser, shortcuts)
 
@@ -90,6 +99,8 @@ class Service:
         self._nears = Nears(lambda: self.world)
         self._asked = Nears(lambda: self.world)  # a kernel's entry is in one table only
         self.shortcuts.explain = self.explained
+        self.shortcuts.words = self.calls.word, self.family.notices.inside.word
+        self.careful = plain if ulfm.is_on() else interruptible(plain, self.family.notices)
         self.family.admit(shortcuts)
         self.gate = Gate(self.family, partial(self.__dict__.get, "world"))
         self.shortcuts.is_over = self.gate.is_over
@@ -150,10 +161,11 @@ class Service:
             said = described(demand, wanted, form)
         except UsageError as error:
             problem, said = error, f"a call that is wrong: {error}"
-        agree_equal(self.plain, operation, said)
+        agree_equal(self.careful, operation, said)
         if demand is None or problem is not None:
             raise problem or UsageError(operation, "unreadable", "pass an array")
-        agree_equal(self.plain, operation, check_sizes(self.plain, demand) or "sizes that fit")
+        fits = check_sizes(self.careful, demand) or "sizes that fit"
+        agree_equal(self.careful, operation, fits)
         return demand
 
     def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
@@ -162,11 +174,14 @@ class Service:
         probe = known and known.probes.get(operation)
         if probe and probe(*arguments) is None:
             return
-        started = time.perf_counter()
+        number, started = self.calls.begin(), time.perf_counter()
         try:
             name = self._block(operation, algorithm, arguments)
         except MPI.Exception as error:
             raise self.explained(operation, error)  # noqa: B904 - which knows its cause
+        except native.UNREADABLE as error:
+            self.refused(number, operation, error)
+            raise
         self.counters.count(operation, name, time.perf_counter() - started)
 
     def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
@@ -179,6 +194,20 @@ class Service:
         wanted = self.wanted(operation, algorithm)
         return self.relay.serve(demand, wanted, serve, timed=self.is_timed())
 
+    def refused(self, number: int, operation: str, error: Exception) -> None:
+        """Tell that this rank has refused a call: others may be in it.  Local.
+
+        Parameters
+        ----------
+        number : int
+            What `calls` has given it.
+        operation : str
+            What it was.
+        error : Exception
+            What is wrong with it, raised before anything was sent.
+        """
+        self.family.notices.refuse(self.calls, number, operation, error)
+
     def explained(self, operation: str, error: MPI.Exception) -> Exception:
         """Return what the user is told of an error of the library's own call.  Local."""
         return explained(operation, self.plain, self.family.world, error)
@@ -190,19 +219,24 @@ class Service:
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed
         if alone:
-            MPI.Intracomm.Barrier(self.plain)  # else it pays for what the last one left undone
+            self._meet()  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
             self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
-        serve()
+        with self.family.notices.inside if name == NATIVE else nullcontext():
+            serve()
         ended_s = time.perf_counter()
         if alone:
-            MPI.Intracomm.Barrier(self.plain)  # and for what ranks do that need not wait
+            self._meet()  # and for what ranks do that need not wait
         if trial is not None:
             self._learn(trial, ended_s - began)
         elif not timed:
             self._remember(demand, name, algorithm)
         return name
+
+    def _meet(self) -> None:
+        with self.family.notices.inside:
+            MPI.Intracomm.Barrier(self.plain)
 
     def _prepared(self, demand: Demand, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
@@ -222,6 +256,14 @@ class Service:
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
+        number = self.calls.begin()
+        try:
+            return self._begin(operation, algorithm, arguments)
+        except native.UNREADABLE as error:
+            self.refused(number, operation, error)
+            raise
+
+    def _begin(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
         demand = self.read(operation, "I", algorithm, arguments)
         demand.background = True
         name, _ = self.decide(demand, algorithm, "I")
@@ -235,6 +277,14 @@ class Service:
 
     def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
         """Make a persistent operation."""
+        number = self.calls.begin()
+        try:
+            return self._prepare(operation, algorithm, arguments)
+        except native.UNREADABLE as error:
+            self.refused(number, operation, error)
+            raise
+
+    def _prepare(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Persistent:
         demand = self.read(operation, "_init", algorithm, arguments)
         demand.background = True
         untimed = not (self.is_timed() or self.family.devices)
@@ -258,7 +308,7 @@ class Service:
                 explain = partial(self.explained, demand.operation)
                 take = partial(
                     Request.of_library, operation=demand.operation, explain=explain, ended=told,
-                    keeps=given.arguments,
+                    keeps=given.arguments, notices=self.family.notices,
                 )  # fmt: skip
                 return begin(self.family.world, self.plain, demand.operation, given, take)
         return Request.of_plan(self._launch(demand, name, bound), told)
@@ -394,4 +444,4 @@ class Service:
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)
         if trial.is_full:
-            trial.settle(native.agreed_max(self.plain, trial.samples))
+            trial.settle(native.agreed_max(self.careful, trial.samples))

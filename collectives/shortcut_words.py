@@ -40,7 +40,9 @@ EXPLAIN: Final = 43
 ERROR: Final = 44
 #: Room for a look at an object's buffer, `Py_buffer` of 80 bytes.
 SEEN: Final = 47
-RECORD: Final = 57
+#: Addresses of the numbers of calls that have begun, and of those of the library under way.
+BEGUN_AT, INSIDE_AT = range(57, 59)
+RECORD: Final = 59
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
 SLOTS: Final = 256
