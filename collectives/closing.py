@@ -143,6 +143,18 @@ class Closing(Recovering):
             self._farewell = Farewell(world.traffic, tags.farewell(world.window))
         return self._farewell.is_over
 
+    def refuse_given_up(self, operation: str) -> None:
+        """Raise `Revoked` if a rank has given the family up.
+
+        Local; for who waits for the ranks beside calls of this communicator.
+
+        Parameters
+        ----------
+        operation : str
+            What would be waited for.
+        """
+        self._family.notices.check(operation, self._seats)
+
     def abandon(self) -> None:
         """Give the whole family up after an error; nobody is waited for.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from closeranks.collectives import interpreter, native
+from closeranks.collectives.agreed_tuning import agreed_tuning
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
@@ -42,7 +43,7 @@ from closeranks.comms.neighbours import neighbours
 from closeranks.comms.notices import Notices
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Disagreement, Error, Revoked, TopologyError
+from closeranks.errors import Revoked, TopologyError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
@@ -271,7 +272,7 @@ def _open(
     deterministic, faults = wanted.deterministic, wanted.faults
     if faults is not None and plain.rank == 0:
         sys.stderr.write(f"closeranks: faults on purpose: {setting('FAULTS') or 'as they come'}\n")
-    table = read_tuning(_shared_tuning(plain, wanted.tuning))
+    table = read_tuning(agreed_tuning(plain, wanted.tuning))
     placed = _placed(plain, topology)
     tuned = fitting(plain, table, placed)
     with notices.inside:
@@ -340,28 +341,6 @@ def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
         warden.start(pids, wanted.silence_s)
     node.Free()
     return age_s()
-
-
-def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:
-    """Let rank 0 read a file or a measured table, so that all ranks have the same."""
-    rules = given is None or (isinstance(given, Mapping) and "format" not in given)
-    most, least = native.agreed_max(plain, [float(rules), -float(rules)])
-    if most != -least:  # some would wait for rank 0, and the others not
-        files = plain.allgather("no tuning file" if rules else f"tuning={str(given)[:60]}")
-        raise Disagreement("init", dict(enumerate(files)),
-                           "set tuning, or CLOSERANKS_TUNING, on every rank")  # fmt: skip
-    if rules:
-        return given
-    said: Any = None
-    if plain.rank == 0:
-        try:
-            said = read_tuning(given).table()
-        except Error as error:
-            said = error
-    said = plain.bcast(said)
-    if isinstance(said, Error):
-        raise said
-    return said
 
 
 def _placed(plain: MPI.Intracomm, topology: Topology | None) -> Topology:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from closeranks.comms.notices import Notices
 
 _C = TypeVar("_C", bound=MPI.Comm)
-#: What was given up half-way, with its buffers: the library may still write there.
-_left: Final[list[tuple[MPI.Request, tuple[Any, ...]]]] = []
+#: What was given up half-way, with its buffers.
+_left: Final[list[object]] = []
 #: What a wait does beside looking for news, while it is for a call of this name.
 _SET_UP: Final = "set-up"
 
@@ -83,7 +83,7 @@ class Interruptible(MPI.Intracomm):
 
     def Split(self, color: int = 0, key: int = 0) -> Interruptible:
         """Divide it, when all have come."""
-        return self._made(lambda plain: plain.Split(color, key))
+        return self._made(lambda plain: MPI.Intracomm(plain.Split(color, key)))
 
     def _made(self, make: Callable[[MPI.Intracomm], MPI.Intracomm]) -> Interruptible:
         self.Barrier()
@@ -95,11 +95,22 @@ class Interruptible(MPI.Intracomm):
         try:
             wait(request.Test, abort=self._look)
         except BaseException:
-            _left.append((request, buffers))
+            keep_left(request, *buffers)
             raise
 
     def _look(self) -> None:
         self._notices.check(_SET_UP)
+
+
+def keep_left(*things: object) -> None:
+    """Keep what was given up half-way: the library may still write there.  Local.
+
+    Parameters
+    ----------
+    *things
+        Requests and buffers.
+    """
+    _left.extend(things)
 
 
 def interruptible(comm: MPI.Intracomm, notices: Notices) -> Interruptible:

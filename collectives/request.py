@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives.engine import engine
+from closeranks.collectives.interruptible import keep_left
 from closeranks.collectives.quiet import has_ended
 from closeranks.comms.wait import Deadline, wait
 
@@ -219,6 +220,7 @@ class Request(MPI.Request):
         news = None if self._notices is None else self._notices.notice
         if news is not None and self != MPI.REQUEST_NULL and not has_ended(self):
             assert self._notices is not None
+            keep_left(self, self._inner, self._keeps)
             raise self._failed(self._notices.revoked(self._operation, news))
 
     def _failed(self, error: BaseException) -> BaseException:

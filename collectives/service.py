@@ -17,6 +17,7 @@ from closeranks.collectives.call import call_of
 from closeranks.collectives.catalogue import find
 from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.context import AUTO
+from closeranks.collectives.counting import Counting
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
@@ -24,7 +25,6 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import ended, explained
 from closeranks.collectives.gate import Gate
 from closeranks.collectives.identity import Identity
-from closeranks.collectives.interruptible import interruptible
 from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
 from closeranks.collectives.near_persistent import NearPersistent, is_brief
@@ -34,7 +34,6 @@ from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
-from closeranks.comms import ulfm
 from closeranks.comms.lazy import lazy
 from closeranks.errors import UsageError
 
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from closeranks.comms.counted import Counted
 
 
-class Service:
+class Service(Counting):
     """Serves one communicator of a family.
 
     Parameters
@@ -76,8 +75,6 @@ class Service:
         What was done.
     gate : Gate
         Refuses calls.
-    careful : MPI.Intracomm
-        ``plain``, for what is set up: its calls end where a rank has given up.
     """
 
     def __init__(
@@ -100,7 +97,6 @@ class Service:
         self._asked = Nears(lambda: self.world)  # a kernel's entry is in one table only
         self.shortcuts.explain = self.explained
         self.shortcuts.words = self.calls.word, self.family.notices.inside.word
-        self.careful = plain if ulfm.is_on() else interruptible(plain, self.family.notices)
         self.family.admit(shortcuts)
         self.gate = Gate(self.family, partial(self.__dict__.get, "world"))
         self.shortcuts.is_over = self.gate.is_over
@@ -144,11 +140,6 @@ class Service:
         wide = self.wire() is not None
         return readers.read(operation, self.rank, self.size, arguments, wide=wide)
 
-    def wire(self) -> str | None:
-        """Give the type in which half-precision sums travel, None for their own."""
-        options = context.active(self.family)
-        return None if options is None else options.wire
-
     def _compared(
         self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
     ) -> Demand:
@@ -174,14 +165,11 @@ class Service:
         probe = known and known.probes.get(operation)
         if probe and probe(*arguments) is None:
             return
-        number, started = self.calls.begin(), time.perf_counter()
+        started = time.perf_counter()
         try:
-            name = self._block(operation, algorithm, arguments)
+            name = self.counted(operation, self._block, algorithm, arguments)
         except MPI.Exception as error:
             raise self.explained(operation, error)  # noqa: B904 - which knows its cause
-        except native.UNREADABLE as error:
-            self.refused(number, operation, error)
-            raise
         self.counters.count(operation, name, time.perf_counter() - started)
 
     def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
@@ -194,20 +182,6 @@ class Service:
         wanted = self.wanted(operation, algorithm)
         return self.relay.serve(demand, wanted, serve, timed=self.is_timed())
 
-    def refused(self, number: int, operation: str, error: Exception) -> None:
-        """Tell that this rank has refused a call: others may be in it.  Local.
-
-        Parameters
-        ----------
-        number : int
-            What `calls` has given it.
-        operation : str
-            What it was.
-        error : Exception
-            What is wrong with it, raised before anything was sent.
-        """
-        self.family.notices.refuse(self.calls, number, operation, error)
-
     def explained(self, operation: str, error: MPI.Exception) -> Exception:
         """Return what the user is told of an error of the library's own call.  Local."""
         return explained(operation, self.plain, self.family.world, error)
@@ -219,7 +193,7 @@ class Service:
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed
         if alone:
-            self._meet()  # else it pays for what the last one left undone
+            self.meet()  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
             self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
@@ -227,16 +201,12 @@ class Service:
             serve()
         ended_s = time.perf_counter()
         if alone:
-            self._meet()  # and for what ranks do that need not wait
+            self.meet()  # and for what ranks do that need not wait
         if trial is not None:
             self._learn(trial, ended_s - began)
         elif not timed:
             self._remember(demand, name, algorithm)
         return name
-
-    def _meet(self) -> None:
-        with self.family.notices.inside:
-            MPI.Intracomm.Barrier(self.plain)
 
     def _prepared(self, demand: Demand, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
@@ -256,12 +226,7 @@ class Service:
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
-        number = self.calls.begin()
-        try:
-            return self._begin(operation, algorithm, arguments)
-        except native.UNREADABLE as error:
-            self.refused(number, operation, error)
-            raise
+        return self.counted(operation, self._begin, algorithm, arguments)
 
     def _begin(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
         demand = self.read(operation, "I", algorithm, arguments)
@@ -277,12 +242,7 @@ class Service:
 
     def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
         """Make a persistent operation."""
-        number = self.calls.begin()
-        try:
-            return self._prepare(operation, algorithm, arguments)
-        except native.UNREADABLE as error:
-            self.refused(number, operation, error)
-            raise
+        return self.counted(operation, self._prepare, algorithm, arguments)
 
     def _prepare(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Persistent:
         demand = self.read(operation, "_init", algorithm, arguments)
@@ -363,23 +323,12 @@ class Service:
         if "bindings" in self.__dict__:
             self.bindings.clear()
 
-    def is_timed(self) -> bool:
-        """Whether a call has a deadline.  Local."""
-        return context.deadline(self.family) is not None
-
     def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
         """Choose; the same on every rank.  A trial takes the time of the call."""
         wanted = self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None
         return self._choose(demand, form)
-
-    def wanted(self, operation: str, algorithm: str) -> str:
-        """Give the algorithm that the call or a ``using`` block asks for."""
-        if algorithm != AUTO:
-            return context.known_name(operation, algorithm, operation)
-        options = context.active(self.family)
-        return options.algorithms.get(operation, AUTO) if options else AUTO
 
     def _insist(self, demand: Demand, name: str) -> str:
         """Return an algorithm that was asked for, or say why it cannot be."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from closeranks.collectives.failure import dead_of, verdict
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.interpreter import prepare
 from closeranks.collectives.interruptible import interruptible
+from closeranks.collectives.lane import Lane
 from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, graves, ulfm
 from closeranks.comms.all_or_none import all_or_none
@@ -46,21 +47,6 @@ if TYPE_CHECKING:
 _COMPILED, _WORDS = 8, 128
 #: Seconds between two looks for ranks that have died.
 _LOOK_S: Final = 1e-3
-
-
-class Lane(NamedTuple):
-    """Where the native collectives of a group of ranks run.
-
-    Attributes
-    ----------
-    comm : MPI.Intracomm
-        The group's communicator.
-    turns : deque
-        ``(execution, step)``, in the order in which all ranks must issue them.
-    """
-
-    comm: MPI.Intracomm
-    turns: deque[tuple[Any, int]]
 
 
 class Resource(Protocol):
