@@ -9,9 +9,10 @@ from mpi4py import MPI
 
 from closeranks.collectives import context
 from closeranks.collectives.context import AUTO
-from closeranks.collectives.interruptible import interruptible
+from closeranks.collectives.interruptible import SET_UP, interruptible
 from closeranks.collectives.native import UNREADABLE
 from closeranks.comms import ulfm
+from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
@@ -64,6 +65,10 @@ class Counting:
             return serve(operation, *arguments)
         except UNREADABLE as error:
             self.refused(number, operation, error)
+            raise
+        except Revoked as error:
+            if error.operation == SET_UP:
+                error.operation = operation
             raise
 
     def refused(self, number: int, operation: str, error: Exception) -> None:

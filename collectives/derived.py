@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives import native
+from closeranks.collectives.failure import explaining
 from closeranks.comms import ulfm
 from closeranks.comms.neighbours import neighbours
 from closeranks.errors import UsageError
@@ -68,7 +69,8 @@ class Deriving(MPI.Intracomm):
         """See ourselves as mpi4py's own class, when all ranks have come."""
         plain = self._alias()
         if not ulfm.is_on():  # there the library ends who waits for one that does not come
-            self._service.careful.Barrier()
+            with explaining("derive", plain, self._service.family.world):
+                self._service.careful.Barrier()
         return plain
 
     @property

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from mpi4py import MPI
 
+from closeranks.collectives.interruptible import SET_UP
 from closeranks.collectives.script import Kind
 from closeranks.comms import ballot, ulfm
 from closeranks.comms.shared_folder import Untrusted
@@ -204,6 +205,10 @@ def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[No
         yield
     except MPI.Exception as error:
         raise explained(operation, comm, world, error)  # noqa: B904 - which knows its cause
+    except Revoked as error:
+        if error.operation == SET_UP:
+            error.operation = operation
+        raise
 
 
 @contextmanager

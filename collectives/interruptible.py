@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _C = TypeVar("_C", bound=MPI.Comm)
 #: What was given up half-way, with its buffers.
 _left: Final[list[object]] = []
-#: What a wait does beside looking for news, while it is for a call of this name.
-_SET_UP: Final = "set-up"
+#: What an error names; who knows for which call it is names that.
+SET_UP: Final = "set-up"
 
 
 class Interruptible(MPI.Intracomm):
@@ -99,7 +99,7 @@ class Interruptible(MPI.Intracomm):
             raise
 
     def _look(self) -> None:
-        self._notices.check(_SET_UP)
+        self._notices.check(SET_UP)
 
 
 def keep_left(*things: object) -> None:
