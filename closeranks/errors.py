@@ -224,8 +224,8 @@ class Revoked(PeerError):
     Attributes
     ----------
     cause : str
-        What another rank has done that led to it, "left by ValueError: mine"; empty
-        where that is not known.
+        What another rank has done that led to it, "left by ValueError: mine";
+        empty where that is not known.
     """
 
     def __init__(

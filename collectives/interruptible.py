@@ -1,7 +1,8 @@
 """Collective calls that end where a rank has given up: for what is set up.
 
-MPI's blocking calls wait for such a rank for ever.  So who waits here looks for
-the news.  What MPI has in a blocking form only is called when all have come.
+MPI's blocking calls wait for such a rank for ever. So who waits here looks
+for the news. What MPI has in a blocking form only is called when all have
+come.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ class Shortcuts:
     is_over : callable
         Whether calls must not go straight any more, whoever allows it.
     words : tuple of ndarray of int64, shape (1,)
-        Where calls that have begun are counted, and those of the library under way.
+        Where calls that have begun are counted, and those of the library under
+        way.
     probes : dict of str to callable
         Operation -> what does a call, given all its arguments, if it is a known
         one, and returns `NotImplemented` if it is not: for who holds on to a

@@ -73,7 +73,8 @@ def record_of(
     explain : callable
         Is given the errors of the library.
     words : tuple of ndarray of int64, shape (1,)
-        Where calls that have begun are counted, and those of the library under way.
+        Where calls that have begun are counted, and those of the library under
+        way.
 
     Returns
     -------

@@ -81,7 +81,8 @@ class World:
         That of the communicator this one was derived from, which hears of deaths
         outside of it; itself if not given.
     notices : Notices, optional
-        What is heard of ranks that give up; default: those of ``whole``, or nothing.
+        What is heard of ranks that give up; default: those of ``whole``, or
+        nothing.
 
     Attributes
     ----------

@@ -1,10 +1,10 @@
 """Short messages from each rank to all others, heard whatever these are doing.
 
 Beside MPI, which hears nothing while a rank computes or waits in one of its
-calls: a thread of each process sleeps at a socket.  In a node that is a Unix
-socket, which no network reaches.  Between nodes it is TCP: who speaks tells one
-rank of each other node, which tells its own.  Whoever speaks must know a secret
-of who hears it.
+calls: a thread of each process sleeps at a socket. In a node that is a Unix
+socket, which no network reaches. Between nodes it is TCP: who speaks tells
+one rank of each other node, which tells its own. Whoever speaks must know a
+secret of who hears it.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def _place_here() -> bytes:
 
 
 def _name(secret: bytes) -> str:
-    """Name the Unix socket of who has a secret; it has no file, and ends with the process."""
+    """Name the Unix socket of who has a secret; no file, it ends with its process."""
     return "\0closeranks-" + blake2b(secret, digest_size=16).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a rank is at: how many collective calls it has begun, and whether it is in one."""
+"""How many collective calls a rank has begun, and whether it is in one."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class Inside:
 
 
 class Counted:
-    """The collective calls of one communicator, and which of them this rank has refused.
+    """The collective calls of a communicator; which of them this rank has refused.
 
-    Every call counts, refused or not, in the order in which all ranks make them: so a
-    number names the same call on all ranks.
+    Every call counts, refused or not, in the order in which all ranks make them:
+    so a number names the same call on all ranks.
 
     Parameters
     ----------

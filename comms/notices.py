@@ -1,7 +1,8 @@
-"""What the ranks of a family hear of one that has given up, or has refused a call.
+"""What ranks hear of one that has given up, or has refused a call.
 
-Without a library that notices deaths nobody else would tell: who waits for such a
-rank waits for ever.  What is heard first is what ends the family on this rank.
+Without a library that notices deaths nobody else would tell: who waits for
+such a rank waits for ever. What is heard first is what ends the family on
+this rank.
 """
 
 from __future__ import annotations
@@ -260,7 +261,7 @@ class Notices:
         return _LOOK_S
 
     def _look_at(self, refusal: _Refusal, now_s: float) -> None:
-        """End the family if this rank is in a call, or beyond it, that another one refuses."""
+        """End the family if this rank is in a call that another refuses, or beyond."""
         calls = self._counted.get(refusal.key)
         if calls is None or calls.begun <= refusal.number:
             return  # it has still to come

@@ -1,8 +1,9 @@
-"""The end of a job by an error that nobody catches, as ``python -m mpi4py`` ends it.
+"""The end of a job by an error that nobody catches, as by ``python -m mpi4py``.
 
 A rank whose error has come to the top of the interpreter would wait in
-MPI_Finalize for the others, and these for it.  `SystemExit` does not come there:
-who has left its communicator by it, and ends, ends the job with that status.
+MPI_Finalize for the others, and these for it. `SystemExit` does not come
+there: who has left its communicator by it, and ends, ends the job with that
+status.
 """
 
 from __future__ import annotations

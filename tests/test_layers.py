@@ -27,14 +27,15 @@ GATES = {
 TALKERS = {
     "comms": {
         "accord", "arrays", "cuda_aware", "discover", "element", "entries", "graves", "groups",
-        "handle", "heard", "interruption", "message", "neighbours", "typemap", "ulfm",
+        "handle", "heard", "interruption", "message", "neighbours", "typemap", "ulfm", "uncaught",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "blocking", "bound", "bucketed", "calibrate",
-        "closing", "communicator", "counts", "derived", "engine", "execute", "failure", "farewell",
-        "fast",
+        "closing", "communicator", "counting", "counts", "derived", "engine", "execute", "failure",
+        "farewell", "fast",
         "followed", "handles",
-        "init", "leaf_runs", "library_run", "lineage", "native", "near", "near_persistent",
+        "init", "interruptible", "leaf_runs", "library_run", "lineage", "native", "near",
+        "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "persistent",
         "pointers", "prepared", "quiet", "recovering", "recovery", "recruits", "reducing",
         "reductions", "rehearsal", "relay", "request", "service", "shortcut", "shortcut_record",

@@ -42,10 +42,10 @@ def fail() -> None:
         raise ERRORS[ERROR]()
 
 
-def allreduce(comm: MPI.Intracomm, times: int, **options: str) -> None:
+def allreduce(comm: cr.Communicator, times: int, algorithm: str = "auto") -> None:
     """Add up some numbers, some times."""
     for _ in range(times):
-        comm.Allreduce(X, np.zeros(3), **options)
+        comm.Allreduce(X, np.zeros(3), algorithm=algorithm)
 
 
 def _before(comm: cr.Communicator) -> None:
@@ -186,9 +186,8 @@ if __name__ == "__main__":
     elif WHERE == "pytest":
         import pytest
 
-        raise SystemExit(
-            pytest.main(["-q", "--tb=line", "--noconftest", "-p", "no:cacheprovider", __file__])
-        )
+        words = ["-q", "--tb=line", "--noconftest", "-p", "no:cacheprovider", __file__]
+        raise SystemExit(pytest.main(words))
     else:
         if WHERE == "hook":
             sys.excepthook = show
