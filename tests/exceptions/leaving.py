@@ -186,8 +186,8 @@ if __name__ == "__main__":
     elif WHERE == "pytest":
         import pytest
 
-        words = ["-q", "--tb=line", "--noconftest", "-p", "no:cacheprovider", __file__]
-        raise SystemExit(pytest.main(words))
+        plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # whose import is long
+        raise SystemExit(pytest.main(["-q", "--tb=line", "--noconftest", *plugins, __file__]))
     else:
         if WHERE == "hook":
             sys.excepthook = show
