@@ -142,7 +142,7 @@ class Request(MPI.Request):
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
         elif self._notices is not None and self != MPI.REQUEST_NULL:
-            wait(lambda: self.Test(status))
+            return wait(lambda: self.Test(status))
         return self._end(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:

@@ -124,9 +124,17 @@ class Channel:
         """
         self._tell_mates(message)
         if self._nodes:
-            callers = ThreadPoolExecutor(min(_AT_A_TIME, len(self._nodes)))
+            self._tell_nodes(message)
+
+    def _tell_nodes(self, message: bytes) -> None:
+        """Tell the other nodes, several at a time."""
+        callers = ThreadPoolExecutor(min(_AT_A_TIME, len(self._nodes)))
+        try:
             wait([callers.submit(self._tell_node, node, message) for node in self._nodes], _ALL_S)
-            callers.shutdown(wait=False, cancel_futures=True)
+        except RuntimeError:  # the interpreter is ending: there are no more threads
+            for node in self._nodes:
+                self._tell_node(node, message)
+        callers.shutdown(wait=False, cancel_futures=True)
 
     def _tell_mates(self, message: bytes) -> None:
         """Tell the other ranks of this node."""

@@ -21,6 +21,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "ValueError": lambda: ValueError("mine"),
     "SystemExit": lambda: SystemExit(3),
     "KeyboardInterrupt": KeyboardInterrupt,
+    "zero": lambda: SystemExit(0),
 }
 WHERE, ERROR = sys.argv[1:3]
 CATCHES = "catch" in sys.argv[3:]
@@ -145,12 +146,15 @@ PLACES: dict[str, Callable[[cr.Communicator], None]] = {
     "before": _before, "first": _first, "trial": _trial, "settled": _settled,
     "library": _library, "I": _started, "wait": _wait, "persistent": _persistent,
     "node": _node_memory, "save": _save, "sub": _sub, "split": _split, "lower": _lower,
-    "nested": _nested, "thread": _ring, "hook": _ring, "pytest": _ring,
+    "nested": _nested, "thread": _ring, "hook": _ring, "pytest": _ring, "open": _ring,
 }  # fmt: skip
 
 
 def run() -> None:
     """Open a communicator, and be in that place."""
+    if WHERE == "open":
+        PLACES[WHERE](cr.init())
+        return
     with cr.init() as comm:
         PLACES[WHERE](comm)
 
@@ -163,7 +167,7 @@ def caught() -> None:
     except cr.Revoked as error:
         say(f"heard {time.time()} {error}")
     except BaseException as error:
-        say(f"raised {type(error).__name__} {time.time() - began_s:.1f}")
+        say(f"raised {type(error).__name__} after {time.time() - began_s:.1f} s")
         time.sleep(2)  # it lives on
 
 
