@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo test test-mpich faults churn mpi4py-suite bench limits lint docs system
+.PHONY: help demo test test-mpich faults exceptions churn mpi4py-suite bench limits lint docs system
 
 # Ranks are started thousands of times; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,6 +31,11 @@ faults: $(OPENMPI)/.ready system ## every way to lose ranks; writes docs/fault-m
 	@cp tests/faults/matrix.head.md docs/fault-matrix.md
 	@FAULTS_SEED=all FAULTS_SUMMARY=docs/fault-matrix.md $(OPENMPI)/bin/python -m pytest tests/faults
 	@$(OPENMPI)/bin/python -m pytest -m exhaustive tests/cluster
+
+exceptions: $(OPENMPI)/.ready $(MPICH)/.ready system ## ranks that leave by an exception; writes docs/exceptions.md
+	@cp tests/exceptions/matrix.head.md docs/exceptions.md
+	@EXCEPTIONS_SEED=all EXCEPTIONS_SUMMARY=docs/exceptions.md $(OPENMPI)/bin/python -m pytest tests/exceptions
+	@EXCEPTIONS_SEED=all EXCEPTIONS_SUMMARY=docs/exceptions.md $(MPICH)/bin/python -m pytest tests/exceptions
 
 churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
 	@$(OPENMPI)/bin/closeranks bench churn --minutes 30

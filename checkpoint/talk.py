@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.pacing import Pace
 from closeranks.collectives.engine import engine
+from closeranks.collectives.interruptible import keep_left
 from closeranks.comms import cuts, ulfm
 from closeranks.comms.calling import TURN
 from closeranks.comms.spread import spread
@@ -299,8 +301,11 @@ class Talk:
 
         def finish() -> None:
             try:
-                wait(is_done, polite=True)
+                wait(is_done, abort=partial(self._comm.refuse_given_up, _OPERATION), polite=True)
             except MPI.Exception as error:
                 raise self._explained(error)  # noqa: B904 - which knows its cause
+            except BaseException:
+                keep_left(*requests)
+                raise
 
         return finish

@@ -220,6 +220,12 @@ class Revoked(PeerError):
     for_good : bool
         Whether no recovery helps, kept as ``.for_good``: in attempts it is an
         error like any other.
+
+    Attributes
+    ----------
+    cause : str
+        What another rank has done that led to it, "left by ValueError: mine";
+        empty where that is not known.
     """
 
     def __init__(
@@ -232,7 +238,7 @@ class Revoked(PeerError):
         for_good: bool = False,
     ) -> None:
         super().__init__(operation, (), problem, remedy)
-        self.ranks, self.for_good = _ranks(ranks), for_good
+        self.ranks, self.for_good, self.cause = _ranks(ranks), for_good, ""
 
 
 class CodeError(Error):

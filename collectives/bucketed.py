@@ -72,7 +72,7 @@ class Buckets:
         if not problem:
             arrays = [(name, array.shape, str(array.dtype)) for name, array in parameters.items()]
             said = f"arrays {arrays}, bucket_bytes {bucket_bytes}, op {title(op)}"
-        agree_equal(MPI.Intracomm(comm), "bucketed", said)
+        agree_equal(comm._service.careful, "bucketed", said)
         if problem:
             raise UsageError("bucketed", problem, remedy)
         self._arrays: dict[str, Array] = {k: np.ma.getdata(v) for k, v in parameters.items()}

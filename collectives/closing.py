@@ -47,10 +47,9 @@ class Closing(Recovering):
         if kind is None:
             self._finish()
         elif self._parent is not None:
-            self._forsake()
+            self._forsake(error)
         else:
-            code = error.code if isinstance(error, SystemExit) else 1
-            self._leave(ballot.exit_status(code))
+            self._leave(error)
 
     def _finish(self) -> None:
         """Close at the end of the block; who may not is a dead rank to the others."""
@@ -58,7 +57,7 @@ class Closing(Recovering):
             self.close()
         except Revoked as error:
             if error.for_good and self._parent is None:
-                self.abandon()
+                self._leave(error)
             raise
 
     def close(self) -> None:
@@ -88,14 +87,15 @@ class Closing(Recovering):
         try:
             if not self._given_up:  # else nobody knows who would come
                 self._meet()
-        except Exception:
+        except Exception as error:
             if self._parent is not None and self._family.world.revoked:
-                self._forsake()  # else every recovery makes it again
+                self._forsake(error)  # else every recovery makes it again
             raise
         if self._is_first:
             if self._family.crew is not None:
                 self._family.crew.end()  # first: nobody else is to wait if this process dies
             ballot.closed(self.rank)
+            self._family.notices.close()
             self._family.shut()
         if self._world is not None:
             if not self._is_first:
@@ -111,6 +111,7 @@ class Closing(Recovering):
         """Wait for what is in flight and for all ranks, as long as closing may take."""
         world = self._family.world
         deadline = Deadline(self._family.closing_s)
+        self._family.notices.check("close", self._seats)  # who has left does not come
         may_come = self._is_first and world.revoked  # the others, to the end of the job
         abort = None if may_come else partial(world.check, "close")
         with self._explaining("close"):
@@ -143,26 +144,40 @@ class Closing(Recovering):
             self._farewell = Farewell(world.traffic, tags.farewell(world.window))
         return self._farewell.is_over
 
+    def refuse_given_up(self, operation: str) -> None:
+        """Raise `Revoked` if a rank has given the family up.
+
+        Local; for who waits for the ranks beside calls of this communicator.
+
+        Parameters
+        ----------
+        operation : str
+            What would be waited for.
+        """
+        self._family.notices.check(operation, self._seats)
+
     def abandon(self) -> None:
         """Give the whole family up after an error; nobody is waited for.
 
         Local, harmless twice, and in a child that was forked.
         """
-        self._leave(1)
+        self._leave(None)
 
-    def _leave(self, status: int) -> None:
-        """Give up; the launcher will be told this exit status."""
+    def _leave(self, error: BaseException | None) -> None:
+        """Give up by an error, or without; others hear of it, and the launcher if it can."""
+        status = ballot.exit_status(error.code) if isinstance(error, SystemExit) else 1
         if forked.is_copy():
             ulfm.leave_copy(status)
         if self._ended or forked.is_copy() or self == MPI.COMM_NULL:
             return
         self._family.shut()
+        self._family.notices.leave(error)
         self._family.world.revoke()
         self._family.world.close()
         self._release()
         ulfm.leave(status)
 
-    def _forsake(self) -> None:
+    def _forsake(self, error: BaseException | None = None) -> None:
         """Leave one that was derived, without the others, which are woken.
 
         Local, harmless twice.  What came of it is of no use to them either; where the
@@ -173,6 +188,7 @@ class Closing(Recovering):
         for one in self.descent():
             one._rouse()
         if not ulfm.is_on():
+            self._family.notices.leave(error)
             self._family.world.revoke()
         if self._parent is not None:
             self._parent._lineage.forsake(self)

@@ -120,7 +120,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         made._family, made._seats, made._topology = family, seats, topology
         made._world, made._lineage, made._parent = world, Lineage(), None
         serve = Service if family.faults is None else Faulty
-        made._service = serve(plain, family, made._open_world, chooser, Shortcuts(made))
+        made._service = serve(
+            plain, family, made._open_world, chooser, Shortcuts(made), family.notices.count(seats)
+        )
         made._is_first, made._made_s = world is not None, time.monotonic()
         forked.concern(made)
         return made
@@ -220,7 +222,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         except (UsageError, Unavailable) as wrong:
             refused, words = wrong, f"what is refused: {wrong}"
         with self._together("using"):
-            agree_equal(self._service.plain, "using", words)
+            agree_equal(self._service.careful, "using", words)
             if refused is not None:
                 raise refused
             if timeout_s is not None:
@@ -263,7 +265,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         if not engine().in_flight:
             node_arrays.let_go()
         with self._together("empty"):
-            return node_arrays.make(self._service.plain, self._service.world.node, shape, dtype)
+            return node_arrays.make(self._service.careful, self._service.world.node, shape, dtype)
 
     def bucketed(
         self,

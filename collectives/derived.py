@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives import native
+from closeranks.collectives.failure import explaining
 from closeranks.collectives.making import (
     Problem,
     color_of,
@@ -23,6 +24,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
     from closeranks.collectives.followed import Followed
+    from closeranks.collectives.service import Service
 
 
 class Deriving(MPI.Intracomm):
@@ -38,6 +40,8 @@ class Deriving(MPI.Intracomm):
     Topologies and intercommunicators are mpi4py's own.  They are revoked with the
     family too, but never made again; the program frees them.
     """
+
+    _service: Service
 
     def _derive(
         self,
@@ -70,7 +74,7 @@ class Deriving(MPI.Intracomm):
     def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
         """Refuse on all ranks what cannot be had on one; else see ourselves as `_alias`."""
         alias = self._alias()
-        others = native.agreed_max(alias, [float(problem is not None)])[0]
+        others = native.agreed_max(self._service.careful, [float(problem is not None)])[0]
         if problem is not None:
             raise UsageError(method, *problem)
         if others:
@@ -81,6 +85,14 @@ class Deriving(MPI.Intracomm):
         """See ourselves as mpi4py's own class."""
         return MPI.Intracomm(self)
 
+    def _gathered(self) -> MPI.Intracomm:
+        """See ourselves as mpi4py's own class, when all ranks have come."""
+        plain = self._alias()
+        if not ulfm.is_on():  # there the library ends who waits for one that does not come
+            with explaining("derive", plain, self._service.family.world):
+                self._service.careful.Barrier()
+        return plain
+
     @property
     def _followed(self) -> Followed:
         """Who revokes what is not ours."""
@@ -88,7 +100,7 @@ class Deriving(MPI.Intracomm):
 
     def Clone(self) -> Communicator:
         """Duplicate this communicator, attributes and hints included."""
-        return self._met(self._derive(self._alias().Clone(), 0, self.rank))
+        return self._met(self._derive(self._gathered().Clone(), 0, self.rank))
 
     def Dup(self, info: MPI.Info | None = None) -> Communicator:
         """Duplicate this communicator.
@@ -154,7 +166,10 @@ class Deriving(MPI.Intracomm):
         """
         if problem := subgroup(group) or number("tag", tag, 0):
             raise UsageError("Create_group", *problem)
-        return self._derive(self._alias().Create_group(group, tag), counts=False)
+        plain = self._alias()
+        with self._service.family.notices.inside:
+            made = plain.Create_group(group, tag)
+        return self._derive(made, counts=False)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
         """Make one communicator of all ranks with the same color.
@@ -263,7 +278,7 @@ class Deriving(MPI.Intracomm):
         MPI.Cartcomm
             MPI.COMM_NULL on ranks left out.
         """
-        plain = self._alias()
+        plain = self._gathered()
         with refusing("Create_cart"):
             return self._followed.made(
                 lambda: plain.Create_cart(dims, periods, reorder), plain.Barrier
@@ -288,7 +303,7 @@ class Deriving(MPI.Intracomm):
         MPI.Graphcomm
             MPI.COMM_NULL on ranks left out.
         """
-        plain = self._alias()
+        plain = self._gathered()
         with refusing("Create_graph"):
             return self._followed.made(
                 lambda: plain.Create_graph(index, edges, reorder), plain.Barrier
@@ -321,7 +336,7 @@ class Deriving(MPI.Intracomm):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        plain = self._alias()
+        plain = self._gathered()
         with refusing("Create_dist_graph_adjacent"):
             return self._followed.made(
                 lambda: plain.Create_dist_graph_adjacent(
@@ -361,7 +376,7 @@ class Deriving(MPI.Intracomm):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        plain = self._alias()
+        plain = self._gathered()
         with refusing("Create_dist_graph"):
             return self._followed.made(
                 lambda: plain.Create_dist_graph(
@@ -391,4 +406,6 @@ class Deriving(MPI.Intracomm):
         MPI.Intercomm
             Of both sides.
         """
-        return self._followed.between(self._alias(), local_leader, peer_comm, remote_leader, tag)
+        plain = self._alias()
+        with self._service.family.notices.inside:
+            return self._followed.between(plain, local_leader, peer_comm, remote_leader, tag)

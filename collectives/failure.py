@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from mpi4py import MPI
 
+from closeranks.collectives.interruptible import SET_UP
 from closeranks.collectives.script import Kind
 from closeranks.comms import ballot, handlers, ulfm
 from closeranks.comms.shared_folder import Untrusted
@@ -71,9 +72,15 @@ def verdict(world: World, whole: World, operation: str, phase: str = "") -> Peer
     PeerLate, PeerLost or Revoked
         To be raised.
     """
-    news = world.attendance.news() if whole is world else _news_of(whole, world)
+    news = None
+    if world.notices.notice is None:
+        news = world.attendance.news() if whole is world else _news_of(whole, world)
     if news is not None:
         return late(operation, news, phase)
+    notice = world.notices.news()
+    if notice is not None:
+        world.revoke()
+        return world.notices.revoked(operation, notice, world.seats)
     return lost(operation, whole.seats_lost(), world.seats)
 
 
@@ -199,6 +206,10 @@ def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[No
             yield
         except MPI.Exception as error:
             raise explained(operation, comm, world, error)  # noqa: B904 - which knows its cause
+        except Revoked as error:
+            if error.operation == SET_UP:
+                error.operation = operation
+            raise
 
 
 @contextmanager
@@ -253,7 +264,8 @@ def opening(comm: MPI.Intracomm) -> Iterator[None]:
     try:
         yield
     except (MPI.Exception, Revoked) as error:
-        if isinstance(error, MPI.Exception) and not ulfm.speaks_of_failure(error, comm):
+        is_known = isinstance(error, Revoked) and error.cause
+        if is_known or not (isinstance(error, Revoked) or ulfm.speaks_of_failure(error, comm)):
             raise
         dead = dead_of(comm)
         if dead:
@@ -320,9 +332,12 @@ def blaming(operation: str, comm: MPI.Intracomm) -> Iterator[None]:
     except Untrusted:
         raise  # all of a node meet it, and who ends first is not to blame
     except Exception as error:
-        if may_blame(error, comm):
-            raise Revoked(operation) from error
-        raise
+        if not may_blame(error, comm):
+            raise
+        if isinstance(error, Revoked) and error.cause:
+            error.operation = operation
+            raise
+        raise Revoked(operation) from error
 
 
 def lost(operation: str, gone: Sequence[int], seats: Sequence[int]) -> PeerLost | Revoked:

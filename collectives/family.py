@@ -10,6 +10,7 @@ from closeranks.collectives.choose import Chooser
 from closeranks.collectives.key import Agreed
 from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
+from closeranks.comms.notices import Notices
 from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class Family:
         Rank in MPI_COMM_WORLD of who was first in the first world: its name.
     faults : Injection, optional
         What goes wrong on purpose on this rank.
+    notices : Notices, optional
+        What is heard of ranks that give up; default: nothing.
 
     Attributes
     ----------
@@ -60,6 +63,8 @@ class Family:
     group : int
         As given.
     faults : Injection or None
+        As given.
+    notices : Notices
         As given.
     joined : bool
         Whether this process entered later than the others.
@@ -118,6 +123,7 @@ class Family:
         "joined",
         "left",
         "newcomers",
+        "notices",
         "overrides",
         "reaches_devices",
         "recovery",
@@ -146,6 +152,7 @@ class Family:
         reaches_devices: bool,
         group: int,
         faults: Injection | None = None,
+        notices: Notices | None = None,
     ) -> None:
         self.timeout_s, self.deterministic = timeout_s, deterministic
         self.check, self.tuning, self.threaded = check, tuning, threaded
@@ -159,7 +166,8 @@ class Family:
         self.before: tuple[int, ...] = ()
         self.came: set[int] = set()
         self.newcomers: dict[int, int] = {}
-        self.faults = faults
+        self.faults, self.notices = faults, notices or Notices()
+        self.notices.on_news = self.shut
         ulfm.begin()
         self._plain = timeout_s is None and not deterministic and not check and faults is None
         self._shortcuts: WeakSet[Shortcuts] = WeakSet()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from mpi4py import MPI
 
 from closeranks.collectives import interpreter, native
+from closeranks.collectives.agreed_tuning import agreed_tuning
 from closeranks.collectives.agreement import agree_equal
 from closeranks.collectives.calibrate import calibrate
 from closeranks.collectives.choose import Chooser
@@ -21,6 +22,7 @@ from closeranks.collectives.communicator import Communicator
 from closeranks.collectives.failure import blaming, leaving, opening
 from closeranks.collectives.family import Family, alike
 from closeranks.collectives.injection import Injection
+from closeranks.collectives.interruptible import interruptible
 from closeranks.collectives.options import Options, options
 from closeranks.collectives.origin import fitting
 from closeranks.collectives.recovery import Recovery
@@ -37,9 +39,10 @@ from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
+from closeranks.comms.notices import Notices
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Disagreement, Error, Revoked, UsageError
+from closeranks.errors import Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
@@ -259,20 +262,27 @@ def _tried(
 ) -> tuple[Communicator, Family]:
     """Make it, and tell a failure of one's own from those of others; collective."""
     with blaming("init", plain):
-        return _open(plain, topology, wanted)
+        if ulfm.is_on():
+            return _open(plain, topology, wanted, Notices())
+        notices = Notices.open(plain)
+        with notices.beginning():
+            return _open(interruptible(plain, notices), topology, wanted, notices)
 
 
 def _open(
-    plain: MPI.Intracomm, topology: Topology | None, wanted: Options
+    plain: MPI.Intracomm, topology: Topology | None, wanted: Options, notices: Notices
 ) -> tuple[Communicator, Family]:
     """Make the communicator; collective."""
     deterministic, faults = wanted.deterministic, wanted.faults
     if faults is not None and plain.rank == 0:
         sys.stderr.write(f"closeranks: faults on purpose: {setting('FAULTS') or 'as they come'}\n")
-    table = read_tuning(_shared_tuning(plain, wanted.tuning))
+    table = read_tuning(agreed_tuning(plain, wanted.tuning))
     placed = _placed(plain, topology)
     tuned = fitting(plain, table, placed)
-    found = _linked(plain, placed, tuned, is_given=topology is not None, measures=not deterministic)
+    with notices.inside:
+        found = _linked(
+            plain, placed, tuned, is_given=topology is not None, measures=not deterministic
+        )
     can = _abilities(plain)
     family = Family(
         timeout_s=wanted.timeout_s,
@@ -284,13 +294,16 @@ def _open(
         reaches_devices=can.reaches_devices,
         group=_group_of(plain),
         faults=None if faults is None else Injection(plain.rank, faults, seats=plain.size),
+        notices=notices,
     )
     family.seats, family.given = plain.size, topology
-    family.world = world = World(0, plain, found)
+    family.world = world = World(0, plain, found, notices=notices)
     try:
         if wanted.timeout_s is not None:
             world.arm()
-        chooser = _chooser(plain, found, tuned, deterministic=deterministic)
+        plain = MPI.Intracomm(plain)
+        with notices.inside:
+            chooser = _chooser(plain, found, tuned, deterministic=deterministic)
         seats = tuple(range(plain.size))
         return Communicator.adopt(
             plain, family, found, chooser=chooser, world=world, seats=seats
@@ -332,28 +345,6 @@ def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
         warden.start(pids, wanted.silence_s)
     node.Free()
     return age_s()
-
-
-def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:
-    """Let rank 0 read a file or a measured table, so that all ranks have the same."""
-    rules = given is None or (isinstance(given, Mapping) and "format" not in given)
-    most, least = native.agreed_max(plain, [float(rules), -float(rules)])
-    if most != -least:  # some would wait for rank 0, and the others not
-        files = plain.allgather("no tuning file" if rules else f"tuning={str(given)[:60]}")
-        raise Disagreement("init", dict(enumerate(files)),
-                           "set tuning, or CLOSERANKS_TUNING, on every rank")  # fmt: skip
-    if rules:
-        return given
-    said: Any = None
-    if plain.rank == 0:
-        try:
-            said = read_tuning(given).table()
-        except Error as error:
-            said = error
-    said = plain.bcast(said)
-    if isinstance(said, Error):
-        raise said
-    return said
 
 
 def _placed(plain: MPI.Intracomm, topology: Topology | None) -> Topology:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from closeranks.collectives.execute import Execution
-    from closeranks.collectives.world import Lane, World
+    from closeranks.collectives.lane import Lane
+    from closeranks.collectives.world import World
 
 Array = NDArray[Any]
 BYTE = np.dtype(np.uint8)

@@ -104,6 +104,9 @@ class NearPersistent(Persistent):
             # A timeout is the engine's to keep.
             super()._begin(self._start_handle() if ends is None else ends)
             return
+        if self._notices.notice is not None:
+            self._service.gate.refuse_late(self._demand.operation)
+        self._service.calls.begin()
         if self._family.attempt is not None or self._family.faults is not None:
             self._keep()
         self._tally[0] += 1

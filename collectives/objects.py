@@ -17,8 +17,8 @@ come.  Nothing is pickled as nothing, nor begins with a zero: so this is seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import reduce
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
     from closeranks.collectives.service import Service
+    from closeranks.comms.counted import Inside
 
 _CAREFUL: Final = ulfm.is_on()
 
@@ -50,7 +51,8 @@ class Objects(MPI.Intracomm):
     def barrier(self) -> None:
         """Wait for all ranks.  Collective."""
         if self._is_plain("barrier"):
-            super().barrier()
+            with self._inside:
+                super().barrier()
         else:
             self.Barrier()
 
@@ -219,7 +221,8 @@ class Objects(MPI.Intracomm):
         combine = self._combining("allreduce", op)
         if _CAREFUL:
             return combine.result(reduce(combine, self.allgather(sendobj)))
-        return combine.result(super().allreduce(combine.given(sendobj), combine))
+        with self._inside:
+            return combine.result(super().allreduce(combine.given(sendobj), combine))
 
     def reduce(self, sendobj: Any, op: Binary = MPI.SUM, root: int = 0) -> Any:
         """Reduce an object of every rank; ``root`` gets the result.
@@ -227,11 +230,13 @@ class Objects(MPI.Intracomm):
         Collective; as `allreduce` otherwise.
         """
         combine = self._combining("reduce", op)
-        self._check_root("reduce", root)
+        with self._refusing("reduce"):
+            self._check_root("reduce", root)
         if _CAREFUL:
             given = self.gather(sendobj, root)
             return combine.result(None if given is None else reduce(combine, given))
-        return combine.result(super().reduce(combine.given(sendobj), combine, root))
+        with self._inside:
+            return combine.result(super().reduce(combine.given(sendobj), combine, root))
 
     def scan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce the objects of the ranks up to this one.
@@ -241,7 +246,8 @@ class Objects(MPI.Intracomm):
         combine = self._combining("scan", op)
         if _CAREFUL:
             return combine.result(self._partial(sendobj, combine, self.rank + 1))
-        return combine.result(super().scan(combine.given(sendobj), combine))
+        with self._inside:
+            return combine.result(super().scan(combine.given(sendobj), combine))
 
     def exscan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce the objects of the ranks before this one; None on the first.
@@ -251,24 +257,38 @@ class Objects(MPI.Intracomm):
         combine = self._combining("exscan", op)
         if _CAREFUL:
             return combine.result(self._partial(sendobj, combine, self.rank))
-        return combine.result(super().exscan(combine.given(sendobj), combine))
+        with self._inside:
+            return combine.result(super().exscan(combine.given(sendobj), combine))
 
     def _is_plain(self, operation: str) -> bool:
-        """Tell whether a call is mpi4py's own; raise if there are no more."""
+        """Tell whether a call is mpi4py's own, and count it; raise if there are no more."""
         if not _CAREFUL:
             self._service.gate.refuse_late(operation)
+            self._service.calls.begin()
         return not _CAREFUL
+
+    @contextmanager
+    def _refusing(self, operation: str) -> Iterator[None]:
+        """Tell the others of a call that this rank refuses: they may be in it."""
+        try:
+            yield
+        except (UsageError, MPI.Exception) as error:
+            if not _CAREFUL:
+                self._service.refused(self._service.calls.begun - 1, operation, error)
+            raise
 
     def _combining(self, operation: str, op: Binary) -> Combining:
         """Give what combines objects; nothing is sent where it is refused."""
         self._is_plain(operation)
         parts = {"scan": self.rank + 1, "exscan": self.rank}.get(operation, self.size)
-        return Combining(operation, op, self.rank, parts)
+        with self._refusing(operation):
+            return Combining(operation, op, self.rank, parts)
 
     def _moving(self, operation: str, root: int = 0) -> tuple[MPI.Intracomm, Parts]:
         """Give who moves bytes, and this rank's parts; nothing is sent for a wrong root."""
         whom = self._service.plain if self._is_plain(operation) else self
-        self._check_root(operation, root)
+        with self._refusing(operation):
+            self._check_root(operation, root)
         return whom, Parts(operation, self.rank)
 
     def _check_root(self, operation: str, root: int) -> None:
@@ -280,10 +300,17 @@ class Objects(MPI.Intracomm):
                 raise
             raise MPI.Exception(MPI.ERR_ROOT) from problem
 
-    def _turn(self) -> AbstractContextManager[object]:
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
         """Let no other thread come between the lengths and the bytes of a call."""
-        lock: AbstractContextManager[object] = self.__dict__.setdefault("_lock", RLock())
-        return lock
+        lock: RLock = self.__dict__.setdefault("_lock", RLock())
+        with lock, self._inside:
+            yield
+
+    @property
+    def _inside(self) -> Inside:
+        """Where calls of the library are noted that nothing ends."""
+        return self._service.family.notices.inside
 
     def _vector(self, whom: MPI.Intracomm, method: str, most: int, *arguments: Any) -> None:
         """Move blocks whose sizes no rank knows in full: long ones by a plan."""

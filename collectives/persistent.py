@@ -73,7 +73,7 @@ class Persistent(Outliving):
         #: Whether nobody had waited for the last start when all was given up.
         self._owed = False
         #: In which it is started.
-        self._era = service.family.world
+        self._era, self._notices = service.family.world, service.family.notices
         self._bound: Bound | None = None
         #: The library's own persistent operation, for starts without a deadline.
         self._ready: MPI.Prequest | None = None
@@ -157,8 +157,10 @@ class Persistent(Outliving):
             return
         if self.under_way:
             if not (self._is_done() and self._was_waited_for()):
-                operation = self._demand.operation
-                raise UsageError(operation, "started twice", "wait() before the next start()")
+                operation, number = self._demand.operation, self._service.calls.begin()
+                twice = UsageError(operation, "started twice", "wait() before the next start()")
+                self._service.refused(number, operation, twice)
+                raise twice
             self.Wait()  # at once
             self.start()
             return
@@ -173,6 +175,9 @@ class Persistent(Outliving):
 
     def _begin(self, ends: list[MPI.Message]) -> None:
         """Begin it, whoever has started the handle; note what ends it."""
+        self._service.calls.begin()
+        if self._notices.notice is not None:
+            self._service.gate.refuse_late(self._demand.operation)
         if self._closed:
             raise Revoked(self._demand.operation, problem="a recovery came before its start",
                           remedy="start it by its own start() once, or make a new one")  # fmt: skip
@@ -282,8 +287,7 @@ class Persistent(Outliving):
         self._check_void()
         if self._ready is not None and self._under_way is None:
             try:
-                with self._library:
-                    self._ready.Wait(status)
+                wait(partial(self._is_through_library, status), abort=self._hear)
             except MPI.Exception as error:
                 raise self._explained(error)  # noqa: B904 - which knows its cause
             self._end()
@@ -335,6 +339,18 @@ class Persistent(Outliving):
             return ready is None or bool(in_turn(self._library, has_ended, ready))
         request = self._under_way
         return request is None or request.is_done()
+
+    def _is_through_library(self, status: MPI.Status | None) -> bool:
+        """Ask the library, which takes no two threads that do."""
+        with self._library:
+            return self._ready is None or bool(self._ready.Test(status))
+
+    def _hear(self) -> None:
+        """Raise if a rank has given up, for whom the library would wait for ever."""
+        if self._notices.notice is not None:
+            self._running, self._void = False, True
+            self._left, self._ready = self._ready, None
+            self._service.gate.refuse_late(self._demand.operation)
 
     def _check_void(self) -> None:
         """Raise what has ended the last start, if anything has: nobody takes it for done."""

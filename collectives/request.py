@@ -9,6 +9,7 @@ from mpi4py import MPI
 
 from closeranks.collectives import dropped
 from closeranks.collectives.engine import engine
+from closeranks.collectives.interruptible import keep_left
 from closeranks.collectives.quiet import has_ended
 from closeranks.comms import forked
 from closeranks.comms.argument import patience
@@ -16,6 +17,7 @@ from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
     from closeranks.collectives.execute import Execution
+    from closeranks.comms.notices import Notices
 
 
 class Request(MPI.Request):
@@ -38,6 +40,8 @@ class Request(MPI.Request):
     #: What says why it has failed, whenever somebody waits, and the error that it has met.
     _ended: Callable[[BaseException], BaseException]
     _error: BaseException | None
+    #: What is heard of ranks that give up; None where a plan hears by itself.
+    _notices: Notices | None
     #: Whether whoever waits hears of an error from us, not from MPI.
     _told: bool
 
@@ -46,7 +50,7 @@ class Request(MPI.Request):
         made = MPI.Request.__new__(cls, request)
         made._execution, made._inner, made._operation = None, request, ""
         made._told, made._keeps, made._explain = False, None, None
-        made._ended, made._error = _itself, None
+        made._ended, made._error, made._notices = _itself, None, None
         return made
 
     def __del__(self) -> None:
@@ -63,6 +67,7 @@ class Request(MPI.Request):
         explain: Callable[[MPI.Exception], Exception],
         ended: Callable[[BaseException], BaseException],
         keeps: object,
+        notices: Notices,
     ) -> Request:
         """Wrap a request of the MPI library.  Local.
 
@@ -78,6 +83,8 @@ class Request(MPI.Request):
             Turns that into what is raised, now or after a recovery.
         keeps : object
             Stays alive until it is over: packed copies of the caller's arrays.
+        notices : Notices
+            What is heard of ranks that give up, for whom the library waits for ever.
 
         Returns
         -------
@@ -87,7 +94,7 @@ class Request(MPI.Request):
         dropped.let_go()
         made = cls(request)
         made._operation, made._keeps = operation, keeps
-        made._explain, made._ended = explain, ended
+        made._explain, made._ended, made._notices = explain, ended, notices
         return made
 
     @classmethod
@@ -145,6 +152,8 @@ class Request(MPI.Request):
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
+        elif self._notices is not None and self != MPI.REQUEST_NULL:
+            return wait(lambda: self.Test(status))
         return self._end(status)
 
     def Test(self, status: MPI.Status | None = None) -> bool:
@@ -242,6 +251,11 @@ class Request(MPI.Request):
         """Raise what it has failed for, if it has: nobody takes it for done."""
         if self._error is not None:
             raise self._ended(self._error)
+        news = None if self._notices is None else self._notices.notice
+        if news is not None and self != MPI.REQUEST_NULL and not has_ended(self):
+            assert self._notices is not None
+            keep_left(self, self._inner, self._keeps)
+            raise self._failed(self._notices.revoked(self._operation, news))
 
     def _failed(self, error: BaseException) -> BaseException:
         """Note an error, and return what the user is told."""

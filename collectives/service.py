@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,6 +16,7 @@ from closeranks.collectives.bindings import Bindings
 from closeranks.collectives.catalogue import find
 from closeranks.collectives.choose import NATIVE, SHARED, Chooser
 from closeranks.collectives.context import AUTO
+from closeranks.collectives.counting import Counting
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.device_calls import ELSEWHERE, DeviceCalls
 from closeranks.collectives.engine import engine
@@ -33,7 +35,7 @@ from closeranks.collectives.starts import listening, starts
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
 from closeranks.comms import handlers
 from closeranks.comms.lazy import lazy
-from closeranks.errors import Error, UsageError
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -42,11 +44,12 @@ if TYPE_CHECKING:
     from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
+    from closeranks.comms.counted import Counted
 
 _T = TypeVar("_T")
 
 
-class Service:
+class Service(Counting):
     """Serves one communicator of a family.
 
     Parameters
@@ -62,10 +65,12 @@ class Service:
         Who chooses.
     shortcuts : Shortcuts
         Of the communicator.
+    calls : Counted
+        Counts its calls.
 
     Attributes
     ----------
-    plain, family, chooser, shortcuts
+    plain, family, chooser, shortcuts, calls
         As given.
     rank, size : int
         Of ``plain``.
@@ -82,8 +87,9 @@ class Service:
         open_world: Callable[[], World],
         chooser: Chooser,
         shortcuts: Shortcuts,
+        calls: Counted,
     ) -> None:
-        self.family, self.counters = family, Counters()
+        self.family, self.counters, self.calls = family, Counters(), calls
         self._open_world = open_world
         self._take(plain, chooser, shortcuts)
 
@@ -93,6 +99,7 @@ class Service:
         self._nears = Nears(lambda: self.world)
         self._asked = Nears(lambda: self.world)  # a kernel's entry is in one table only
         self.shortcuts.explain = self.explained
+        self.shortcuts.words = self.calls.word, self.family.notices.inside.word
         self.family.admit(shortcuts)
         self.gate = Gate(self.family, partial(self.__dict__.get, "world"))
         self.shortcuts.is_over = self.gate.is_over
@@ -138,11 +145,6 @@ class Service:
         wide = self.wire() is not None
         return readers.read(operation, self.rank, self.size, arguments, wide=wide)
 
-    def wire(self) -> str | None:
-        """Give the type in which half-precision sums travel, None for their own."""
-        options = context.active(self.family)
-        return None if options is None else options.wire
-
     def _compared(
         self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
     ) -> Demand:
@@ -156,10 +158,11 @@ class Service:
         except UsageError as error:
             problem, said = error, f"a call that is wrong: {error}"
         handlers.hold()
-        agree_equal(self.plain, operation, said)
+        agree_equal(self.careful, operation, said)
         if demand is None or problem is not None:
             raise problem or UsageError(operation, "unreadable", "pass an array")
-        agree_equal(self.plain, operation, check_sizes(self.plain, demand) or "sizes that fit")
+        fits = check_sizes(self.careful, demand) or "sizes that fit"
+        agree_equal(self.careful, operation, fits)
         return demand
 
     def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
@@ -170,22 +173,10 @@ class Service:
             return
         started = time.perf_counter()
         try:
-            name = self._whole(self._block, operation, algorithm, arguments)
+            name = self.counted(operation, self._block, algorithm, arguments)
         except MPI.Exception as error:
             raise self.explained(operation, error)  # noqa: B904 - which knows its cause
         self.counters.count(operation, name, time.perf_counter() - started)
-
-    def _whole(self, call: Callable[..., _T], *arguments: Any) -> _T:
-        """Make a call as a whole; if it ends half-way while others count on it, all hear."""
-        with handlers.Together():
-            try:
-                return call(*arguments)
-            except (Error, MPI.Exception):
-                raise
-            except BaseException:
-                if handlers.are_held():
-                    self.family.world.revoke()
-                raise
 
     def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
         """Serve a blocking call that takes no shortcut; returns the algorithm."""
@@ -210,14 +201,15 @@ class Service:
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed
         if alone:
-            MPI.Intracomm.Barrier(self.plain)  # else it pays for what the last one left undone
+            self.meet()  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
             self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
-        serve()
+        with self.family.notices.inside if name == NATIVE else nullcontext():
+            serve()
         ended_s = time.perf_counter()
         if alone:
-            MPI.Intracomm.Barrier(self.plain)  # and for what ranks do that need not wait
+            self.meet()  # and for what ranks do that need not wait
         if trial is not None:
             self._learn(trial, ended_s - began)
         elif not timed:
@@ -242,9 +234,9 @@ class Service:
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
-        return self._whole(self._begun, operation, algorithm, arguments)
+        return self.counted(operation, self._begin, algorithm, arguments)
 
-    def _begun(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
+    def _begin(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
         demand = self.read(operation, "I", algorithm, arguments)
         demand.background = True
         name, _ = self.decide(demand, algorithm, "I")
@@ -261,8 +253,8 @@ class Service:
         info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
     ) -> Persistent:  # fmt: skip
         """Make a persistent operation; one that is ``shown``, mpi4py may start."""
-        make = partial(persistent, shown=shown)
-        return self._whole(make, self, operation, algorithm, arguments, info)
+        make = partial(persistent, self, info=info, shown=shown)
+        return self.counted(operation, make, algorithm, arguments)
 
     def listen(self) -> None:
         """Hear of starts that mpi4py makes before each call from now on."""
@@ -280,7 +272,7 @@ class Service:
                 explain = partial(self.explained, demand.operation)
                 take = partial(
                     Request.of_library, operation=demand.operation, explain=explain, ended=told,
-                    keeps=given.arguments,
+                    keeps=given.arguments, notices=self.family.notices,
                 )  # fmt: skip
                 return begin(self.family.world, self.plain, demand.operation, given, take)
         return Request.of_plan(self._launch(demand, name, bound), told)
@@ -335,23 +327,12 @@ class Service:
         if "bindings" in self.__dict__:
             self.bindings.clear()
 
-    def is_timed(self) -> bool:
-        """Whether a call has a deadline.  Local."""
-        return context.deadline(self.family) is not None
-
     def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
         """Choose; the same on every rank.  A trial takes the time of the call."""
         wanted = self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None
         return self._choose(demand, form)
-
-    def wanted(self, operation: str, algorithm: str) -> str:
-        """Give the algorithm that the call or a ``using`` block asks for."""
-        if not isinstance(algorithm, str) or algorithm != AUTO:
-            return context.known_name(operation, algorithm, operation)
-        options = context.active(self.family)
-        return options.algorithms.get(operation, AUTO) if options else AUTO
 
     def _insist(self, demand: Demand, name: str) -> str:
         """Return an algorithm that was asked for, or say why it cannot be."""
@@ -416,4 +397,4 @@ class Service:
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)
         if trial.is_full:
-            trial.settle(native.agreed_max(self.plain, trial.samples))
+            trial.settle(native.agreed_max(self.careful, trial.samples))

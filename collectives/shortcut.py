@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import interpreter
@@ -124,6 +125,9 @@ class Shortcuts:
         user is told; the error itself until somebody sets it.
     is_over : callable
         Whether calls must not go straight any more, whoever allows it.
+    words : tuple of ndarray of int64, shape (1,)
+        Where calls that have begun are counted, and those of the library under
+        way.
     probes : dict of str to callable
         Operation -> what does a call, given all its arguments, if it is a known
         one, and returns `NotImplemented` if it is not: for who holds on to a
@@ -134,6 +138,7 @@ class Shortcuts:
         self._member, self._replaces = weakref.ref(member), replaces
         self.explain: Callable[[str, MPI.Exception], Exception] = lambda _, error: error
         self.is_over: Callable[[], bool] = lambda: False
+        self.words = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._asked: dict[str, Shortcuts] = {}
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
@@ -168,6 +173,7 @@ class Shortcuts:
             assert member is not None, "who calls holds the communicator"
             asked = self._asked[algorithm] = Shortcuts(member, replaces=False)
             asked.explain = lambda operation, error: self.explain(operation, error)
+            asked.words = self.words
             asked.allow(self._allowed)
             asked.keep(self._keeps)
         return self._asked.get(algorithm)
@@ -230,7 +236,9 @@ class Shortcuts:
                 self._quick.clear()
             table = empty_table()
             row_of(table, nbytes)[:] = nbytes, 0, near.address
-            record = record_of(member, RULES[operation], table, self._raising(operation))
+            uncounted = np.zeros(1, np.int64), self.words[1]  # who tries it has counted the call
+            explain = self._raising(operation)
+            record = record_of(member, RULES[operation], table, explain, uncounted)
             known = self._quick[near] = _builtin(member, operation.capitalize(), _not_known, record)
         return known
 
@@ -302,7 +310,7 @@ class Shortcuts:
         if not self._allowed or operation in self.probes or member is None or not _is_possible():
             return
         table, explain = self._known[operation].open(), self._raising(operation)
-        record = record_of(member, RULES[operation], table, explain)
+        record = record_of(member, RULES[operation], table, explain, self.words)
         self._records[operation] = record
         self._mark(operation)
         self.probes[operation] = _builtin(member, method, _not_known, record)

@@ -23,6 +23,7 @@ from closeranks.collectives.shortcut_specs import (
 from closeranks.collectives.shortcut_words import (
     ARRAY,
     AT_ROOT,
+    BEGUN_AT,
     BLOCKED,
     BRIEF,
     BY_TOTAL,
@@ -61,6 +62,7 @@ from closeranks.collectives.shortcut_words import (
     GIVEN,
     IN_PLACE,
     INCREF,
+    INSIDE_AT,
     ITEMS,
     KEPT,
     KNOWN,
@@ -362,6 +364,12 @@ def explained(record: int) -> int:
 
 
 @_compiled
+def add(at: int, step: int) -> None:
+    """Count at an address."""
+    set_word(at, word(at) + step)
+
+
+@_compiled
 def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     """Do what a known call does: call the library, or a kernel; else call the method.
 
@@ -372,7 +380,10 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     at = -1 if is_kept(record, args, nargs) else looked_up(record, args, nargs, names)
     entry = 0 if at < 0 else place(at, ROW_ENTRY)
     if at >= 0 and entry == 0 and apart_on_host(record, args, nargs):
+        add(place(record, BEGUN_AT), 1)
+        add(place(record, INSIDE_AT), 1)
         result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)
+        add(place(record, INSIDE_AT), -1)
         if result != 0:
             set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)
             return result
@@ -380,8 +391,10 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
             is_told = is_true(place(record, MATCHES), place(record, EXCEPTION))
             return explained(record) if is_told else 0
         call1(place(record, CLEAR), 0)
+        add(place(record, BEGUN_AT), -1)  # the long way counts it
     while entry != 0:
         if suits(record, entry, args, nargs, names):
+            add(place(record, BEGUN_AT), 1)
             return run(record, entry, args, nargs, names)
         entry = place(entry, E_NEXT)
     ours = word(itself + ITEMS + 8)

@@ -20,7 +20,7 @@ from closeranks.comms.element import element
 #: Raises what the user is told of an error of the library.
 Explain: TypeAlias = Callable[[MPI.Exception], NoReturn]
 #: What `record_of` gives.
-Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], Explain]
+Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], Explain, object]
 
 #: Functions of the interpreter, in the order of the record.
 _FUNCTIONS = (
@@ -55,7 +55,11 @@ _OBJECTS = (
 
 
 def record_of(
-    member: MPI.Intracomm, rule: Iterable[int], table: NDArray[np.int64], explain: Explain
+    member: MPI.Intracomm,
+    rule: Iterable[int],
+    table: NDArray[np.int64],
+    explain: Explain,
+    words: tuple[NDArray[np.int64], NDArray[np.int64]],
 ) -> Record:
     """Write down what the code needs to know.  Local.
 
@@ -69,11 +73,14 @@ def record_of(
         The sizes that are known.
     explain : callable
         Is given the errors of the library.
+    words : tuple of ndarray of int64, shape (1,)
+        Where calls that have begun are counted, and those of the library under
+        way.
 
     Returns
     -------
     tuple
-        The record, and the table and ``explain``, which it needs to stay alive.
+        The record, and what it needs to stay alive: all but the first two.
     """
     record = np.zeros(code.RECORD, np.int64)
     record[: code.NBYTES] = list(map(address_in_python, _FUNCTIONS))
@@ -85,7 +92,8 @@ def record_of(
     record[code.KEPT] = -1
     record[code.EXPLAIN] = id(explain)
     record[code.LETTERS] = _letters().ctypes.data
-    return record, table, explain
+    record[[code.BEGUN_AT, code.INSIDE_AT]] = [one.ctypes.data for one in words]
+    return record, table, explain, words
 
 
 @cache

@@ -46,7 +46,9 @@ SEEN: Final = 48
 SEEN_BUF, SEEN_LEN, SEEN_FORMAT = SEEN, SEEN + 2, SEEN + 5
 #: Address of NumPy's types by the letter of a buffer's format, 128 of them, 0 for none.
 LETTERS: Final = 58
-RECORD: Final = 59
+#: Addresses of the numbers of calls that have begun, and of those of the library under way.
+BEGUN_AT, INSIDE_AT = range(59, 61)
+RECORD: Final = 61
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
 SLOTS: Final = 256

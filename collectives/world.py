@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -22,11 +22,14 @@ from closeranks.collectives.engine import engine
 from closeranks.collectives.failure import dead_of, verdict
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.interpreter import prepare
+from closeranks.collectives.interruptible import interruptible
+from closeranks.collectives.lane import Lane
 from closeranks.collectives.native import agreed_max
 from closeranks.comms import code_store, graves, handlers, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.cores import cores_of
 from closeranks.comms.neighbours import neighbours
+from closeranks.comms.notices import Notices
 from closeranks.comms.shared_file import SharedFile, share
 from closeranks.comms.topology import Topology
 from closeranks.comms.translate import ranks_in
@@ -44,21 +47,6 @@ if TYPE_CHECKING:
 _COMPILED, _WORDS = 8, 128
 #: Seconds between two looks for ranks that have died.
 _LOOK_S: Final = 1e-3
-
-
-class Lane(NamedTuple):
-    """Where the native collectives of a group of ranks run.
-
-    Attributes
-    ----------
-    comm : MPI.Intracomm
-        The group's communicator.
-    turns : deque
-        ``(execution, step)``, in the order in which all ranks must issue them.
-    """
-
-    comm: MPI.Intracomm
-    turns: deque[tuple[Any, int]]
 
 
 class Resource(Protocol):
@@ -92,6 +80,9 @@ class World:
     whole : World, optional
         That of the communicator this one was derived from, which hears of deaths
         outside of it; itself if not given.
+    notices : Notices, optional
+        What is heard of ranks that give up; default: those of ``whole``, or
+        nothing.
 
     Attributes
     ----------
@@ -131,10 +122,13 @@ class World:
         *,
         seats: tuple[int, ...] | None = None,
         whole: World | None = None,
+        notices: Notices | None = None,
     ) -> None:
         handlers.hold()
         self._whole = self if whole is None else whole
-        self.epoch, self.comm, self.topology = epoch, comm, topology
+        self.notices: Notices = notices or (Notices() if whole is None else whole.notices)
+        self.epoch, self.topology = epoch, topology
+        self.comm = comm if ulfm.is_on() else interruptible(comm, self.notices)
         self.seats = tuple(range(comm.size)) if seats is None else seats
         self._hears, self._look_at_s = ulfm.is_on(), 0.0
         self._dead: tuple[int, ...] | None = None
@@ -296,13 +290,14 @@ class World:
 
     @property
     def revoked(self) -> bool:
-        """Whether this rank or another one of its node has given this world up."""
-        return self._marked or self._word[0] != 0
+        """Whether this rank has given this world up, or has heard that another one has."""
+        return self._marked or self._word[0] != 0 or self.notices.notice is not None
 
     def check(self, operation: str) -> None:
         """Raise `PeerError` if this world is of no use any more.  Local."""
-        if self._marked or self._word[0]:
-            raise Revoked(operation) if self.attendance.told else self.verdict(operation)
+        if self.revoked:
+            knows = self.attendance.told and self.notices.notice is None
+            raise Revoked(operation) if knows else self.verdict(operation)
 
     def verdict(self, operation: str, phase: str = "") -> PeerError:
         """Say what has ended this world, and an operation in that phase.  Local."""

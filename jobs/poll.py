@@ -18,6 +18,7 @@ import click
 import psutil
 
 from closeranks.comms.ballot import HEARD, MOST_LEAVERS, VARIABLE
+from closeranks.comms.own_addresses import own_addresses
 from closeranks.jobs.votes import Votes
 
 #: Bytes of the longest line, and how many callers may be heard at once.
@@ -27,9 +28,8 @@ CALLERS: Final = 256
 _PATIENCE_S: Final = 2.0
 #: How long the ends of connections to processes that have ended are waited for, in seconds.
 _LAST_WORDS_S: Final = 2.0
-#: What only this machine can call, and how many of its other addresses are named to the ranks.
+#: What only this machine can call.
 _LOOP: Final = "127.0.0.1"
-_ADDRESSES: Final = 8
 #: Seconds from an abort, and from a recovery that timed out, to the end of the
 #: job: last words get through, and the others' reports of where they were.
 _ABORT_S: Final = 0.2
@@ -66,7 +66,7 @@ class Poll:
         self._bell, self._rope = socket.socketpair()
         self._token = secrets.token_hex(16)
         port = self._ear.getsockname()[1]
-        named = [_LOOP] if here else addresses()
+        named = [_LOOP] if here else own_addresses()
         self.environment = {VARIABLE: f"{','.join(named)}:{port}:{self._token}"}
         self._callers: dict[socket.socket, _Caller] = {}
         self._leavers: dict[socket.socket, _Leaver] = {}
@@ -288,21 +288,3 @@ def _is_blind(launcher: int) -> bool:
     except psutil.Error:  # it has just heard of one
         return False
     return bool(ended) and all(ended) and not sleeps
-
-
-def addresses() -> list[str]:
-    """List where this machine, or this node of a lab, can be reached.
-
-    Returns
-    -------
-    list of str
-        IPv4 addresses, this machine's own loop last.
-    """
-    found = [
-        one.address
-        for name in psutil.net_if_addrs().values()
-        for one in name
-        if one.family == socket.AF_INET
-    ]
-    outer = [one for one in found if not one.startswith("127.")]
-    return [*outer[: _ADDRESSES - 1], _LOOP]

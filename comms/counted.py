@@ -1,0 +1,80 @@
+"""How many collective calls a rank has begun, and whether it is in one."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import TracebackType
+
+import numpy as np
+
+
+class Inside:
+    """The calls of the MPI library that this package has made and that are under way.
+
+    A context manager around such a call; may be nested, and used by any thread.
+
+    Attributes
+    ----------
+    word : ndarray of int64, shape (1,)
+        How many of them machine code has made, which counts here itself.
+    """
+
+    def __init__(self) -> None:
+        self.word = np.zeros(1, np.int64)
+        self._word = self.word.data
+        self._under_way: deque[None] = deque()  # a count would lose some where threads meet
+
+    def __enter__(self) -> None:
+        self._under_way.append(None)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._under_way.pop()
+
+    def __bool__(self) -> bool:
+        return bool(self._under_way) or self._word[0] != 0
+
+
+class Counted:
+    """The collective calls of a communicator; which of them this rank has refused.
+
+    Every call counts, refused or not, in the order in which all ranks make them:
+    so a number names the same call on all ranks.
+
+    Parameters
+    ----------
+    key : str
+        Names the communicator: alike on its ranks, unlike others of the family.
+
+    Attributes
+    ----------
+    key : str
+        As given.
+    word : ndarray of int64, shape (1,)
+        How many calls have begun; machine code counts here too.
+    refused : set of int
+        Numbers of the calls that this rank has refused.
+    """
+
+    __slots__ = ("__weakref__", "_word", "key", "refused", "word")
+
+    def __init__(self, key: str) -> None:
+        self.key, self.refused = key, set[int]()
+        self.word = np.zeros(1, np.int64)
+        self._word = self.word.data
+
+    @property
+    def begun(self) -> int:
+        """How many have begun."""
+        count: int = self._word[0]
+        return count
+
+    def begin(self) -> int:
+        """Count a call; gives its number.  Local."""
+        number: int = self._word[0]
+        self._word[0] = number + 1
+        return number
