@@ -21,7 +21,7 @@ import numpy as np
 
 import closeranks as cr
 
-WATCHDOG_S = 40
+WATCHDOG_S = 60
 
 
 def fails(comm: cr.Communicator) -> None:
@@ -51,7 +51,7 @@ def closes(comm: cr.Communicator) -> None:
 
 def calls(comm: cr.Communicator) -> None:
     """Call all that there is, which must be refused."""
-    signal.alarm(WATCHDOG_S // 4)
+    signal.alarm(WATCHDOG_S // 3)
     served = [name for name, call in _calls(comm) if not _is_refused(call)]
     sys.stderr.write(f"served: {served}\n")
     os._exit(len(served))
@@ -95,7 +95,7 @@ child = comm.Dup()
 with comm:
     total, ended = np.zeros(1), []
     held = [comm.Allreduce, child.Allreduce]
-    for _ in range(60):
+    for _ in range(40):
         comm.Allreduce(np.ones(1), total)
     held += [comm.Allreduce, child.Bcast]
     persistent = comm.Allreduce_init(np.ones(1), total)
