@@ -141,9 +141,9 @@ def test_another_job_is_told_who_has_it_and_takes_it_from_the_dead(root: Path) -
     assert locks.owner(folder(root), "name.7") == str(other)
     assert locks.take("name.7", locks.Owner.here("third"), root) == str(other)
     with start(root, "alone") as late:  # which waits
+        assert late.stdout is not None
         assert select.select([late.stdout], [], [], 0.5)[0] == []
         locks.release("name.7", root)
-        assert late.stdout is not None
         assert late.stdout.readline() == "1\n"
         late.communicate("")
     assert files(root) == []

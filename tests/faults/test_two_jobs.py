@@ -10,7 +10,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -44,9 +44,11 @@ class Jobs:
         self._mpirun, self.words, self._pool, self._patch = mpirun, words, pool, patch
         self.name = f"two-{secrets.token_hex(6)}"
 
-    def start(self, who: str, *more: str, keep: bool = False, **variables: str) -> Future[Any]:
+    def start(
+        self, who: str, *more: str, variables: Mapping[str, str] | None = None, keep: bool = False
+    ) -> Future[Any]:
         """Start a job that gives itself variables."""
-        told: dict[str, Any] = {"who": who, "folder": str(self.words), "set": variables}
+        told: dict[str, Any] = {"who": who, "folder": str(self.words), "set": dict(variables or {})}
         self._patch.setenv("TWO_JOBS", json.dumps(told | ({"keep": 1} if keep else {})))
         begun = Future[None]()
 
@@ -102,9 +104,9 @@ def refusals(said: str, who: str) -> list[str]:
                  id="steps"),
 ])  # fmt: skip
 def test_who_comes_second_is_refused(jobs: Jobs, variables: list[dict[str, str]]) -> None:
-    first = jobs.start("a", **variables[0])
+    first = jobs.start("a", variables=variables[0])
     processes = jobs.saved("a")
-    second = jobs.start("b", **variables[1]).result(60)
+    second = jobs.start("b", variables=variables[1]).result(60)
     assert second.returncode == 0, second.stdout
     told = refusals(second.stdout, "b")
     assert len(told) == RANKS, second.stdout
@@ -140,7 +142,7 @@ def test_what_is_told_apart_lives_side_by_side(jobs: Jobs) -> None:
     told = {"a": {"CLOSERANKS_RUN": "x"}, "b": job, "c": {**job, "CLOSERANKS_RUN": "x"}}
     every = {}
     for who, own in told.items():
-        every[who] = jobs.start(who, **own)
+        every[who] = jobs.start(who, variables=own)
         jobs.saved(who)
     jobs.go()
     for who, one in every.items():
@@ -167,14 +169,14 @@ def test_another_command_is_a_stranger(jobs: Jobs) -> None:
 def test_who_is_started_again_has_what_the_killed_have_left(
     jobs: Jobs, variables: list[dict[str, str]]
 ) -> None:
-    first = jobs.start("a", **variables[0])
+    first = jobs.start("a", variables=variables[0])
     ranks = [psutil.Process(pid) for pid in jobs.saved("a")]
     family = {parent for rank in ranks for parent in rank.parents()
               if parent.name().startswith(("mpi", "prte", "hydra"))}  # fmt: skip
     for process in [*family, *ranks]:
         with suppress(psutil.NoSuchProcess):
             os.kill(process.pid, signal.SIGKILL)
-    again = jobs.start("b", **variables[1])  # at once
+    again = jobs.start("b", variables=variables[1])  # at once
     jobs.saved("b")
     jobs.go()
     done = again.result(60)

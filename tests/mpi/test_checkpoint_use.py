@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, slots
+from closeranks.checkpoint import Checkpointer, PerRank, Shard, slots
 from closeranks.comms.shared_folder import folder
 from closeranks.errors import CheckpointError, Disagreement, UsageError
 
@@ -162,3 +163,39 @@ def test_times_that_are_none_are_refused(world: cr.Communicator, name: str) -> N
         longs: list[Any] = [float("inf"), 1e300, np.float32(60), 10**100]
         for long_s in longs:
             pending.committed.wait(long_s)
+
+
+def test_kinds_come_back_on_ranks(world: cr.Communicator, name: str) -> None:
+    each = np.full((2, 2), world.rank).view(np.matrix)
+    state: dict[str, Any] = {
+        "count": Counter({"a": 2, "b": world.rank}), "order": OrderedDict(b=1, a=each),
+        "made": defaultdict(list, x=[1]), "part": Shard(each, (2 * world.size, 2),
+                                                        (2 * world.rank, 0)),
+    }  # fmt: skip
+    with Checkpointer(world, name=name) as keeper:
+        with pytest.raises(UsageError, match="rank 0: UsageError: save: far is a Far"):
+            keeper.save(1, {"far": Far() if world.rank == 0 else {}})
+        keeper.save(1, state).committed.wait(30)
+        into = OrderedDict(
+            count={"a": 0, "b": 0}, order=OrderedDict(b=0, a=np.zeros_like(each)),
+            made=defaultdict(list, x=[0]), part=None,
+        )  # fmt: skip
+        for given in (None, into):
+            found = keeper.restore(into=given)
+            assert found is not None
+            got = found[1]
+            kinds = [type(got), *(type(got[key]) for key in ("count", "order", "made"))]
+            counter = Counter if given is None else dict
+            assert kinds == [dict if given is None else OrderedDict, counter, OrderedDict,
+                             defaultdict]  # fmt: skip
+            assert dict(got["count"]) == {"a": 2, "b": world.rank}
+            for array in (got["order"]["a"], got["part"].array):
+                assert type(array) is np.matrix
+                np.testing.assert_array_equal(array, each)
+            assert got["made"]["new"] == []
+        with pytest.raises(UsageError, match="into is a Far"):
+            keeper.restore(into=Far() if world.rank == 0 else into)
+
+
+class Far(dict[str, Any]):
+    """A dict that may hold more."""
