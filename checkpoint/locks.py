@@ -23,6 +23,7 @@ from typing import Final
 
 import psutil
 
+from closeranks.checkpoint.slot_name import KEY
 from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable
 
@@ -259,9 +260,9 @@ def tidy(place: Path) -> None:
     place : Path
         A folder of slots.
     """
-    for path in place.glob(f"{_PREFIX}*"):
+    for path in place.glob(f"{_PREFIX}*"):  # of which some may be the user's own
         name = path.name.removeprefix(_PREFIX)
-        if not path.is_symlink() and not is_held(place, name):
+        if not path.is_symlink() and KEY.fullmatch(name) and not is_held(place, name):
             with removing(place, name):
                 pass  # which takes the file along
 
@@ -298,9 +299,10 @@ def _locked(path: Path, kind: int) -> int | None:
 
 
 def _unlink(path: Path, descriptor: int) -> None:
-    """Remove the file that a descriptor is of, and no other one."""
+    """Remove the file that a descriptor is of, if it is a lock, and no other one."""
     with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+        is_lock = os.fstat(descriptor).st_size == 0 or _read(descriptor) is not None
+        if is_lock and os.path.samestat(os.fstat(descriptor), path.lstat()):
             path.unlink()
 
 

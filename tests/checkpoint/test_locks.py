@@ -190,6 +190,19 @@ def test_what_killed_processes_have_left_is_tidied(root: Path) -> None:
     assert files(root) == []
 
 
+def test_files_of_others_that_are_called_like_locks_stay(root: Path) -> None:
+    place = folder(root)
+    mine = [place / "lock-smith.txt", place / "lock-up"]
+    for path in mine:
+        path.write_text("all about them")
+    (place / "lock-~").touch()
+    locks.tidy(place)
+    with locks.removing(place, "up"):
+        pass
+    assert [path.read_text() for path in mine] == ["all about them"] * 2
+    assert (place / "lock-~").exists()
+
+
 def test_a_file_of_that_name_that_is_none(root: Path) -> None:
     (folder(root) / "lock-name.7").symlink_to("/etc/passwd")
     with pytest.raises(Unavailable, match=r"lock-name\.7"):
