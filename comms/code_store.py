@@ -34,6 +34,8 @@ from closeranks.errors import Unavailable
 
 #: Modules whose functions are compiled, and what those read.
 SOURCES: Final = (
+    "closeranks.checkpoint.product_entry",
+    "closeranks.checkpoint.product_words",
     "closeranks.collectives.half_types",
     "closeranks.collectives.machine_code",
     "closeranks.collectives.node_copies",

@@ -58,7 +58,7 @@ def test_one_process_compiles_and_the_others_load(tmp_path: Path) -> None:
 
 def test_code_is_made_anew_when_a_source_has_changed(tmp_path: Path) -> None:
     root, folder = tmp_path / "root", tmp_path / "code"
-    for room in ("closeranks", "collectives", "comms"):
+    for room in ("closeranks", "checkpoint", "collectives", "comms"):
         shutil.copytree(ROOT / room, root / room, symlinks=True)
     assert [answer(_ASKS, folder, root)[0] for _ in range(2)] == ["True", "False"]
     changed = root / "comms" / "atomics.py"
