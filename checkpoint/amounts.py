@@ -67,7 +67,7 @@ def whole(operation: str, name: str, value: Any, least: int, most: int | None = 
 
 
 def real(value: Any) -> float | None:
-    """Give a number as a plain one; None if it is none, infinite, or no number at all.
+    """Give a number as a plain one; None if it is none, or not finite.
 
     Local.
 

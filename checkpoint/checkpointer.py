@@ -47,7 +47,7 @@ class Checkpointer:
     comm : Communicator
         Of the job; after a recovery, of those who are left.
     name : str
-        Of the checkpoints: up to 48 letters, digits, ``_``, ``.`` and ``-``; see `key`.
+        Up to 48 letters, digits, ``_``, ``.`` and ``-``; see `key`.
     parity : int
         Members of an erasure group that may be lost.
     group : int, optional
@@ -75,17 +75,17 @@ class Checkpointer:
     Attributes
     ----------
     key : str
-        The name, with the SLURM job and CLOSERANKS_RUN, or with the command where there
-        is neither; that of the first rank, once all have met.
+        The name, with the SLURM job and CLOSERANKS_RUN, or with the command where
+        there is neither; that of the first rank, once all have met.
     skipped : tuple of str
         Why the last `restore` has left newer steps.
 
     Raises
     ------
     UsageError
-        If an argument is none of these (local).  The first call that is collective
-        raises it, or `CheckpointError`, on all ranks if they ask for different things,
-        or the key is open, in this job or in another one that lives.
+        If an argument is none of these (local).  The first collective call raises
+        it, or `CheckpointError`, on all ranks if they ask for different things, or
+        the key is open, in this job or in another one that lives.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class Checkpointer:
         raise why_none(first, self.skipped, [save.step for save in every], f"{step} of {self.key}")
 
     def steps(self) -> tuple[int, ...]:
-        """List the steps that can be restored, as far as is known, ascending.  Collective."""
+        """List the steps that can be restored, as far as is known.  Collective."""
         self._finish()
         term = self._open()
         return tuple(sorted({save.step for save in term.found() if term.is_whole(save)}))
@@ -390,7 +390,7 @@ class Checkpointer:
         return int(term.talk.least([not own and term.is_free()])[0]) != 1
 
     def _check_usable(self) -> None:
-        """Refuse to work once closed, and in a child that was forked: MPI does not, either."""
+        """Refuse to work once closed, and in a child that was forked."""
         if self._is_closed:
             raise UsageError("Checkpointer", f"{self.key!r} is closed", "make another one")
         if self._pid != os.getpid():

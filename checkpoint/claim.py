@@ -34,7 +34,7 @@ class Claim(NamedTuple):
     token : str
         What tells these ranks from all others: 16 digits.
     run : str or None
-        What tells this run from others of the same name; None if that is not known yet.
+        What tells this run from others of the name; None if that is not known.
     """
 
     key: str

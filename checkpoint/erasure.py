@@ -140,7 +140,7 @@ class Code:
 
         Parameters
         ----------
-        blocks, out
+        blocks, out : array of uint8, or arrays
             As of `encode`; both stay where they are.
 
         Returns
@@ -243,8 +243,10 @@ class Code:
 
         Parameters
         ----------
-        blocks, present
+        blocks : array of uint8, or arrays
             As of `reconstruct`; they stay where they are.
+        present : array of bool, shape (data + parity,)
+            Which are not lost.
 
         Returns
         -------
@@ -365,7 +367,7 @@ def _call(calls: Calls, blocks: Blocks, count: int, *more: Blocks) -> int:
 
 
 def _key(present: Any) -> Any:
-    """Give what tells blocks that are there from others; None where that takes a closer look."""
+    """Give what tells losses from others; None where that takes a closer look."""
     if type(present) is np.ndarray:
         return present.tobytes() if present.dtype == np.bool_ and present.ndim == 1 else None
     if type(present) in (list, tuple) and set(map(type, present)) == _TRUTHS:

@@ -1,8 +1,8 @@
 """What checkpoints are called in files: by their name, and by the job.
 
 The number of a SLURM job, what CLOSERANKS_RUN says, or both; where there is
-neither, what was started and where.  No number of a step or of a launch: who is
-started again has another one, and shall find what it has left.
+neither, what was started and where.  No number of a step or of a launch: who
+is started again has another one, and shall find what it has left.
 """
 
 from __future__ import annotations

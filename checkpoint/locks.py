@@ -2,7 +2,7 @@
 
 A file beside the slots of each name.  Every process of the job that has them
 open holds a shared lock on it; who takes them for a job, or removes slots, an
-exclusive one for a moment.  In it stands which job that is: others are refused.
+exclusive one for a moment.  In it stands which job that is, for others.
 Locks of POSIX: they go with the process, however it ends, and a child
 that it has forked does not hold them.  But they go too when the process closes
 any descriptor of the file: it opens each once.
@@ -76,7 +76,7 @@ _HELD: Final[dict[Path, tuple[int, int, str]]] = {}
 
 
 def take(name: str, owner: Owner, root: Path | None = None) -> str:
-    """Take the slots of a name for a job, or join those of its processes that have them.
+    """Take the slots of a name for a job, or join its processes that have them.
 
     Local, never waits; harmless twice.
 
@@ -218,7 +218,7 @@ def owner(place: Path, name: str) -> str:
 
 
 def owners(places: Iterable[Path], name: str) -> str:
-    """Tell who has checkpoints of a name open in any of some folders, as `owner`.  Local."""
+    """Tell who has checkpoints of a name open in any of some folders.  Local."""
     return next(filter(None, (owner(place, name) for place in places)), "")
 
 

@@ -2,9 +2,9 @@
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
 strings and bytes; of a class derived of `str` or `bytes` they come back as
-these, and a `numpy.memmap` as a plain array.  A leaf is described by plain JSON;
-what is an array, or as long as one, has bytes beside it.  Nothing of it is ever
-executed: no pickle.
+these, and a `numpy.memmap` as a plain array.  A leaf is described by plain
+JSON; what is an array, or as long as one, has bytes beside it.  Nothing of it
+is ever executed: no pickle.
 """
 
 from __future__ import annotations

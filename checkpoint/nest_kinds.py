@@ -1,7 +1,7 @@
-"""What the dicts, lists and tuples of a state are, so that they come back as the same.
+"""What the dicts, lists and tuples of a state are, to come back as the same.
 
-Python's own kinds are kept, and named tuples; others are refused, for what else
-they hold nobody knows.  Nothing is imported to make one anew.
+Python's own kinds are kept, and named tuples; others are refused, for what
+else they hold nobody knows.  Nothing is imported to make one anew.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def repair_parity(begin: Callable[[], Recovery], talk: Talk, pending: Pending) -> None:
-    """Look at parity of a save whose data are whole, and make it anew where it is damaged.
+    """Look at parity of a save whose data are whole; make anew what is damaged.
 
     Collective; on any thread.  Raises nothing: of lost ranks other calls tell.
 

@@ -79,7 +79,7 @@ class Calls:
             self._free.append(entry)
 
     def finish(self, blocks: Blocks) -> None:
-        """Multiply the last bytes of blocks that were passed as one table or list.  Local."""
+        """Multiply the last bytes of blocks that were passed in one lot.  Local."""
         _, read, written, _ = self._known
         self.product.finish([blocks[n] for n in read], [blocks[n] for n in written])
 

@@ -46,7 +46,7 @@ from closeranks.comms.calls import call0, call1, call3, call5, letter, set_word,
 
 @numba.njit(error_model="numpy")
 def _note(record: int, at: int, length: int) -> int:
-    """Note where the blocks of a buffer lie; gives how many there are now, -1 if none fit."""
+    """Note where the blocks of a buffer lie; gives how many there are, or -1."""
     view = record + BUFFER
     start, dimensions = word(view), word(view + 32) >> 32
     shape, strides = word(view + 48), word(view + 56)

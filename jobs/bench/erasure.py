@@ -1,8 +1,8 @@
 """The benchmark ``erasure``: parity made and blocks rebuilt, on one core.
 
-What is timed is what users call, `Code.encode` and `Code.reconstruct` in place;
-beside it, in turn, the same bound beforehand, ISA-L with the same matrix where
-it is installed, and a copy of a block.  Without MPI.
+What users call is timed, `Code.encode` and `Code.reconstruct` in place; beside
+it, in turn, the same bound beforehand, ISA-L with the same matrix where it is
+installed, and a copy of a block.  Without MPI.
 """
 
 from __future__ import annotations
