@@ -15,8 +15,10 @@ from typing import Any, Final
 import numpy as np
 
 from closeranks.checkpoint import nest
+from closeranks.checkpoint.element_types import read_dtype
 from closeranks.checkpoint.extent import Description
 from closeranks.checkpoint.layout import slice_of
+from closeranks.checkpoint.nest_kinds import is_mapping
 from closeranks.errors import CheckpointError
 
 #: What a name in a file cannot have in it, or what would mean something else there.
@@ -106,7 +108,7 @@ def _parts(
     size, place = nest.nbytes(entry), entry["at"]
     if place + size > (description.alike if entry["alike"] else description.body - description.own):
         raise _contradiction(f"{name} is longer than what holds it")
-    dtype = nest.read_dtype(entry["dtype"]) if "dtype" in entry else _BYTE
+    dtype = read_dtype(entry["dtype"]) if "dtype" in entry else _BYTE
     said = {"kind": entry["kind"]}
     if not entry["alike"]:
         said |= {word: entry[word] for word in ("global_shape", "offset") if word in entry}
@@ -167,9 +169,10 @@ def _names(shape: Any, above: str) -> Iterator[tuple[int, str]]:
         yield shape, above or "value"
         return
     ((kind, items),) = shape.items()
-    texts = {key for key, _ in items if isinstance(key, str)} if kind == "dict" else set()
+    has_keys = is_mapping(kind)
+    texts = {key for key, _ in items if isinstance(key, str)} if has_keys else set()
     for at, item in enumerate(items):
-        key, below = item if kind == "dict" else (at, item)
+        key, below = item if has_keys else (at, item)
         name = _plain(str(key)) + ("%int" if type(key) is int and str(key) in texts else "")
         yield from _names(below, f"{above}/{name}" if above else name)
 

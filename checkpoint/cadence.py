@@ -13,13 +13,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from math import isfinite
 from statistics import median
 from typing import Any, Final, Literal
 
 from numpy.typing import NDArray
 
 from closeranks.checkpoint import intervals
+from closeranks.checkpoint.amounts import real, shown
 from closeranks.errors import UsageError
 
 #: Saves whose cost counts: the first one pays for the pages of the slots.
@@ -57,18 +57,16 @@ class Cadence:
         mtbf_s: float | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if isinstance(interval, str) and interval != "auto":
+        is_auto = isinstance(interval, str) and interval == "auto"
+        if isinstance(interval, str) and not is_auto:
             raise UsageError("Checkpointer", f"interval={interval!r}", "seconds, 'auto' or None")
-        if (interval == "auto") != (mtbf_s is not None):
-            raise UsageError("Checkpointer", f"interval={interval!r} with mtbf_s={mtbf_s!r}",
-                             "'auto' needs it, and nothing else does")  # fmt: skip
-        for name, seconds in (("interval", interval), ("mtbf_s", mtbf_s)):
-            if isinstance(seconds, str) or seconds is None:
-                continue
-            if not (isfinite(seconds) and 0 < seconds * _SECOND < _NEVER):
-                problem = f"{name}={seconds!r}"
-                raise UsageError("Checkpointer", problem, "give positive seconds, below a century")
-        self._interval, self._mtbf_s, self._clock = interval, mtbf_s, clock
+        if is_auto != (mtbf_s is not None):
+            problem = f"interval={shown(interval)} with mtbf_s={shown(mtbf_s)}"
+            raise UsageError("Checkpointer", problem, "'auto' needs it, and nothing else does")
+        self._interval: float | Literal["auto"] | None = "auto"
+        if not isinstance(interval, str):
+            self._interval = _seconds("interval", interval)
+        self._mtbf_s, self._clock = _seconds("mtbf_s", mtbf_s), clock
         self._costs: deque[float] = deque(maxlen=_MEASURED)
         self.restart()
 
@@ -143,3 +141,12 @@ class Cadence:
             mtbf_s = self._mtbf_s or 0.0
             seconds = intervals.interval(median(self._costs), mtbf_s) if self._costs else 0.0
         return int((seconds or 0.0) * _SECOND)
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    """Check a time that somebody passes; None stays."""
+    found = None if value is None else real(value)
+    if value is not None and (found is None or not 0 < found * _SECOND < _NEVER):
+        problem = f"{name}={shown(value)}"
+        raise UsageError("Checkpointer", problem, "give positive seconds, below a century")
+    return found

@@ -13,11 +13,12 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Final
 
+from closeranks.comms.own_names import is_own_folder
 from closeranks.comms.shared_file import SharedFile
 from closeranks.errors import Unavailable
 
 #: Start of the names of folders to work in.
-_SCRATCH: Final = ".repair-"
+_SCRATCH: Final = ".closeranks-repair-"
 #: How old they are when nobody works there any more, seconds.
 _FORGOTTEN_S: Final = 86400.0
 
@@ -41,7 +42,8 @@ def scratch(place: Path) -> Iterator[Path]:
     """
     try:
         for old in place.glob(f"{_SCRATCH}*"):
-            if old.lstat().st_mtime < time.time() - _FORGOTTEN_S:
+            is_own = is_own_folder(old, _SCRATCH)
+            if is_own and old.lstat().st_mtime < time.time() - _FORGOTTEN_S:
                 shutil.rmtree(old, ignore_errors=True)
         work = Path(mkdtemp(prefix=_SCRATCH, dir=place))
     except OSError as error:

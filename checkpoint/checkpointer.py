@@ -5,26 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
 from closeranks.checkpoint import locks
 from closeranks.checkpoint.cadence import Cadence
-from closeranks.checkpoint.choosing import Objection
+from closeranks.checkpoint.choosing import Objection, why_none
 from closeranks.checkpoint.farewell import FAREWELL
 from closeranks.checkpoint.groups import Protection, protect
-from closeranks.checkpoint.key import check_name, key_of
-from closeranks.checkpoint.options import check_options
+from closeranks.checkpoint.key import key_of, own_job
+from closeranks.checkpoint.options import Options, agreed_step, check_comm, place_of
 from closeranks.checkpoint.pending import Pending, not_due, skipped
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Saving
-from closeranks.checkpoint.shelf import clear_unless_open
+from closeranks.checkpoint.shelf import end_alone
 from closeranks.checkpoint.worker import Worker
 from closeranks.comms import forked
 from closeranks.comms.settings import setting
-from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
+from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.availability import Availability
@@ -49,8 +48,7 @@ class Checkpointer:
     comm : Communicator
         Of the job; after a recovery, of those who are left.
     name : str
-        Of the checkpoints: up to 48 letters, digits, ``_``, ``.`` and ``-``.  With
-        the SLURM job, or CLOSERANKS_RUN, it names the run.
+        Up to 48 letters, digits, ``_``, ``.`` and ``-``; see `key`.
     parity : int
         Members of an erasure group that may be lost.
     group : int, optional
@@ -78,14 +76,17 @@ class Checkpointer:
     Attributes
     ----------
     key : str
-        The name, with that of the job.
+        The name, with the SLURM job and CLOSERANKS_RUN, or with the command where
+        there is neither; that of the first rank, once all have met.
     skipped : tuple of str
         Why the last `restore` has left newer steps.
 
     Raises
     ------
     UsageError
-        If an argument is none of these (local).
+        If an argument is none of these (local).  The first collective call raises
+        it, or `CheckpointError`, on all ranks if they ask for different things, or
+        the key is open, in this job or in another one that lives.
     """
 
     CALLS_IN_COPIES = frozenset({"close"})
@@ -107,19 +108,16 @@ class Checkpointer:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         forked.refuse("Checkpointer")
-        check_name(name)
-        check_options(keep, on_busy, chunk_bytes)
-        protect(comm.hierarchy, parity, group)  # which may object
-        self._comm, self._parity, self._group = comm, parity, group
-        self._keep, self._on_busy, self._chunk_bytes = keep, on_busy, chunk_bytes
-        self._cadence = Cadence(interval, mtbf_s)
-        self._root = None if directory is None else Path(directory)
-        self.key = key_of(name, os.environ.get("SLURM_JOB_ID") or setting("RUN") or "")
-        of_all_jobs = key_of(name, setting("RUN") or "")
-        self._persist = Persist.asked(of_all_jobs, persist, persist_every, keep)
+        self._options = Options(name, parity, group, keep, on_busy, chunk_bytes)
+        check_comm(comm)
+        protect(comm.hierarchy, self._options.parity, self._options.group)  # which may object
+        self._comm, self._cadence = comm, Cadence(interval, mtbf_s)
+        self._root = place_of("directory", directory)
+        self.key, of_all_jobs = key_of(name, own_job()), key_of(name, setting("RUN") or "")
+        self._persist = Persist.asked(of_all_jobs, persist, persist_every, self._options.keep)
         self.skipped: tuple[str, ...] = ()
         self._term: Term | None = None
-        self._is_unended = False
+        self._is_unended = self._is_closed = False
         self._untold: Exception | None = None
         self._report: Exception | None = None
         self._pending: Pending | None = None
@@ -127,6 +125,7 @@ class Checkpointer:
         forked.concern(self)
 
     def __enter__(self) -> Checkpointer:
+        self._check_usable()
         return self
 
     def __exit__(
@@ -143,14 +142,10 @@ class Checkpointer:
     def plan(self) -> Protection:
         """Tell who protects whom, and what may be lost.
 
-        Local.
-
-        Returns
-        -------
-        Protection
-            Printable.
+        Local; the answer is printable.
         """
-        return protect(self._comm.hierarchy, self._parity, self._group)
+        self._check_usable()
+        return protect(self._comm.hierarchy, self._options.parity, self._options.group)
 
     def save(self, step: int, state: Any, *, lazy: bool = False, now: bool = False) -> Pending:
         """Keep a state, if it is time to.
@@ -192,7 +187,7 @@ class Checkpointer:
         has_failed = before is not None or self._untold is not None
         if not self._cadence.is_due(term.talk.least, now=now, has_failed=has_failed):
             return not_due(step)
-        if self._on_busy == "skip" and self._is_busy(term):
+        if self._options.on_busy == "skip" and self._is_busy(term):
             return skipped(step)
         self._finish()
         problem, self._untold = self._untold, None
@@ -245,6 +240,7 @@ class Checkpointer:
         self._finish()
         term = self._open()
         self.skipped = ()
+        step = agreed_step(term.talk, step)
         every = term.found()
         first: Objection | None = None
         for save in every:
@@ -261,15 +257,13 @@ class Checkpointer:
             raise CheckpointError("restore", "; ".join(term.unread[:4]), "remove what is of no use")
         if not every:
             return None
-        if first is None:
-            known = ", ".join(dict.fromkeys(str(save.step) for save in every))
-            raise NotFound("restore", f"no step {step} of {self.key}; there are {known}")
-        raise TooManyErasures("restore", first.lost, first.tolerated, "; ".join(self.skipped))
+        raise why_none(first, self.skipped, [save.step for save in every], f"{step} of {self.key}")
 
     def steps(self) -> tuple[int, ...]:
-        """List the steps that can be restored, ascending.  Collective."""
+        """List the steps that can be restored, as far as is known.  Collective."""
         self._finish()
-        return tuple(sorted({save.step for save in self._open().found() if not save.objection()}))
+        term = self._open()
+        return tuple(sorted({save.step for save in term.found() if term.is_whole(save)}))
 
     def availability(self) -> Availability:
         """Picture who holds which save: printable, and with ``draw(path)``.  Collective."""
@@ -309,44 +303,46 @@ class Checkpointer:
         PeerLost, Revoked
             If ranks have died; another call, after the recovery, removes the slots.
         """
-        if (self._term is None and not self._is_unended) or forked.is_copy():
+        if forked.is_copy():
+            return
+        self._is_closed = self._term is None and not self._is_unended
+        if self._is_closed:
             return
         self._finish()
         term, self._is_unended = self._term, not keep
         unwritten = None if term is None else term.finish()
         problem, self._untold, self._report = self._untold or self._report, None, None
-        if term is not None:
-            self._forget()
+        self._forget()
         if term is not None and term.epoch == self._comm.epoch:
-            term.end(problem or unwritten, keep=keep)
+            try:  # nobody else has the slots before they are gone
+                term.end(problem or unwritten, keep=keep)
+            finally:
+                locks.release(self.key, self._root)
         else:
-            self._end_alone(term, unwritten, keep=keep)
-        self._is_unended = False
-
-    def _end_alone(self, term: Term | None, unwritten: Exception | None, *, keep: bool) -> None:
-        """End where the ranks are others now, or a call before has raised.  Local."""
-        if term is not None:
-            term.close()
-        if unwritten is not None and not keep:  # what is in memory is all that there is
-            raise CheckpointError("close", f"the last save is not on disk: {unwritten}",
-                                  "save again, or close again to remove it")  # fmt: skip
-        if not keep:
-            clear_unless_open(self.key, self._root)
+            locks.release(self.key, self._root)
+            if term is not None:
+                term.close()
+            end_alone(self.key, self._root, unwritten, keep=keep)
+        self._is_unended, self._is_closed = False, True
 
     def _leave(self) -> None:
         """Go after an error: everything stays, nobody is waited for."""
-        if self._term is not None and not forked.is_copy():
+        if forked.is_copy():
+            return
+        self._is_closed = True
+        if self._term is not None:
             try:
                 self._term.leave()
             finally:
                 self._forget()
+                locks.release(self.key, self._root)
 
     def _forget(self) -> None:
         """Have no term any more."""
         self._worker.stop()
         self._term = None
-        _OPEN.pop(self.key, None)
-        locks.release(self.key, self._root)
+        if _OPEN.get(self.key) is self:
+            del _OPEN[self.key]
         FAREWELL.remove(self._told_to_end)
 
     def _told_to_end(self) -> None:
@@ -358,21 +354,22 @@ class Checkpointer:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
         from closeranks.checkpoint.term import Term
 
-        if self._term is None and self.key in _OPEN:
-            raise UsageError("Checkpointer", f"{self.key!r} is open twice", "close the other one")
+        self._check_usable()
         if self._term is None or self._term.epoch != self._comm.epoch:
-            run = None
+            before = None if self._term is None else self._term.claim
             if self._term is not None:
-                run = self._term.run
                 self._finish()
                 self._untold = self._report = None  # of members that are no more
                 self._term.close()
             self._term = Term(
-                self._comm, self.plan(), self.key, self._root,
-                keep=self._keep, chunk_bytes=self._chunk_bytes, persist=self._persist, run=run,
+                self._comm, self.plan(), before or self.key, self._root,
+                keep=self._options.keep, chunk_bytes=self._options.chunk_bytes,
+                persist=self._persist, options=self._options.plain(),
+                is_open=before is None and self.key in _OPEN,
             )  # fmt: skip
-            if self._persist is not None and self.key not in _OPEN:
+            if self._persist is not None and before is None:
                 FAREWELL.add(self._told_to_end)
+            self.key = self._term.key
             _OPEN[self.key] = self
             self._cadence.restart()
         return self._term
@@ -395,3 +392,9 @@ class Checkpointer:
         last = self._pending
         own = last is not None and last.is_due and not last.committed.done()
         return int(term.talk.least([not own and term.is_free()])[0]) != 1
+
+    def _check_usable(self) -> None:
+        """Refuse to work once closed, and in a child that was forked."""
+        forked.refuse("Checkpointer")
+        if self._is_closed:
+            raise UsageError("Checkpointer", f"{self.key!r} is closed", "make another one")

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from closeranks.checkpoint.coding import all_lost, damaged_blocks, losses
 from closeranks.checkpoint.header import STATES, WRITING, WRITTEN, Header
 from closeranks.checkpoint.layout import Layout, Share
+from closeranks.errors import NotFound, TooManyErasures
 
 #: Groups that a text names.
 _NAMED: Final = 8
@@ -236,3 +237,28 @@ def _save(found: Sequence[Found]) -> Save:
 def _few(numbers: Sequence[int]) -> str:
     """Name some numbers."""
     return ", ".join(map(str, numbers[:_NAMED])) + (", ..." if len(numbers) > _NAMED else "")
+
+
+def why_none(
+    first: Objection | None, skipped: Sequence[str], steps: Sequence[int], wanted: str
+) -> Exception:
+    """Give what is raised where no save can be restored.
+
+    Local.
+
+    Parameters
+    ----------
+    first : Objection or None
+        To the newest one that was wanted, best one that has lost something; None
+        if there is none such.
+    skipped : sequence of str
+        All that was said against any.
+    steps : sequence of int
+        That there are.
+    wanted : str
+        Which step, of what.
+    """
+    if first is None:
+        known = ", ".join(dict.fromkeys(map(str, steps)))
+        return NotFound("restore", f"no step {wanted}; there are {known}")
+    return TooManyErasures("restore", first.lost, first.tolerated, "; ".join(skipped))

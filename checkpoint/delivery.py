@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint import nest
+from closeranks.checkpoint import nest, nest_kinds
+from closeranks.checkpoint.element_types import read_dtype
 from closeranks.checkpoint.extent import Description
 from closeranks.checkpoint.ferry import Anywhere, assign, bytes_of, is_writable, memory_of
 from closeranks.checkpoint.gf256 import Bytes
@@ -55,7 +56,7 @@ class Delivery:
         self._source, self._talk = source, talk
         self._world = source.world
         self._same = self._world == talk.size
-        self._shape, self._wanted = _taken_apart(into)
+        self._shape, self._wanted = talk.taken("restore", lambda: _taken_apart(into))
         self._heads: dict[int, Description] = {}
         self._wants: list[Wanted] = []
         self._later: list[tuple[int, Any]] = []
@@ -106,6 +107,8 @@ class Delivery:
     def _plan(self, mine: Description) -> list[Any]:
         """Decide what is fetched for each entry."""
         paths = list(nest.paths(mine.shape))
+        if self._shape is None:
+            nest.check_kinds(mine.shape)
         if self._shape is not None and list(nest.paths(self._shape)) != paths:
             differing = set(paths) ^ set(nest.paths(self._shape))
             told = ", ".join(sorted(differing)[:8]) or "another order"
@@ -189,8 +192,9 @@ class Delivery:
                     "restore", f"{path} is a part of a whole on each of {self._world} ranks",
                     f"pass into with the Shard of this rank at {path}",
                 )  # fmt: skip
-            array = np.empty(entry["shape"], nest.read_dtype(entry["dtype"]))
+            array = np.empty(entry["shape"], read_dtype(entry["dtype"]))
             self._want(entry, self._talk.rank, 0, array.reshape(-1).view(np.uint8))
+            array = nest.dressed(entry, array)
             return Shard(array, entry["global_shape"], entry["offset"], entry.get("padded", False))
         if not isinstance(into, Shard):
             raise CheckpointError("restore", f"{path} was saved as a Shard",
@@ -216,7 +220,7 @@ class Delivery:
                 raise CheckpointError("restore", f"{path} is of each rank, and no part of a whole",
                                       "pass into with PerRank(function) there")  # fmt: skip
             whole = tuple(entry["global_shape" if is_shard else "shape"])
-            if whole != into.global_shape or nest.read_dtype(entry["dtype"]) != array.dtype:
+            if whole != into.global_shape or read_dtype(entry["dtype"]) != array.dtype:
                 found = f"{array.dtype} of {into.global_shape}"
                 problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
                 raise CheckpointError("restore", problem, "ask for what was saved")
@@ -273,12 +277,13 @@ def _taken_apart(into: Any) -> tuple[Any, list[Any]]:
     leaves: list[Any] = []
 
     def shape(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {"dict": [[key, shape(value)] for key, value in part.items()]}
-        if isinstance(part, list | tuple):
-            return {type(part).__name__: [shape(value) for value in part]}
-        leaves.append(part)
-        return len(leaves) - 1
+        kind = nest_kinds.kind_of(part, "into", "restore")
+        if kind is None:
+            leaves.append(part)
+            return len(leaves) - 1
+        if nest_kinds.is_mapping(kind):
+            return {kind: [[key, shape(value)] for key, value in part.items()]}
+        return {kind: [shape(value) for value in part]}
 
     return shape(into), leaves
 
@@ -290,7 +295,7 @@ def _told(head: Description) -> tuple[Any, ...]:
 
 def _check_like(path: str, entry: dict[str, Any], into: Array) -> None:
     """Refuse an array that an entry does not fit into."""
-    has = (nest.read_dtype(entry["dtype"]), tuple(entry["shape"])) if "dtype" in entry else ()
+    has = (read_dtype(entry["dtype"]), tuple(entry["shape"])) if "dtype" in entry else ()
     if has != (into.dtype, into.shape) or not is_writable(into):
         problem = f"{path} is {into.dtype} of shape {into.shape} in into, saved as"
         saved = f"{entry.get('dtype', entry['kind'])} of shape {tuple(entry.get('shape', ()))}"

@@ -43,9 +43,9 @@ def is_device(blocks: Any) -> bool:
     """
     if blocks is None or isinstance(blocks, np.ndarray):
         return False
-    return _is_foreign(blocks) or any(
-        _is_foreign(block) for block in blocks if not isinstance(block, np.ndarray)
-    )
+    if _is_foreign(blocks) or not isinstance(blocks, Iterable):
+        return _is_foreign(blocks)
+    return any(_is_foreign(block) for block in blocks if not isinstance(block, np.ndarray))
 
 
 def encode(matrix: Bytes, blocks: Any, out: Any) -> Any:

@@ -9,8 +9,10 @@ leave it out.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,6 +24,14 @@ from closeranks.errors import TooManyErasures, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.product import Product
+    from closeranks.checkpoint.product_calls import Calls
+
+#: Sets of losses whose products are kept.
+_KEPT: Final = 256
+#: Said of a product that is all done.
+_ALL: Final = 1
+_ARRAYS: Final = {np.ndarray}
+_TRUTHS: Final = {bool}
 
 
 class Recipe(NamedTuple):
@@ -75,11 +85,13 @@ class Code:
     """
 
     def __init__(self, data: int, parity: int, matrix: str = "auto") -> None:
-        self.data, self.parity = int(data), int(parity)
-        self.matrix = parity_matrix(self.data, self.parity, matrix)
+        self.matrix = parity_matrix(data, parity, matrix)
         self.matrix.flags.writeable = False
-        self._encoder: Product | None = None
-        self._rebuilder = lru_cache(maxsize=256)(self._make_rebuilder)
+        self.parity, self.data = self.matrix.shape
+        self._encodes: Calls | None = None
+        self._rebuilder = lru_cache(maxsize=_KEPT)(self._make_rebuilder)
+        #: What `reconstruct` was told is there -> what rebuilds the rest in place.
+        self._rebuilds: dict[Any, Calls] = {}
 
     def __repr__(self) -> str:
         return f"Code(data={self.data}, parity={self.parity})"
@@ -112,17 +124,73 @@ class Code:
         UsageError
             If a number, a length or a kind does not fit.
         """
-        from closeranks.checkpoint.product import Product, aligned_rows, check_blocks
+        calls = self._encodes
+        if calls is not None and out is not None:
+            done = _call(calls, blocks, self.data, out)
+            if done > _ALL:
+                calls.product.finish(blocks, out)
+            if done:
+                return out
+        return self._encode(blocks, out)
+
+    def encoder(self, blocks: Blocks, out: Blocks) -> Callable[[], None]:
+        """Prepare to encode the same blocks again and again.
+
+        Local.  Looks at the arrays once, as `encode` does each time.
+
+        Parameters
+        ----------
+        blocks, out : array of uint8, or arrays
+            As of `encode`; both stay where they are.
+
+        Returns
+        -------
+        callable
+            Encodes what the blocks hold by then, and keeps them alive.  Any thread may
+            call it, one at a time.
+
+        Raises
+        ------
+        UsageError
+            If a number, a length or a kind does not fit.
+        """
+        if device_code.is_device(blocks) or device_code.is_device(out):
+            return lambda: device_code.encode(self.matrix, blocks, out) and None
+        self._check_data(blocks, out)
+        return self._encoding.product.bind(blocks, out)
+
+    def _encode(self, blocks: Blocks, out: Blocks | None) -> Blocks:
+        """Encode blocks that are looked at one by one."""
+        from closeranks.checkpoint.product import aligned_rows, check_blocks
 
         if device_code.is_device(blocks) or device_code.is_device(out):
             return cast("Blocks", device_code.encode(self.matrix, blocks, out))
-        if self._encoder is None:
-            self._encoder = Product(self.matrix)
+        if out is None:
+            nbytes = check_blocks("encode", "data blocks", blocks, self.data)
+            return self.encode(blocks, aligned_rows(self.parity, nbytes))
+        self._check_data(blocks, out)
+        self._encoding.product(blocks, out)
+        return out
+
+    @property
+    def _encoding(self) -> Calls:
+        """What multiplies data."""
+        from closeranks.checkpoint.product import Product
+        from closeranks.checkpoint.product_calls import Calls
+
+        if self._encodes is None:
+            total, data = self.data + self.parity, self.data
+            self._encodes = Calls(
+                Product(self.matrix), total, range(data), range(data, total), data
+            )
+        return self._encodes
+
+    def _check_data(self, blocks: Blocks, out: Blocks) -> None:
+        """Refuse what cannot be encoded."""
+        from closeranks.checkpoint.product import check_blocks
+
         nbytes = check_blocks("encode", "data blocks", blocks, self.data)
-        parities = aligned_rows(self.parity, nbytes) if out is None else out
-        check_blocks("encode", "parity blocks", parities, self.parity, nbytes)
-        self._encoder(blocks, parities)
-        return parities
+        check_blocks("encode", "parity blocks", out, self.parity, nbytes, writable=True)
 
     @overload
     def reconstruct(self, blocks: Blocks, present: ArrayLike) -> Bytes: ...
@@ -156,21 +224,80 @@ class Code:
         UsageError
             If a number, a length or a kind does not fit.
         """
-        from closeranks.checkpoint.product import aligned_rows, check_blocks
+        if out is blocks:
+            calls = self._rebuilds.get(key := _key(present))
+            if calls is not None:
+                done = _call(calls, blocks, self.data + self.parity)
+                if done > _ALL:
+                    calls.finish(blocks)
+                if done:
+                    return blocks
+            elif key is not None:
+                self._keep(key, self._present(present))
+        return self._reconstruct(blocks, self._present(present), out)
+
+    def rebuilder(self, blocks: Blocks, present: ArrayLike) -> Callable[[], None]:
+        """Prepare to rebuild the same lost blocks again and again, in place.
+
+        Local.
+
+        Parameters
+        ----------
+        blocks : array of uint8, or arrays
+            As of `reconstruct`; they stay where they are.
+        present : array of bool, shape (data + parity,)
+            Which are not lost.
+
+        Returns
+        -------
+        callable
+            As of `encoder`.
+
+        Raises
+        ------
+        TooManyErasures, UsageError
+            As of `reconstruct`.
+        """
+        from closeranks.checkpoint.product import check_blocks
 
         here = self._present(present)
+        rebuild, recipe = self._rebuilder(here)
+        if device_code.is_device(blocks):
+            return lambda: device_code.reconstruct(recipe, blocks, blocks) and None
+        check_blocks("reconstruct", "blocks", blocks, len(here), writable=True)
+        if rebuild is None:
+            return lambda: None
+        return rebuild.bind([blocks[n] for n in recipe.read], [blocks[n] for n in recipe.lost])
+
+    def _reconstruct(self, blocks: Blocks, here: tuple[bool, ...], out: Blocks | None) -> Blocks:
+        """Rebuild blocks that are looked at one by one."""
+        from closeranks.checkpoint.product import aligned_rows, check_blocks
+
         rebuild, recipe = self._rebuilder(here)
         if device_code.is_device(blocks) or device_code.is_device(out):
             return cast("Blocks", device_code.reconstruct(recipe, blocks, out))
         nbytes = check_blocks("reconstruct", "blocks", blocks, len(here))
         everything = aligned_rows(len(here), nbytes) if out is None else out
-        check_blocks("reconstruct", "blocks of out", everything, len(here), nbytes)
+        check_blocks("reconstruct", "blocks of out", everything, len(here), nbytes, writable=True)
         if everything is not blocks:
-            for number in recipe.kept:
-                everything[number][:] = blocks[number]
+            for start, stop in _runs(recipe.kept):
+                if isinstance(everything, np.ndarray) and isinstance(blocks, np.ndarray):
+                    everything[start:stop] = blocks[start:stop]
+                else:
+                    for number in range(start, stop):
+                        everything[number][:] = blocks[number]
+            return self.reconstruct(everything, here, everything)
         if rebuild is not None:
             rebuild([blocks[n] for n in recipe.read], [everything[n] for n in recipe.lost])
         return everything
+
+    def _keep(self, key: Any, here: tuple[bool, ...]) -> None:
+        """Prepare to rebuild what is lost, for the next time."""
+        from closeranks.checkpoint.product_calls import Calls
+
+        rebuild, recipe = self._rebuilder(here)
+        if rebuild is not None and len(self._rebuilds) < _KEPT:
+            self._rebuilds[key] = Calls(rebuild, len(here), recipe.read, recipe.lost, 0)
 
     def recipe(self, present: ArrayLike) -> Recipe:
         """Tell how lost blocks are rebuilt.  Local.
@@ -216,6 +343,36 @@ class Code:
         matrix = matmul(generator[lost], invert(generator[read]))
         recipe = Recipe(_numbers(lost), _numbers(kept), _numbers(read), matrix)
         return (Product(matrix) if len(lost) else None), recipe
+
+
+@lru_cache(maxsize=_KEPT)
+def _runs(numbers: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Put numbers together that follow one another."""
+    ends = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+    lots = [numbers[a:b] for a, b in itertools.pairwise([0, *ends, len(numbers)])]
+    return [(lot[0], lot[-1] + 1) for lot in lots if lot]
+
+
+def _call(calls: Calls, blocks: Blocks, count: int, *more: Blocks) -> int:
+    """Multiply blocks, so many in the first lot, by one call if they are plain."""
+    given: list[Any] = []
+    for lot in (blocks, *more):
+        if type(lot) is np.ndarray and lot.ndim == 2:
+            given.append(lot)
+        elif type(lot) in (list, tuple) and set(map(type, lot)) == _ARRAYS:
+            given += lot
+        else:
+            return 0
+    return calls(*given) if len(blocks) == count else 0
+
+
+def _key(present: Any) -> Any:
+    """Give what tells losses from others; None where that takes a closer look."""
+    if type(present) is np.ndarray:
+        return present.tobytes() if present.dtype == np.bool_ and present.ndim == 1 else None
+    if type(present) in (list, tuple) and set(map(type, present)) == _TRUTHS:
+        return tuple(present)
+    return None
 
 
 def _numbers(found: np.ndarray) -> tuple[int, ...]:

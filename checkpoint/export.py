@@ -34,6 +34,7 @@ from closeranks.checkpoint import nest
 from closeranks.checkpoint.archive import stored_as, sync
 from closeranks.checkpoint.archive_parts import Part, names, parts
 from closeranks.checkpoint.checksum import crc32c
+from closeranks.checkpoint.element_types import read_dtype
 from closeranks.checkpoint.extent import Description
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.layout import slice_of
@@ -184,7 +185,7 @@ class _Writing:
             entry = self._heads[rank].leaves[at]
             data = self._bytes(entry, rank)
             if data.size and prod(box[1]):
-                own = data.view(nest.read_dtype(entry["dtype"])).reshape(entry["shape"])
+                own = data.view(read_dtype(entry["dtype"])).reshape(entry["shape"])
                 inside = own[tuple(map(slice, box[1]))]  # without what is beyond the whole
                 array: NDArray[Any] = np.ascontiguousarray(inside, dtype).reshape(-1)
                 shape = (*box[1], *made.shape[len(box[1]) :])
@@ -195,7 +196,7 @@ class _Writing:
 
     def _type(self, at: int, name: str) -> np.dtype[Any]:
         """Give the type of an array that ranks have in parts: of texts the longest."""
-        every = {nest.read_dtype(head.leaves[at]["dtype"]) for head in self._heads.values()}
+        every = {read_dtype(head.leaves[at]["dtype"]) for head in self._heads.values()}
         if len(every) == 1:
             return every.pop()
         if {dtype.kind for dtype in every} not in ({"U"}, {"S"}):
@@ -209,7 +210,7 @@ class _Writing:
         """Make a data set without contents; bytes of an element on an axis of their own."""
         import h5py
 
-        dtype = nest.read_dtype(entry["dtype"]) if "dtype" in entry else _BYTE
+        dtype = read_dtype(entry["dtype"]) if "dtype" in entry else _BYTE
         nbytes = prod(shape) * dtype.itemsize
         part = Part(name, 0, nbytes, dtype, tuple(shape), {"kind": entry["kind"]})
         kind, stored, said = stored_as(part)

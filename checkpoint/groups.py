@@ -26,6 +26,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.checkpoint.amounts import whole
 from closeranks.comms.runs import ranges
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
@@ -189,8 +190,8 @@ def protect(topology: Topology, parity: int = 1, group: int | None = None) -> Pr
         If there is no such group.
     """
     nodes = _count(topology, "node")
-    if parity < 1:
-        raise UsageError("checkpoint", f"parity={parity}", "give at least 1")
+    parity = whole("checkpoint", "parity", parity, 1)
+    group = None if group is None else whole("checkpoint", "group", group, 1)
     members = _usual(topology, nodes, parity) if group is None else group
     if not parity < members <= MOST:
         problem = f"a group of {members} of which {parity} may be lost"

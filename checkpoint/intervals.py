@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isfinite, sqrt
-from typing import overload
+from math import sqrt
+from typing import Any, overload
 
+from closeranks.checkpoint.amounts import real, shown
 from closeranks.errors import UsageError
 
 
@@ -57,15 +58,12 @@ def interval(
     >>> [round(time_s) for time_s in interval(0.5, 4 * 3600, [(60.0, 7 * 86400)])]
     [120, 8511]
     """
-    for cost, mtbf in ((cost_s, mtbf_s), *(levels or ())):
-        if not (isfinite(cost) and isfinite(mtbf) and cost > 0 and mtbf > 0):
-            problem = f"a save of {cost} s where failures are {mtbf} s apart"
-            raise UsageError("interval", problem, "give positive seconds")
+    cost_s, mtbf_s = _checked(cost_s, mtbf_s)
     first = _daly_s(cost_s, mtbf_s)
     if levels is None:
         return first
     times = [first]
-    for cost, mtbf in levels:
+    for cost, mtbf in _pairs(levels):
         times.append(times[-1] * max(1, round(_daly_s(cost, mtbf) / times[-1])))
     return tuple(times)
 
@@ -76,3 +74,22 @@ def _daly_s(cost_s: float, mtbf_s: float) -> float:
         return mtbf_s
     share = cost_s / (2 * mtbf_s)
     return sqrt(2 * cost_s * mtbf_s) * (1 + sqrt(share) / 3 + share / 9) - cost_s
+
+
+def _checked(cost: Any, mtbf: Any) -> tuple[float, float]:
+    """Check two times."""
+    found = real(cost), real(mtbf)
+    if found[0] is None or found[1] is None or min(found[0], found[1]) <= 0:
+        problem = f"a save of {shown(cost)} s where failures are {shown(mtbf)} s apart"
+        raise UsageError("interval", problem, "give positive seconds")
+    return found[0], found[1]
+
+
+def _pairs(levels: Any) -> list[tuple[float, float]]:
+    """Check the times of all levels."""
+    try:
+        pairs = [(cost, mtbf) for cost, mtbf in levels]
+    except (TypeError, ValueError):
+        problem, remedy = f"levels={shown(levels)}", "give pairs: cost and time between failures"
+        raise UsageError("interval", problem, remedy) from None
+    return [_checked(*pair) for pair in pairs]

@@ -1,7 +1,8 @@
-"""Locks: who has checkpoints open on a node, as long as he lives.
+"""Locks: whose the checkpoints on a node are, as long as he lives.
 
-A file beside the slots of each name, on which every process that has them
-open holds a shared lock, and who removes slots an exclusive one for a moment.
+A file beside the slots of each name.  Every process of the job that has them
+open holds a shared lock on it; who takes them for a job, or removes slots, an
+exclusive one for a moment.  In it stands which job that is, for others.
 Locks of POSIX: they go with the process, however it ends, and a child
 that it has forked does not hold them.  But they go too when the process closes
 any descriptor of the file: it opens each once.
@@ -10,27 +11,115 @@ any descriptor of the file: it opens each once.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
+
+from closeranks.checkpoint.slot_name import KEY
 from closeranks.comms.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable
 
 _FLAGS: Final = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 #: Start of the names of the files.
 _PREFIX: Final = "lock-"
-#: How long somebody may remove slots before who opens them complains, seconds.
-_PATIENCE_S: Final = 10.0
-#: Path -> process, descriptor.
-_HELD: Final[dict[Path, tuple[int, int]]] = {}
+#: Bytes of what stands in one: written over in place, for node memory may be full.
+_RECORD: Final = 512
 
 
-def hold(name: str, root: Path | None = None) -> None:
-    """Keep others from removing slots of a name; harmless twice.
+@dataclass(frozen=True)
+class Owner:
+    """A job that has checkpoints open, and one of its processes.
+
+    Attributes
+    ----------
+    token : str
+        What tells it from all others.
+    host : str
+        Name of the node.
+    pid : int
+        Of the process.
+    start : float
+        When that began, seconds since 1970.
+    step : str
+        Of SLURM, with the job; empty where there is none.
+    """
+
+    token: str
+    host: str
+    pid: int
+    start: float
+    step: str
+
+    @classmethod
+    def here(cls, token: str) -> Owner:
+        """Speak of this process.  Local."""
+        parts = (os.environ.get(f"SLURM_{part}", "") for part in ("JOB_ID", "STEP_ID"))
+        step = ".".join(filter(None, parts))
+        return cls(token, socket.gethostname(), os.getpid(), psutil.Process().create_time(), step)
+
+    def __str__(self) -> str:
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self.start))
+        step = f", SLURM step {self.step}" if self.step else ""
+        return f"host {self.host}, pid {self.pid}, started {since}{step}"
+
+
+#: Path -> process, descriptor, token of the job.
+_HELD: Final[dict[Path, tuple[int, int, str]]] = {}
+
+
+def take(name: str, owner: Owner, root: Path | None = None) -> str:
+    """Take the slots of a name for a job, or join its processes that have them.
+
+    Local, never waits; harmless twice.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints, with the job.
+    owner : Owner
+        The job, and this process.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Returns
+    -------
+    str
+        Who else has them; empty if this job has them now.
+
+    Raises
+    ------
+    Unavailable
+        If the file is none of ours, or there is no room for it.
+    """
+    path = _path(folder(root or ROOT), name)
+    if _is_mine(path):
+        return "" if _HELD[path][2] == owner.token else str(owner)
+    descriptor = _locked(path, fcntl.LOCK_EX)
+    if descriptor is not None:
+        _write(path, descriptor, owner)
+        fcntl.lockf(descriptor, fcntl.LOCK_SH)  # at once: nobody comes between
+    else:
+        descriptor = _locked(path, fcntl.LOCK_SH)
+        if descriptor is None:
+            return "a process that takes or removes them"
+        found = _read(descriptor)
+        if found is None or found.token != owner.token:
+            os.close(descriptor)
+            return str(found or "a process that has not said who it is")
+    _HELD[path] = os.getpid(), descriptor, owner.token
+    return ""
+
+
+def holds(name: str, root: Path | None = None) -> bool:
+    """Tell whether this process has checkpoints of a name open.
 
     Local.
 
@@ -40,21 +129,8 @@ def hold(name: str, root: Path | None = None) -> None:
         Of the checkpoints, with the job.
     root : Path, optional
         The file system in memory; /dev/shm.
-
-    Raises
-    ------
-    Unavailable
-        If somebody removes them all the while, or the file is none of ours.
     """
-    path = _path(folder(root or ROOT), name)
-    if _is_mine(path):
-        return
-    until = time.monotonic() + _PATIENCE_S
-    while (descriptor := _locked(path, fcntl.LOCK_SH)) is None:
-        if time.monotonic() > until:
-            raise Unavailable(f"{path}: locked", "wait for closeranks checkpoint clean, or end it")
-        time.sleep(0.01)
-    _HELD[path] = os.getpid(), descriptor
+    return _is_mine(_path((root or ROOT) / f"closeranks-{os.getuid()}", name))
 
 
 def release(name: str, root: Path | None = None) -> None:
@@ -72,7 +148,7 @@ def release(name: str, root: Path | None = None) -> None:
     path = _path((root or ROOT) / f"closeranks-{os.getuid()}", name)
     if not _is_mine(path):
         return
-    _, descriptor = _HELD.pop(path)
+    _, descriptor, _ = _HELD.pop(path)
     with suppress(OSError):  # others hold it
         # Unlocked first: of two that go at once the later one sees that nobody is left.
         fcntl.lockf(descriptor, fcntl.LOCK_UN)
@@ -109,6 +185,41 @@ def is_held(place: Path, name: str) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def owner(place: Path, name: str) -> str:
+    """Tell who has checkpoints of a name open.
+
+    Local.
+
+    Parameters
+    ----------
+    place : Path
+        The folder that their slots are in.
+    name : str
+        Of the checkpoints, with the job.
+
+    Returns
+    -------
+    str
+        Host, process and start; empty if nobody has.
+    """
+    if not is_held(place, name):
+        return ""
+    path = _path(place, name)
+    if _is_mine(path):
+        return str(_read(_HELD[path][1]))
+    found = None
+    with suppress(OSError):
+        descriptor = os.open(path, _FLAGS)
+        found = _read(descriptor)
+        os.close(descriptor)
+    return str(found or "a process that has not said who it is")
+
+
+def owners(places: Iterable[Path], name: str) -> str:
+    """Tell who has checkpoints of a name open in any of some folders.  Local."""
+    return next(filter(None, (owner(place, name) for place in places)), "")
 
 
 @contextmanager
@@ -149,9 +260,9 @@ def tidy(place: Path) -> None:
     place : Path
         A folder of slots.
     """
-    for path in place.glob(f"{_PREFIX}*"):
+    for path in place.glob(f"{_PREFIX}*"):  # of which some may be the user's own
         name = path.name.removeprefix(_PREFIX)
-        if not path.is_symlink() and not is_held(place, name):
+        if not path.is_symlink() and KEY.fullmatch(name) and not is_held(place, name):
             with removing(place, name):
                 pass  # which takes the file along
 
@@ -188,7 +299,26 @@ def _locked(path: Path, kind: int) -> int | None:
 
 
 def _unlink(path: Path, descriptor: int) -> None:
-    """Remove the file that a descriptor is of, and no other one."""
+    """Remove the file that a descriptor is of, if it is a lock, and no other one."""
     with suppress(FileNotFoundError):
-        if os.path.samestat(os.fstat(descriptor), path.lstat()):
+        is_lock = os.fstat(descriptor).st_size == 0 or _read(descriptor) is not None
+        if is_lock and os.path.samestat(os.fstat(descriptor), path.lstat()):
             path.unlink()
+
+
+def _write(path: Path, descriptor: int, owner: Owner) -> None:
+    """Write who has a file, over who had it; the caller has it alone."""
+    text = json.dumps(asdict(owner)).encode()
+    try:
+        os.pwrite(descriptor, text.ljust(_RECORD)[:_RECORD], 0)
+    except OSError as error:
+        os.close(descriptor)
+        raise Unavailable(f"{path}: {error.strerror}", "make room there") from error
+
+
+def _read(descriptor: int) -> Owner | None:
+    """Read who has a file, or had it; None where nobody has said so."""
+    try:
+        return Owner(**json.loads(os.pread(descriptor, _RECORD, 0)))
+    except (OSError, ValueError, TypeError):
+        return None

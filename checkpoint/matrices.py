@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from closeranks.checkpoint.amounts import shown, whole
 from closeranks.checkpoint.gf256 import EXP, INVERSES, ORDER, PRODUCTS, Bytes
 from closeranks.errors import UsageError
 
@@ -42,13 +43,15 @@ def parity_matrix(data: int, parity: int, name: str = "auto") -> Bytes:
     UsageError
         If there is no such matrix.
     """
+    data, parity = (whole("code", *pair, 0) for pair in (("data", data), ("parity", parity)))
     if data < 1 or parity < 1 or data + parity > ORDER:
         problem = f"{data} data and {parity} parity blocks"
         raise UsageError("code", problem, f"take at least one of each, at most {ORDER} together")
-    if name == "auto":
+    if isinstance(name, str) and name == "auto":
         name = next(name for name, most in MOST_PARITY.items() if parity <= most)
-    if name not in MOST_PARITY:
-        raise UsageError("code", f"unknown matrix {name!r}", f"choose {', '.join(MOST_PARITY)}")
+    if not isinstance(name, str) or name not in MOST_PARITY:
+        known = ", ".join(MOST_PARITY)
+        raise UsageError("code", f"unknown matrix {shown(name)}", f"choose {known}")
     if parity > MOST_PARITY[name]:
         problem = f"{parity} parity blocks, the matrix {name!r} has at most {MOST_PARITY[name]}"
         raise UsageError("code", problem, "take cauchy")

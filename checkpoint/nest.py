@@ -2,8 +2,9 @@
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
 strings and bytes; of a class derived of `str` or `bytes` they come back as
-these.  A leaf is described by plain JSON; what is an array, or as long as one,
-has bytes beside it.  Nothing of it is ever executed: no pickle.
+these, and a `numpy.memmap` as a plain array.  A leaf is described by plain
+JSON; what is an array, or as long as one, has bytes beside it.  Nothing of it
+is ever executed: no pickle.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.checkpoint import nest_kinds
+from closeranks.checkpoint.element_types import read_dtype, write_dtype
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.values import PerRank, Shard
 from closeranks.comms.device import DeviceArray
@@ -88,11 +90,11 @@ def _shape(state: State, path: str, own: bool, leaves: list[Leaf]) -> Any:
     """Describe a nest, and collect what is in it."""
     if isinstance(state, PerRank):
         return _shape(state.value, path, True, leaves)
-    if isinstance(state, dict):
-        return {"dict": [[_key(key, path), _shape(value, _below(path, key), own, leaves)]
-                         for key, value in state.items()]}  # fmt: skip
-    if isinstance(state, list | tuple):
-        kind = "list" if isinstance(state, list) else "tuple"
+    kind = nest_kinds.kind_of(state, path, "save")
+    if kind is not None and nest_kinds.is_mapping(kind):
+        return {kind: [[_key(key, path), _shape(value, _below(path, key), own, leaves)]
+                       for key, value in state.items()]}  # fmt: skip
+    if kind is not None:
         items = enumerate(state)
         return {kind: [_shape(value, _below(path, at), own, leaves) for at, value in items]}
     leaves.append(_leaf(state, path, own))
@@ -120,7 +122,7 @@ def _leaf(value: Any, path: str, own: bool) -> Leaf:
         place |= {"padded": True} if value.padded else {}
         return leaf._replace(described={**leaf.described, **place, "kind": "shard"})
     if isinstance(value, np.ndarray):
-        return Leaf(path, _array(value, path), value, own)
+        return Leaf(path, _array(value, path), array_of(value, "save"), own)
     if isinstance(value, np.generic):
         array = np.asarray(value)
         return Leaf(path, {**_array(array, path), "kind": "scalar"}, array, own)
@@ -170,7 +172,10 @@ def array_of(value: Any, operation: str) -> Array | None:
     UsageError, Unavailable
         As `closeranks.comms.device_interface.device_array`.
     """
-    return value if isinstance(value, np.ndarray) else foreign_array(value, operation)
+    if not isinstance(value, np.ndarray):
+        return foreign_array(value, operation)
+    # A matrix has two axes whatever is done to it.
+    return value.view(np.ndarray) if type(value) in _SEEN_PLAIN else value
 
 
 def _array(array: Array, path: str) -> Described:
@@ -178,11 +183,44 @@ def _array(array: Array, path: str) -> Described:
     if array.dtype.hasobject or isinstance(array, np.ma.MaskedArray):
         kind = "objects" if array.dtype.hasobject else "values and masks"
         raise UsageError("save", f"{path or 'the state'} is an array of {kind}", _REMEDY)
-    dtype = _write_dtype(array.dtype)
+    dtype = write_dtype(array.dtype)
     if read_dtype(json.loads(json.dumps(dtype))) != array.dtype:
         problem = f"{path or 'the state'} has elements of type {array.dtype}"
         raise UsageError("save", problem, "which nobody could read back; use plain types")
-    return {"kind": "array", "dtype": dtype, "shape": list(array.shape)}
+    dress = {name: True for name, one in _DRESSES.items() if type(array) is one}
+    plain = not isinstance(array, np.ndarray) or type(array) in (np.ndarray, np.memmap)
+    if not plain and not dress:
+        problem = f"{path or 'the state'} is a {type(array).__name__}"
+        raise UsageError("save", f"{problem}, which would come back as an ndarray",
+                         "pass np.asarray(...), and what else it holds beside it")  # fmt: skip
+    dress |= {_RECORD: True} if array.dtype.type is np.record else {}
+    return {"kind": "array", "dtype": dtype, "shape": list(array.shape), **dress}
+
+
+def dressed(described: Described, array: NDArray[Any]) -> NDArray[Any]:
+    """Give an array the class that it had when it was saved.
+
+    Local.
+
+    Parameters
+    ----------
+    described : dict
+        Of the leaf.
+    array : ndarray
+        Its numbers.
+    """
+    if _RECORD in described:
+        array = array.view(np.dtype((np.record, array.dtype)))
+    for name, one in _DRESSES.items():
+        array = array.view(one) if name in described else array
+    return array
+
+
+#: In a description: what arrays may be beside plain ones, and that their elements are records.
+_DRESSES: Final[Mapping[str, Any]] = {"matrix": np.matrix, "recarray": np.recarray}
+_RECORD: Final = "record"
+#: Classes whose numbers are all that is copied.
+_SEEN_PLAIN: Final = (*_DRESSES.values(), np.memmap)
 
 
 #: Kind -> types, how a value is written as JSON, and how it is read.
@@ -200,60 +238,6 @@ _VALUES: Final[Mapping[Any, _Kind]] = {
              lambda digits: bytes.fromhex(digits).decode("utf-8", "surrogatepass")),
     "data": ((bytes,), lambda data: base64.b64encode(data).decode(), base64.b64decode),
 }  # fmt: skip
-
-
-def _write_dtype(dtype: np.dtype[Any]) -> Any:
-    """Write a type: its name where NumPy's description says too little."""
-    described: Any = np.lib.format.dtype_to_descr(dtype)
-    return dtype.name if described == dtype.str and not _says_all(dtype) else described
-
-
-def _says_all(dtype: np.dtype[Any]) -> bool:
-    """Tell whether NumPy makes the same type of its own description."""
-    with suppress(TypeError):  # some it does not know itself
-        return np.dtype(dtype.str) == dtype
-    return False
-
-
-def read_dtype(described: Any) -> np.dtype[Any]:
-    """Read the type of an array's elements.
-
-    Local.
-
-    Parameters
-    ----------
-    described : object
-        As `flatten` has written it.
-
-    Returns
-    -------
-    dtype
-        Without objects.
-
-    Raises
-    ------
-    CheckpointError
-        If it is none.
-    """
-    import ml_dtypes  # noqa: F401 - which makes its names known to NumPy
-
-    try:
-        plain = described if isinstance(described, str) else _tuples(described)
-        dtype = np.dtype(plain) if isinstance(plain, str) else np.lib.format.descr_to_dtype(plain)
-    except (TypeError, ValueError, KeyError, SyntaxError) as error:
-        raise CheckpointError("restore", f"no type of elements: {str(described)[:80]}") from error
-    if dtype.hasobject:
-        raise CheckpointError("restore", "elements that are objects", "they are never read")
-    return dtype
-
-
-def _tuples(described: Any) -> Any:
-    """Give fields as NumPy wants them; JSON knows lists alone."""
-    if isinstance(described, list):
-        return [tuple(_tuples(part) if isinstance(part, list) and part and isinstance(part[0], list)
-                      else tuple(part) if isinstance(part, list) else part
-                      for part in field) for field in described]  # fmt: skip
-    return described
 
 
 def nbytes(described: Described) -> int:
@@ -310,7 +294,8 @@ def value(described: Described, data: Bytes | None) -> Any:
         return plain.decode("utf-8", "surrogatepass") if kind == "str" else plain
     if "dtype" not in described:
         raise CheckpointError("restore", f"an entry of kind {kind!r}", "use a newer closeranks")
-    array = data.view(read_dtype(described["dtype"])).reshape(described["shape"])
+    numbers = data.view(read_dtype(described["dtype"])).reshape(described["shape"])
+    array = dressed(described, numbers)
     return array[()] if kind == "scalar" else array
 
 
@@ -332,10 +317,19 @@ def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
     if isinstance(shape, int):
         return leaves[shape]
     ((kind, items),) = shape.items()
-    if kind == "dict":
-        return {key: unflatten(item, leaves) for key, item in items}
-    made = [unflatten(item, leaves) for item in items]
-    return made if kind == "list" else tuple(made)
+    if nest_kinds.is_mapping(kind):
+        return nest_kinds.made(kind, ((key, unflatten(item, leaves)) for key, item in items))
+    return nest_kinds.made(kind, [unflatten(item, leaves) for item in items])
+
+
+def check_kinds(shape: Any) -> None:
+    """Raise CheckpointError if `unflatten` cannot make a nest here.  Local."""
+    if isinstance(shape, int):
+        return
+    ((kind, items),) = shape.items()
+    nest_kinds.check(kind)
+    for item in items:
+        check_kinds(item[1] if nest_kinds.is_mapping(kind) else item)
 
 
 def paths(shape: Any, path: str = "") -> Iterator[str]:
@@ -358,5 +352,5 @@ def paths(shape: Any, path: str = "") -> Iterator[str]:
         return
     ((kind, items),) = shape.items()
     for at, item in enumerate(items):
-        key, below = item if kind == "dict" else (at, item)
+        key, below = item if nest_kinds.is_mapping(kind) else (at, item)
         yield from paths(below, _below(path, key))

@@ -117,8 +117,9 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> b
         if path.exists():
             return False
         kept.check()
-        for left in path.parent.glob(f".{path.name}.*"):  # by who was killed
-            left.unlink(missing_ok=True)
+        for left in path.parent.iterdir():  # by who was killed
+            if volumes.is_begun(left.name, path.name):
+                left.unlink(missing_ok=True)
         wrong = [tuple(share) for share, area in kept.areas.items() if area.damaged()]
         if wrong:
             raise CheckpointError("persist", f"slots {wrong} of step {said.step} are damaged")

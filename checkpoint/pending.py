@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 
+from closeranks.checkpoint.amounts import real, shown
 from closeranks.comms import forked
-from closeranks.errors import CheckpointError
+from closeranks.errors import CheckpointError, UsageError
 
 
 class Milestone:
@@ -80,17 +82,30 @@ class Milestone:
         ------
         CheckpointError, PeerError
             Why it was not.
+        UsageError
+            If ``timeout_s`` is no time.
         TimeoutError
             If it takes longer; the save goes on.
         """
         forked.refuse("wait")
+        limit_s = _limit_s(timeout_s)
         with self.awaited():
-            reached = self._event.wait(timeout_s)
+            reached = self._event.wait(limit_s)
         if not reached:
-            raise TimeoutError(f"step {self._step}: not {self._what} after {timeout_s:g} s")
+            raise TimeoutError(f"step {self._step}: not {self._what} after {limit_s:g} s")
         if self._error is not None:
             self.is_told = True
             raise self._error
+
+
+def _limit_s(timeout_s: float | None) -> float | None:
+    """Give a time limit; what is longer than any clock counts is none."""
+    if timeout_s is None or (isinstance(timeout_s, float) and timeout_s == inf):
+        return None
+    found = real(timeout_s)
+    if found is None or found < 0:
+        raise UsageError("wait", f"timeout_s={shown(timeout_s)}", "give seconds from 0 on, or None")
+    return found if found < threading.TIMEOUT_MAX else None
 
 
 class Pending:

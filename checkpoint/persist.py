@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from closeranks.checkpoint.amounts import whole
+from closeranks.checkpoint.options import place_of
 from closeranks.errors import UsageError
 
 
@@ -54,9 +56,11 @@ class Persist:
         UsageError
             If it makes no sense.
         """
-        if every is not None and (place is None or type(every) is not int or every < 1):
-            problem = f"persist_every={every!r}, persist={place!r}"
-            raise UsageError("Checkpointer", problem, "give a folder and a number from 1 on")
-        if place is None:
+        found = place_of("persist", place)
+        count = 1 if every is None else whole("Checkpointer", "persist_every", every, 1)
+        if found is None:
+            if every is not None:
+                raise UsageError("Checkpointer", f"persist_every={every!r} and no persist=",
+                                 "give a folder, too")  # fmt: skip
             return None
-        return cls(name, Path(place).absolute() / name, every or 1, keep)
+        return cls(name, found.absolute() / name, count, keep)

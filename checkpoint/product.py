@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from closeranks.checkpoint.amounts import shown
 from closeranks.checkpoint.gf256 import Blocks, Bytes
 from closeranks.checkpoint.instructions import Instructions, here
 from closeranks.checkpoint.product_code import NAME, Shape, write
@@ -78,9 +79,9 @@ class Product:
         """
         rows, count = self.matrix.shape
         nbytes = check_blocks("product", "blocks", blocks, count)
-        check_blocks("product", "results", results, rows, nbytes)
+        check_blocks("product", "results", results, rows, nbytes, writable=True)
         whole = nbytes - nbytes % self.way.width
-        past = (rows + count) * nbytes >= _cache_bytes()
+        past = (rows + count) * nbytes >= cache_bytes()
         calls = self._calls(blocks, results, whole, adds, past)
 
         def multiply() -> None:
@@ -105,6 +106,21 @@ class Product:
             arguments = count, _table(sources), _table(own), lot.operands, length
             calls.append((_function(self.way, shape), arguments))
         return calls
+
+    def lots(self) -> list[tuple[int, int, int]]:
+        """Give address, operands and rows of the loops for whole vectors.
+
+        Local.  Their results go into the caches; the product keeps the operands.
+        """
+        shapes = ((lot, Shape(lot.rows, lot.ones, False, False)) for _, lot in self._lots)
+        return [(_address(self.way, shape), lot.operands.value or 0, lot.rows)
+                for lot, shape in shapes]  # fmt: skip
+
+    def finish(self, blocks: Blocks, results: Blocks) -> None:
+        """Multiply the last bytes, which fill no vector.  Local."""
+        nbytes = len(blocks[0])
+        rest = nbytes % self.way.width
+        self._multiply_end(blocks, results, nbytes - rest, rest, False)
 
     def _multiply_end(
         self, blocks: Blocks, results: Blocks, whole: int, nbytes: int, adds: bool
@@ -133,14 +149,23 @@ class _Lot:
 
 
 @cache
-def _function(way: Instructions, shape: Shape) -> Any:
+def _address(way: Instructions, shape: Shape) -> int:
     """Compile a loop."""
-    return _FUNCTION(load(emit(write(way, shape), NAME)))
+    return load(emit(write(way, shape), NAME))
 
 
 @cache
-def _cache_bytes() -> int:
-    """Bytes of the last cache that one thread may count on."""
+def _function(way: Instructions, shape: Shape) -> Any:
+    """Give a loop as a function."""
+    return _FUNCTION(_address(way, shape))
+
+
+@cache
+def cache_bytes() -> int:
+    """Bytes of the last cache that one thread may count on.
+
+    Local.  What has as many, blocks and results together, goes past it.
+    """
     return l3_share(Path("/"), 1) or _LARGE
 
 
@@ -170,12 +195,18 @@ def aligned_rows(rows: int, nbytes: int) -> Bytes:
     """
     stride = -(-nbytes // _ALIGNED) * _ALIGNED
     memory = np.empty(rows * stride + _ALIGNED, np.uint8)
-    start = -memory.ctypes.data % _ALIGNED
+    start = -memory.__array_interface__["data"][0] % _ALIGNED
     return memory[start : start + rows * stride].reshape(rows, stride)[:, :nbytes]
 
 
 def check_blocks(
-    operation: str, what: str, blocks: Blocks, count: int, nbytes: int | None = None
+    operation: str,
+    what: str,
+    blocks: Blocks,
+    count: int,
+    nbytes: int | None = None,
+    *,
+    writable: bool = False,
 ) -> int:
     """Refuse blocks that do not fit.
 
@@ -191,6 +222,8 @@ def check_blocks(
         How many there are to be.
     nbytes : int, optional
         Of each; that of the first if not given.
+    writable : bool
+        Whether they are written.
 
     Returns
     -------
@@ -202,9 +235,17 @@ def check_blocks(
     UsageError
         If they are not so many equal runs of bytes, each in one piece.
     """
+    if not hasattr(blocks, "__len__"):
+        raise UsageError(operation, f"the {what} are {shown(blocks)}", "pass a table or a list")
     if len(blocks) != count:
         raise UsageError(operation, f"{len(blocks)} {what} of {count}", "pass all")
     for number, block in enumerate(blocks):  # of a table, the first speaks for all
+        if not isinstance(block, np.ndarray):
+            problem = f"number {number} of the {what} is {shown(block)}"
+            raise UsageError(operation, problem, "pass arrays of uint8")
+        if writable and not block.flags.writeable:
+            problem = f"number {number} of the {what} is read-only"
+            raise UsageError(operation, problem, "pass memory that may be written")
         if block.dtype != np.uint8 or block.ndim != 1 or not block.flags.c_contiguous:
             found = f"{block.dtype} of shape {block.shape}, strides {block.strides}"
             problem = f"number {number} of the {what} is {found}"

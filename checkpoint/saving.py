@@ -7,7 +7,6 @@ committed.  Until the last one the generation before is not touched.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from closeranks.checkpoint.groups import Protection
 from closeranks.checkpoint.header import COMMITTED, ENCODED, WRITTEN, Header
 from closeranks.checkpoint.layout import Layout, Share, Size, chunk_for
 from closeranks.checkpoint.nest import Array, Leaf
+from closeranks.checkpoint.options import check_step
 from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.shelf import Shelf
@@ -147,7 +147,7 @@ class Saving:
         """
         if problem is None:
             try:
-                pending.step = operator.index(pending.step)
+                pending.step = check_step("save", pending.step)
                 return cls(pending, *nest.flatten(state), None, checks=checks)
             except Exception as error:
                 pending.step, problem = 0, error

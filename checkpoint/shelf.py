@@ -10,9 +10,9 @@ from typing import Final
 from closeranks.checkpoint import locks
 from closeranks.checkpoint.header import WRITING, Header
 from closeranks.checkpoint.layout import Layout, Share
-from closeranks.checkpoint.slots import Slot, found, path_of
+from closeranks.checkpoint.slots import Slot, found, look, path_of
 from closeranks.comms.shared_folder import ROOT, folder
-from closeranks.errors import Unavailable
+from closeranks.errors import CheckpointError, Unavailable
 
 #: Later than any epoch.
 EVERY: Final = 1 << 63
@@ -183,6 +183,35 @@ def clear_unless_open(name: str, root: Path | None) -> None:
             clear(name, EVERY, root)
 
 
+def end_alone(name: str, root: Path | None, unwritten: Exception | None, *, keep: bool) -> None:
+    """End where the ranks are others now, or a call before has raised.
+
+    Local.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints.
+    root : Path or None
+        The file system in memory.
+    unwritten : Exception or None
+        Why the last save is not on disk.
+    keep : bool
+        Whether slots stay.
+
+    Raises
+    ------
+    CheckpointError
+        If what is in memory is all that there is; it stays.
+    """
+    if keep:
+        return
+    if unwritten is not None:
+        raise CheckpointError("close", f"the last save is not on disk: {unwritten}",
+                              "save again, or close again to remove it")  # fmt: skip
+    clear_unless_open(name, root)
+
+
 def clear(name: str, epoch: int, root: Path | None) -> None:
     """Remove the slots of earlier epochs.
 
@@ -203,3 +232,31 @@ def clear(name: str, epoch: int, root: Path | None) -> None:
             if of < epoch:
                 with suppress(OSError):  # others can be
                     path.unlink(missing_ok=True)
+
+
+def clear_before(
+    name: str, epoch: int, run: str | None, age: tuple[int, int], root: Path | None
+) -> None:
+    """Remove what a run has left before a save, and what was being written.
+
+    Local.  What cannot be read or removed stays.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints.
+    epoch : int
+        Slots of this one, or later, are kept.
+    run : str or None
+        Whose slots go.
+    age : (int, int)
+        Of the save.
+    root : Path or None
+        The file system in memory.
+    """
+    for path, of in found(name, root):
+        with suppress(CheckpointError, Unavailable, OSError):
+            header = look(path)
+            useless = header.state == WRITING or header.age < age
+            if of < epoch and header.run == run and useless:
+                path.unlink()

@@ -9,8 +9,10 @@ from typing import Final
 from closeranks.checkpoint.header import Header
 from closeranks.errors import Unavailable
 
-#: Name of the checkpoints, epoch, group, lane, member, place.
-NAMED: Final = re.compile(r"checkpoint-([\w.-]{1,100})-([0-9a-f]{16})-(\d+)-(\d+)-(\d+)\.(\d)")
+#: Name of the checkpoints, with that of the job.
+KEY: Final = re.compile(r"[\w.-]{1,100}")
+#: That, epoch, group, lane, member, place.
+NAMED: Final = re.compile(rf"checkpoint-({KEY.pattern})-([0-9a-f]{{16}})-(\d+)-(\d+)-(\d+)\.(\d)")
 
 
 def name_of(header: Header, place: int) -> str:

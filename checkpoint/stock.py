@@ -174,7 +174,7 @@ class Holding:
         lost = len(self.save.lost) if self.save else 0
         return f"restorable, {lost} lost" if lost else "whole"
 
-    def row(self, now: float, *, locked: bool) -> dict[str, Any]:
+    def row(self, now: float, *, owner: str) -> dict[str, Any]:
         """Describe it as plain JSON.
 
         Local.
@@ -183,8 +183,8 @@ class Holding:
         ----------
         now : float
             Seconds since 1970.
-        locked : bool
-            Whether a process has it open.
+        owner : str
+            Who has it open; empty if nobody has.
 
         Returns
         -------
@@ -205,7 +205,8 @@ class Holding:
             "files": len(self.files),
             "bytes": self.nbytes,
             "age_s": max(0.0, round(now - self.changed, 1)),
-            "locked": locked,
+            "locked": bool(owner),
+            "owner": owner,
             "restorable": self.objection is None,
             "verdict": self.verdict,
         }

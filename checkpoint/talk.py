@@ -24,7 +24,7 @@ from closeranks.comms import cuts, ulfm
 from closeranks.comms.calling import TURN
 from closeranks.comms.spread import spread
 from closeranks.comms.wait import wait
-from closeranks.errors import CheckpointError, Revoked
+from closeranks.errors import CheckpointError, Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -35,8 +35,14 @@ _T = TypeVar("_T")
 _MOST: Final = ulfm.BRIEF_BYTES if ulfm.is_on() else 1 << 30
 #: Characters of a problem that others are told.
 _TOLD = 240
+#: Before the text of a problem that is of who has called.
+_MISUSE: Final = "\x01"
 #: For the text of errors.
 _OPERATION = "checkpoint"
+
+
+class Misuse(CheckpointError, UsageError):
+    """Raised on all ranks where one of them cannot use what it was passed."""
 
 
 class Talk:
@@ -100,11 +106,13 @@ class Talk:
         Raises
         ------
         CheckpointError
-            With what the first rank that has one says.
+            With what the first rank that has one says; one that is a `UsageError`,
+            too, if that is what it has met.
         """
         if int(self.least([problem is None])[0]) == 1:
             return
         text = "" if problem is None else f"{type(problem).__name__}: {problem}"
+        text = f"{_MISUSE}{text}" if isinstance(problem, UsageError) else text
         own = np.zeros(_TOLD, np.uint8)
         data = np.frombuffer(text.encode(errors="replace")[:_TOLD], np.uint8)
         own[: len(data)] = data
@@ -114,7 +122,8 @@ class Talk:
             raise self._unheard()
         first = int(told[0])
         words = said[first].tobytes().rstrip(b"\0").decode(errors="ignore")
-        raise CheckpointError(operation, f"rank {first}: {words}") from problem
+        kind = Misuse if words.startswith(_MISUSE) else CheckpointError
+        raise kind(operation, f"rank {first}: {words.removeprefix(_MISUSE)}") from problem
 
     def taken(self, operation: str, step: Callable[[], _T]) -> _T:
         """Take a step on all ranks; raise on all of them what one has met.

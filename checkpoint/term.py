@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from closeranks.checkpoint import locks
 from closeranks.checkpoint.availability import Availability, of_nodes
 from closeranks.checkpoint.choosing import Objection, Save, saves
+from closeranks.checkpoint.claim import Claim, meet
 from closeranks.checkpoint.delivery import Delivery
 from closeranks.checkpoint.finding import Nodes, Recovery
 from closeranks.checkpoint.flushing import Flushing
@@ -19,17 +16,17 @@ from closeranks.checkpoint.groups import Protection, nodes_of
 from closeranks.checkpoint.header import WRITING, WRITTEN, Header
 from closeranks.checkpoint.layout import Layout, Share
 from closeranks.checkpoint.library import Files, Library
+from closeranks.checkpoint.parity_repair import repair_parity
 from closeranks.checkpoint.pending import Pending
 from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Place, Saving, carry_out
 from closeranks.checkpoint.scanning import scan
-from closeranks.checkpoint.shelf import EVERY, Shelf, clear
+from closeranks.checkpoint.shelf import EVERY, Shelf, clear, clear_before
 from closeranks.checkpoint.slot_name import place_of
-from closeranks.checkpoint.slots import found, look
 from closeranks.checkpoint.sources import Slots, Unreadable
 from closeranks.checkpoint.talk import Talk
 from closeranks.checkpoint.volumes import Volume
-from closeranks.errors import CheckpointError, PeerError, Unavailable, named
+from closeranks.errors import CheckpointError, named
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
@@ -47,8 +44,8 @@ class Term:
         Of the job.
     protection : Protection
         Its erasure groups.
-    key : str
-        Name of the checkpoints, with that of the job.
+    asked : Claim or str
+        That of the term before; the key, where there was none.
     root : Path or None
         The file system in memory.
     keep : int
@@ -57,8 +54,8 @@ class Term:
         At most so many in a chunk.
     persist : Persist, optional
         What is written to disk.
-    run : str, optional
-        Of the term before, where there was one.
+    options, is_open
+        As of `closeranks.checkpoint.claim.meet`.
 
     Attributes
     ----------
@@ -66,6 +63,10 @@ class Term:
         What the caller's thread says to other ranks.
     run : str
         What tells this run from others of the same name: 16 digits.
+    key : str
+        Name of the checkpoints, with that of the job.
+    claim : Claim
+        What the next term takes over.
     unread : tuple of str
         Why files could not be read when they were last looked for.
     """
@@ -74,35 +75,37 @@ class Term:
         self,
         comm: Communicator,
         protection: Protection,
-        key: str,
+        asked: Claim | str,
         root: Path | None,
         *,
         keep: int,
         chunk_bytes: int,
         persist: Persist | None = None,
-        run: str | None = None,
+        options: Mapping[str, Any],
+        is_open: bool = False,
     ) -> None:
-        self._key, self._root, self._keep, self._chunk_bytes = key, root, keep, chunk_bytes
-        self.talk, self._background = Talk(comm), Talk(comm)
-        self.talk.taken("checkpoint", lambda: locks.hold(key, root))
+        self._root, self._keep, self._chunk_bytes = root, keep, chunk_bytes
+        self.talk = Talk(comm)
         nodes = nodes_of(comm.hierarchy).tolist()
         self._nodes = Nodes(nodes, self.talk.rank)
+        claim, drawn = meet(self.talk, self._nodes, asked, root, options=options, is_open=is_open)
+        self._background, self.key = Talk(comm), claim.key
         self._place = Place(protection, tuple(nodes), self.talk.rank)
         self._shelf, self._kept = Shelf(self.talk.rank, root), list[int]()
         self._library = Library(self.talk, self._nodes, persist.folder) if persist else None
-        fresh = self.talk.everything([run, secrets.token_hex(8), secrets.randbits(32)])
-        known = [one for one, *_ in fresh if one is not None]
-        self.run: str | None = known[0] if known else None
+        self.run = claim.run
         saved, volumes = self.saves(), self.volumes()
         if self.run is None:  # that of what is in memory, else of what is on disk
             runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
-            self.run = runs[0] if runs else str(fresh[0][1])
+            self.run = runs[0] if runs else claim.token
+        self.claim = claim._replace(run=self.run)
         ages = [save.age for save in saved] + [volume.age for volume in volumes]
         epochs = self._epochs | {epoch for epoch, _ in ages}
         number = 1 + max((of >> 32 for of in epochs), default=0)
-        self._epoch = number << 32 | fresh[0][2]
+        self._epoch = number << 32 | drawn
         self._generation = max((generation for _, generation in ages), default=0)
         self._unseen: Save | None = None
+        self._spoilt = set[tuple[type, tuple[int, int]]]()
         self._flushing: Flushing | None = None
         if persist is not None and self._library is not None:
             last = self._generation
@@ -115,7 +118,7 @@ class Term:
 
     def saves(self) -> list[Save]:
         """Find what is there of this run, the newest first.  Collective."""
-        seen, self.unread = scan(self.talk, self._nodes, self._key, self._root)
+        seen, self.unread = scan(self.talk, self._nodes, self.key, self._root)
         self._epochs = {one.header.epoch for one in seen}
         return saves(seen, self.run)
 
@@ -157,7 +160,7 @@ class Term:
 
         def head(layout: Layout) -> Header:
             return Header(
-                name=self._key, run=self.run or "", epoch=self._epoch, generation=generation,
+                name=self.key, run=self.run or "", epoch=self._epoch, generation=generation,
                 step=step, state=WRITING, world=self.talk.size,
                 groups=len(self._place.protection.rings), share=Share(layout.group, 0, 0),
                 layout=layout,
@@ -172,7 +175,7 @@ class Term:
             return
         self._kept = [*self._kept, number][1 - self._keep :]
         if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
-            clear(self._key, self._epoch, self._root)
+            clear(self.key, self._epoch, self._root)
         if self._flushing is not None:
             self._flushing.take(number, self._shelf.slots[number], saving.pending)
         saving.pending.committed.reach()
@@ -215,7 +218,18 @@ class Term:
         objection = one.objection()
         if objection is not None:
             return None, objection
-        return self._read(one, into) if isinstance(one, Volume) else self._revive(one, into)
+        read, revive = self._read, self._revive
+        state, objection = read(one, into) if isinstance(one, Volume) else revive(one, into)
+        self._judge(one, is_whole=objection is None)
+        return state, objection
+
+    def is_whole(self, one: Save | Volume) -> bool:
+        """Tell whether all of a save is there, and was not found to be damaged.  Local."""
+        return not one.objection() and (type(one), one.age) not in self._spoilt
+
+    def _judge(self, one: Save | Volume, *, is_whole: bool) -> None:
+        """Note whether a save that was looked at can be restored."""
+        (self._spoilt.discard if is_whole else self._spoilt.add)((type(one), one.age))
 
     def _read(self, volume: Volume, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back from disk."""
@@ -285,23 +299,11 @@ class Term:
         pending.is_due = False  # it is no save
         for mark in (pending.copied, pending.persisted):
             mark.reach()
-        order(lambda: self._repair_parity(save, pending))
+        talk, known = self._background, self._shelf.known
+        order(lambda: repair_parity(
+            lambda: Recovery(save, talk, self._nodes, self._root, known()), talk, pending
+        ))  # fmt: skip
         return pending
-
-    def _repair_parity(self, save: Save, pending: Pending) -> None:
-        """Look at parity of a save whose data are whole.  Collective; on any thread."""
-        recovery = Recovery(save, self._background, self._nodes, self._root, self._shelf.known())
-        try:
-            self._background.together("restore", None)  # it takes no core from who restores still
-            if recovery.rebuild(recovery.verify(data=False, parity=True)):
-                recovery.settle(WRITING)  # so that nobody takes it for whole
-        except Exception as error:  # of lost ranks other calls tell
-            if not isinstance(error, PeerError):
-                text = f"parity of step {save.step} could not be looked at: {error}; save again"
-                warnings.warn(text, RuntimeWarning, stacklevel=1)
-        finally:
-            pending.committed.reach()
-            recovery.close()
 
     def forget_before(self, one: Save | Volume) -> None:
         """Remove what is older than a save that was restored, so that there is room.
@@ -313,14 +315,8 @@ class Term:
         one : Save or Volume
             Whole.
         """
-        if self._nodes.turn(self._nodes.here, 0) != self._nodes.rank:
-            return
-        for path, of in found(self._key, self._root):
-            with suppress(CheckpointError, Unavailable, OSError):
-                header = look(path)
-                useless = header.state == WRITING or header.age < one.age
-                if of < self._epoch and header.run == self.run and useless:
-                    path.unlink()
+        if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+            clear_before(self.key, self._epoch, self.run, one.age, self._root)
 
     def verify(self) -> dict[int, str]:
         """Look at all check sums; step -> what is wrong.  Collective."""
@@ -340,6 +336,7 @@ class Term:
             wrong = [] if objection else self._library.damaged(one)
             if wrong:
                 self._flushing.distrust(one.age)
+                self._judge(one, is_whole=False)
                 return f"on disk: {', '.join(wrong[:4])}" + (", ..." if wrong[4:] else "")
             return objection.text if objection else "whole on disk"
         recovery = Recovery(one, self.talk, self._nodes, self._root)
@@ -348,6 +345,7 @@ class Term:
         finally:
             recovery.close()
         objection = one.objection(damaged)
+        self._judge(one, is_whole=objection is None)
         return objection.text if objection else one.told(damaged)
 
     def finish(self) -> Exception | None:
@@ -361,7 +359,7 @@ class Term:
 
     def availability(self) -> Availability:
         """Picture who holds which save.  Collective."""
-        return of_nodes(self._key, self.saves(), len(self._nodes.ranks))
+        return of_nodes(self.key, self.saves(), len(self._nodes.ranks))
 
     def end(self, problem: Exception | None, *, keep: bool) -> None:
         """Go, after a normal end.
@@ -384,7 +382,7 @@ class Term:
             self.talk.together("close", problem)
             if not keep:
                 self._shelf.remove()
-                clear(self._key, EVERY, self._root)
+                clear(self.key, EVERY, self._root)
             self.talk.together("close", None)
         finally:
             self.close()

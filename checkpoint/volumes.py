@@ -27,7 +27,7 @@ from closeranks.errors import CheckpointError
 _FOLDER: Final = re.compile(r"([0-9a-f]{16})-(\d{8,20})-step-(-?\d{1,20})", re.ASCII)
 _FILE: Final = re.compile(r"node-\d{6,}[.]h5", re.ASCII)
 #: Files that have no name yet, too.
-_OURS: Final = re.compile(r"[.]?node-(\d{6,})[.]h5([.][0-9a-f]+)?", re.ASCII)
+_OURS: Final = re.compile(r"node-(\d{6,})[.]h5|[.]node-(\d{6,})[.]h5[.][0-9a-f]{16}", re.ASCII)
 
 
 class File(NamedTuple):
@@ -353,9 +353,24 @@ def prune(
             with suppress(OSError):
                 for file in _entries(place):
                     ours = _OURS.fullmatch(file.name)
-                    if ours and node in (None, int(ours[1])):
+                    if ours and node in (None, int(ours[1] or ours[2])):
                         (place / file.name).unlink(missing_ok=True)
                 place.rmdir()
+
+
+def is_begun(name: str, whole: str) -> bool:
+    """Tell whether a name is that of a file which was being written.
+
+    Local.
+
+    Parameters
+    ----------
+    name : str
+        In the folder of a save.
+    whole : str
+        What it would be called in the end.
+    """
+    return name.startswith(f".{whole}.") and bool(_OURS.fullmatch(name))
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

@@ -26,6 +26,17 @@ def word(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signature
 
 
 @_intrinsic
+def letter(context: Any, address: Any) -> Any:  # noqa: ARG001
+    """Read a byte."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        found = builder.load(builder.inttoptr(arguments[0], _I8.as_pointer()))
+        return builder.zext(found, _I64)
+
+    return types.int64(types.int64), code
+
+
+@_intrinsic
 def set_word(context: Any, address: Any, value: Any) -> Any:  # noqa: ARG001
     """Write an int64."""
 

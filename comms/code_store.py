@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import importlib
 import os
+import re
 import secrets
 import sys
 import time
@@ -33,6 +34,8 @@ from closeranks.errors import Unavailable
 
 #: Modules whose functions are compiled, and what those read.
 SOURCES: Final = (
+    "closeranks.checkpoint.product_entry",
+    "closeranks.checkpoint.product_words",
     "closeranks.collectives.half_types",
     "closeranks.collectives.machine_code",
     "closeranks.collectives.node_copies",
@@ -58,6 +61,8 @@ SOURCES: Final = (
 _LIMIT_S: Final = 120.0
 #: How long code is kept that nobody has made anew.
 _KEPT_S: Final = 90 * 86400.0
+#: What files of code are called, whole or begun: module, function, `_key`.
+_OWN: Final = re.compile(r"\w+[.]\w+-[0-9a-f]{32}[.]o([.][0-9a-f]{16})?", re.ASCII)
 _OPEN: Final = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIGEST: Final = hashlib.blake2b
 _DIGEST_BYTES: Final = 16
@@ -166,9 +171,9 @@ def _write(module: str, name: str, code: bytes) -> None:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        for other in path.parent.glob("*.o*"):
-            if other.stat().st_mtime < time.time() - _KEPT_S:  # of versions long gone
-                other.unlink(missing_ok=True)
+        for other in path.parent.iterdir():  # which may be a folder of the user's own
+            if _OWN.fullmatch(other.name) and other.lstat().st_mtime < time.time() - _KEPT_S:
+                other.unlink(missing_ok=True)  # of versions long gone
 
 
 def _compile(module: str, name: str) -> bytes:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from closeranks.comms.own_names import is_own_folder
 from closeranks.jobs.job import Command, Job
 
 # Settings of the library, not of the launcher; the same under srun.
@@ -165,7 +166,7 @@ def _tidy(name: str) -> None:
     """Remove the folders of our own whose owners have been killed on this machine."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         with suppress(OSError):  # another one does, or its owner is alive
-            if folder.lstat().st_uid == os.geteuid():
+            if is_own_folder(folder, _FOLDER):
                 with Path(folder, name).open("rb") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)  # goes through no link

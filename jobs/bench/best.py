@@ -13,6 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 FOLDER = "CLOSERANKS_BEST_DIR"
+#: How the name of that folder begins.
+PREFIX = ".closeranks-best-"
 LAUNCH = "CLOSERANKS_BEST_LAUNCH"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from closeranks.comms.own_names import is_own_folder
 from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
 from closeranks.jobs import alone, target
@@ -228,7 +229,7 @@ def execute(request: Request, form: str) -> int:
         rows = run(session, FORMATS[form](session), _writer(session.plain))
         if session.plain.Get_rank() == 0:
             write_files(session, rows)
-            if request.best and folder is not None:
+            if request.best and folder is not None and is_own_folder(folder, launches.PREFIX):
                 shutil.rmtree(folder, ignore_errors=True)
         return 1 if any(row["wrong"] for row in rows) else 0
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.best import FOLDER, LAUNCH
+from closeranks.jobs.bench.best import FOLDER, LAUNCH, PREFIX
 from closeranks.jobs.bench.command import bench
 from closeranks.jobs.bench.names import collectives_among
 from closeranks.jobs.bench.settings import launches
@@ -91,7 +91,7 @@ def _shared_folder() -> Path:
     for parent in candidates:
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            made = Path(tempfile.mkdtemp(prefix=".closeranks-best-", dir=parent))
+            made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
         except OSError:
             continue
         atexit.register(_remove, made, os.getpid())

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from closeranks.checkpoint import stock
+from closeranks.checkpoint.key import JOB
 from closeranks.checkpoint.stock import Holding
 from closeranks.checkpoint.volumes import Volume, volumes
 from closeranks.errors import NotFound, UsageError
-
-#: A SLURM job, or the digest that stands for a run whose name is too long.
-_JOB: Final = re.compile(r"\d+|[0-9a-f]{32}")
 
 
 def job_of(key: str) -> str | None:
@@ -31,7 +27,8 @@ def job_of(key: str) -> str | None:
         Its number.
     """
     _, dot, job = key.rpartition(".")
-    return job if dot and job.isdecimal() and job.isascii() else None
+    found = JOB.fullmatch(job) if dot else None
+    return found["job"] if found else None
 
 
 def is_meant(key: str, name: str) -> bool:
@@ -50,7 +47,7 @@ def is_meant(key: str, name: str) -> bool:
         True for ``train.4711`` if ``train`` was written, false for ``train.eval``.
     """
     plain, dot, job = key.rpartition(".")
-    return name == key or bool(dot and name == plain and _JOB.fullmatch(job))
+    return name == key or bool(dot and name == plain and JOB.fullmatch(job))
 
 
 @dataclass(frozen=True)

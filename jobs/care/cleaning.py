@@ -62,12 +62,12 @@ def clean(sight: Sight, older_s: float, *, removes: bool) -> list[Row]:
     now, ask = time.time(), cache(queue.state)
     rows = []
     for one in sight.found:
-        held = any(locks.is_held(place, one.name) for place in sight.places)
-        row = one.row(now, locked=held)
+        owner = locks.owners(sight.places, one.name)
+        row = one.row(now, owner=owner)
         if row["age_s"] < older_s:
             continue
         job = job_of(one.name)
-        reason = "open in a process" if held else ask(job) if job else ""
+        reason = f"open: {owner}" if owner else ask(job) if job else ""
         if not reason and removes:
             reason = disposal.remove(one, sight.places)
         done = "removed" if removes else "can be removed"

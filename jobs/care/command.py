@@ -188,8 +188,8 @@ def _rows(sight: Sight) -> list[Row]:
     from closeranks.jobs.care import filed
 
     now = time.time()
-    rows = [one.row(now, locked=any(locks.is_held(place, one.name) for place in sight.places))
-            for one in sight.found]  # fmt: skip
+    owners = {name: locks.owners(sight.places, name) for name in sight.names}
+    rows = [one.row(now, owner=owners[one.name]) for one in sight.found]
     for name, volume in sight.volumes:
         assert sight.disk is not None
         rows.append(filed.row(name, volume, sight.disk / name, now))

@@ -48,7 +48,7 @@ def row(name: str, volume: Volume, folder: Path, now: float) -> Row:
         "groups": None, "groups_seen": 0,
         "shares": abouts[0].files if abouts else len(volume.files),
         "shares_present": len(abouts), "files": len(volume.files), "bytes": volume.nbytes,
-        "age_s": max(0.0, round(now - max(changed), 1)), "locked": False,
+        "age_s": max(0.0, round(now - max(changed), 1)), "locked": False, "owner": "",
         "restorable": objection is None, "verdict": objection.text if objection else WHOLE,
     }  # fmt: skip
 

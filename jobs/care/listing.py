@@ -108,7 +108,7 @@ def age(seconds: float) -> str:
 def _saved(row: Row) -> list[str]:
     """Write what all tables of saves have."""
     shares = f"{row['shares_present']}/{row['shares']}" if row["shares"] else None
-    name = row["name"] + (", open" if row["locked"] else "")
+    name = row["name"] + (f", open: {row['owner']}" if row["locked"] else "")
     return _plain(
         name, row["step"], row["state"], row["ranks"], shares, size(row["bytes"]), age(row["age_s"])
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -177,7 +177,7 @@ def _write(comm: MPI.Intracomm, path: Path, text: str) -> None:
     """Let rank 0 put a file in its place as a whole; all ranks hear if it cannot."""
     problem: str | None = None
     if comm.rank == 0:
-        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
             with fresh.open("x") as file:
                 file.write(text + "\n")

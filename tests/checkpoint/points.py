@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from closeranks.checkpoint import checkpointer, flushing, locks, term
+from closeranks.checkpoint import checkpointer, claim, flushing, locks, term
 from closeranks.checkpoint.area import Area
 from closeranks.checkpoint.recoding import Recoding
 from closeranks.checkpoint.slots import Slot
@@ -29,12 +29,13 @@ class _Open(dict[str, Any]):
 def set_up(patch: pytest.MonkeyPatch) -> None:
     """Have ranks of stages talk in memory, and meet their fates."""
     patch.setattr(checkpointer, "_OPEN", _Open())
+    patch.setattr(checkpointer, "own_job", str)  # names stand alone
     patch.setattr(term, "Talk", Hearing)
     patch.setattr(flushing, "Talk", Hearing)
-    for name in ("hold", "release"):  # they are of processes, and all ranks are in one
-        patch.setattr(locks, name, lambda *_: None)
+    for name in ("take", "release"):  # they are of processes, and all ranks are in one
+        patch.setattr(locks, name, lambda *_: "")
     drawn = SimpleNamespace(token_hex=lambda n: f"{_draw(8 * n):0{2 * n}x}", randbits=_draw)
-    patch.setattr(term, "secrets", drawn)
+    patch.setattr(claim, "secrets", drawn)
     for owner, name in (
         (Recoding, "_compute"), (Slot, "attach"), (Path, "unlink"), (os, "fsync"), (os, "replace"),
         (os, "pwrite"),

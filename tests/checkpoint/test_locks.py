@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +26,8 @@ HOLDER = """
 import os, sys, time
 from pathlib import Path
 from closeranks.checkpoint import locks
-locks.hold(sys.argv[1], Path(sys.argv[2]))
+while locks.take(sys.argv[1], locks.Owner.here("job"), Path(sys.argv[2])):
+    time.sleep(0.01)
 child = os.fork() if sys.argv[3] == "fork" else 1
 if not child:
     time.sleep(60)
@@ -97,8 +101,8 @@ def test_a_child_does_not_hold_it(root: Path) -> None:
 
 
 def test_the_last_one_takes_the_file_away(root: Path) -> None:
-    locks.hold("name.7", root)
-    locks.hold("name.7", root)
+    assert not locks.take("name.7", locks.Owner.here("job"), root)
+    assert not locks.take("name.7", locks.Owner.here("job"), root)
     with holder(root) as (other, _):
         assert locks.is_held(folder(root), "name.7")
         locks.release("name.7", root)
@@ -110,13 +114,55 @@ def test_the_last_one_takes_the_file_away(root: Path) -> None:
 
 
 def test_a_look_at_ones_own_lock_does_not_break_it(root: Path) -> None:
-    locks.hold("name.7", root)
+    assert not locks.take("name.7", locks.Owner.here("job"), root)
     assert locks.is_held(folder(root), "name.7")
     assert not may_remove(root)
     seen = "import sys; from pathlib import Path; from closeranks.checkpoint import locks\n"
     seen += "sys.exit(not locks.is_held(Path(sys.argv[1]), 'name.7'))"
     subprocess.run([sys.executable, "-c", seen, str(folder(root))], check=True)
     locks.release("name.7", root)
+
+
+def test_another_job_is_told_who_has_it_and_takes_it_from_the_dead(root: Path) -> None:
+    other = locks.Owner.here("other")
+    with holder(root) as (first, _), holder(root) as (second, _):
+        told = locks.take("name.7", other, root)
+        assert f"host {socket.gethostname()}, pid " in told
+        assert int(told.split("pid ")[1].split(",")[0]) in (first.pid, second.pid)
+        assert re.search(r"started 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC", told)
+        assert locks.owner(folder(root), "name.7") == told
+        for process in (first, second):
+            assert not locks.holds("name.7", root)
+            assert locks.take("name.7", other, root)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    assert locks.owner(folder(root), "name.7") == ""
+    assert locks.take("name.7", other, root) == ""
+    assert locks.owner(folder(root), "name.7") == str(other)
+    assert locks.take("name.7", locks.Owner.here("third"), root) == str(other)
+    with start(root, "alone") as late:  # which waits
+        assert late.stdout is not None
+        assert select.select([late.stdout], [], [], 0.5)[0] == []
+        locks.release("name.7", root)
+        assert late.stdout.readline() == "1\n"
+        late.communicate("")
+    assert files(root) == []
+
+
+def test_of_jobs_that_take_it_at_once_one_has_it(root: Path) -> None:
+    taker = HOLDER.replace('here("job")', "here(sys.argv[4])")
+    taker = taker.replace("while locks", "if locks").replace(
+        "    time.sleep(0.01)", "    sys.exit()"
+    )
+    for _ in range(5):
+        words = [sys.executable, "-c", taker, "name.7", str(root), "alone"]
+        pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        jobs = [subprocess.Popen([*words, job], **pipes) for job in "abc"]
+        said = [job.stdout.readline() for job in jobs if job.stdout]
+        assert said.count("1\n") <= 1, said
+        for job in jobs:
+            job.communicate("")
+        assert files(root) == []
 
 
 def test_who_opens_waits_for_who_removes(root: Path) -> None:
@@ -144,8 +190,21 @@ def test_what_killed_processes_have_left_is_tidied(root: Path) -> None:
     assert files(root) == []
 
 
+def test_files_of_others_that_are_called_like_locks_stay(root: Path) -> None:
+    place = folder(root)
+    mine = [place / "lock-smith.txt", place / "lock-up"]
+    for path in mine:
+        path.write_text("all about them")
+    (place / "lock-~").touch()
+    locks.tidy(place)
+    with locks.removing(place, "up"):
+        pass
+    assert [path.read_text() for path in mine] == ["all about them"] * 2
+    assert (place / "lock-~").exists()
+
+
 def test_a_file_of_that_name_that_is_none(root: Path) -> None:
     (folder(root) / "lock-name.7").symlink_to("/etc/passwd")
     with pytest.raises(Unavailable, match=r"lock-name\.7"):
-        locks.hold("name.7", root)
+        assert not locks.take("name.7", locks.Owner.here("job"), root)
     assert locks.is_held(folder(root), "name.7")

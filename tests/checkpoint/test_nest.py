@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import time
+from collections import Counter, OrderedDict, defaultdict, namedtuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from closeranks.checkpoint import nest
+from closeranks.checkpoint.element_types import read_dtype
 from closeranks.checkpoint.values import PerRank, Shard
 from closeranks.errors import CheckpointError, UsageError
 
@@ -121,7 +125,7 @@ def test_what_cannot_be_kept_is_named(state: Any, words: str) -> None:
 ])  # fmt: skip
 def test_types_of_strangers_are_refused(described: Any) -> None:
     with pytest.raises(CheckpointError):
-        nest.read_dtype(described)
+        read_dtype(described)
 
 
 def test_kinds_of_strangers_are_refused() -> None:
@@ -139,3 +143,108 @@ def test_a_part_outside_of_the_whole_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match="a part of shape"):
         Shard(np.ones(shape), whole, offset)
+
+
+class Point(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Nested:
+    Pair = namedtuple("Pair", "one two")
+
+
+Nested.Pair.__qualname__ = "Nested.Pair"
+RECORDS = np.rec.array([(1, 2.5)], dtype=[("a", "<i4"), ("b", "<f8")])
+KEPT: list[Any] = [
+    OrderedDict([("b", 1), ("a", np.arange(3))]), Counter("abca"), Counter({1: -2.5}),
+    defaultdict(int, a=1), defaultdict(list, a=[1]), defaultdict(None, a=2), Point(1, [2.5, None]),
+    Nested.Pair({"a": Point(1, 2)}, ()), Point(OrderedDict(), defaultdict(dict, a={})),
+    np.arange(4).reshape(2, 2).view(np.matrix), np.arange(6.0).reshape(2, 3).view(np.matrix).T,
+    RECORDS, RECORDS[0], RECORDS.view(np.ndarray),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", KEPT, ids=range(len(KEPT)))
+def test_kinds_come_back_as_they_were(value: Any) -> None:
+    found = there_and_back({"x": [value]})["x"][0]
+
+    def compare(one: Any, other: Any) -> None:
+        assert type(one) is type(other)
+        assert getattr(one, "default_factory", 0) == getattr(other, "default_factory", 0)
+        if isinstance(one, dict):
+            assert list(one) == list(other)
+            compare(list(one.values()), list(other.values()))
+        elif isinstance(one, list | tuple):
+            for left, right in zip(one, other, strict=True):
+                compare(left, right)
+        elif isinstance(one, np.ndarray | np.generic):
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            assert one.dtype.type is other.dtype.type
+            assert one.tobytes() == other.tobytes()
+        else:
+            assert one == other
+
+    compare(found, value)
+
+
+class Roots(dict[str, Any]):
+    pass
+
+
+class Rows(list[Any]):
+    pass
+
+
+class Far(Point):
+    pass
+
+
+class Masses(np.ndarray[Any, Any]):
+    pass
+
+
+def lost(value: Any) -> Any:
+    """Make a named tuple whose class nobody finds."""
+    return namedtuple("Lost", "a")(value)
+
+
+REFUSED: list[tuple[Any, str]] = [
+    (Roots(a=1), "a Roots, which would come back as a dict"),
+    (Rows([1]), "a Rows, which would come back as a list"),
+    (Far(1, 2), "a Far, which would come back as a tuple"),
+    (time.gmtime(0), "a struct_time, which would come back as a tuple"),
+    (defaultdict(lambda: 1, a=1), "a defaultdict of <function"),
+    (lost("a"), "a Lost, which would come back as a tuple"),
+    (np.arange(3).view(Masses), "a Masses, which would come back as an ndarray"),
+    (np.char.array(["a"]), "a chararray, which would come back as an ndarray"),
+    (np.ma.masked_array([1, 2]), "an array of values and masks"), ({1, 2}, "a set"),
+    (frozenset(), "a frozenset"), (Shard(np.arange(3).view(Masses), (3,), (0,)), "a Masses"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "words"), REFUSED, ids=range(len(REFUSED)))
+def test_what_would_change_its_kind_is_refused_with_its_path(value: Any, words: str) -> None:
+    with pytest.raises(UsageError) as met:
+        nest.flatten({"model": [0, value]})
+    assert f"model/1 is {words}" in str(met.value)
+    assert met.value.remedy
+
+
+def test_a_named_tuple_of_what_is_not_imported_is_made_of_nothing_else() -> None:
+    shape, _ = nest.flatten({"p": Point(1, 2)})
+    for old, new in (("Point x,y", "Point x,z"), (":Point", ":Rows"), ("test_nest", "test_none")):
+        other = json.loads(json.dumps(shape).replace(old, new))
+        assert other != shape
+        with pytest.raises(CheckpointError, match="import its module first, or pass into"):
+            nest.check_kinds(other)
+    with pytest.raises(CheckpointError, match="use a newer closeranks"):
+        nest.check_kinds({"deque": [0]})
+
+
+def test_maps_of_files_come_back_as_plain_arrays(tmp_path: Path) -> None:
+    mapped = np.memmap(tmp_path / "x", np.int32, "w+", shape=(3, 4))
+    mapped[:] = np.arange(12).reshape(3, 4)
+    found = there_and_back([mapped])[0]
+    assert type(found) is np.ndarray
+    assert np.array_equal(found, mapped)

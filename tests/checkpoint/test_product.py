@@ -76,7 +76,7 @@ def test_large_blocks_go_past_the_caches_and_are_the_same(
         seen.append(shape.past)
         return compiled(way, shape)
 
-    monkeypatch.setattr(product, "_cache_bytes", lambda: 1 << 16)
+    monkeypatch.setattr(product, "cache_bytes", lambda: 1 << 16)
     monkeypatch.setattr(product, "_function", noted)
     results = aligned_rows(2, 70_001)
     Product(matrix, way)(blocks, results)

@@ -127,7 +127,7 @@ def test_what_cannot_be_repaired_stays_as_it_is(shm: Path, spoiled: str) -> None
 
 
 def test_what_a_killed_repair_has_left_goes_in_time(shm: Path) -> None:
-    old, new = shm / ".repair-old", shm / ".repair-new"
+    old, new = shm / ".closeranks-repair-old00000", shm / ".closeranks-repair-new00000"
     for left in (old, new):
         (left / "below").mkdir(parents=True)
     os.utime(old, (1e9, 1e9))

@@ -55,7 +55,7 @@ def test_saves_are_listed_with_what_is_left_of_them(shm: Path) -> None:
     ground = make(shm, [5000] * 4, 1, ring=range(4), ranks=RING, generation=3, state=WRITING,
                   epoch=2 << 32)  # fmt: skip
     folders = collect(ground)
-    rows = [one.row(time.time() + 90, locked=False) for one in seen(*folders[:3])]
+    rows = [one.row(time.time() + 90, owner="") for one in seen(*folders[:3])]
     assert [row["step"] for row in rows] == [30, 20, 10]
     assert [row["state"] for row in rows] == ["writing", "encoded", "committed"]
     assert [row["shares_present"] for row in rows] == [0, 3, 3]

@@ -58,7 +58,7 @@ def test_one_process_compiles_and_the_others_load(tmp_path: Path) -> None:
 
 def test_code_is_made_anew_when_a_source_has_changed(tmp_path: Path) -> None:
     root, folder = tmp_path / "root", tmp_path / "code"
-    for room in ("closeranks", "collectives", "comms"):
+    for room in ("closeranks", "checkpoint", "collectives", "comms"):
         shutil.copytree(ROOT / room, root / room, symlinks=True)
     assert [answer(_ASKS, folder, root)[0] for _ in range(2)] == ["True", "False"]
     changed = root / "comms" / "atomics.py"
@@ -87,16 +87,24 @@ def test_a_full_disk_or_one_that_only_reads_is_no_obstacle(
     assert list(store.iterdir()) == []
 
 
-def test_code_of_long_ago_is_cleared_away(store: Path) -> None:
-    old, half, new = (store / f"sweep.wide-{end}" for end in ("0.o", "0.o.ab12", "1.o"))
-    for path in (old, half, new):
+def test_code_of_long_ago_is_cleared_away_and_nothing_else(store: Path) -> None:
+    key = "0af4" * 8
+    old, half, new = (store / f"sweep.{end}" for end in (
+        f"wide-{key}.o", f"wide-{key}.o.{'0a' * 8}", f"narrow-{key}.o"
+    ))  # fmt: skip
+    others = [store / name for name in (
+        "thesis.odt", "job.out", "main.o", "run.old", "a.ogg", "keep.txt", "sweep.wide-0.o",
+        f"sweep.wide-{key}.old", f"sweep.wide-{key}.o.bak", f"{key}.o", f"my sweep.wide-{key}.o",
+    )]  # fmt: skip
+    for path in (old, half, new, *others):
         path.write_bytes(b"")
-    for path in (old, half):
+    for path in (old, half, *others):
         os.utime(path, (1, 1))
     code_store._write("some.module", "name", b"code")
     assert not old.exists()
     assert not half.exists()
     assert new.exists()
+    assert all(path.exists() for path in others)
     assert code_store._read("some.module", "name") == b"code"
 
 

@@ -245,7 +245,7 @@ def large(name: str) -> None:
             keeper.save(1, {"own": PerRank(own)}).committed.wait(60)
             comm.Barrier()
             if comm.rank == 0:
-                next(path for path, _ in slots.found(name) if "-1." in path.name).unlink()
+                next(path for path, _ in slots.found(keeper.key) if "-1." in path.name).unlink()
             own[:] = 0
             comm.Barrier()
             found = keeper.restore(into={"own": own})

@@ -27,16 +27,22 @@ PROGRAM = ("-m", "tests.faults.on_disk")
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
-    """A name of this test alone; nothing of it is left in memory."""
+def name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A name of this test alone, whatever the command; nothing of it is left in memory."""
     made = f"on-disk-{secrets.token_hex(6)}"
+    monkeypatch.setenv("CLOSERANKS_RUN", "test")
     yield made
     forget(made)
 
 
+def kept(name: str) -> list[Path]:
+    """Give all that is in memory."""
+    return [path for path, _ in slots.found(f"{name}.test")]
+
+
 def forget(name: str) -> None:
     """Lose all that is in memory."""
-    for path, _ in slots.found(name):
+    for path in kept(name):
         path.unlink()
 
 
@@ -88,16 +94,16 @@ def test_a_job_that_is_told_to_end_comes_back_on_other_numbers_of_ranks(
     cut = mpirun(4, *PROGRAM, name, str(tmp_path), "stuck")
     assert cut.returncode != 0, cut.stdout
     assert cut.stdout.count("saved 2") == 4, cut.stdout
-    assert list(slots.found(name))
+    assert kept(name)
     files = list(tmp_path.rglob("*.h5"))
     assert [file.parent.name[-6:] for file in files] == ["step-2"]
     (of,) = (file.parents[1] for file in files)
-    kept = {file: file.read_bytes() for file in files}
+    read = {file: file.read_bytes() for file in files}
     for ranks in (3, 6):
         forget(name)
         for file in of.rglob("*.h5"):
             file.unlink()
-        for file, data in kept.items():
+        for file, data in read.items():
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(data)
         done = mpirun(ranks, *PROGRAM, name, str(tmp_path), "restore")

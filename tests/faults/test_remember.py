@@ -27,15 +27,22 @@ from tests.faults.cells import SEED, due
 
 PROGRAM = str(Path(__file__).parent / "remember.py")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+RUN = "test"
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
-    """A name of this test alone; nothing of it is left behind."""
+def name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A name of this test alone, whatever the command; nothing of it is left behind."""
     made = f"remember-{secrets.token_hex(6)}"
+    monkeypatch.setenv("CLOSERANKS_RUN", RUN)
     yield made
-    for path, _ in slots.found(made):
+    for path in kept(made):
         path.unlink()
+
+
+def kept(name: str) -> list[Path]:
+    """Give the slots of a name."""
+    return sorted(path for path, _ in slots.found(f"{name}.{RUN}"))
 
 
 #: Where a save is cut off, and the steps that may come back: what is copied everywhere counts.
@@ -61,7 +68,7 @@ def test_a_save_is_cut_off(mpirun: Run, name: str, point: str, who: str) -> None
 def test_a_restore_is_cut_off(mpirun: Run, name: str, point: str) -> None:
     saved = mpirun(4, PROGRAM, name, "save", "2")
     assert saved.returncode == 0, saved.stdout
-    for path, _ in slots.found(name):
+    for path in kept(name):
         if "-3." in path.name:
             path.unlink()
     cut = mpirun(4, PROGRAM, name, "restore", point, "0,1,2,3")
@@ -80,8 +87,8 @@ def kill(folder: Path, ranks: int, rng: Random) -> None:
     seen: list[float] = []
     deadline = Deadline(40)
     while len(seen) < after and not deadline.expired:
-        kept = committed(folder)
-        seen += [time.monotonic()] * (len(kept) - len(seen))
+        done = committed(folder)
+        seen += [time.monotonic()] * (len(done) - len(seen))
         time.sleep(0.0005)
     time.sleep(share * (seen[-1] - seen[-2]) if len(seen) > 1 else 0)
     for rank in dying:
@@ -110,10 +117,10 @@ def test_killed_from_outside_at_any_moment(
     cut = mpirun(ranks, PROGRAM, name, "steady", str(tmp_path), "100000")
     killer.join()
     assert cut.returncode != 0, cut.stdout
-    kept = committed(tmp_path)
-    assert kept, cut.stdout
+    steps = committed(tmp_path)
+    assert steps, cut.stdout
     member, how = rng.randrange(ranks), rng.choice((*MISHAPS, "nothing"))
-    for path, _ in sorted(slots.found(name)):
+    for path in kept(name):
         if how != "nothing" and f"-{member}." in path.name:
             with suppress(CheckpointError):  # who was killed when it was made has left no header
                 hurt(path, how, rng)
@@ -124,7 +131,7 @@ def test_killed_from_outside_at_any_moment(
     found = [int(step) for step in re.findall(r"restored (\d+), ", done.stdout)]
     assert len(found) == again, told
     assert len(set(found)) == 1, told
-    assert found[0] >= kept[-1], told
+    assert found[0] >= steps[-1], told
 
 
 @pytest.mark.skipif(SEED != "all", reason="2.2 GiB take half a minute: make faults")
@@ -153,7 +160,7 @@ def test_a_rank_is_lost_and_the_others_go_on(launch: Run, name: str) -> None:
     command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
     done = launch([*command, PROGRAM, name, "attempts", "shrink", "1"])
     assert done.stdout.count("done 6 with 3 of epoch 1") == 3, done.stdout
-    assert not list(slots.found(name))
+    assert not kept(name)
 
 
 @pytest.mark.cluster

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +18,8 @@ import pytest
 
 from closeranks.__main__ import main
 from closeranks.checkpoint import Shard
+from closeranks.checkpoint.key import job_of as job_of_process
+from closeranks.checkpoint.key import key_of
 from closeranks.checkpoint.slots import Slot
 from closeranks.jobs.care.choice import is_meant, job_of
 from closeranks.jobs.care.cleaning import parse_age
@@ -301,8 +304,9 @@ def test_clean_leaves_what_a_process_has_open(
             assert job.stdout is not None
             job.stdout.readline()
             _, out, _ = care("clean", "--directory", root, "--name", "name", "--remove")
-            assert out.count("kept: open in a process") == 2
-            assert "name.7, open\n" in care("ls", "--directory", root)[1]
+            owner = f"open: host {socket.gethostname()}, pid {job.pid}, started 2"
+            assert " ".join(out.split()).count(f"kept: {owner}") == 2
+            assert f"name.7, {owner}" in care("ls", "--directory", root)[1]
         finally:
             job.send_signal(signal.SIGKILL)
     _, out, _ = care("clean", "--directory", root, "--name", "name", "--remove")
@@ -341,6 +345,9 @@ def test_names_and_ages() -> None:
     assert not is_meant("train.eval", "train")
     assert not is_meant("train.7", "train.70")
     assert is_meant("train." + "0af" * 10 + "00", "train")
+    assert is_meant("train.7-nightly", "train")
+    assert is_meant(key_of("train", job_of_process({}, ["a.py"], "/")), "train")
+    assert job_of("train.7-nightly") == "7"
     assert (job_of("train.7"), job_of("train"), job_of("train.v7"), job_of("7")) == (
         "7", None, None, None,
     )  # fmt: skip

@@ -176,14 +176,16 @@ def name(world: closeranks.Communicator | None) -> Iterator[str]:
     """A name for the checkpoints of this test alone; nothing of it is left behind."""
     import numpy as np
 
-    from closeranks.checkpoint import slots
+    from closeranks.checkpoint import checkpointer, slots
     from closeranks.comms.shared_folder import folder
 
     if world is None:  # this rank is not one of the test's
         yield ""
         return
     made = f"test-{world.bcast(np.random.default_rng().integers(1 << 60), 0):x}-{world.size}"
-    yield made
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpointer, "own_job", str)  # it stands alone
+        yield made
     world.Barrier()
     for path in [*(path for path, _ in slots.found(made)), folder() / f"lock-{made}"]:
         path.unlink(missing_ok=True)

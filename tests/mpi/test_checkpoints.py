@@ -361,7 +361,7 @@ def test_what_nobody_can_read_is_not_nothing(world: cr.Communicator, name: str) 
     again = Checkpointer(world, name=name)
     with pytest.raises(CheckpointError, match="no header is whole"):
         again.restore()
-    with pytest.raises(CheckpointError, match="float"):
+    with pytest.raises(CheckpointError, match=r"step=1\.5"):
         again.save(1.5, {"a": 1})  # type: ignore[arg-type]
     again.close()
 
@@ -408,13 +408,3 @@ def test_a_full_file_system_leaves_the_save_before(
     assert found is not None
     np.testing.assert_array_equal(found[1]["own"], np.full(1000, world.rank))
     keeper.close()
-
-
-@pytest.mark.parametrize("options", [
-    {"keep": 1}, {"name": ""}, {"name": "a/b"}, {"name": "x" * 99}, {"parity": 0},
-    {"on_busy": "drop"}, {"chunk_bytes": 100}, {"group": 1}, {"group": 999},
-    {"interval": 0}, {"interval": "auto"}, {"mtbf_s": 60.0},
-])  # fmt: skip
-def test_options_that_make_no_sense(world: cr.Communicator, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        Checkpointer(world, **{"name": "test", **options})
