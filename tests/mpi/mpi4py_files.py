@@ -24,6 +24,8 @@ FILES = (
 )  # fmt: skip
 #: Tests that fail with any other communicator than the predefined ones.
 NOT = (
+    "test_comm.TestCommSelf.testPickle",
+    "test_comm.TestCommWorld.testPickle",
     "test_environ.TestWorldAttrs.testLastUsedCode",
     "test_errorcode.TestErrorCode.testAddErrorClassCodeString",
     "test_objmodel.TestObjModel.testCAPI",
