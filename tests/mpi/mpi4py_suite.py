@@ -3,7 +3,7 @@
 ``python mpi4py_suite.py FOLDER PLACE MODE SEED TYPES [FILES...]``: FOLDER is
 mpi4py's ``test`` folder.  PLACE is "ours"; "plain", which leaves mpi4py's
 communicators where they are: what is skipped or fails then is not ours; or
-"copies", a subclass of mpi4py's around duplicates, which runs the tests of `NOT`
+"copies", a subclass of mpi4py's around duplicates, which runs those of `left_out`
 alone: they want the predefined objects themselves, and fail.  MODE is
 "auto"; "planned", which leaves nothing to the library; a number, which of each
 operation's algorithms to take; or "levels", hierarchical algorithms with pairs of
@@ -38,7 +38,7 @@ import closeranks
 from closeranks.collectives.catalogue import ALGORITHMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.mpi.mpi4py_files import FILES, NOT
+from tests.mpi.mpi4py_files import FILES, left_out
 
 LIMIT_S = float(os.environ.get("SUITE_LIMIT_S", "240"))
 #: No file is begun after so many.
@@ -122,9 +122,10 @@ def run_file(name: str, place: str, order: random.Random, plain: MPI.Intracomm) 
     with mock.patch.dict(sys.modules, {"cupy": None, "numba": None}):  # which want a GPU
         tests = flat(unittest.defaultTestLoader.loadTestsFromName(name))
     order.shuffle(tests)
-    left = [one for one in tests if one.id() in NOT and place == "ours"]
+    wants = left_out(MPI.get_vendor()[0])
+    left = [one for one in tests if one.id() in wants and place == "ours"]
     if place == "copies":
-        left = [one for one in tests if one.id() not in NOT]
+        left = [one for one in tests if one.id() not in wants]
     tests = [one for one in tests if one not in left]
     result = Result()
     unittest.TestSuite(tests).run(result)
