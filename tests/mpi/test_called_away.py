@@ -215,7 +215,7 @@ def test_no_signal_comes_between_a_call_of_the_library_and_its_request() -> None
     assert len(begun) == 1
 
 
-@pytest.mark.parametrize("name", ["_look", "_stay"])
+@pytest.mark.parametrize("name", ["_look_once", "_stay"])
 def test_a_kernel_that_has_ended_is_not_run_again(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
