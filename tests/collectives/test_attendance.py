@@ -15,6 +15,7 @@ from closeranks.collectives import attendance
 from closeranks.collectives.attendance import Attendance, Lateness, Usher
 from closeranks.collectives.failure import verdict
 from closeranks.comms import ulfm
+from closeranks.comms.notices import Notices
 from closeranks.comms.wait import Deadline
 from closeranks.errors import PeerLate, Revoked
 
@@ -250,7 +251,7 @@ def test_who_is_late_is_named_by_a_call_whose_ranks_they_are(net: Any, seats: An
     assert first.look()
     whole: Any = SimpleNamespace(attendance=first, seats=(0, 1, 2), revoked=True)
     whole.seats_lost = tuple
-    world: Any = SimpleNamespace(attendance=own, seats=seats)
+    world: Any = SimpleNamespace(attendance=own, seats=seats, notices=Notices())
     met = verdict(world, whole, "barrier")
     assert own.told, "there the next call is refused"
     if 2 in seats:
