@@ -1,0 +1,58 @@
+"""The program that the ranks run: sequences, until one is wrong or time is over."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from mpi4py import MPI
+
+from tests.fuzz.runner import Runner
+from tests.fuzz.sequences import drawn
+
+
+def main(folder: str) -> int:
+    """Run what ``job.json`` in a folder says, and write what was found beside it."""
+    began = time.monotonic()
+    place = Path(folder)
+    job: dict[str, Any] = json.loads((place / "job.json").read_text())
+    world = MPI.COMM_WORLD.Dup()
+    calls: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    number, done = job.get("first", 0), 0
+    with (place / f"rank{world.rank}.txt").open("w") as trace:
+        while True:
+            given = job.get("sequences")
+            left_s = job.get("seconds", 1e9) - (time.monotonic() - began)
+            goes_on = done < len(given) if given is not None else left_s > 0
+            if not world.bcast(goes_on, 0):
+                break
+            sequence = given[done] if given is not None else drawn(job["seed"], number, world.size)
+            if world.rank == 0:
+                (place / "at.json").write_text(json.dumps([number, done]))
+            runner = Runner(world, sequence, trace)
+            runner.run()
+            calls.update(runner.calls)
+            refused.update(runner.refused)
+            failures = world.allgather(runner.failure)
+            done += 1
+            if any(failures):
+                faulthandler.cancel_dump_traceback_later()
+                if world.rank == 0:
+                    (place / "failure.json").write_text(json.dumps(failures))
+                break
+            number += 1
+        faulthandler.cancel_dump_traceback_later()
+        if world.rank == 0:
+            said = {"sequences": done, "calls": calls, "refused": refused}
+            (place / "done.json").write_text(json.dumps(said))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
