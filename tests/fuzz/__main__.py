@@ -106,7 +106,7 @@ def report(found: Found, options: argparse.Namespace) -> str:
 def shrunk(outcome: Outcome, sequence: Sequence, options: argparse.Namespace) -> None:
     """Shrink a failure, print its program and keep it."""
     print(f"{outcome.what} in sequence {outcome.sequence}: {outcome.detail}\n", flush=True)
-    shrinking = Shrinking(options.ranks, limit_s=options.shrink)
+    shrinking = Shrinking(options.ranks, limit_s=options.shrink, package=options.package)
     if shrinking.first([sequence], tries=3) is None:
         before = [drawn(options.seed, outcome.sequence - back, options.ranks)
                   for back in range(min(outcome.index, 5), 0, -1)]  # fmt: skip
@@ -132,10 +132,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--library", default="openmpi")
     parser.add_argument("--shrink", type=float, default=300, help="seconds for a failure; 0: none")
     parser.add_argument("--most", type=int, default=1000, help="failures after which it ends")
+    parser.add_argument("--package", type=Path, default=ROOT, help="where closeranks lies")
     parser.add_argument("--summary", type=Path, help="file that takes a section")
     options = parser.parse_args(arguments)
     print(f"seed {options.seed}, {options.ranks} ranks, {options.seconds:g} s", flush=True)
-    found = run(options.seed, options.seconds, options.ranks, most=options.most)
+    found = run(
+        options.seed, options.seconds, options.ranks, package=options.package, most=options.most
+    )
     print(report(found, options), flush=True)
     for reason, count in found.refused.most_common(20):
         print(f"left out {count}: {reason}")

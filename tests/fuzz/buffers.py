@@ -91,8 +91,8 @@ class Side(NamedTuple):
         Its elements.
     spec : object
         What is passed.
-    keeps : object
-        Whatever owns it.
+    look : callable
+        Gives the elements of a copy of the window.
     gaps : bool
         Whether mpi4py refuses the array.
     """
@@ -100,7 +100,7 @@ class Side(NamedTuple):
     window: Bytes
     entries: NDArray[Any]
     spec: Any
-    keeps: Any
+    look: Callable[[Bytes], NDArray[Any]]
     gaps: bool = False
 
 
@@ -166,9 +166,14 @@ class Pool:
         nbytes = part.entries * kind.nbytes * spread
         window = self._window(given, owner, nbytes)
         start = GUARD + given["shift"]
-        memory = window[start : start + nbytes]
-        entries = eval(view.format(m="m", k="k"), {"m": memory, "k": kind.dtype})
-        return Side(window, entries, spec_of(form, part, kind, entries), None, form in SPREAD)
+
+        def look(whole: Bytes) -> NDArray[Any]:
+            names = {"m": whole[start : start + nbytes], "k": kind.dtype}
+            found: NDArray[Any] = eval(view.format(m="m", k="k"), names)
+            return found
+
+        entries = look(window)
+        return Side(window, entries, spec_of(form, part, kind, entries), look, form in SPREAD)
 
     def _whole(self, given: dict[str, Any], owner: str, name: str, part: Part) -> Side:
         key = given["slot"], owner, name, part.entries
@@ -179,7 +184,8 @@ class Pool:
         thing, kind = self._kept[key], KINDS[name]
         window = np.frombuffer(thing, np.uint8) if part.entries else np.empty(0, np.uint8)
         entries = window.view(kind.dtype)
-        return Side(window, entries, spec_of(given["form"], part, kind, thing), thing)
+        spec = spec_of(given["form"], part, kind, thing)
+        return Side(window, entries, spec, lambda whole: whole.view(kind.dtype))
 
     def _window(self, given: dict[str, Any], owner: str, nbytes: int) -> Bytes:
         """Give room between guards; the same place for the same slot, unless it is fresh."""

@@ -31,6 +31,8 @@ class Outcome:
         Number of the sequence that it was in.
     index : int
         How many sequences had been done before in this launch.
+    step : int
+        Number of the step that failed, where that is known; else a large number.
     done : dict
         Counts, where it came to its end.
     """
@@ -39,6 +41,7 @@ class Outcome:
     detail: str = ""
     sequence: int = 0
     index: int = 0
+    step: int = 1 << 30
     done: dict[str, Any] = field(default_factory=dict)
 
 
@@ -116,6 +119,7 @@ def _outcome(place: Path, ranks: int, text: str, status: int | None) -> Outcome:
             key=lambda pair: pair[1]["step"],
         )
         made.what = "raised" if "raised" in first["what"] else first["what"]
+        made.step = first["step"]
         made.detail = f"rank {rank}, step {first['step']}: {first['what']}: {first['detail']}"
     elif status != 0 or not made.done:
         traces = [(place / f"rank{rank}.txt") for rank in range(ranks)]

@@ -75,12 +75,13 @@ class Shrinking:
         return best
 
     def _cut(self, sequence: Sequence) -> Sequence:
-        """Leave out what comes after the step that failed."""
-        shorter = [
-            {**sequence, "steps": sequence["steps"][:end]}
-            for end in (len(sequence["steps"]) // 4, len(sequence["steps"]) // 2)
-        ]
-        return self.first([*shorter, sequence]) or sequence
+        """Leave out what comes after the step that failed, and what is unlike it."""
+        steps = sequence["steps"]
+        end = min(self.outcome.step + 1, len(steps))
+        last = steps[end - 1]
+        alike = [step for step in steps[:end] if step.get("op") == last.get("op")]
+        cuts = [[last], alike[-2:], alike, steps[max(0, end - 4) : end], steps[:end]]
+        return self.first([{**sequence, "steps": cut} for cut in cuts]) or sequence
 
     def _halves(self, sequence: Sequence) -> list[Sequence]:
         """Leave out runs of steps, long ones first."""
