@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tests.fuzz.launch import ROOT, Outcome, launch
 from tests.fuzz.program import written
@@ -48,9 +47,7 @@ def today() -> str:
     return datetime.datetime.now(tz=datetime.timezone.utc).date().isoformat()
 
 
-def run(
-    seed: str, seconds: float, ranks: int, *, package: Path = ROOT, most: int = 1000
-) -> Found:
+def run(seed: str, seconds: float, ranks: int, *, package: Path = ROOT, most: int = 1000) -> Found:
     """Run sequences for some time.
 
     Parameters
@@ -88,12 +85,16 @@ def report(found: Found, options: argparse.Namespace) -> str:
     lines = [
         f"## {options.ranks} ranks, {options.library}, {options.seconds:g} s",
         "",
-        f"`make fuzz SEED={options.seed} SECONDS={options.seconds:g} RANKS={options.ranks} "
-        f"LIBRARY={options.library}`, on {today()}.",
+        (
+            f"`make fuzz SEED={options.seed} SECONDS={options.seconds:g} RANKS={options.ranks} "
+            f"LIBRARY={options.library}`, on {today()}."
+        ),
         "",
-        f"{found.sequences} sequences, {sum(found.calls.values())} calls compared: "
-        f"{kinds['wrong'] + kinds['taken']} wrong, {kinds['hang']} hangs, "
-        f"{kinds['raised']} unexpected errors, {kinds['died']} ends of a process.",
+        (
+            f"{found.sequences} sequences, {sum(found.calls.values())} calls compared: "
+            f"{kinds['wrong'] + kinds['taken']} wrong, {kinds['hang']} hangs, "
+            f"{kinds['raised']} unexpected errors, {kinds['died']} ends of a process."
+        ),
         "",
         "| operation | calls |",
         "|---|---|",

@@ -68,14 +68,14 @@ class Part(NamedTuple):
     ----------
     entries : int
         Elements in its memory.
-    count : int
+    block : int
         Elements of one block.
     counts, displs : list of int or None
         Of blocks of different sizes.
     """
 
     entries: int
-    count: int
+    block: int
     counts: list[int] | None = None
     displs: list[int] | None = None
 
@@ -108,7 +108,7 @@ def rendered(form: str, part: Part, kind: Kind, a: str) -> str:
     """Write a message as an expression of Python."""
     if part.counts is not None:
         return VECTORS[form].format(a=a, t=kind.mpi, v=part.counts, d=part.displs)
-    return FORMS[form].format(a=a, t=kind.mpi, c=part.count)
+    return FORMS[form].format(a=a, t=kind.mpi, c=part.block)
 
 
 _types: dict[str, MPI.Datatype] = {}
@@ -210,5 +210,5 @@ def spec_of(form: str, part: Part, kind: Kind, thing: Any) -> Any:
         text = VECTORS[form].format(a="a", t="t", v="v", d="d")
     else:
         text = FORMS[form].format(a="a", t="t", c="c")
-    names = {"a": thing, "t": datatype(kind), "c": part.count, "np": np}
+    names = {"a": thing, "t": datatype(kind), "c": part.block, "np": np}
     return eval(text, names | {"v": part.counts, "d": part.displs})

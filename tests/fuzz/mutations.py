@@ -20,6 +20,9 @@ from tests.fuzz.launch import ROOT
 ROOMS = ("closeranks", "comms", "collectives", "partitioning", "checkpoint", "jobs")
 
 
+KEY = "collectives/key.py"
+
+
 class Patch(NamedTuple):
     """A change of one file: ``old`` stands there once."""
 
@@ -30,15 +33,15 @@ class Patch(NamedTuple):
 
 MUTATIONS: dict[str, tuple[Patch, ...]] = {
     "a key without the type": (
-        Patch("collectives/key.py", "demand.dtype if reduces else None", "None"),
-        Patch("collectives/key.py", "arrays_of(demand), sent, received", "(None, None), None, None"),
+        Patch(KEY, "demand.dtype if reduces else None", "None"),
+        Patch(KEY, "arrays_of(demand), sent, received", "(None, None), None, None"),
     ),
     "a key without the root": (
-        Patch("collectives/key.py", "        demand.root,\n        op_name", "        0,\n        op_name"),
+        Patch(KEY, "        demand.root,\n        op_name", "        0,\n        op_name"),
     ),
     # In place or not changes where a bound plan reads: so what is bound is looked up without it.
     "a key without in-place": (
-        Patch("collectives/key.py", "counts, demand.in_place, id", "counts, False, id"),
+        Patch(KEY, "counts, demand.in_place, id", "counts, False, id"),
         Patch(
             "collectives/bindings.py",
             "        bound.attach(memory.input, memory.output)\n",
@@ -58,8 +61,11 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
         ),
     ),
     "a trial's barrier skipped": (
-        Patch("collectives/service.py", "        if alone:\n            MPI.Intracomm.Barrier(self.plain)  # else",
-              "        if alone and self.rank:\n            MPI.Intracomm.Barrier(self.plain)  # else"),
+        Patch(
+            "collectives/service.py",
+            "if alone:\n            MPI.Intracomm.Barrier(self.plain)  # else",
+            "if alone and self.rank:\n            MPI.Intracomm.Barrier(self.plain)  # else",
+        ),
     ),
 }  # fmt: skip
 

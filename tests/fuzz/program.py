@@ -70,7 +70,7 @@ def written(sequence: Sequence) -> str:
     lines = [_HEAD.format(ranks=sequence["ranks"], options=sequence["options"])]
     steps = sequence["steps"]
     for name in sorted({step.get("reduce") for step in steps} & set(FUNCTIONS), key=str):
-        lines.append(f"{_OWN[name]}\n{name} = MPI.Op.Create({name}, {FUNCTIONS[name][1]})")
+        lines += [_OWN[name], f"{name} = MPI.Op.Create({name}, {FUNCTIONS[name][1]})"]
     for number in sorted({step.get("comm", 0) for step in steps} - {0}):
         make = _COMMS[number]
         lines.append(f"comm{number}, plain{number} = comm.{make}, plain.{make}")
@@ -166,8 +166,8 @@ def _served(step: Step, tail: str, size: int) -> list[str]:
     theirs = f"plain{tail}.{step['op'].capitalize()}{call('xxm', 'yym')}"
     mean = step["reduce"] == "cr.MEAN" or (step["op"] in REDUCING and not KINDS[step["kind"]].mpi)
     lines = [f"for turn in range({step['repeat']}):"]
-    lines += [f"    for a in ({'x, xx, y, yy' if step['op'] != 'barrier' else ''}): "
-              f"put(a, {step['salt']} + turn)"]  # fmt: skip
+    memory = "x, xx, y, yy" if step["op"] != "barrier" else ""
+    lines.append(f"    for a in ({memory}): put(a, {step['salt']} + turn)")
     if step["mode"] == "_init":
         lines.insert(0, f"op = {ours}")
         ours = "op.start(); op.wait()"

@@ -73,7 +73,7 @@ def _as_bytes(shape: Part, copy: Any, kind: Kind) -> Any:
     """Give a message of bytes."""
     raw, unit = copy.view(np.uint8), kind.nbytes
     if shape.counts is None or shape.displs is None:
-        return [raw, shape.count * unit, MPI.BYTE]
+        return [raw, shape.block * unit, MPI.BYTE]
     counts = [count * unit for count in shape.counts]
     return [raw, (counts, [at * unit for at in shape.displs]), MPI.BYTE]
 
@@ -99,4 +99,3 @@ def _by_hand(plain: MPI.Intracomm, step: Step, sides: Pair) -> None:
     length = len(parts[0])
     total = combined(step["reduce"], [part[:length] for part in parts])
     taken.entries[:count] = total[start : start + count]
-

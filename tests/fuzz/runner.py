@@ -9,7 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -19,7 +19,16 @@ from tests.fuzz import reductions
 from tests.fuzz.buffers import GUARD, Part, Pool, Side
 from tests.fuzz.elements import KINDS, Bytes, meant, put_noise, put_values
 from tests.fuzz.reference import Pair, refer
-from tests.fuzz.shapes import IN_PLACE, REDUCING, Step, arguments, method_of, result_entries, room_for, shapes
+from tests.fuzz.shapes import (
+    IN_PLACE,
+    REDUCING,
+    Step,
+    arguments,
+    method_of,
+    result_entries,
+    room_for,
+    shapes,
+)
 
 #: Seconds that a step may take.
 LIMIT_S = 30.0
@@ -28,7 +37,7 @@ REFUSALS = (cr.Error, MPI.Exception, ValueError, TypeError, BufferError)
 #: What is known to be wrong so far, and is left out.
 EXPECTED = ("overlap", "order", "type")
 _PREDEFINED = (
-    "SUM PROD MAX MIN BAND BOR BXOR LAND LOR LXOR MAXLOC MINLOC".split()
+    "SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAXLOC", "MINLOC",
 )  # fmt: skip
 
 
@@ -83,7 +92,8 @@ class Runner:
         self._comms[0] = opened, self._world.Dup()
         self._ours = Pool(lambda nbytes: opened.empty(nbytes, np.uint8))
         self._theirs = Pool()
-        for self._at, step in enumerate(self._sequence["steps"]):
+        for number, step in enumerate(self._sequence["steps"]):
+            self._at = number
             if time.monotonic() > self._armed + 1:
                 self._arm()
             self._steps[step["do"]](self, step)
@@ -172,13 +182,13 @@ class Runner:
         try:
             serve(step, ours, both, mine, frames)
         except cr.UsageError as error:
-            if not self._may_refuse(step, error):
+            if not self._may_refuse(step):
                 self._fail("raised", traceback.format_exc(limit=-8))
             self.refused[f"ours: {step['op']}: {error}"] += 1
         except Exception:
             self._fail("raised", traceback.format_exc(limit=-8))
 
-    def _may_refuse(self, step: Step, error: cr.UsageError) -> bool:
+    def _may_refuse(self, step: Step) -> bool:
         """Whether a way was asked for that need not be able to."""
         options = self._sequence["options"]
         return step["algorithm"] != "auto" or "deterministic" in options
@@ -231,7 +241,7 @@ class Runner:
         if step["wait"] == "late":
             _put(mine, frames[0][0])
             request = call()
-            if step["salt"] % 2 and "drop" not in EXPECTED:  # the library's own now; whoever frees it early is found out
+            if step["salt"] % 2 and "drop" not in EXPECTED:
                 sizes = [0 if mine[0] is None else len(mine[0].window)]
                 mine = None, mine[1]
                 del call
@@ -319,7 +329,7 @@ class Runner:
         changed, step = _spoilt(step, mine, both, plain.size)
         call = self._arguments(step, ours, both, changed)
         if step["wrong"] == "root":
-            call = self._far_root(step, ours, both, changed)
+            call = self._far_root(step, ours, changed)
         try:
             call()
         except REFUSALS:
@@ -331,7 +341,7 @@ class Runner:
             if side is not None and not np.array_equal(side.window, want):
                 self._fail("wrong", f"{step['wrong']}: {step['op']} raised, and wrote")
 
-    def _far_root(self, step: Step, ours: Any, both: Any, mine: Pair) -> Callable[[], Any]:
+    def _far_root(self, step: Step, ours: Any, mine: Pair) -> Callable[[], Any]:
         """Name a root that is not there."""
         step = {**step, "named": True}
         specs = [None if side is None else side.spec for side in mine]
@@ -339,7 +349,7 @@ class Runner:
         named["root"] = ours.size + step["root"]
         return lambda: getattr(ours, method_of(step))(*given, **named)
 
-    _steps: dict[str, Callable[[Runner, Step], None]] = {
+    _steps: ClassVar[dict[str, Callable[[Runner, Step], None]]] = {
         "call": _call, "finish": _finish, "free": _free, "wrong": _wrong,
     }  # fmt: skip
 
@@ -413,7 +423,7 @@ def _spoilt(step: Step, mine: Pair, both: Any, size: int) -> tuple[Pair, Step]:
     if step["wrong"] == "short":
         spec: Any = entries[:-1]
     elif step["wrong"] == "room":
-        spec = [entries, both[1].count + 1, MPI.DOUBLE]
+        spec = [entries, both[1].block + 1, MPI.DOUBLE]
     elif step["wrong"] == "readonly":
         spec = entries.view()
         spec.flags.writeable = False

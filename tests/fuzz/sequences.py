@@ -64,15 +64,15 @@ def _options(rng: random.Random) -> dict[str, Any]:
     if draw < 0.65:
         return {"deterministic": True}
     share = rng.choice([0.4, 0.9])  # of those that are settled from the start, in node memory
-    rules = {
-        op: [{"algorithm": _name(rng, op, share)}] for op in OPERATIONS if rng.random() < 0.8
-    }
+    rules = {op: [{"algorithm": _name(rng, op, share)}] for op in OPERATIONS if rng.random() < 0.8}
     return {"tuning": rules}
 
 
 def _name(rng: random.Random, operation: str, share: float = 0.4) -> str:
     names = [name for name in algorithms(operation) if not name.startswith(_LEVELLED)]
-    return "shared" if "shared" in names and rng.random() < share else rng.choice(["native", *names])
+    return (
+        "shared" if "shared" in names and rng.random() < share else rng.choice(["native", *names])
+    )
 
 
 def _next(rng: random.Random, steps: list[Step], ranks: int) -> list[Step]:
@@ -166,7 +166,10 @@ def _sized(rng: random.Random, step: Step, ranks: int) -> None:
 
 def _side(rng: random.Random, step: Step, slot: int) -> dict[str, Any]:
     """Draw the memory and the form of one side."""
-    side = {"slot": 2 * rng.choice([0, 0, 0, 1]) + slot, "fresh": rng.random() < 0.1}
+    side: dict[str, Any] = {
+        "slot": 2 * rng.choice([0, 0, 0, 1]) + slot,
+        "fresh": rng.random() < 0.1,
+    }
     side["owner"] = rng.choice(OWNERS if rng.random() < 0.35 else ("numpy",))
     side["shift"] = rng.choice([0] * 8 + [KINDS[step["kind"]].nbytes, 1])
     side["form"] = rng.choice(["array", "typed", *FORMS])

@@ -119,7 +119,7 @@ def _placed(step: Step, at_root: bool, sent: Shape, taken: Shape) -> tuple[Shape
 def room_for(step: Step, side: str, size: int) -> int:
     """Give bytes that hold a side of a call on any rank of a communicator of ``size``."""
     kind, given = KINDS[step["kind"]], step[side]
-    most = max(step["count"], *step["counts"], 1) + 1
+    most: int = max(step["count"], *step["counts"], 1) + 1
     spread = SPREAD.get(given["form"], (1, ""))[0]
     return most * size * kind.nbytes * spread + 2 * GUARD + int(given["shift"])
 
@@ -139,8 +139,8 @@ def result_entries(step: Step, rank: int, size: int) -> int:
 
 def method_of(step: Step) -> str:
     """Name the method of a call."""
-    mode, name = step["mode"], step["op"].capitalize()
-    return {"": name, "I": "I" + step["op"], "_init": f"{name}_init"}[mode]
+    name: str = step["op"].capitalize()
+    return {"": name, "I": f"I{step['op']}", "_init": f"{name}_init"}[step["mode"]]
 
 
 def arguments(
