@@ -72,7 +72,7 @@ def written(sequence: Sequence) -> str:
     for name in sorted({step.get("reduce") for step in steps} & set(FUNCTIONS), key=str):
         lines += [_OWN[name], f"{name} = MPI.Op.Create({name}, {FUNCTIONS[name][1]})"]
     for number in sorted({step.get("comm", 0) for step in steps} - {0}):
-        make = _COMMS[number]
+        make = _COMMS.get(number, "Dup()")
         lines.append(f"comm{number}, plain{number} = comm.{make}, plain.{make}")
     lines.append("late = []")
     for number, step in enumerate(steps):

@@ -40,7 +40,7 @@ def refer(
         _by_hand(plain, step, sides)
     else:
         parts = [_message(*one, step, kind) for one in zip(shapes, sides, strict=True)]
-        given, named = arguments(step, plain.size, *(spec for spec, _ in parts), op)
+        given, named = arguments(step, plain.size, parts[0][0], parts[1][0], op)
         method = getattr(MPI.Intracomm, step["op"].capitalize())
         method(plain, *given, **named)
         for (_, copy), side in zip(parts, sides, strict=True):

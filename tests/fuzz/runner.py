@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import signal
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,9 +19,11 @@ from mpi4py import MPI
 
 import closeranks as cr
 from tests.fuzz import reductions
-from tests.fuzz.buffers import GUARD, Part, Pool, Side
-from tests.fuzz.elements import KINDS, Bytes, meant, put_noise, put_values
+from tests.fuzz.buffers import GUARD, Part, Pool
+from tests.fuzz.comparison import finish, is_equal_in_meaning, put
+from tests.fuzz.elements import KINDS, Bytes, put_noise, put_values
 from tests.fuzz.reference import Pair, refer
+from tests.fuzz.refusals import spoilt
 from tests.fuzz.shapes import (
     IN_PLACE,
     REDUCING,
@@ -35,10 +40,18 @@ LIMIT_S = 30.0
 #: What a call that every rank must refuse may raise.
 REFUSALS = (cr.Error, MPI.Exception, ValueError, TypeError, BufferError)
 #: What is known to be wrong so far, and is left out.
-EXPECTED = ("overlap", "order", "type")
+EXPECTED = ("overlap", "order", "type", "signal")
 _PREDEFINED = (
     "SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAXLOC", "MINLOC",
 )  # fmt: skip
+
+
+class Interruption(Exception):
+    """What the handler of the alarm raises."""
+
+
+def _interrupt(*_: object) -> None:
+    raise Interruption
 
 
 class Pending(NamedTuple):
@@ -83,11 +96,13 @@ class Runner:
         self._comms: dict[int, tuple[Any, MPI.Intracomm]] = {}
         self._pending: list[Pending] = []
         self._junk: list[Bytes] = []
-        self._at = -1
+        self._keeps: list[Any] = []
+        self._is_over, self._at = False, -1
 
     def run(self) -> None:
         """Run all steps, then close."""
         self._arm()
+        signal.signal(signal.SIGALRM, _interrupt)
         opened = cr.init(self._world, **self._sequence["options"])
         self._comms[0] = opened, self._world.Dup()
         self._ours = Pool(lambda nbytes: opened.empty(nbytes, np.uint8))
@@ -96,9 +111,16 @@ class Runner:
             self._at = number
             if time.monotonic() > self._armed + 1:
                 self._arm()
+            if self._is_over:
+                break
             self._steps[step["do"]](self, step)
         self._at += 1
         self._arm()
+        if self._is_over:  # given up after a signal: nothing more is promised
+            faulthandler.cancel_dump_traceback_later()
+            with suppress(Exception):
+                self._close()
+            return
         self._guarded("finish", lambda: self._finish({"how": "forward"}))
         self._guarded("junk", self._check_junk)
         self._guarded("close", self._close)
@@ -139,7 +161,7 @@ class Runner:
                 1: lambda one: one.Dup(),
                 2: lambda one: one.Split(plain.rank % 2, plain.rank),
                 3: lambda one: one.Split(0, -plain.rank),
-            }[number]
+            }.get(number, lambda one: one.Dup())
             self._comms[number] = make(ours), make(plain)
         return self._comms[number]
 
@@ -154,6 +176,58 @@ class Runner:
 
     def _call(self, step: Step) -> None:
         """Do a call both ways, as often as the step says, and compare."""
+        act = self._prepared(step)
+        try:
+            act()
+        except Exception:
+            self._fail("raised", traceback.format_exc(limit=-8))
+
+    def _threads(self, step: Step) -> None:
+        """Make calls of several threads at once, each on a communicator of its own."""
+        if MPI.Query_thread() != MPI.THREAD_MULTIPLE:
+            return
+        acts = [[self._prepared(call) for call in calls] for calls in step["calls"]]
+        started = [threading.Thread(target=self._all, args=(one,), daemon=True) for one in acts]
+        for thread in started:
+            thread.start()
+        for thread in started:
+            thread.join()
+
+    def _all(self, acts: list[Callable[[], None]]) -> None:
+        for act in acts:
+            try:
+                act()
+            except Exception:
+                self._fail("raised", traceback.format_exc(limit=-8))
+
+    def _signal(self, step: Step) -> None:
+        """Let a signal's handler raise on one rank in a call; the others must go on."""
+        if "signal" in EXPECTED or self._is_over:
+            return
+        act = self._prepared(step["calls"][0][0])
+        self._world.Barrier()
+        ended = "done"
+        try:
+            if self._world.rank == step["rank"]:
+                signal.setitimer(signal.ITIMER_REAL, step["ms"] / 1000)
+            elif step["late"]:
+                time.sleep(step["late"] / 1000)
+            act()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        except Interruption:
+            ended = "interrupted"
+        except cr.Revoked as error:
+            ended = str(error)
+        except Exception:
+            self._fail("raised", traceback.format_exc(limit=-8))
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        self._keeps.append(act)
+        endings = self._world.allgather(ended)
+        self._is_over = any(one not in ("done", "interrupted") for one in endings)
+
+    def _prepared(self, step: Step) -> Callable[[], None]:
+        """Do a call by mpi4py, and give what does ours, and compares."""
         ours, plain = self._comm(step["comm"])
         if step["vary"] and self._world.rank % 2:
             step = _plainer(step)
@@ -173,20 +247,24 @@ class Runner:
                 refer(plain, step, both, theirs, self._ops)
             except (ValueError, TypeError, KeyError, MPI.Exception) as error:
                 self.refused[f"mpi4py: {step['op']}: {type(error).__name__}: {error}"] += 1
-                return
+                return lambda: None
             frames.append((given, [None if one is None else one.window.copy() for one in theirs]))
         if step["skew"] and self._world.rank == step["skew"][0]:
             time.sleep(step["skew"][1] / 1000)
         del pool, theirs
         serve = {"": self._blocking, "I": self._started, "_init": self._persistent}[step["mode"]]
-        try:
-            serve(step, ours, both, mine, frames)
-        except cr.UsageError as error:
-            if not self._may_refuse(step):
-                self._fail("raised", traceback.format_exc(limit=-8))
-            self.refused[f"ours: {step['op']}: {error}"] += 1
-        except Exception:
-            self._fail("raised", traceback.format_exc(limit=-8))
+        held = [mine]
+        del mine  # who drops a request drops its memory
+
+        def act() -> None:
+            try:
+                serve(step, ours, both, held.pop(), frames)
+            except cr.UsageError as error:
+                if not self._may_refuse(step):
+                    self._fail("raised", traceback.format_exc(limit=-8))
+                self.refused[f"ours: {step['op']}: {error}"] += 1
+
+        return act
 
     def _may_refuse(self, step: Step) -> bool:
         """Whether a way was asked for that need not be able to."""
@@ -222,7 +300,7 @@ class Runner:
             for shape, side in zip(both, mine, strict=True)
         ]
         op = cr.MEAN if step["reduce"] == "cr.MEAN" else self._ops.get(step["reduce"] or "")
-        given, named = arguments(step, ours.size, *specs, op)
+        given, named = arguments(step, ours.size, specs[0], specs[1], op)
         if step["algorithm"] != "auto":
             named["algorithm"] = step["algorithm"]
         method = method_of(step)
@@ -232,14 +310,14 @@ class Runner:
         call = self._arguments(step, ours, both, mine)
         for turn in range(step["repeat"]):
             given, wanted = frames[turn % len(frames)]
-            _put(mine, given)
+            put(mine, given)
             call()
             self._compare(step, mine, wanted, turn)
 
     def _started(self, step: Step, ours: Any, both: Any, mine: Pair, frames: Any) -> None:
         call = self._arguments(step, ours, both, mine)
         if step["wait"] == "late":
-            _put(mine, frames[0][0])
+            put(mine, frames[0][0])
             request = call()
             if step["salt"] % 2 and "drop" not in EXPECTED:
                 sizes = [0 if mine[0] is None else len(mine[0].window)]
@@ -249,7 +327,7 @@ class Runner:
             self._pending.append(Pending(self._at, step, request, mine, frames[0][1]))
             return
         if step["wait"] == "drop":
-            _put(mine, frames[0][0])
+            put(mine, frames[0][0])
             for _ in range(step["repeat"]):
                 call()
                 self.calls[step["op"]] += 1
@@ -259,8 +337,8 @@ class Runner:
             return
         for turn in range(step["repeat"]):
             given, wanted = frames[turn % len(frames)]
-            _put(mine, given)
-            _await(call(), step["wait"])
+            put(mine, given)
+            finish(call(), step["wait"])
             self._compare(step, mine, wanted, turn)
 
     def _litter(self, sizes: list[int]) -> None:
@@ -278,9 +356,9 @@ class Runner:
         operation = self._arguments(step, ours, both, mine)()
         for turn in range(step["repeat"]):
             given, wanted = frames[turn % len(frames)]
-            _put(mine, given)
+            put(mine, given)
             (operation.Start if step["wait"][0] == "W" else operation.start)()
-            _await(operation, "Wait" if step["wait"] == "Waitall" else step["wait"])
+            finish(operation, "Wait" if step["wait"] == "Waitall" else step["wait"])
             self._compare(step, mine, wanted, turn)
         if step["close"] != "drop":
             getattr(operation, step["close"])()
@@ -306,7 +384,7 @@ class Runner:
             plain = self._comms[step["comm"]][1]
             in_part = step["op"].startswith("reduce_scatter") and step["place"] and name == "recv"
             count = result_entries(step, plain.rank, plain.size) if in_part else None
-            if _is_equal_in_meaning(step, side, want, count):
+            if is_equal_in_meaning(step, side, want, count):
                 continue
             where = np.flatnonzero(side.window != want)
             detail = (
@@ -326,7 +404,7 @@ class Runner:
         both = shapes(step, plain.rank, plain.size)
         mine = _sides(self._ours, step, both)
         given = self._filled(step, mine, both, step["salt"])
-        changed, step = _spoilt(step, mine, both, plain.size)
+        changed = spoilt(step, mine, both)
         call = self._arguments(step, ours, both, changed)
         if step["wrong"] == "root":
             call = self._far_root(step, ours, changed)
@@ -338,19 +416,20 @@ class Runner:
             self._fail("taken", f"{step['wrong']}: {step['op']} raised nothing")
             return
         for side, want in zip(mine, given, strict=True):
-            if side is not None and not np.array_equal(side.window, want):
+            if side is not None and side.window.tobytes() != want.tobytes():
                 self._fail("wrong", f"{step['wrong']}: {step['op']} raised, and wrote")
 
     def _far_root(self, step: Step, ours: Any, mine: Pair) -> Callable[[], Any]:
         """Name a root that is not there."""
         step = {**step, "named": True}
         specs = [None if side is None else side.spec for side in mine]
-        given, named = arguments(step, ours.size, *specs, MPI.SUM)
+        given, named = arguments(step, ours.size, specs[0], specs[1], MPI.SUM)
         named["root"] = ours.size + step["root"]
         return lambda: getattr(ours, method_of(step))(*given, **named)
 
     _steps: ClassVar[dict[str, Callable[[Runner, Step], None]]] = {
-        "call": _call, "finish": _finish, "free": _free, "wrong": _wrong,
+        "call": _call, "threads": _threads, "signal": _signal, "finish": _finish, "free": _free,
+        "wrong": _wrong,
     }  # fmt: skip
 
 
@@ -371,71 +450,3 @@ def _plainer(step: Step) -> Step:
         if KINDS[step["kind"]].is_derived or step["gap"] or not KINDS[step["kind"]].plain:
             made[name]["form"] = step[name]["form"]
     return made
-
-
-def _put(sides: Pair, given: list[Bytes | None]) -> None:
-    for side, data in zip(sides, given, strict=True):
-        if side is not None and data is not None:
-            side.window[:] = data
-
-
-def _await(request: Any, how: str) -> None:
-    """Wait in one of the ways there are."""
-    if how == "test":
-        while not request.test():
-            pass
-    elif how == "Waitall":
-        MPI.Request.Waitall([request])
-    else:
-        getattr(request, how)()
-
-
-def _is_equal_in_meaning(step: Step, side: Side, want: Bytes, count: int | None) -> bool:
-    """Compare where bytes mean nothing: padding, what is left of an input in place."""
-    got = side.window.copy()
-    ours, theirs = side.look(got), side.look(want)
-    if count is not None:
-        ours[count:] = theirs[count:]
-    mask = meant(KINDS[step["kind"]]) if step["op"] in REDUCING else None
-    if mask is not None and bool((ours == theirs).all()):
-        ours[...] = 0
-        want = want.copy()
-        side.look(want)[...] = 0
-        got, want = (_without(mask, side.look(one), one) for one in (got, want))
-    return np.array_equal(got, want)
-
-
-def _without(mask: Any, entries: Any, window: Bytes) -> Bytes:
-    """Put zeros where elements that lie side by side mean nothing."""
-    if entries.flags.c_contiguous:
-        entries.view(np.uint8).reshape(-1, len(mask))[:, ~mask] = 0
-    else:
-        window[:] = 0  # equal in all that was looked at
-    return window
-
-
-def _spoilt(step: Step, mine: Pair, both: Any, size: int) -> tuple[Pair, Step]:
-    """Make arguments wrong."""
-    sent, taken = mine
-    if step["wrong"] == "root":
-        return mine, step
-    entries = taken.entries
-    if step["wrong"] == "short":
-        spec: Any = entries[:-1]
-    elif step["wrong"] == "room":
-        spec = [entries, both[1].block + 1, MPI.DOUBLE]
-    elif step["wrong"] == "readonly":
-        spec = entries.view()
-        spec.flags.writeable = False
-    elif step["wrong"] == "overlap":
-        spec, length = entries, len(sent.entries)
-        part = entries[1 : 1 + length] if length < len(entries) else entries
-        sent = sent._replace(spec=part)
-        if part is entries:
-            whole = taken.window[GUARD - 8 : GUARD - 8 + entries.nbytes].view(entries.dtype)
-            sent = sent._replace(spec=whole)
-    elif step["wrong"] == "order":
-        spec = entries.view(entries.dtype.newbyteorder())
-    else:
-        spec = entries.view("i8")
-    return (sent, taken._replace(spec=spec)), step

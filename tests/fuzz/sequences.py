@@ -88,7 +88,11 @@ def _next(rng: random.Random, steps: list[Step], ranks: int) -> list[Step]:
         return [{"do": "finish", "how": rng.choice(["Waitall", "forward", "backward"])}]
     elif draw < 0.85:
         return [_wrong(rng, ranks)]
-    elif draw < 0.86:
+    elif draw < 0.855:
+        return [_at_once(rng, ranks)]
+    elif draw < 0.865:
+        return [_interrupted(rng, ranks)]
+    elif draw < 0.875:
         return [{"do": "free", "comm": rng.randint(1, 3)}]
     else:
         step = _new(rng, ranks)
@@ -103,7 +107,7 @@ def _new(rng: random.Random, ranks: int) -> Step:
     """Draw a call."""
     operation = rng.choice(OPERATIONS)
     step: Step = {"do": "call", "op": operation, "comm": _comm(rng), "count": 0, "counts": [0]}
-    step["mode"] = rng.choice(["", "", "", "", "I", "_init"])
+    step["mode"] = rng.choice(["", "", "", "", "I", "I", "_init"])
     step["root"], step["gap"] = rng.randrange(ranks), rng.choice([0, 0, 0, 1, 2])
     step["given"], step["named"] = rng.random() < 0.3, rng.random() < 0.2
     step["place"] = operation not in ("barrier", "bcast") and rng.random() < 0.25
@@ -223,7 +227,9 @@ def _timed(rng: random.Random, step: Step, number: int) -> Step:
     if small and step["mode"] == "" and step["algorithm"] == "auto" and rng.random() < 0.05:
         step["repeat"] = 400  # until the trial is over
     if step["mode"] == "I":
-        step["wait"] = rng.choice(["Wait", "wait", "test", "Waitall", "late", "late", "drop"])
+        step["wait"] = rng.choice(
+            ["Wait", "wait", "test", "Waitall", "late", "late", "drop", "drop"]
+        )
         if step["wait"] in _LATE:
             step["repeat"] = rng.choice([1, 1, 1, 20]) if step["wait"] == "drop" else 1
             for side in ("send", "recv"):
@@ -249,6 +255,29 @@ def _wrong(rng: random.Random, ranks: int) -> Step:
         _fit(rng, step, step[side], is_vector=step["op"] in SIZED and _is_vector(step, slot))
     _reduced(rng, step)
     step["algorithm"] = "auto"
+    return step
+
+
+def _at_once(rng: random.Random, ranks: int) -> Step:
+    """Draw calls of two threads, each on a communicator of its own."""
+    calls = [[_alone(rng, ranks, thread) for _ in range(rng.randint(1, 6))] for thread in (1, 2)]
+    return {"do": "threads", "calls": calls}
+
+
+def _interrupted(rng: random.Random, ranks: int) -> Step:
+    """Draw a call in which the handler of a signal raises on a rank."""
+    step: Step = {"do": "signal", "rank": rng.randrange(ranks), "calls": [[_alone(rng, ranks, 3)]]}
+    return step | {"ms": rng.choice([0.05, 0.5, 3, 20]), "late": rng.choice([0, 1, 30])}
+
+
+def _alone(rng: random.Random, ranks: int, number: int) -> Step:
+    """Draw a blocking call on a communicator, and in memory, that is used for it alone."""
+    step = _new(rng, ranks)
+    step |= {"mode": "", "comm": 10 + number, "repeat": rng.choice([1, 3, 10]), "vary": False}
+    for slot, side in enumerate(("send", "recv")):
+        step[side]["slot"] = 50 + 2 * number + slot
+        if step[side]["owner"] == "shared":
+            step[side]["owner"] = "numpy"
     return step
 
 
