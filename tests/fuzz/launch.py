@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,20 +119,19 @@ def _outcome(place: Path, ranks: int, text: str, status: int | None) -> Outcome:
             ((rank, one) for rank, one in enumerate(failures) if one),
             key=lambda pair: pair[1]["step"],
         )
-        made.what = "raised" if "raised" in first["what"] else first["what"]
+        made.what = first["what"].split()[-1]
         made.step = first["step"]
         made.detail = f"rank {rank}, step {first['step']}: {first['what']}: {first['detail']}"
     elif status != 0 or not made.done:
-        traces = [(place / f"rank{rank}.txt") for rank in range(ranks)]
+        traces = [place / f"rank{rank}.txt" for rank in range(ranks)]
         stacks = "\n".join(
             f"rank {rank}: {path.read_text()[-6000:]}"
             for rank, path in enumerate(traces)
             if path.exists()
         )
         made.what = "hang" if status is None or "Timeout (" in stacks else "died"
-        if ": raised: " in stacks or " raised: " in stacks:
-            made.what = "raised"
-        elif "step " in stacks and ": wrong: " in stacks:
-            made.what = "wrong"
+        told = re.search(r"step (\d+): (wrong|taken|.*raised): ", stacks)
+        if told:  # what a rank met before it left the others waiting
+            made.what, made.step = told[2].split()[-1], int(told[1])
         made.detail = f"status {status}\n{stacks}\n{text[-3000:]}"
     return made

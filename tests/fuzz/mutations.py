@@ -113,7 +113,8 @@ def main(arguments: list[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
                 package = planted(patches, Path(folder))
                 began = time.monotonic()
-                found = run(seed, options.seconds, options.ranks, package=package, most=1)
+                found = run(seed, options.seconds, options.ranks, package=package, most=1,
+                            limit_s=15)  # fmt: skip
             missed += not found.failures
             how = found.failures[0][0] if found.failures else None
             said = "NOT FOUND" if how is None else f"{how.what}: {how.detail.splitlines()[0][:160]}"

@@ -12,7 +12,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from tests.fuzz.runner import Runner
+from tests.fuzz.runner import LIMIT_S, Runner
 from tests.fuzz.sequences import drawn
 
 
@@ -35,7 +35,7 @@ def main(folder: str) -> int:
             sequence = given[done] if given is not None else drawn(job["seed"], number, world.size)
             if world.rank == 0:
                 (place / "at.json").write_text(json.dumps([number, done]))
-            runner = Runner(world, sequence, trace)
+            runner = Runner(world, sequence, trace, job.get("limit_s", LIMIT_S))
             runner.run()
             calls.update(runner.calls)
             refused.update(runner.refused)
