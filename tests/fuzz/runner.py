@@ -348,7 +348,7 @@ class Runner:
 
     def _litter(self, sizes: list[int]) -> None:
         """Let memory go, and use again what the allocator then has."""
-        gc.collect()
+        gc.collect(1)
         for size in sizes:
             self._junk.extend(np.full(max(size, 1), 0xA5, np.uint8) for _ in range(2))
 
