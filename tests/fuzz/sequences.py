@@ -267,7 +267,9 @@ def _at_once(rng: random.Random, ranks: int) -> Step:
 def _interrupted(rng: random.Random, ranks: int) -> Step:
     """Draw a call in which the handler of a signal raises on a rank."""
     step: Step = {"do": "signal", "rank": rng.randrange(ranks), "calls": [[_alone(rng, ranks, 3)]]}
-    return step | {"ms": rng.choice([0.05, 0.5, 3, 20]), "late": rng.choice([0, 1, 30])}
+    step["warm"] = rng.random() < 0.7  # made before, so that nothing is set up in it
+    step["calls"][0][0]["repeat"] = 1  # who is interrupted makes no more of them
+    return step | {"ms": rng.choice([0.05, 0.5, 3, 20]), "late": rng.choice([0, 1, 30, 30])}
 
 
 def _alone(rng: random.Random, ranks: int, number: int) -> Step:
@@ -287,7 +289,8 @@ def _varied(rng: random.Random, earlier: Step, ranks: int) -> Step:
     if max(step["send"]["slot"], step["recv"]["slot"]) >= 100:
         step["send"]["slot"], step["recv"]["slot"] = 0, 1
     step["salt"] = rng.randrange(1000)
-    rng.choice(_CHANGES)(rng, step, ranks)
+    changes = [change for change, fits in _CHANGES if step["op"] in fits]
+    rng.choice(changes)(rng, step, ranks)
     for slot, side in enumerate(("send", "recv")):
         vector = step["op"] in SIZED and _is_vector(step, slot)
         _fit(rng, step, step[side], is_vector=vector)
@@ -360,7 +363,10 @@ def _other_operation(rng: random.Random, step: Step, ranks: int) -> None:
         step["reduce"] = "MPI.SUM"
 
 
-_CHANGES: tuple[Callable[[random.Random, Step, int], None], ...] = (
-    _other_type, _other_type, _other_op, _other_root, _other_place, _other_side, _other_memory,
-    _other_size, _other_comm, _other_way, _other_mode, _other_operation,
+_CHANGES: tuple[tuple[Callable[[random.Random, Step, int], None], tuple[str, ...]], ...] = (
+    (_other_type, OPERATIONS), (_other_type, REDUCING), (_other_op, REDUCING),
+    (_other_root, ROOTED), (_other_root, ROOTED), (_other_place, OPERATIONS[2:]),
+    (_other_side, OPERATIONS[1:]), (_other_memory, OPERATIONS[1:]), (_other_size, OPERATIONS[1:]),
+    (_other_comm, OPERATIONS), (_other_way, OPERATIONS), (_other_mode, OPERATIONS),
+    (_other_operation, OPERATIONS),
 )  # fmt: skip
