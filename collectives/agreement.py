@@ -10,6 +10,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.key import op_name
 from closeranks.collectives.problem import REDUCING, ROOTED
+from closeranks.comms.signature import signature
 from closeranks.errors import Disagreement
 
 if TYPE_CHECKING:
@@ -69,6 +70,9 @@ def described(demand: Demand, algorithm: str, form: str) -> str:
         words.append(f"counts {_listed(demand.counts.tolist())}")
     elif demand.counts is None and name != "barrier":
         words.append(f"{demand.nbytes} bytes")
+    known = demand.source or demand.target
+    if known is not None and name not in REDUCING:
+        words.append(f"of {signature(known.element)}")
     if name in REDUCING:
         words += [f"of {demand.dtype}", f"op {op_name(demand.op)}"]
     if name in ROOTED:

@@ -1,7 +1,7 @@
 """Buffers of requests that the program has dropped before they were over.
 
-The library goes on reading and writing them.  So they are kept here, and let go
-when it is done; the request itself stays the library's, as with mpi4py.
+The library goes on reading and writing them.  So they are kept here, and let
+go when it is done; the request itself stays the library's, as with mpi4py.
 """
 
 from __future__ import annotations

@@ -99,7 +99,10 @@ class Near:
         if demand.operation in REDUCING:
             entry[code.E_OP] = id(demand.op)
         entry[[code.E_GIVEN_TYPE, code.E_TAKEN_TYPE]] = list(map(id, self._keeps[1:]))
-        entry[[code.E_GIVEN_ITEMS, code.E_TAKEN_ITEMS]] = _items(demand)
+        given, taken = _nbytes(demand)
+        entry[code.E_GIVEN_BYTES], entry[code.E_TAKEN_BYTES] = given, taken
+        first, second = (getattr(one, "itemsize", 0) or 1 for one in self._keeps[1:])
+        entry[code.E_GIVEN_ITEMS], entry[code.E_TAKEN_ITEMS] = given // first, taken // second
         self.address = entry.ctypes.data
 
     @property
@@ -258,13 +261,12 @@ def dtypes(demand: Demand) -> tuple[object, object]:
     return first, second or first
 
 
-def _items(demand: Demand) -> tuple[int, int]:
-    """Count the elements of the first array of a call, and of the second one."""
+def _nbytes(demand: Demand) -> tuple[int, int]:
+    """Give the bytes of the first array of a call, and of the second one."""
     blocks = {"allgather": (1, demand.size), "alltoall": (demand.size,) * 2}
     blocks["reduce_scatter_block"] = demand.size, 1
     given, taken = blocks.get(demand.operation, (1, 1))
-    first, second = (getattr(one, "itemsize", 0) or 1 for one in dtypes(demand))
-    return given * demand.nbytes // first, taken * demand.nbytes // second
+    return given * demand.nbytes, taken * demand.nbytes
 
 
 def is_near(world: World, demand: Demand) -> bool:

@@ -8,9 +8,11 @@ from typing import Any
 
 from closeranks.collectives import moves, reductions, vectors
 from closeranks.collectives.demand import Demand
+from closeranks.collectives.disjoint import check_disjoint
 from closeranks.collectives.operations import Mean, name_of
 from closeranks.collectives.problem import REDUCING
 from closeranks.comms.message import Message
+from closeranks.comms.signature import go_together, signature
 from closeranks.comms.vector import Vector
 from closeranks.comms.widened import HALVES, WIDE, widened
 from closeranks.errors import UsageError
@@ -67,9 +69,23 @@ def read(
         If the arguments are wrong, or float32 cannot carry them.
     """
     demand = READERS[operation](rank, size, *arguments)
+    if demand.source is not None and demand.target is not None:
+        check_disjoint(demand)
+        _check_types(demand)
     if wide and operation in REDUCING and _rounds(demand):
         _widen(demand)
     return demand
+
+
+def _check_types(demand: Demand) -> None:
+    """Refuse to receive numbers of another type or byte order than those that are sent."""
+    source, target = demand.source, demand.target
+    if source is None or target is None or source.element is target.element:
+        return
+    sent, received = signature(source.element), signature(target.element)
+    if not go_together(sent, received):
+        raise UsageError(demand.operation.capitalize(), f"sends {sent}, receives {received}",
+                         "use one type, or MPI.BYTE")  # fmt: skip
 
 
 def _rounds(demand: Demand) -> bool:

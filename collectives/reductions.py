@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.operations import MEAN, Mean
 from closeranks.comms.message import Message, Spec, message
@@ -124,7 +122,6 @@ def reduce_scatter_block(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op:
         if source.count != target.count * size:
             raise UsageError(name, f"{source.count} entries for {size} blocks of {target.count}",
                              f"send {target.count * size}")  # fmt: skip
-        demand.in_place = _overlap(source, target)
     _reducing(demand, op, source, target, same=False)
     demand.count, demand.nbytes = target.count, target.nbytes
     return demand
@@ -165,18 +162,12 @@ def reduce_scatter(
         if target.count != mine:
             raise UsageError(name, f"a receive buffer of {target.count} entries, "
                              f"recvcounts[{rank}] is {mine}", "make them equal")  # fmt: skip
-        demand.in_place = _overlap(source, target)
     if source.count != total:
         raise UsageError(name, f"{source.count} entries, recvcounts add up to {total}",
                          "make them equal")  # fmt: skip
     _reducing(demand, op, source, target, same=False)
     demand.counts, demand.nbytes = counts, total * source.element.nbytes // size
     return demand
-
-
-def _overlap(source: Message, target: Message) -> bool:
-    """Tell whether the result may overwrite what is still to be sent."""
-    return bool(np.may_share_memory(source.memory.data, target.memory.data))
 
 
 def received_count(name: str, recvbuf: Spec) -> int:

@@ -62,6 +62,9 @@ class Rule(NamedTuple):
         Whether ``sized`` and ``equal`` have a block for every rank.
     buffers : int
         How many arguments are messages: the first ones.
+    moves : bool
+        Whether both are to be of one type; the library compares them where it
+        reduces.
     """
 
     sized: int = -1
@@ -75,6 +78,7 @@ class Rule(NamedTuple):
     by_total: bool = False
     blocked: bool = False
     buffers: int = 2
+    moves: bool = False
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -84,14 +88,14 @@ RULES: Final[dict[str, Rule]] = {
     "allreduce": Rule(sized=1),
     "reduce_scatter_block": Rule(sized=0, blocked=True),
     "reduce_scatter": Rule(sized=0, given=2),
-    "allgather": Rule(sized=0, whole=1),
-    "allgatherv": Rule(vector=1, part=0, by_total=True),
-    "gather": Rule(sized=0, whole=1, root=2),
-    "gatherv": Rule(vector=1, part=0, root=2),
-    "scatter": Rule(sized=1, whole=0, root=2),
-    "scatterv": Rule(vector=0, part=1, root=2),
-    "alltoall": Rule(sized=0, equal=1, blocked=True),
-    "alltoallv": Rule(vector=0, second=1),
+    "allgather": Rule(sized=0, whole=1, moves=True),
+    "allgatherv": Rule(vector=1, part=0, by_total=True, moves=True),
+    "gather": Rule(sized=0, whole=1, root=2, moves=True),
+    "gatherv": Rule(vector=1, part=0, root=2, moves=True),
+    "scatter": Rule(sized=1, whole=0, root=2, moves=True),
+    "scatterv": Rule(vector=0, part=1, root=2, moves=True),
+    "alltoall": Rule(sized=0, equal=1, blocked=True, moves=True),
+    "alltoallv": Rule(vector=0, second=1, moves=True),
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
 }

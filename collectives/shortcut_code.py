@@ -12,7 +12,14 @@ from typing import Any
 import numba
 from numba import types
 
-from closeranks.collectives.shortcut_specs import length, number, on_host, place, vector
+from closeranks.collectives.shortcut_specs import (
+    apart_on_host,
+    length,
+    number,
+    place,
+    type_of,
+    vector,
+)
 from closeranks.collectives.shortcut_words import (
     ARRAY,
     AT_ROOT,
@@ -29,6 +36,7 @@ from closeranks.collectives.shortcut_words import (
     E_FORM,
     E_FRAME,
     E_GIVEN,
+    E_GIVEN_BYTES,
     E_GIVEN_ITEMS,
     E_GIVEN_TYPE,
     E_IN_PLACE,
@@ -41,6 +49,7 @@ from closeranks.collectives.shortcut_words import (
     E_SEQUENCE,
     E_STATE,
     E_TAKEN,
+    E_TAKEN_BYTES,
     E_TAKEN_ITEMS,
     E_TAKEN_TYPE,
     EQUAL,
@@ -57,12 +66,14 @@ from closeranks.collectives.shortcut_words import (
     KNOWN,
     MATCHES,
     MEMBERS,
+    MOVES,
     NDIM_AT,
     NO_ARRAY,
     NONE,
     NORMALIZE,
     ONE,
     OP_NAME,
+    PAIR,
     PART,
     PLACE,
     PUT_BACK,
@@ -129,6 +140,13 @@ def root_of(record: int, args: int, nargs: int, names: int) -> int:
 
 
 @_compiled
+def is_of_one_type(record: int, args: int) -> bool:
+    """Tell whether the two messages of a call are counted in one type."""
+    given = type_of(record, word(args))
+    return given != 0 and given == type_of(record, word(args + 8))
+
+
+@_compiled
 def fits(record: int, args: int) -> int:
     """Give the bytes that all arguments agree on, or -1."""
     nbytes = 0
@@ -141,6 +159,8 @@ def fits(record: int, args: int) -> int:
         if length(record, word(args + 8 * whole), members) != nbytes * members:
             return -1
     if equal >= 0 and length(record, word(args + 8 * equal), blocks) != nbytes:
+        return -1
+    if place(record, MOVES) != 0 and not is_of_one_type(record, args):
         return -1
     at = place(record, VECTOR)
     if at >= 0:
@@ -253,7 +273,19 @@ def suits(record: int, entry: int, args: int, nargs: int, names: int) -> bool:
     given, taken = arrays_of(record, entry, args, nargs)
     set_word(entry + 8 * E_GIVEN, given)
     set_word(entry + 8 * E_TAKEN, taken)
-    return given != 0 and taken != 0
+    return given != 0 and taken != 0 and is_apart(record, entry, args)
+
+
+@_compiled
+def is_apart(record: int, entry: int, args: int) -> bool:
+    """Tell whether the arrays that were noted share no memory, or are meant to."""
+    form, at_root = place(entry, E_FORM), place(record, PLACE) == place(entry, E_ROOT)
+    both = form == PAIR or (form == AT_ROOT and at_root)
+    if not both or word(args) == place(record, IN_PLACE):
+        return True
+    given, taken = place(entry, E_GIVEN), place(entry, E_TAKEN)
+    before = given + place(entry, E_GIVEN_BYTES) <= taken
+    return before or taken + place(entry, E_TAKEN_BYTES) <= given
 
 
 @_compiled
@@ -339,7 +371,7 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     record = word(word(itself + ITEMS + 16) + DATA)
     at = -1 if is_kept(record, args, nargs) else looked_up(record, args, nargs, names)
     entry = 0 if at < 0 else place(at, ROW_ENTRY)
-    if at >= 0 and entry == 0 and on_host(record, args, nargs):
+    if at >= 0 and entry == 0 and apart_on_host(record, args, nargs):
         result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)
         if result != 0:
             set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.native import UNREADABLE
 from closeranks.comms.builtin import address_in_python
+from closeranks.comms.element import element
 
 #: Raises what the user is told of an error of the library.
 Explain: TypeAlias = Callable[[MPI.Exception], NoReturn]
@@ -83,20 +84,36 @@ def record_of(
     record[code.KNOWN] = table.ctypes.data
     record[code.KEPT] = -1
     record[code.EXPLAIN] = id(explain)
+    record[code.LETTERS] = _letters().ctypes.data
     return record, table, explain
 
 
 @cache
 def _plain() -> NDArray[np.int64]:
-    """List the datatypes whose entries are plain bytes, each with how many, and 0."""
+    """List the datatypes whose entries are plain bytes: identity, bytes, NumPy's type; and 0."""
     usual = [MPI.DOUBLE, MPI.FLOAT, MPI.INT, MPI.LONG, MPI.BYTE]
-    found = {id(one): one.size for one in usual}
+    found = {id(one): (one.size, _type_of(one)) for one in usual}
     for one in vars(MPI).values():
         if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL and one.is_predefined:
             lower, extent = one.Get_extent()
             if lower == 0 and one.size == extent > 0:
-                found.setdefault(id(one), one.size)
-    return np.array([*found.items(), (0, 0)], np.int64)
+                found.setdefault(id(one), (one.size, _type_of(one)))
+    return np.array([*((one, *rest) for one, rest in found.items()), (0, 0, 0)], np.int64)
+
+
+def _type_of(datatype: MPI.Datatype) -> int:
+    """Give the identity of NumPy's type of a datatype, which lives for ever; 0 for none."""
+    dtype = element(datatype, np.dtype(np.uint8), "a shortcut").dtype
+    return 0 if dtype is None or dtype is not np.dtype(dtype.char) else id(dtype)
+
+
+@cache
+def _letters() -> NDArray[np.int64]:
+    """List NumPy's types by the letter that a buffer's format is, where both mean the same."""
+    found = np.zeros(128, np.int64)
+    for letter in "bBhHiIlLqQfd?":
+        found[ord(letter)] = id(np.dtype(letter))
+    return found
 
 
 @cache

@@ -18,24 +18,30 @@ from closeranks.collectives.shortcut_words import (
     CLEAR,
     DATA,
     DECREF,
+    DTYPE_AT,
     GETATTR,
     IN_PLACE,
     ITEMS,
     ITEMSIZE,
+    LETTERS,
     LIST,
     MEMBERS,
     NBYTES,
     NONE,
     PLACE,
     PLAIN,
+    PLAIN_ROW,
     SEEN,
+    SEEN_BUF,
+    SEEN_FORMAT,
+    SEEN_LEN,
     SHOWN,
     TUPLE,
     TYPE,
     UNVIEW,
     VIEW,
 )
-from closeranks.comms.calls import call1, call2, call3, word
+from closeranks.comms.calls import call1, call2, call3, set_word, word
 
 _compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 
@@ -44,6 +50,12 @@ _compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 def place(record: int, column: int) -> int:
     """Read a column of a record."""
     return word(record + 8 * column)
+
+
+@_compiled
+def byte(address: int) -> int:
+    """Read a byte; no word is read that lies on two pages."""
+    return word(address & ~7) >> 8 * (address & 7) & 0xFF
 
 
 @_compiled
@@ -80,14 +92,38 @@ def items_of(record: int, spec: int) -> tuple[int, int]:
 
 
 @_compiled
-def unit_of(record: int, datatype: int) -> int:
-    """Give the bytes of a plain datatype; 0 of anything else."""
+def plain_row(record: int, datatype: int) -> int:
+    """Give the place of a plain datatype in its table; 0 of anything else."""
     at = place(record, PLAIN)
     while word(at) != 0:
         if word(at) == datatype:
-            return word(at + 8)
-        at += 16
+            return at
+        at += 8 * PLAIN_ROW
     return 0
+
+
+@_compiled
+def unit_of(record: int, datatype: int) -> int:
+    """Give the bytes of a plain datatype; 0 of anything else."""
+    at = plain_row(record, datatype)
+    return word(at + 8) if at != 0 else 0
+
+
+@_compiled
+def type_of(record: int, spec: int) -> int:
+    """Give NumPy's type of what a message is counted in; 0 where it cannot be told."""
+    items, parts = items_of(record, spec)
+    buffer = spec
+    if parts > 0:
+        at = plain_row(record, word(items + 8 * (parts - 1)))
+        if at != 0:
+            return word(at + 16)
+        buffer = word(items)
+    if word(buffer + TYPE) == place(record, ARRAY):
+        return word(buffer + DTYPE_AT)
+    if buffer == place(record, NONE) or not is_viewed(record, buffer):
+        return 0
+    return place(record, SEEN_FORMAT)
 
 
 @_compiled
@@ -145,7 +181,7 @@ def vector(record: int, spec: int) -> tuple[int, int]:
 
 @_compiled
 def is_viewed(record: int, buffer: int) -> bool:
-    """Tell whether an object shows its memory to the processor.
+    """Tell whether an object shows its memory to the processor; notes what it is.
 
     It is asked: CuPy's arrays know how and refuse; mpi4py would take their
     address.
@@ -154,19 +190,37 @@ def is_viewed(record: int, buffer: int) -> bool:
     if call3(place(record, VIEW), buffer, seen, SHOWN) != 0:
         call1(place(record, CLEAR), 0)
         return False
+    letters, found = place(record, SEEN_FORMAT), 0
+    if letters != 0 and byte(letters) < 128 and byte(letters + 1) == 0:
+        found = word(place(record, LETTERS) + 8 * byte(letters))
     call1(place(record, UNVIEW), seen)
+    set_word(record + 8 * SEEN_FORMAT, found)
     return True
 
 
 @_compiled
-def on_host(record: int, args: int, nargs: int) -> bool:
-    """Tell whether all messages lie in host memory, where the library follows."""
+def bounds(record: int, spec: int) -> tuple[int, int]:
+    """Give where the memory of a message begins and ends; -1 where it cannot be told."""
+    items, parts = items_of(record, spec)
+    buffer = word(items) if parts > 0 else spec
+    if buffer == place(record, IN_PLACE) or buffer == place(record, NONE):
+        return 0, 0
+    if word(buffer + TYPE) == place(record, ARRAY):
+        low = word(buffer + DATA)
+        return low, low + attribute(record, buffer, NBYTES)
+    if not is_viewed(record, buffer):
+        return -1, -1
+    low = place(record, SEEN_BUF)
+    return low, low + place(record, SEEN_LEN)
+
+
+@_compiled
+def apart_on_host(record: int, args: int, nargs: int) -> bool:
+    """Tell whether all messages lie in host memory, each in memory of its own."""
+    begin = end = 0
     for at in range(min(nargs, place(record, BUFFERS))):
-        spec = word(args + 8 * at)
-        items, parts = items_of(record, spec)
-        buffer = word(items) if parts > 0 else spec
-        if word(buffer + TYPE) == place(record, ARRAY) or buffer == place(record, IN_PLACE):
-            continue
-        if buffer != place(record, NONE) and not is_viewed(record, buffer):
+        low, high = bounds(record, word(args + 8 * at))
+        if low < 0 or (low < end and begin < high):
             return False
+        begin, end = low, high
     return True

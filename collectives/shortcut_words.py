@@ -18,8 +18,9 @@ FETCH, NORMALIZE, TRACE, PUT_BACK = range(11, 15)
 #: the library's errors.
 NBYTES, ITEMSIZE, ROOT_NAME, OP_NAME, UNREADABLE, NONE, LIST, TUPLE = range(15, 23)
 ARRAY, IN_PLACE, SUM, EXCEPTION = range(23, 27)
-#: Address of the plain datatypes, each with its bytes; 0 ends them.
+#: Address of the plain datatypes, each with its bytes and NumPy's type of them or 0; 0 ends them.
 PLAIN: Final = 27
+PLAIN_ROW: Final = 3
 #: The communicator's size and rank.
 MEMBERS, PLACE = range(28, 30)
 #: The rule: which argument tells the size, which has as many blocks as members,
@@ -27,20 +28,25 @@ MEMBERS, PLACE = range(28, 30)
 #: must be given, which is the root; -1 for none. BY_TOTAL: a vector tells the size.
 #: BLOCKED: the size is that of as many blocks as members.
 #: BUFFERS: how many arguments are messages, the first ones.
+#: MOVES: both are to be of one type, which the library does not look at.
 SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(30, 39)
-BLOCKED, BUFFERS = range(39, 41)
+BLOCKED, BUFFERS, MOVES = range(39, 42)
 #: Address of the known sizes, `SLOTS` rows of them.
-KNOWN: Final = 41
+KNOWN: Final = 42
 #: The argument that goes the long way where it is `IN_PLACE`, because somebody has to keep
 #: what its buffer holds; -1 while nobody has to.
-KEPT: Final = 42
+KEPT: Final = 43
 #: A Python function that raises what the user is told of an error of the library; room for
 #: such an error: type, value and traceback.
-EXPLAIN: Final = 43
-ERROR: Final = 44
+EXPLAIN: Final = 44
+ERROR: Final = 45
 #: Room for a look at an object's buffer, `Py_buffer` of 80 bytes.
-SEEN: Final = 47
-RECORD: Final = 57
+SEEN: Final = 48
+#: What of it is read: where the memory is, how long, and its format.
+SEEN_BUF, SEEN_LEN, SEEN_FORMAT = SEEN, SEEN + 2, SEEN + 5
+#: Address of NumPy's types by the letter of a buffer's format, 128 of them, 0 for none.
+LETTERS: Final = 58
+RECORD: Final = 59
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
 SLOTS: Final = 256
@@ -62,7 +68,9 @@ E_QUEUE, E_SEQUENCE = range(13, 15)
 #: The calls; the arrays of this one; Python functions that wait for its end, and that
 #: leave it to others if an exception has come between.
 E_CALLS, E_GIVEN, E_TAKEN, E_FINISH, E_LEAVE = range(15, 20)
-ENTRY: Final = 20
+#: Bytes of the two arrays, which may not overlap.
+E_GIVEN_BYTES, E_TAKEN_BYTES = range(20, 22)
+ENTRY: Final = 22
 #: Forms of calls: two arrays; one that the root sends; none; two, the second at the root.
 PAIR, ONE, NO_ARRAY, AT_ROOT = range(4)
 #: Kernels on fewer bytes keep the interpreter's lock: to give it back takes as long.
