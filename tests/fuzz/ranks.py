@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import json
 import sys
 import time
@@ -12,8 +11,12 @@ from typing import Any
 
 from mpi4py import MPI
 
-from tests.fuzz.runner import LIMIT_S, Runner
+from tests.fuzz.runner import Runner
 from tests.fuzz.sequences import drawn
+from tests.fuzz.watchdog import Watchdog
+
+#: Seconds that a step may take.
+LIMIT_S = 30.0
 
 
 def main(folder: str) -> int:
@@ -26,6 +29,7 @@ def main(folder: str) -> int:
     refused: Counter[str] = Counter()
     number, done = job.get("first", 0), 0
     with (place / f"rank{world.rank}.txt").open("w") as trace:
+        watchdog = Watchdog(place, world.rank, job.get("limit_s", LIMIT_S), trace)
         while True:
             given = job.get("sequences")
             left_s = job.get("seconds", 1e9) - (time.monotonic() - began)
@@ -35,19 +39,18 @@ def main(folder: str) -> int:
             sequence = given[done] if given is not None else drawn(job["seed"], number, world.size)
             if world.rank == 0:
                 (place / "at.json").write_text(json.dumps([number, done]))
-            runner = Runner(world, sequence, trace, job.get("limit_s", LIMIT_S))
+            runner = Runner(world, sequence, trace, watchdog)
             runner.run()
             calls.update(runner.calls)
             refused.update(runner.refused)
             failures = world.allgather(runner.failure)
             done += 1
             if any(failures):
-                faulthandler.cancel_dump_traceback_later()
                 if world.rank == 0:
                     (place / "failure.json").write_text(json.dumps(failures))
                 break
             number += 1
-        faulthandler.cancel_dump_traceback_later()
+        watchdog.stop()
         if world.rank == 0:
             said = {"sequences": done, "calls": calls, "refused": refused}
             (place / "done.json").write_text(json.dumps(said))

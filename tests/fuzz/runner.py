@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import gc
 import signal
 import threading
@@ -35,9 +34,8 @@ from tests.fuzz.shapes import (
     room_for,
     shapes,
 )
+from tests.fuzz.watchdog import Watchdog
 
-#: Seconds that a step may take.
-LIMIT_S = 30.0
 #: What a call that every rank must refuse may raise.
 REFUSALS = (cr.Error, MPI.Exception, ValueError, TypeError, BufferError)
 #: What is known to be wrong so far, and is left out.
@@ -83,9 +81,9 @@ class Runner:
     sequence : dict
         See `tests.fuzz.sequences`.
     trace : file
-        Takes the stacks of a hang.
-    limit_s : float
-        Seconds that a step may take.
+        Takes what was wrong, at once.
+    watchdog : Watchdog
+        Is told of each step.
 
     Attributes
     ----------
@@ -98,10 +96,10 @@ class Runner:
     """
 
     def __init__(
-        self, world: MPI.Intracomm, sequence: dict[str, Any], trace: Any, limit_s: float = LIMIT_S
+        self, world: MPI.Intracomm, sequence: dict[str, Any], trace: Any, watchdog: Watchdog
     ) -> None:
         self._world, self._sequence, self._trace = world, sequence, trace
-        self._limit_s = limit_s
+        self._watchdog = watchdog
         self.failure: dict[str, Any] | None = None
         self.calls: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
@@ -123,15 +121,13 @@ class Runner:
         self._theirs = Pool()
         for number, step in enumerate(self._sequence["steps"]):
             self._at = number
-            if time.monotonic() > self._armed + 1:
-                self._arm()
+            self._arm()
             if self._is_over:
                 break
             self._steps[step["do"]](self, step)
         self._at += 1
         self._arm()
         if self._is_over:  # given up after a signal: nothing more is promised
-            faulthandler.cancel_dump_traceback_later()
             with suppress(Exception):
                 self._close()
             return
@@ -140,9 +136,7 @@ class Runner:
         self._guarded("close", self._close)
 
     def _arm(self) -> None:
-        limit_s = self._limit_s if self.failure is None else self._limit_s / 4
-        faulthandler.dump_traceback_later(limit_s, exit=True, file=self._trace)
-        self._armed = time.monotonic()  # it starts a thread: not at every step
+        self._watchdog.arm(1.0 if self.failure is None else 0.25)
 
     def _close(self) -> None:
         self._ours = Pool()
