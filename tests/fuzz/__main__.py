@@ -127,6 +127,9 @@ def shrunk(outcome: Outcome, sequence: Sequence, options: argparse.Namespace) ->
             return
         sequence = joined
     best = shrinking.shrink(sequence)
+    if Shrinking(options.ranks, package=options.package).first([best], tries=3) is None:
+        print("the shortest one does not fail again: run the same seed again")
+        return
     print(f"{shrinking.outcome.what}: {shrinking.outcome.detail}\n\n{written(best)}", flush=True)
     text = json.dumps(best, indent=1)
     name = f"{best['steps'][-1].get('op', 'end')}-{hashlib.sha1(text.encode()).hexdigest()[:8]}"

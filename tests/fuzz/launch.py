@@ -124,11 +124,8 @@ def _outcome(place: Path, ranks: int, text: str, status: int | None) -> Outcome:
         made.detail = f"rank {rank}, step {first['step']}: {first['what']}: {first['detail']}"
     elif status != 0 or not made.done:
         traces = [place / f"rank{rank}.txt" for rank in range(ranks)]
-        stacks = "\n".join(
-            f"rank {rank}: {path.read_text()[-6000:]}"
-            for rank, path in enumerate(traces)
-            if path.exists()
-        )
+        told_by = {rank: path.read_text() for rank, path in enumerate(traces) if path.exists()}
+        stacks = "\n".join(f"rank {rank}: {one[:6000]}" for rank, one in told_by.items())
         made.what = "hang" if status is None or "Timeout (" in stacks else "died"
         told = re.search(r"step (\d+): (wrong|taken|.*raised): ", stacks)
         if told:  # what a rank met before it left the others waiting
