@@ -364,9 +364,9 @@ def _other_operation(rng: random.Random, step: Step, ranks: int) -> None:
 
 
 _CHANGES: tuple[tuple[Callable[[random.Random, Step, int], None], tuple[str, ...]], ...] = (
-    (_other_type, OPERATIONS), (_other_type, REDUCING), (_other_op, REDUCING),
-    (_other_root, ROOTED), (_other_root, ROOTED), (_other_place, OPERATIONS[2:]),
-    (_other_side, OPERATIONS[1:]), (_other_memory, OPERATIONS[1:]), (_other_size, OPERATIONS[1:]),
-    (_other_comm, OPERATIONS), (_other_way, OPERATIONS), (_other_mode, OPERATIONS),
-    (_other_operation, OPERATIONS),
+    (_other_type, OPERATIONS), (_other_type, REDUCING), (_other_type, REDUCING),
+    (_other_op, REDUCING), (_other_root, ROOTED), (_other_root, ROOTED), (_other_root, ROOTED),
+    (_other_place, OPERATIONS[2:]), (_other_place, REDUCING), (_other_side, OPERATIONS[1:]),
+    (_other_memory, OPERATIONS[1:]), (_other_size, OPERATIONS[1:]), (_other_comm, OPERATIONS),
+    (_other_way, OPERATIONS), (_other_mode, OPERATIONS), (_other_operation, OPERATIONS),
 )  # fmt: skip
