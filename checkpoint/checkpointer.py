@@ -22,6 +22,7 @@ from closeranks.checkpoint.persist import Persist
 from closeranks.checkpoint.saving import Saving
 from closeranks.checkpoint.shelf import clear_unless_open
 from closeranks.checkpoint.worker import Worker
+from closeranks.comms import forked
 from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 
@@ -87,6 +88,8 @@ class Checkpointer:
         If an argument is none of these (local).
     """
 
+    CALLS_IN_COPIES = frozenset({"close"})
+
     def __init__(
         self,
         comm: Communicator,
@@ -103,6 +106,7 @@ class Checkpointer:
         mtbf_s: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
+        forked.refuse("Checkpointer")
         check_name(name)
         check_options(keep, on_busy, chunk_bytes)
         protect(comm.hierarchy, parity, group)  # which may object
@@ -118,9 +122,9 @@ class Checkpointer:
         self._is_unended = False
         self._untold: Exception | None = None
         self._report: Exception | None = None
-        self._pid = os.getpid()
         self._pending: Pending | None = None
         self._worker = Worker("checkpoints")
+        forked.concern(self)
 
     def __enter__(self) -> Checkpointer:
         return self
@@ -305,7 +309,7 @@ class Checkpointer:
         PeerLost, Revoked
             If ranks have died; another call, after the recovery, removes the slots.
         """
-        if (self._term is None and not self._is_unended) or self._pid != os.getpid():
+        if (self._term is None and not self._is_unended) or forked.is_copy():
             return
         self._finish()
         term, self._is_unended = self._term, not keep
@@ -331,7 +335,7 @@ class Checkpointer:
 
     def _leave(self) -> None:
         """Go after an error: everything stays, nobody is waited for."""
-        if self._term is not None and self._pid == os.getpid():
+        if self._term is not None and not forked.is_copy():
             try:
                 self._term.leave()
             finally:
@@ -354,7 +358,6 @@ class Checkpointer:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
         from closeranks.checkpoint.term import Term
 
-        self._check_pid()
         if self._term is None and self.key in _OPEN:
             raise UsageError("Checkpointer", f"{self.key!r} is open twice", "close the other one")
         if self._term is None or self._term.epoch != self._comm.epoch:
@@ -392,9 +395,3 @@ class Checkpointer:
         last = self._pending
         own = last is not None and last.is_due and not last.committed.done()
         return int(term.talk.least([not own and term.is_free()])[0]) != 1
-
-    def _check_pid(self) -> None:
-        """Refuse to work in a child that was forked: MPI does not, either."""
-        if self._pid != os.getpid():
-            raise UsageError("Checkpointer", f"made by process {self._pid}, used by {os.getpid()}",
-                             "make one after the fork")  # fmt: skip

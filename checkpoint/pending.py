@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from closeranks.comms import forked
 from closeranks.errors import CheckpointError
 
 
@@ -82,6 +83,7 @@ class Milestone:
         TimeoutError
             If it takes longer; the save goes on.
         """
+        forked.refuse("wait")
         with self.awaited():
             reached = self._event.wait(timeout_s)
         if not reached:

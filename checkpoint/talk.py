@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from closeranks.checkpoint.gf256 import Bytes
 from closeranks.checkpoint.pacing import Pace
 from closeranks.collectives.engine import engine
-from closeranks.comms import ulfm
+from closeranks.comms import cuts, ulfm
 from closeranks.comms.calling import TURN
 from closeranks.comms.spread import spread
 from closeranks.comms.wait import wait
@@ -228,7 +228,7 @@ class Talk:
         Parameters
         ----------
         sends, receives : sequence of (int, ndarray of uint8)
-            Rank and memory, in one piece, below 2 GiB.
+            Rank and memory, in one piece; long ones are cut.
 
         Returns
         -------
@@ -237,8 +237,13 @@ class Talk:
         """
 
         def post() -> list[MPI.Request]:
-            requests = [self._plain.Irecv([data, MPI.BYTE], rank) for rank, data in receives]
-            return requests + [self._plain.Isend([data, MPI.BYTE], rank) for rank, data in sends]
+            calls = ((self._plain.Irecv, receives), (self._plain.Isend, sends))
+            return [
+                call([data[part], MPI.BYTE], rank)
+                for call, messages in calls
+                for rank, data in messages
+                for part in cuts.cut(data.nbytes)
+            ]
 
         return self._finish(post)
 

@@ -6,8 +6,10 @@ change), 75 recovery timed out.
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import importlib.util
+import io
 import os
 import sys
 import time
@@ -27,6 +29,8 @@ _VERBS = {
     "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",
 }
+#: What stands for the lines of a drawing where the output's encoding has none.
+_PLAIN = {"─": "-", "│": "|", "├": "|", "└": "`", "·": "-"}
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
@@ -93,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     arguments : sequence of str, optional
         The words after ``closeranks``; those of this process if not given.
     """
+    _write_plainly()
     try:
         status = cli.main(args=arguments, prog_name="closeranks", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as wrong:
@@ -114,6 +119,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _complain(str(wrong), everywhere=not usage)
         _leave(2 if usage else 1, together=usage)
     _leave(status if isinstance(status, int) else 0)
+
+
+def _write_plainly() -> None:
+    """Write plain characters where the outputs' encoding lacks others."""
+    codecs.register_error("closeranks", _plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="closeranks")
+
+
+def _plain(wrong: UnicodeError) -> tuple[str, int]:
+    """Say what is written in the place of characters that have no code."""
+    assert isinstance(wrong, UnicodeEncodeError)
+    lost = wrong.object[wrong.start : wrong.end]
+    return "".join(_PLAIN.get(character, "?") for character in lost), wrong.end
 
 
 def _rank() -> int:

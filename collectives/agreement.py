@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.key import op_name
+from closeranks.collectives.operations import title
 from closeranks.collectives.problem import REDUCING, ROOTED
 from closeranks.comms.signature import signature
 from closeranks.errors import Disagreement
@@ -74,7 +74,7 @@ def described(demand: Demand, algorithm: str, form: str) -> str:
     if known is not None and name not in REDUCING:
         words.append(f"of {signature(known.element)}")
     if name in REDUCING:
-        words += [f"of {demand.dtype}", f"op {op_name(demand.op)}"]
+        words += [f"of {demand.dtype}", f"op {title(demand.op)}"]
     if name in ROOTED:
         words.append(f"root {demand.root}")
     if algorithm != "auto":

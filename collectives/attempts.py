@@ -12,7 +12,7 @@ from mpi4py import MPI
 from closeranks.collectives.failure import may_blame
 from closeranks.collectives.near import make_way
 from closeranks.collectives.quiet import is_gone
-from closeranks.comms import ulfm
+from closeranks.comms import forked, ulfm
 from closeranks.comms.interruption import Interruption
 from closeranks.comms.message import message
 from closeranks.comms.wait import Deadline, wait
@@ -88,6 +88,7 @@ class Attempt:
         return f"<Attempt {self.number}: {self.world} members, {state}>"
 
     def __enter__(self) -> Attempt:
+        forked.refuse("attempts")
         if self.agreed is not None:
             raise UsageError("attempts", "an attempt entered twice", "one with block an attempt")
         try:
@@ -103,6 +104,8 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
+        if forked.is_copy():
+            return False  # the parent votes
         interruption = Interruption()
         self.agreed = False
         try:

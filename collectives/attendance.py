@@ -14,7 +14,6 @@ arrives between their questions; what a rank hears first counts.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from mpi4py import MPI
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import is_gone
 from closeranks.collectives.rollcall import Roll
-from closeranks.comms import ulfm
+from closeranks.comms import forked, ulfm
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -293,5 +292,5 @@ class Usher:
 def usher() -> Usher:
     """Return this process's usher.  Local; any thread."""
     made = Usher()
-    atexit.register(made.stop)
+    forked.at_exit(made.stop)
     return made

@@ -22,6 +22,7 @@ from closeranks.collectives.pieces import piece_bytes
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.script import Kind, Leaf
 from closeranks.collectives.table import Table, lower
+from closeranks.comms import cuts
 from closeranks.errors import PlanError, UsageError
 
 if TYPE_CHECKING:
@@ -308,12 +309,12 @@ class Bound:
 
     def _pieces(self, peer: int, raw: Array) -> list[tuple[Any, int, Any]]:
         """Cut a message as both its ends do, see `closeranks.collectives.pieces`."""
-        longest = None
-        if not self.plan.algorithm.symbolic:
+        if self.plan.algorithm.symbolic:
+            parts = cuts.cut_openly(raw.nbytes)
+        else:
             longest = piece_bytes(self.world.topology, self.rank, peer)
-        if longest is None or raw.nbytes <= longest:
-            return [message(raw)]
-        return [message(raw[low : low + longest]) for low in range(0, raw.nbytes, longest)]
+            parts = cuts.cut(raw.nbytes, longest)
+        return [message(raw[part]) for part in parts]
 
 
 def message(view: Array) -> tuple[Any, int, Any]:

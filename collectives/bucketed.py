@@ -9,7 +9,7 @@ since MPI wants collectives in one order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +18,13 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.agreement import agree_equal
+from closeranks.collectives.context import AUTO
+from closeranks.collectives.operations import Mean, title
+from closeranks.comms import argument, forked
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
-    from closeranks.collectives.operations import Mean
     from closeranks.collectives.persistent import Persistent
 
 Array = NDArray[Any]
@@ -56,6 +58,8 @@ class Buckets:
         The reduction.
     """
 
+    CALLS_IN_COPIES = frozenset({"close"})
+
     def __init__(
         self,
         comm: Communicator,
@@ -63,11 +67,12 @@ class Buckets:
         bucket_bytes: int,
         op: MPI.Op | Mean,
     ) -> None:
-        problem, remedy = _refused(parameters, bucket_bytes)
-        said = problem or [
-            (name, array.shape, str(array.dtype)) for name, array in parameters.items()
-        ]
-        agree_equal(MPI.Intracomm(comm), "bucketed", f"arrays {said}, bucket_bytes {bucket_bytes}")
+        problem, remedy = _refused(parameters, bucket_bytes, op)
+        said = problem
+        if not problem:
+            arrays = [(name, array.shape, str(array.dtype)) for name, array in parameters.items()]
+            said = f"arrays {arrays}, bucket_bytes {bucket_bytes}, op {title(op)}"
+        agree_equal(MPI.Intracomm(comm), "bucketed", said)
         if problem:
             raise UsageError("bucketed", problem, remedy)
         self._arrays: dict[str, Array] = {k: np.ma.getdata(v) for k, v in parameters.items()}
@@ -77,6 +82,7 @@ class Buckets:
         self._bucket_of = {name: b for b in self._buckets for name in b.names}
         self._next = 0
         self._comm, self._epoch = comm, comm.epoch
+        forked.concern(self)
 
     def __len__(self) -> int:
         return len(self._buckets)
@@ -85,7 +91,9 @@ class Buckets:
         """Make room for a bucket and its operation."""
         arrays = [self._arrays[name] for name in names]
         room = np.empty(sum(array.size for array in arrays), arrays[0].dtype)
-        return _Bucket(names, room, comm.Allreduce_init(MPI.IN_PLACE, room, op), set(names))
+        given = MPI.IN_PLACE, room, op
+        operation = comm._service.prepare("allreduce", AUTO, *given, shown=False)
+        return _Bucket(names, room, operation, set(names))
 
     def ready(self, name: str) -> None:
         """Say that an array is final on this rank.
@@ -103,9 +111,10 @@ class Buckets:
             If there is no such array, or it was ready before (local).
         """
         self._notice_recovery()
-        bucket = self._bucket_of.get(name)
+        bucket = self._bucket_of.get(name) if isinstance(name, Hashable) else None
         if bucket is None:
-            raise UsageError("ready", f"no array {name!r}", f"one of {', '.join(self._arrays)}")
+            names = ", ".join(map(str, self._arrays))
+            raise UsageError("ready", f"no array {argument.shown(name)}", f"one of {names}")
         if name not in bucket.missing:
             raise UsageError("ready", f"{name!r} is ready twice", "call wait() after each round")
         start = 0
@@ -169,10 +178,16 @@ class Buckets:
             self._next += 1
 
 
-def _refused(parameters: Mapping[str, Any], bucket_bytes: int) -> tuple[str, str]:
+def _refused(parameters: Any, bucket_bytes: int, op: object) -> tuple[str, str]:
     """Say what cannot be put into buckets, and the way out; nothing if all can."""
-    if bucket_bytes < 1:
-        return f"bucket_bytes is {bucket_bytes}", "give at least 1"
+    if not isinstance(parameters, Mapping):
+        return f"parameters are {argument.shown(parameters)}", "give name -> array"
+    try:
+        argument.whole("bucketed", "bucket_bytes", bucket_bytes, least=1)
+    except UsageError as wrong:
+        return wrong.problem, wrong.remedy
+    if not isinstance(op, (MPI.Op, Mean)):
+        return f"op {argument.shown(op)} is no reduction", "an MPI.Op or closeranks.MEAN"
     for name, array in parameters.items():
         if not isinstance(array, np.ndarray):
             problem = f"{name!r} is a {type(array).__name__}"

@@ -17,6 +17,7 @@ from closeranks.collectives.flat import (
 )
 from closeranks.collectives.hierarchical.algorithms import HIERARCHICAL
 from closeranks.collectives.plan import Algorithm
+from closeranks.comms import argument
 from closeranks.errors import UsageError
 
 _FLAT: dict[str, tuple[Algorithm, ...]] = {
@@ -65,20 +66,19 @@ def algorithms(operation: str) -> tuple[str, ...]:
     UsageError
         If there is no such operation.
     """
-    if operation not in ALGORITHMS:
-        raise UsageError(
-            "algorithms", f"no operation {operation!r}", f"one of {', '.join(ALGORITHMS)}"
-        )
+    if not isinstance(operation, str) or operation not in ALGORITHMS:
+        problem = f"no operation {argument.shown(operation)}"
+        raise UsageError("algorithms", problem, f"one of {', '.join(ALGORITHMS)}")
     return tuple(algorithm.name for algorithm in ALGORITHMS[operation])
 
 
 def find(operation: str, name: str) -> Algorithm:
     """Return the algorithm ``name`` of an operation; UsageError names the choices."""
     names = algorithms(operation)
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise UsageError(
             operation,
-            f"no algorithm {name!r}",
+            f"no algorithm {argument.shown(name)}",
             f"one of auto, native, {', '.join(names)}",
         )
     return ALGORITHMS[operation][names.index(name)]

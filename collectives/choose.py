@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from closeranks.collectives.catalogue import ALGORITHMS, find
 from closeranks.collectives.cost import Cost, Speed, cost
 from closeranks.collectives.key import UNSIZED, Agreed
 from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import VECTOR, Problem
+from closeranks.collectives.problem import OF_ONE, VECTOR, Problem
 from closeranks.collectives.rules import Rules
 from closeranks.collectives.trial import Trial
 from closeranks.comms.topology import Topology
@@ -34,9 +34,6 @@ NATIVE = "native"
 SHARED = "shared"
 #: Plans with more steps a rank than this are not priced where others are.
 MANY_STEPS = 20_000
-#: Operations of one vector; all others have a block for each rank, and algorithms put many
-#: into one message.
-_OF_ONE: Final = frozenset({"allreduce", "bcast", "exscan", "reduce", "scan"})
 #: At most so many plans are tried, none predicted slower than the best by more; and,
 #: where kernels in node memory do part of it, those predicted slower by no more.
 MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
@@ -277,7 +274,7 @@ class Chooser:
             return "deterministic"
         if self.native_bytes is None or call.operation == "barrier":
             return None
-        most = (1 << call.size_class) * (1 if call.operation in _OF_ONE else self.topology.size)
+        most = (1 << call.size_class) * (1 if call.operation in OF_ONE else self.topology.size)
         if call.operation not in UNSIZED and most <= self.native_bytes:
             return None
         return f"more than {self.native_bytes} bytes in all may hang when a rank dies"

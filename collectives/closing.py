@@ -15,7 +15,7 @@ from closeranks.collectives.engine import engine
 from closeranks.collectives.failure import explaining
 from closeranks.collectives.farewell import Farewell
 from closeranks.collectives.recovering import Recovering
-from closeranks.comms import ballot, graves, ulfm
+from closeranks.comms import ballot, forked, graves, ulfm
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Revoked, UsageError
 
@@ -29,6 +29,7 @@ class Closing(Recovering):
     The first of a family takes the whole family with it.
     """
 
+    CALLS_IN_COPIES = frozenset({"abandon", "close", "Disconnect", "Free", "Get_rank", "Get_size"})
     _is_first: bool
     _ended = False
     _barrier: tuple[MPI.Intracomm, MPI.Request] | None = None
@@ -78,7 +79,7 @@ class Closing(Recovering):
         UsageError
             Of the first one, inside of an attempt (local).
         """
-        if self._ended or self._family.is_copy or self == MPI.COMM_NULL:
+        if self._ended or forked.is_copy() or self == MPI.COMM_NULL:
             return
         if self._is_first and self._family.attempt is not None:
             raise UsageError("close", "an attempt is under way, which ends by a vote of all",
@@ -151,9 +152,9 @@ class Closing(Recovering):
 
     def _leave(self, status: int) -> None:
         """Give up; the launcher will be told this exit status."""
-        if self._family.is_copy:
+        if forked.is_copy():
             ulfm.leave_copy(status)
-        if self._ended or self._family.is_copy or self == MPI.COMM_NULL:
+        if self._ended or forked.is_copy() or self == MPI.COMM_NULL:
             return
         self._family.shut()
         self._family.world.revoke()
@@ -167,7 +168,7 @@ class Closing(Recovering):
         Local, harmless twice.  What came of it is of no use to them either; where the
         library wakes nobody the whole family is given up.
         """
-        if self._family.is_copy or self == MPI.COMM_NULL:
+        if forked.is_copy() or self == MPI.COMM_NULL:
             return
         for one in self.descent():
             one._rouse()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives import context, node_arrays
@@ -17,7 +16,7 @@ from closeranks.collectives.bucketed import Buckets
 from closeranks.collectives.closing import Closing
 from closeranks.collectives.derived import Deriving
 from closeranks.collectives.engine import engine
-from closeranks.collectives.family import alike, check_timeout
+from closeranks.collectives.family import alike
 from closeranks.collectives.faulty import Faulty
 from closeranks.collectives.foretell import foretell
 from closeranks.collectives.lineage import Lineage
@@ -29,8 +28,9 @@ from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
+from closeranks.comms import argument, forked
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Unavailable
+from closeranks.errors import Error, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -42,6 +42,13 @@ if TYPE_CHECKING:
     from closeranks.collectives.operations import Mean
     from closeranks.collectives.statistics import Statistics
     from closeranks.comms.topology import Topology
+
+
+#: What `Communicator.adopt` sets.
+_PARTS = frozenset(
+    {"_family", "_is_first", "_lineage", "_made_s", "_parent", "_seats", "_service", "_topology",
+     "_world"}
+)  # fmt: skip
 
 
 class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
@@ -56,9 +63,20 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         The handle to take over; `adopt` makes the object work.
     """
 
+    _come: Callable[[], None]
+
     def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
         """Make the object around a handle; `adopt` makes it work."""
         return MPI.Intracomm.__new__(cls, comm)
+
+    def __getattr__(self, name: str) -> Any:
+        """Become one of the family at first use, where that has had to wait, see `Idup`."""
+        come = self.__dict__.get("_come") if name in _PARTS else None
+        if come is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        come()
+        del self._come
+        return getattr(self, name)
 
     @classmethod
     def adopt(
@@ -70,6 +88,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         chooser: Chooser,
         world: World | None = None,
         seats: tuple[int, ...],
+        into: Communicator | None = None,
     ) -> Communicator:
         """Make a communicator around an MPI communicator.
 
@@ -89,19 +108,26 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             What carries plans, if it is there already.
         seats : tuple of int
             Rank -> rank in the first world.
+        into : Communicator, optional
+            The object, where it is there already.
 
         Returns
         -------
         Communicator
             Of the same ranks.
         """
-        made = cls(plain)
+        made = cls(plain) if into is None else into
         made._family, made._seats, made._topology = family, seats, topology
         made._world, made._lineage, made._parent = world, Lineage(), None
         serve = Service if family.faults is None else Faulty
         made._service = serve(plain, family, made._open_world, chooser, Shortcuts(made))
         made._is_first, made._made_s = world is not None, time.monotonic()
+        forked.concern(made)
         return made
+
+    def become_copy(self) -> None:
+        """Let no call of a child that was forked take a shortcut.  Local."""
+        self._service.shortcuts.allow(False)
 
     def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
         """Say which algorithm a call would use, and why.
@@ -126,9 +152,9 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         Raises
         ------
         UsageError
-            If there is no such operation (local).
+            If there is no such operation, size or type (local).
         """
-        return foretell(self._service, operation, nbytes, np.dtype(dtype))
+        return foretell(self._service, operation, nbytes, argument.element("explain", dtype))
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.
@@ -180,17 +206,23 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         Disagreement
             On every rank, if the ranks ask for different options.
         UsageError, Unavailable
-            If an option cannot be used (local).
+            On every rank, if an option cannot be used.
         """
-        if compression is not None:
-            raise Unavailable("compression in flight", "leave compression out")
-        names = context.chosen_names(algorithm, "using")
-        check_timeout("using", timeout_s)
-        wanted = context.Options(self._family, names, timeout_s, context.known_wire(wire, "using"))
-        said = algorithm if isinstance(algorithm, str) else dict(sorted(names.items()))
-        words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
+        refused: Error | None = None
+        try:
+            if compression is not None:
+                raise Unavailable("compression in flight", "leave compression out")
+            wanted = context.read(self._family, algorithm, timeout_s, wire)
+            said = (
+                algorithm if isinstance(algorithm, str) else dict(sorted(wanted.algorithms.items()))
+            )
+            words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
+        except (UsageError, Unavailable) as wrong:
+            refused, words = wrong, f"what is refused: {wrong}"
         with self._together("using"):
             agree_equal(self._service.plain, "using", words)
+            if refused is not None:
+                raise refused
             if timeout_s is not None:
                 self._service.world.arm()
         inner = wanted.within(context.active(self._family))
@@ -314,3 +346,29 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         if self._family.timeout_s is not None:
             child._service.world.arm()
         return self._family.world.own(child)
+
+    def _duplicate(
+        self, start: Callable[[Communicator], tuple[Communicator, MPI.Request]]
+    ) -> tuple[Communicator, MPI.Request]:
+        self._alias()
+        era, was, seats, topology = (
+            self._family.world, self._service.chooser, self._seats, self._topology,
+        )  # fmt: skip
+        made, request = start(self)
+        self._followed.follow(made, request)
+
+        def come() -> None:
+            if request != MPI.REQUEST_NULL and not request.Get_status():
+                raise UsageError("Idup", "the duplicate is not there yet", "wait for its request")
+            chooser = alike(was.numbers, shape(was.topology), topology)
+            plain = MPI.Intracomm(made)
+            self.adopt(plain, self._family, topology, chooser=chooser, seats=seats, into=made)
+            made._parent = self
+            if self._family.world is era:
+                self._lineage.others.append(made)
+                era.own(made)
+            else:
+                made._service.shut("it was made before a recovery")
+
+        made._come = come
+        return made, request

@@ -18,6 +18,7 @@ import numpy as np
 
 from closeranks.collectives.catalogue import ALGORITHMS, algorithms
 from closeranks.collectives.problem import OPERATIONS
+from closeranks.comms import argument
 from closeranks.comms.wait import Deadline
 from closeranks.comms.widened import HALVES, WIDE
 from closeranks.errors import Unavailable, UsageError
@@ -110,6 +111,38 @@ def deadline(family: Family) -> Deadline | None:
     return None if limit_s in (None, math.inf) else Deadline(limit_s)
 
 
+def read(
+    family: Family,
+    algorithm: str | Mapping[str, str],
+    timeout_s: float | None,
+    wire: DTypeLike | None,
+) -> Options:
+    """Read what `Communicator.using` was given.
+
+    Local.
+
+    Parameters
+    ----------
+    family : Family
+        Of the communicator.
+    algorithm, timeout_s, wire
+        See there.
+
+    Returns
+    -------
+    Options
+        What is wanted.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        If an option cannot be used.
+    """
+    names = chosen_names(algorithm, "using")
+    argument.check_timeout("using", timeout_s)
+    return Options(family, names, timeout_s, known_wire(wire, "using"))
+
+
 @contextmanager
 def unforced(owner: object) -> Iterator[None]:
     """Let calls of a block be served by what suits them, without a deadline.  Local.
@@ -162,7 +195,10 @@ def chosen_names(algorithm: str | Mapping[str, str], where: str) -> dict[str, st
             raise UsageError(where, f"no algorithm {algorithm!r}",
                              f"one of auto, native, {', '.join(every)}")  # fmt: skip
         return names
-    return {op: known_name(op, name, where) for op, name in algorithm.items() if name != AUTO}
+    remedy = "give a name, or operation -> name"
+    argument.instance(where, "algorithm", algorithm, Mapping, remedy)
+    return {op: known_name(op, name, where) for op, name in algorithm.items()
+            if not (isinstance(name, str) and name == AUTO)}  # fmt: skip
 
 
 def known_wire(wire: DTypeLike | None, where: str) -> str | None:
@@ -192,7 +228,7 @@ def known_wire(wire: DTypeLike | None, where: str) -> str | None:
     try:
         name = np.dtype(wire).name
     except (TypeError, ValueError):
-        name = repr(wire)
+        name = argument.shown(wire)
     if name in HALVES:
         raise Unavailable(f"compression in flight (wire={name!r})", "use wire='float32'")
     if name != WIDE.name:
@@ -222,11 +258,13 @@ def known_name(operation: str, name: str, where: str) -> str:
     UsageError
         With the choices, if it is not known (local).
     """
-    if operation not in OPERATIONS:
-        raise UsageError(where, f"no operation {operation!r}", f"one of {', '.join(OPERATIONS)}")
+    if not isinstance(operation, str) or operation not in OPERATIONS:
+        raise UsageError(
+            where, f"no operation {argument.shown(operation)}", f"one of {', '.join(OPERATIONS)}"
+        )
     choices = (NATIVE, *(algorithms(operation) if operation in ALGORITHMS else ()))
     choices += AMONG_DEVICES if operation in BY_DEVICES else ()
-    if name not in choices:
-        raise UsageError(where, f"no algorithm {name!r} of {operation}",
+    if not isinstance(name, str) or name not in choices:
+        raise UsageError(where, f"no algorithm {argument.shown(name)} of {operation}",
                          f"one of auto, {', '.join(choices)}")  # fmt: skip
     return name

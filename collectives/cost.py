@@ -22,6 +22,7 @@ from closeranks.collectives.expansion import expand
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Kind, Script, Step
+from closeranks.comms import argument
 from closeranks.comms.link import Link
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
@@ -94,15 +95,18 @@ def cost(plan: Plan, nbytes: int | None = None, *, speed: Speed | None = None) -
     ----------
     .. [1] Hockney, The communication challenge for MPP, Parallel Computing 1994.
     """
+    argument.instance("cost", "plan", plan, Plan, "give what collectives.plan has made")
     if nbytes is not None:
-        plan = _resized(plan, nbytes)
+        plan = _resized(plan, argument.whole("cost", "nbytes", nbytes))
+    speed = Speed() if speed is None else speed
+    argument.instance("cost", "speed", speed, Speed, "give a Speed, or none")
     numbers, inverse = np.unique(plan.classes(), return_inverse=True)
     first = np.full(len(numbers), plan.size, dtype=np.int64)
     np.minimum.at(first, inverse, np.arange(plan.size))
     lines = [_Timeline(plan, int(rank)) for rank in first]
     shares = _Shares(plan.problem.topology, inverse, lines)
     return Cost(
-        _Clock(plan.problem.topology, lines, inverse, shares, speed or Speed()).run(),
+        _Clock(plan.problem.topology, lines, inverse, shares, speed).run(),
         _busiest(plan.problem.topology, [line.sent_bytes for line in lines]),
         _busiest(plan.problem.topology, [line.sent_messages for line in lines]),
         shares.group_bytes(),
@@ -113,7 +117,10 @@ def _resized(plan: Plan, nbytes: int) -> Plan:
     problem: Problem = plan.problem
     if problem.counts is not None:
         raise UsageError("cost", f"nbytes={nbytes} for {problem.operation}", "give counts= to plan")
-    if nbytes < 0 or nbytes % problem.itemsize:
+    if nbytes * problem.size >= argument.MOST:
+        raise UsageError("cost", f"nbytes={nbytes} over {problem.size} ranks",
+                         f"stay below {argument.MOST} B in all")  # fmt: skip
+    if nbytes % problem.itemsize:
         raise UsageError(
             "cost", f"nbytes={nbytes}", f"give a multiple of the element's {problem.itemsize} bytes"
         )

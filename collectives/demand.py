@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from closeranks.collectives.operations import MEAN, Mean, Reducer, is_commutative, reducer
+from closeranks.collectives.operations import (
+    MEAN,
+    Mean,
+    Reducer,
+    is_commutative,
+    reducer,
+    undefined,
+)
 from closeranks.comms.arrays import Bytes
 from closeranks.comms.message import Message
 from closeranks.comms.vector import Counts, Vector
@@ -120,6 +127,8 @@ class Demand:
             self.native = f"MPI has no name for {element}"
         if element.dtype is None and not element.plain:
             self.planned = f"plans do not reduce {element}"
+            if not isinstance(op, Mean):
+                self._refuse(undefined(op, element.datatype))
             return
         self.dtype = element.dtype or np.dtype((np.void, element.extent))
         try:
@@ -127,9 +136,12 @@ class Demand:
         except UsageError as error:
             if isinstance(op, Mean):
                 raise
-            self.planned = error.problem
-        if self.native and self.planned:
-            raise UsageError(self.operation, self.planned, "use another op or another type")
+            self._refuse(error.problem)  # nor has the library that op
+
+    def _refuse(self, problem: str) -> None:
+        """Refuse an op that is not defined on the type, before anything is sent."""
+        if problem:
+            raise UsageError(self.operation, problem, "use another op or another type")
 
     def divisor(self) -> int:
         """By how much the result is divided: the number of ranks for `MEAN`, else 1."""

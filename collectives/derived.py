@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
 from closeranks.collectives import native
+from closeranks.collectives.making import (
+    Problem,
+    color_of,
+    hints,
+    number,
+    refusing,
+    subgroup,
+)
 from closeranks.comms import ulfm
 from closeranks.comms.neighbours import neighbours
 from closeranks.errors import UsageError
@@ -23,10 +31,12 @@ class Deriving(MPI.Intracomm):
     All are collective, as in MPI.  What they make belongs to the family: it is
     revoked and closed with the communicator that `closeranks.init` made.  After a
     recovery `Split`, `Split_type` and `Dup` are made again of those who are left,
-    under the same objects; what came of a group is of no use any more.
+    under the same objects; what came of a group or of `Idup` is of no use any more.
+    Arguments that one rank cannot use raise `UsageError` on all ranks, where all
+    call.
 
-    Topologies, intercommunicators and what `Idup` gives are mpi4py's own.  They
-    are revoked with the family too, but never made again; the program frees them.
+    Topologies and intercommunicators are mpi4py's own.  They are revoked with the
+    family too, but never made again; the program frees them.
     """
 
     def _derive(
@@ -57,6 +67,16 @@ class Deriving(MPI.Intracomm):
             raise
         return made
 
+    def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
+        """Refuse on all ranks what cannot be had on one; else see ourselves as `_alias`."""
+        alias = self._alias()
+        others = native.agreed_max(alias, [float(problem is not None)])[0]
+        if problem is not None:
+            raise UsageError(method, *problem)
+        if others:
+            raise UsageError(method, "refused on another rank", "see what that rank says")
+        return alias
+
     def _alias(self) -> MPI.Intracomm:
         """See ourselves as mpi4py's own class."""
         return MPI.Intracomm(self)
@@ -83,7 +103,8 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks; messages of the two never meet.
         """
-        return self._met(self._derive(self._alias().Dup(info), 0, self.rank))
+        alias = self._asked("Dup", hints(info))
+        return self._met(self._derive(alias.Dup(info), 0, self.rank))
 
     def Dup_with_info(self, info: MPI.Info) -> Communicator:
         """Duplicate this communicator with hints.
@@ -98,7 +119,8 @@ class Deriving(MPI.Intracomm):
         Communicator
             The same ranks.
         """
-        return self._met(self._derive(self._alias().Dup_with_info(info), 0, self.rank))
+        alias = self._asked("Dup_with_info", hints(info))
+        return self._met(self._derive(alias.Dup_with_info(info), 0, self.rank))
 
     def Create(self, group: MPI.Group) -> Communicator:
         """Make a communicator of a subgroup.
@@ -113,7 +135,7 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._met(self._derive(self._alias().Create(group)))
+        return self._met(self._derive(self._asked("Create", subgroup(group)).Create(group)))
 
     def Create_group(self, group: MPI.Group, tag: int = 0) -> Communicator:
         """Make a communicator of a subgroup; only its members call.
@@ -130,6 +152,8 @@ class Deriving(MPI.Intracomm):
         Communicator
             Of the members.
         """
+        if problem := subgroup(group) or number("tag", tag, 0):
+            raise UsageError("Create_group", *problem)
         return self._derive(self._alias().Create_group(group, tag), counts=False)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator:
@@ -147,7 +171,8 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        return self._met(self._derive(self._alias().Split(color, key), color, key))
+        alias = self._asked("Split", color_of(color) or number("key", key))
+        return self._met(self._derive(alias.Split(color, key), color, key))
 
     def Split_type(
         self, split_type: int, key: int = 0, info: MPI.Info = MPI.INFO_NULL
@@ -168,14 +193,24 @@ class Deriving(MPI.Intracomm):
         Communicator
             MPI.COMM_NULL on ranks left out.
         """
-        alias = self._alias()
+        problem = number("split_type", split_type) or number("key", key) or hints(info)
+        alias = self._asked("Split_type", problem)
         # Who stays out says so by MPI.UNDEFINED, which is below all types.
         if native.agreed_max(alias, [float(split_type)]) == [float(MPI.COMM_TYPE_SHARED)]:
             node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
             return self._met(self._derive(node, None, key))
-        return self._met(self._derive(alias.Split_type(split_type, key, info), None, key))
+        with refusing("Split_type"):
+            made = alias.Split_type(split_type, key, info)
+        return self._met(self._derive(made, None, key))
 
-    def Idup(self, info: MPI.Info | None = None) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+    def _duplicate(
+        self, start: Callable[[Communicator], tuple[Communicator, MPI.Request]]
+    ) -> tuple[Communicator, MPI.Request]:
+        """Start to make a communicator that joins the family at its first use."""
+        del start
+        raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
+
+    def Idup(self, info: MPI.Info | None = None) -> tuple[Communicator, MPI.Request]:
         """Start to duplicate this communicator.
 
         Parameters
@@ -185,14 +220,14 @@ class Deriving(MPI.Intracomm):
 
         Returns
         -------
-        comm : MPI.Intracomm
-            Not a closeranks communicator; to be used once the request is through.
+        comm : Communicator
+            To be used once the request is through.
         request : MPI.Request
             To be waited for.
         """
-        return self._followed.started(self._alias(), lambda ours: MPI.Comm.Idup(ours, info))
+        return self._duplicate(lambda ours: MPI.Comm.Idup(ours, info))
 
-    def Idup_with_info(self, info: MPI.Info) -> tuple[MPI.Intracomm, MPI.Request]:  # type: ignore[override]
+    def Idup_with_info(self, info: MPI.Info) -> tuple[Communicator, MPI.Request]:
         """Start to duplicate this communicator with hints, see `Idup`.
 
         Parameters
@@ -202,14 +237,12 @@ class Deriving(MPI.Intracomm):
 
         Returns
         -------
-        comm : MPI.Intracomm
-            Not a closeranks communicator; to be used once the request is through.
+        comm : Communicator
+            To be used once the request is through.
         request : MPI.Request
             To be waited for.
         """
-        return self._followed.started(
-            self._alias(), lambda ours: MPI.Comm.Idup_with_info(ours, info)
-        )
+        return self._duplicate(lambda ours: MPI.Comm.Idup_with_info(ours, info))
 
     def Create_cart(
         self, dims: Sequence[int], periods: Sequence[bool] | None = None, reorder: bool = False
@@ -231,7 +264,10 @@ class Deriving(MPI.Intracomm):
             MPI.COMM_NULL on ranks left out.
         """
         plain = self._alias()
-        return self._followed.made(lambda: plain.Create_cart(dims, periods, reorder), plain.Barrier)
+        with refusing("Create_cart"):
+            return self._followed.made(
+                lambda: plain.Create_cart(dims, periods, reorder), plain.Barrier
+            )
 
     def Create_graph(
         self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
@@ -253,7 +289,10 @@ class Deriving(MPI.Intracomm):
             MPI.COMM_NULL on ranks left out.
         """
         plain = self._alias()
-        return self._followed.made(lambda: plain.Create_graph(index, edges, reorder), plain.Barrier)
+        with refusing("Create_graph"):
+            return self._followed.made(
+                lambda: plain.Create_graph(index, edges, reorder), plain.Barrier
+            )
 
     def Create_dist_graph_adjacent(
         self,
@@ -283,12 +322,13 @@ class Deriving(MPI.Intracomm):
             Of all ranks.
         """
         plain = self._alias()
-        return self._followed.made(
-            lambda: plain.Create_dist_graph_adjacent(
-                sources, destinations, sourceweights, destweights, info, reorder
-            ),
-            plain.Barrier,
-        )
+        with refusing("Create_dist_graph_adjacent"):
+            return self._followed.made(
+                lambda: plain.Create_dist_graph_adjacent(
+                    sources, destinations, sourceweights, destweights, info, reorder
+                ),
+                plain.Barrier,
+            )
 
     def Create_dist_graph(
         self,
@@ -322,10 +362,13 @@ class Deriving(MPI.Intracomm):
             Of all ranks.
         """
         plain = self._alias()
-        return self._followed.made(
-            lambda: plain.Create_dist_graph(sources, degrees, destinations, weights, info, reorder),
-            plain.Barrier,
-        )
+        with refusing("Create_dist_graph"):
+            return self._followed.made(
+                lambda: plain.Create_dist_graph(
+                    sources, degrees, destinations, weights, info, reorder
+                ),
+                plain.Barrier,
+            )
 
     def Create_intercomm(
         self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0

@@ -1,8 +1,8 @@
 """Send and receive buffers that lie in the same memory.
 
-MPI forbids it but for `IN_PLACE`.  Where what is sent lies just where `IN_PLACE`
-looks for it, the call is made in place; all other overlaps are refused, for
-what is received would overwrite what is still to be sent.
+MPI forbids it but for `IN_PLACE`.  Where what is sent lies just where
+`IN_PLACE` looks for it, the call is made in place; all other overlaps are
+refused, for what is received would overwrite what is still to be sent.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_disjoint(demand: Demand) -> None:
 
 
 def _overlap(source: Message | Vector, target: Message | Vector) -> bool:
-    """Tell whether two buffers have a byte in common, as far as that is quickly found."""
+    """Tell whether two buffers have a byte in common, if that is quickly found."""
     first, second = source.memory, target.memory
     if not (first.contiguous and second.contiguous):
         try:

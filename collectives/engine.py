@@ -7,7 +7,6 @@ start one and wait; start one and come back; start one again and again.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import grounds, is_written
 from closeranks.collectives.look import Patience
+from closeranks.comms import forked
 from closeranks.comms.calling import TURN, give_back
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import Revoked, Unavailable
@@ -395,5 +395,5 @@ def _has_threads() -> bool:
 def engine() -> Engine:
     """Return this process's engine.  Local; any thread."""
     made = Engine()
-    atexit.register(made.stop)
+    forked.at_exit(made.stop)
     return made

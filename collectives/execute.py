@@ -7,10 +7,9 @@ what it does with a table is what every other one must do.
 
 Tags.  Messages travel on the world's own duplicate of the communicator (so an
 epoch never meets another), with ``tag = (sequence mod window) * 2**20 +
-slot``; `window` is as large as the library's MPI_TAG_UB allows (2048 in Open
-MPI, 512 in MPICH).  An execution starts only when the one ``window`` before it
-has drained on this rank; since MPI keeps the order of equal tags between two
-ranks, two executions never take each other's messages.
+slot``; `window` is as large as the library's MPI_TAG_UB allows.  An execution
+starts only when the one ``window`` before it has drained on this rank: MPI
+keeps the order of equal tags, so no execution takes another's messages.
 """
 
 from __future__ import annotations
@@ -380,6 +379,8 @@ class Execution:
         for request, step in zip(self._requests, self._owners, strict=True):
             if self.bound.kinds[step] == Kind.RECEIVE:
                 quietly(request.Cancel)
+        if self._symbolic is not None:
+            self._symbolic.cancel()
         self._polls.clear()
         self._ready.clear()
         if not self.finished:
@@ -395,5 +396,5 @@ class Execution:
         return self.drained
 
     def is_held(self) -> bool:
-        """Whether an operation of the library itself has the buffers; never blocks."""
-        return False
+        """Whether MPI has buffers by what is no request of a step; never blocks."""
+        return self._symbolic is not None and self._symbolic.is_held()

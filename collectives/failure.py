@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mpi4py import MPI
 
 from closeranks.collectives.script import Kind
-from closeranks.comms import ballot, ulfm
+from closeranks.comms import ballot, handlers, ulfm
 from closeranks.comms.shared_folder import Untrusted
 from closeranks.comms.translate import ranks_in
 from closeranks.comms.wait import Deadline, wait
@@ -194,10 +194,11 @@ def explained(
 @contextmanager
 def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[None]:
     """Raise what the user is told of errors of the library, see `explained`.  Local."""
-    try:
-        yield
-    except MPI.Exception as error:
-        raise explained(operation, comm, world, error)  # noqa: B904 - which knows its cause
+    with handlers.Together():
+        try:
+            yield
+        except MPI.Exception as error:
+            raise explained(operation, comm, world, error)  # noqa: B904 - which knows its cause
 
 
 @contextmanager

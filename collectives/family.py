@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -12,7 +10,7 @@ from closeranks.collectives.choose import Chooser
 from closeranks.collectives.key import Agreed
 from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
-from closeranks.errors import Revoked, UsageError
+from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.attempts import Attempt
@@ -102,7 +100,6 @@ class Family:
 
     __slots__ = (
         "_plain",
-        "_process",
         "_shortcuts",
         "attempt",
         "before",
@@ -163,7 +160,6 @@ class Family:
         self.came: set[int] = set()
         self.newcomers: dict[int, int] = {}
         self.faults = faults
-        self._process = os.getpid()
         ulfm.begin()
         self._plain = timeout_s is None and not deterministic and not check and faults is None
         self._shortcuts: WeakSet[Shortcuts] = WeakSet()
@@ -172,11 +168,6 @@ class Family:
     def straight(self) -> bool:
         """Whether small calls may go straight to the library."""
         return self._plain and not self.overrides
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether this process has it from a fork only: it is no member.  Local."""
-        return os.getpid() != self._process
 
     @property
     def closing_s(self) -> float:
@@ -307,18 +298,3 @@ def alike(
     """
     winners = numbers["winners"] if shape(topology) == sat else None
     return Chooser(topology, **{**numbers, "winners": winners}, heritage=heritage)
-
-
-def check_timeout(where: str, timeout_s: float | None) -> None:
-    """Raise UsageError unless a timeout is None or positive.  Local.
-
-    Parameters
-    ----------
-    where : str
-        Who asks, for the text of an error.
-    timeout_s : float or None
-        Seconds.
-    """
-    given: object = timeout_s  # whatever its type says
-    if timeout_s is not None and not (isinstance(given, Real) and timeout_s > 0):
-        raise UsageError(where, f"timeout_s is {given!r}", "give seconds above 0, or None")

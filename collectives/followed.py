@@ -150,6 +150,19 @@ class Followed:
         self._hold(comm, request)
         return comm, request
 
+    def follow(self, comm: MPI.Comm, request: MPI.Request) -> None:
+        """Revoke a duplicate with the world, from its request's end on.  Local.
+
+        Parameters
+        ----------
+        comm : MPI.Comm
+            The duplicate.
+        request : MPI.Request
+            Of its making.
+        """
+        if ulfm.is_on():
+            self._hold(comm, request)
+
     def _hold(self, comm: MPI.Comm, request: MPI.Request) -> None:
         self._held = [one for one in self._held if _is_there(one)]
         self._held.append(_Held(comm, request, time.monotonic()))

@@ -10,7 +10,8 @@ import numpy as np
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.explain import Explanation, explain
 from closeranks.collectives.key import UNSIZED, Agreed, size_class
-from closeranks.collectives.problem import OPERATIONS, REDUCING
+from closeranks.collectives.problem import OF_ONE, OPERATIONS, REDUCING
+from closeranks.comms import argument, cuts
 from closeranks.comms.element import element
 from closeranks.comms.widened import HALVES
 from closeranks.errors import UsageError
@@ -43,17 +44,19 @@ def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]
     Raises
     ------
     UsageError
-        If there is no such operation (local).
+        If there is no such operation or size (local).
     """
-    if operation not in OPERATIONS:
-        raise UsageError(
-            "explain", f"no operation {operation!r}", f"one of {', '.join(OPERATIONS)}"
-        )
+    if not isinstance(operation, str) or operation not in OPERATIONS:
+        problem = f"no operation {argument.shown(operation)}"
+        raise UsageError("explain", problem, f"one of {', '.join(OPERATIONS)}")
+    nbytes = argument.whole("explain", "nbytes", nbytes, below=argument.MOST // service.size)
     family, reduces = service.family, operation in REDUCING
     wire = service.wire() if reduces and dtype.name in HALVES else None
     travels = dtype if wire is None else np.dtype(wire)
     sent = nbytes * travels.itemsize // dtype.itemsize
     library_can = not reduces or element(None, travels, operation).datatype is not None
+    total = sent if operation in OF_ONE else sent * service.size
+    library_can = library_can and not cuts.is_long(total)
     size = 0 if operation in UNSIZED else size_class(sent)
     call = Agreed(operation, size, True, library_can)
     asked = service.wanted(operation, AUTO)

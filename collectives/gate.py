@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from closeranks.comms import ulfm
+from closeranks.comms import forked, ulfm
 from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Gate:
 
     def refuse_shut(self, operation: str) -> None:
         """Raise `Revoked` if there are no more calls, see `shut`."""
+        forked.refuse(operation)
         if self._shut:
             raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
 
@@ -47,6 +48,7 @@ class Gate:
 
     def refuse_late(self, operation: str) -> None:
         """Raise what has ended the world, see `is_over`."""
+        forked.refuse(operation)
         if self.is_over():
             for world in self._worlds():
                 world.check(operation)

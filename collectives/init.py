@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import sys
@@ -31,7 +30,7 @@ from closeranks.collectives.spares import Crew
 from closeranks.collectives.tuned import Tuned, together
 from closeranks.collectives.tuning import tuning as read_tuning
 from closeranks.collectives.world import World
-from closeranks.comms import ballot, cuda_aware, device_interface, ulfm, warden
+from closeranks.comms import argument, ballot, cuda_aware, device_interface, forked, ulfm, warden
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
 from closeranks.comms.last_resort import LastResort, age_s
@@ -40,7 +39,7 @@ from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
-from closeranks.errors import Disagreement, Error, Revoked, TopologyError
+from closeranks.errors import Disagreement, Error, Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology import Topology
@@ -116,13 +115,18 @@ def init(
         On every rank, if one dies or fails meanwhile, in a job that survives it: a
         first world is of all ranks or none.
     """
+    forked.refuse("init")
     given = MPI.COMM_WORLD if comm is None else comm
+    argument.instance("init", "comm", given, MPI.Intracomm, "give an MPI.Intracomm, or none")
+    if given == MPI.COMM_NULL:
+        raise UsageError("init", "comm is MPI.COMM_NULL", "call it on the ranks of a communicator")
     likeness = MPI.Comm.Compare(given, MPI.COMM_WORLD)
     ask = partial(
         options,
         ranks=given.size,
         whole=likeness != MPI.UNEQUAL,
         in_order=likeness != MPI.SIMILAR,
+        topology=topology,
         on_failure=on_failure,
         spares=spares,
         recruits=recruits,
@@ -135,7 +139,7 @@ def init(
     )
     with opening(given):
         with leaving(), blaming("init", given):
-            wanted = _agreed(MPI.Intracomm(given), ask, is_given=topology is not None)
+            wanted = _agreed(MPI.Intracomm(given), ask)
             start_s = _guarded(given, wanted)
         with _arrival(recovery_timeout_s + 2 * start_s):
             with leaving():
@@ -149,7 +153,7 @@ def init(
     return opened
 
 
-def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options], *, is_given: bool) -> Options:
+def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options]) -> Options:
     """Ask for the same on all ranks, so that nobody waits for one that is refused."""
     try:
         wanted = ask()
@@ -159,7 +163,7 @@ def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options], *, is_given: bool) 
     _stand(comm, wanted)
     if native.agreed_max(comm, [0.0])[0]:
         raise Revoked("init")
-    agree_equal(comm, "init", wanted.in_common(is_given=is_given))
+    agree_equal(comm, "init", wanted.in_common())
     return wanted
 
 
@@ -201,7 +205,7 @@ def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew 
 
 
 def _on_call(crew: Crew) -> Crew:
-    atexit.register(crew.end)  # the spares go home with this process, if it opens nothing, too
+    forked.at_exit(crew.end)  # the spares go home with this process, if it opens nothing, too
     return crew
 
 
@@ -354,12 +358,7 @@ def _shared_tuning(plain: MPI.Intracomm, given: Any) -> Any:
 
 def _placed(plain: MPI.Intracomm, topology: Topology | None) -> Topology:
     """Give the topology: the caller's, or a discovered one."""
-    if topology is None:
-        return discover(plain)
-    if topology.size != plain.size:
-        raise TopologyError("init", f"a topology of {topology.size} ranks for {plain.size}",
-                            "pass topology.restrict(ranks), or none")  # fmt: skip
-    return topology
+    return discover(plain) if topology is None else topology
 
 
 def _linked(

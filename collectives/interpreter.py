@@ -17,7 +17,7 @@ from closeranks.collectives.fast import Fast
 from closeranks.collectives.identity import Identity
 from closeranks.collectives.numbers import load_loop, loop_is_stored
 from closeranks.collectives.shortcut_words import CODE
-from closeranks.comms import code_store
+from closeranks.comms import code_store, handlers
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import UsageError
@@ -73,6 +73,7 @@ def prepare(world: World, *, together: bool) -> None:
     """
     if world.compiled is not None:
         return
+    handlers.hold()
     if not is_wanted():
         found = False
     elif world.node.rank == 0 or _Loaded.tried:

@@ -8,24 +8,19 @@ and kernels for itself by both parts together.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
-from closeranks.collectives.operations import Mean
+from closeranks.collectives.operations import title
 from closeranks.collectives.problem import REDUCING
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
-
     from closeranks.collectives.demand import Demand
 
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
 UNSIZED: Final = frozenset({"gatherv", "scatterv", "alltoallv"})
 _TYPICAL_BYTES: Final = 4096
-_OPS: Final = ("SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "MINLOC",
-               "MAXLOC", "REPLACE", "NO_OP")  # fmt: skip
 
 
 class Agreed(NamedTuple):
@@ -46,7 +41,7 @@ class Agreed(NamedTuple):
     root : int
         Root of rooted operations, else 0.
     op : str
-        See `op_name`.
+        Name of the reduction, see `title`; nothing where there is none.
     element : numpy.dtype or None
         What is reduced.
     """
@@ -137,7 +132,7 @@ def agreed_of(demand: Demand) -> Agreed:
         demand.commutative,
         demand.native is None,
         demand.root,
-        op_name(demand.op),
+        title(demand.op) if reduces else "",
         demand.dtype if reduces else None,
     )
 
@@ -175,20 +170,3 @@ def arrays_of(demand: Demand) -> tuple[object, object]:
     number = {"barrier": 0, "bcast": 1}.get(demand.operation, 2)
     first, second, *_ = (*demand.arguments[:number], None, None)
     return getattr(first, "dtype", None), getattr(second, "dtype", None)
-
-
-def op_name(op: MPI.Op | Mean | None) -> str:
-    """Name a reduction as all ranks know it; nothing where there is none.  Local."""
-    if op is None:
-        return ""
-    if isinstance(op, Mean):
-        return "MEAN"
-    return _predefined_name(op.handle) if op.is_predefined else "of the user"
-
-
-@lru_cache(maxsize=32)
-def _predefined_name(handle: int) -> str:
-    from mpi4py import MPI
-
-    op = MPI.Op.fromhandle(handle)
-    return next((name for name in _OPS if op == getattr(MPI, name)), "unknown")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.collectives.block import Block
 from closeranks.collectives.expansion import expand
 from closeranks.collectives.look import Look, Poll
 from closeranks.collectives.operations import Reducer
@@ -22,7 +23,7 @@ from closeranks.collectives.plan import Plan
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.script import Kind, Leaf, Script, Step
 from closeranks.collectives.shared_run import Shared, make
-from closeranks.comms import ulfm
+from closeranks.comms import cuts, ulfm
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -148,6 +149,11 @@ class Native:
         return poll
 
 
+def _items(block: object) -> int:
+    """Count the items of one side of a leaf; on one side all members find the same."""
+    return block.items if isinstance(block, Block) and block.is_static else 0
+
+
 Run: TypeAlias = "Native | Shared"
 
 
@@ -181,6 +187,8 @@ def run_of(step: Step, world: World, reducer: object, dtype: np.dtype[Any] = BYT
     if leaf.operation not in ISSUES or (ulfm.is_on() and leaf.operation != "barrier"):
         return None  # of any length, see `closeranks.comms.ulfm.BRIEF_BYTES`
     if leaf.operation in REDUCING and (known is None or known.op is None):
+        return None
+    if cuts.is_long(max(map(_items, (step.block, step.source))) * dtype.itemsize):
         return None
     return Native(leaf, world.lane(leaf.members), known)
 

@@ -16,10 +16,12 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.demand import Demand, divide
-from closeranks.comms import cuda_aware
+from closeranks.collectives.key import UNSIZED
+from closeranks.comms import cuda_aware, cuts
 from closeranks.comms.arrays import Bytes
 from closeranks.comms.message import Message
 from closeranks.comms.vector import Vector
+from closeranks.errors import UsageError
 
 #: What mpi4py raises on buffers it cannot take, before anything is sent.
 UNREADABLE = (AttributeError, BufferError, KeyError, TypeError, ValueError)
@@ -86,8 +88,14 @@ def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
     -------
     Handover
         The caller's own arguments wherever mpi4py takes them.
+
+    Raises
+    ------
+    UsageError
+        If there are more entries than the library counts; local, nothing is sent.
     """
     method = demand.operation.capitalize()
+    _check_counts(demand)
     if straight and is_straight(demand):
         _finish_streams(demand)
         return Handover(method, demand.arguments, None)
@@ -111,6 +119,20 @@ def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
         stored = _contents(whole) if both or method == "Exscan" else _room(whole)
         arguments[1] = _spec(whole, stored)
     return Handover(method, tuple(arguments), _finish(demand, stored))
+
+
+def _check_counts(demand: Demand) -> None:
+    """Refuse what the library cannot count, where no rank knows all sizes."""
+    if demand.operation not in UNSIZED or MPI.Get_version() >= (4, 0):
+        return
+    for part in (demand.source, demand.target):
+        if part is None:
+            continue
+        entries = int(part.counts.sum()) if isinstance(part, Vector) else part.count
+        if cuts.is_long(entries):
+            raise UsageError(demand.operation, f"{entries} entries, and this library counts to "
+                             f"{2 * cuts.LONGEST - 1}",
+                             "name a plan on all ranks, such as algorithm='linear'")  # fmt: skip
 
 
 def _finish_streams(demand: Demand) -> None:
@@ -184,7 +206,7 @@ def ready(plain: MPI.Intracomm, given: Handover) -> Callable[[], object]:
 
 
 def begin(plain: MPI.Intracomm, given: Handover, begun: list[MPI.Request]) -> None:
-    """Call the library's non-blocking operation.
+    """Agreed the library's non-blocking operation.
 
     Parameters
     ----------
@@ -199,7 +221,7 @@ def begin(plain: MPI.Intracomm, given: Handover, begun: list[MPI.Request]) -> No
     begun.extend(starmap(getattr(plain, f"I{given.method.lower()}"), (given.arguments,)))
 
 
-def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
+def prepare(plain: MPI.Intracomm, given: Handover, info: MPI.Info) -> MPI.Prequest | None:
     """Make the library's persistent operation.  Collective.
 
     Parameters
@@ -208,6 +230,8 @@ def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
         Whose method is called.
     given : Handover
         With what.
+    info : MPI.Info
+        Hints.
 
     Returns
     -------
@@ -216,7 +240,8 @@ def prepare(plain: MPI.Intracomm, given: Handover) -> MPI.Prequest | None:
         a call of its own.
     """
     try:
-        made: MPI.Prequest = getattr(plain, f"{given.method}_init")(*given.arguments)
+        make = getattr(plain, f"{given.method}_init")
+        made: MPI.Prequest = make(*given.arguments, info=info)
     except NotImplementedError:
         return None
     return made

@@ -77,7 +77,7 @@ class NearPersistent(Persistent):
         places = [0 if part is None else part.ctypes.data for part in (laid.input, laid.output)]
         rest = self._memory.state.ctypes.data, *places, demand.nbytes
         self._frame = frame
-        self._look = partial(kernel, self._hasty.ctypes.data, *rest)
+        self._look_once = partial(kernel, self._hasty.ctypes.data, *rest)
         self._stay = partial(kernel, frame.ctypes.data, *rest)
 
     @property
@@ -90,10 +90,19 @@ class NearPersistent(Persistent):
         if self.__class__ is not NearPersistent:  # a recovery has changed what it is
             self.start()
             return
-        before = self._before() if self._memory.turns else ()
-        busy = self._started or self._under_way is not None or (before and not _all_started(before))
-        if busy or self._closed or self._family.overrides:  # a timeout is the engine's to keep
+        if self._started or self._under_way is not None or self._closed:
             super().start()
+            return
+        self._look()
+        self._tell()
+        self._begin(None)
+
+    def _begin(self, ends: list[MPI.Message] | None) -> None:
+        """Begin it, see `Persistent`; None where the handle is still to be started."""
+        before = self._before() if self._memory.turns else ()
+        if (before and not _all_started(before)) or self._closed or self._family.overrides:
+            # A timeout is the engine's to keep.
+            super()._begin(self._start_handle() if ends is None else ends)
             return
         if self._family.attempt is not None or self._family.faults is not None:
             self._keep()
@@ -101,13 +110,16 @@ class NearPersistent(Persistent):
         self._world.sequence()
         self._began, over = None if before else self._counters[words.START], False
         try:
-            over = not before and self._look()
+            over = not before and self._look_once()
         finally:  # a signal may take the caller away: the others wait for this rank
             self._started, self._over = True, over
             if not over:
                 self._memory.enter(self, STARTED)
                 if self._watch.asleep:
                     self._watch.wake()
+            self._messages = self._start_handle() if ends is None else ends
+            if over:
+                self._let_end()
 
     Start = start
 
@@ -135,7 +147,9 @@ class NearPersistent(Persistent):
         first = self._first()
         if first is not None and first[0] is not self:
             self._before()
-        return bool(in_turn(self._lock, self._go_on_alone, self._stay if stays else self._look))
+        return bool(
+            in_turn(self._lock, self._go_on_alone, self._stay if stays else self._look_once)
+        )
 
     def _go_on_alone(self, kernel: Callable[[], bool]) -> bool:
         """Let it go on, while no other thread does; a signal may come between any lines."""
@@ -150,6 +164,7 @@ class NearPersistent(Persistent):
             self._over = over
             if over:
                 self._memory.leave()
+                self._let_end()
         finally:
             self._going = False
         return over
@@ -161,7 +176,7 @@ class NearPersistent(Persistent):
             self._began = last
         return bool(last != self._began or kernel())
 
-    def Wait(self, status: MPI.Status | None = None) -> bool:
+    def Wait(self, status: MPI.Status | None = None) -> bool:  # type: ignore[override]
         """Wait until it is over, see `Persistent.wait`.
 
         Parameters
@@ -176,6 +191,7 @@ class NearPersistent(Persistent):
         """
         if self.__class__ is not NearPersistent:
             return self.Wait(status)
+        self._look()
         if not self._started:
             super().Wait(status)
             self._under_way = None
@@ -200,6 +216,7 @@ class NearPersistent(Persistent):
         """
         if self.__class__ is not NearPersistent:
             return self.Test(status)
+        self._look()
         if not self._started:
             over = super().Test(status)
             self._under_way = None if over else self._under_way
@@ -222,6 +239,9 @@ class NearPersistent(Persistent):
             super().revoke()
             self._started = False  # `Persistent` says whether there is a result
 
+    def _is_done(self) -> bool:
+        return self._over or self.advance() if self._started else super()._is_done()
+
     def _is_through(self) -> bool:
         return self._over if self._started else super()._is_through()
 
@@ -234,7 +254,8 @@ class NearPersistent(Persistent):
 
     def _end_with(self, status: MPI.Status | None) -> bool:
         self._started = False
-        if status is not None:
+        self._end_handle(status)
+        if self._tag is None and status is not None:
             MPI.Request().Wait(status)  # as of a request that is over
         return True
 

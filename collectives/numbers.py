@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Numbers = NDArray[np.int64]
 _Places = tuple[tuple[int, int], tuple[int, int]]
-_MOST: Final = 2**31 - 1
 _SAME_WAY: Final = {
     ways.DROPPED: sweep.NOTHING,
     ways.SEND: sweep.SEND,
@@ -150,7 +149,8 @@ class Layout:
         """Count the requests that can be under way together."""
         messages = self.rows[:, sweep.WAY] <= sweep.PACKED_RECEIVE
         pieces = -(-self.rows[:, sweep.NBYTES] // np.maximum(self.rows[:, sweep.PIECE], 1))
-        return int(np.where(messages, np.maximum(pieces, 1), 0).sum())
+        pieces = np.maximum(pieces, 1) + (self.rows[:, sweep.WAY] == sweep.PYTHON)  # an empty one
+        return int(np.where(messages, pieces, 0).sum())
 
     def _write_names(self, bound: Bound) -> None:
         from mpi4py import MPI
@@ -272,11 +272,13 @@ def _write_messages(rows: Numbers, block: _Side, bound: Bound) -> None:
         if bound.ways[step] in (ways.LONG_SEND, ways.LONG_RECEIVE):
             pieces, packed, _ = bound.payloads[step]
             rows[step, sweep.PIECE] = pieces[0][1]
+            if len(pieces) > 1 and not pieces[-1][1]:  # the loop sends no empty piece
+                rows[step, sweep.WAY] = sweep.PYTHON
+                continue
             if packed is not None:
                 packs.append(step)
                 rows[step, sweep.ADDRESS] = packed.ctypes.data
                 rows[step, sweep.WAY] += sweep.PACKED_SEND - sweep.SEND
-    rows[message & (rows[:, sweep.PIECE] > _MOST), sweep.WAY] = sweep.PYTHON
     for step in packs:
         sending = rows[step, sweep.WAY] == sweep.PACKED_SEND
         run, gap = block.run_bytes[step], block.gap[step]

@@ -1,11 +1,15 @@
-"""Lower-case calls that end when ranks die.
+"""Lower-case calls, which end on all ranks when one cannot give its object.
 
-mpi4py reduces objects on a duplicate of the communicator, which it shows
-nobody, so nobody can revoke it: who waits there for a rank that has given up
-waits for ever.  And the library's own collectives may hang with long messages,
-see `closeranks.comms.ulfm.BRIEF_BYTES`.  Where ranks may die, pickled objects
-go by calls of the communicator itself, and are reduced here, in the order of
-the ranks, on all of them alike.
+What a rank passes that cannot be pickled, or combined, is told in the place of
+its object, see `closeranks.collectives.refusal`: with mpi4py the others wait
+for ever.
+
+They end when ranks die, too.  mpi4py reduces objects on a duplicate of the
+communicator, which it shows nobody, so nobody can revoke it: who waits there
+for a rank that has given up waits for ever.  And the library's own collectives
+may hang with long messages, see `closeranks.comms.ulfm.BRIEF_BYTES`.  Where
+ranks may die, pickled objects go by calls of the communicator itself, and are
+reduced here, in the order of the ranks, on all of them alike.
 
 The library sometimes ends a call well although a rank has died and nothing has
 come.  Nothing is pickled as nothing, nor begins with a zero: so this is seen.
@@ -14,8 +18,9 @@ come.  Nothing is pickled as nothing, nor begins with a zero: so this is seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import reduce
-from itertools import accumulate
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,14 +28,15 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.context import unforced
-from closeranks.comms import ulfm
+from closeranks.collectives.reductions import check_root
+from closeranks.collectives.refusal import Binary, Combining, Parts
+from closeranks.comms import cuts, ulfm
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
     from closeranks.collectives.service import Service
 
-#: Takes two objects; operations of MPI do, too.
-Binary = MPI.Op | Callable[[Any, Any], Any]
 _CAREFUL: Final = ulfm.is_on()
 
 
@@ -64,35 +70,54 @@ class Objects(MPI.Intracomm):
         -------
         object
             The same on all ranks.
+
+        Raises
+        ------
+        UsageError
+            On all ranks, if the object of ``root`` cannot be pickled; that one gets
+            what pickle has raised.
+        MPI.Exception
+            On all ranks, if there is no such root; caused by a `UsageError`.
         """
-        if self._is_plain("bcast"):
-            return super().bcast(obj, root)
-        data = _pickled(obj) if self.rank == root else _NOTHING
-        length = np.array([data.size])
-        with unforced(self._family):
-            self.Bcast(length, root)
+        whom, parts = self._moving("bcast", root)
+        with self._turn(), unforced(self._family):
+            is_root = self.rank == root
+            data, own = parts.pickled(obj) if is_root else (_NOTHING, 0)
+            length = np.array([own])
+            whom.Bcast(length, root)
             self._check("bcast", length)
-            data = data if self.rank == root else np.zeros(int(length[0]), np.uint8)
-            self.Bcast(data, root)
+            nbytes = abs(int(length[0]))
+            data = data if is_root else np.zeros(nbytes, np.uint8)
+            (self if cuts.is_long(nbytes) else whom).Bcast(data, root)
             self._check("bcast", data[:1])
-        return obj if self.rank == root else _unpickled(data)
+            found = obj if is_root else parts.unpickled(data, int(length[0]))
+        return parts.checked(found)
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """Give an object of every rank to ``root``, None to others.
 
         Collective; objects are pickled.
+
+        Raises
+        ------
+        UsageError
+            On ``root``, if an object cannot be pickled: its rank gets what pickle has
+            raised.
+        MPI.Exception
+            As of `bcast`.
         """
-        if self._is_plain("gather"):
-            return super().gather(sendobj, root)
-        data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
-        is_root = self.rank == root
-        with unforced(self._family):
-            self.Gather(np.array([data.size]), counts if is_root else None, root)
-            if is_root:
-                self._check("gather", counts)
-            found = np.zeros(int(counts.sum()), np.uint8)
-            self.Gatherv(data, _spec(found, counts) if is_root else None, root)
-        return self._parted("gather", found, counts) if is_root else None
+        whom, parts = self._moving("gather", root)
+        with self._turn(), unforced(self._family):
+            (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
+            is_root = self.rank == root
+            whom.Allgather(np.array([length]), lengths)  # all know whether it is long in all
+            self._check("gather", lengths)
+            nbytes = int(abs(lengths).sum())
+            found = np.zeros(nbytes if is_root else 0, np.uint8)
+            taken = _spec(found, lengths) if is_root else None
+            self._vector(whom, "Gatherv", nbytes, data, taken, root)
+            every = self._parted("gather", parts, found, lengths) if is_root else None
+        return parts.checked(every)
 
     def scatter(self, sendobj: Iterable[Any] | None, root: int = 0) -> Any:
         """Give each rank its object of a list of ``root``.
@@ -101,36 +126,46 @@ class Objects(MPI.Intracomm):
 
         Raises
         ------
-        ValueError
-            On ``root`` alone, if it has not as many as there are ranks.
+        UsageError
+            On all ranks, if ``root`` has not as many objects as there are ranks, or
+            one cannot be pickled: on ``root`` that is what pickle has raised.
+        MPI.Exception
+            As of `bcast`.
         """
-        if self._is_plain("scatter"):
-            return super().scatter(sendobj, root)  # type: ignore[arg-type]
-        every = self._for_all(sendobj) if self.rank == root else []
-        counts, own = np.array([one.size for one in every], np.int64), np.zeros(1, np.int64)
-        with unforced(self._family):
-            self.Scatter(counts if self.rank == root else None, own, root)
+        whom, parts = self._moving("scatter", root)
+        with self._turn(), unforced(self._family):
+            is_root, own = self.rank == root, np.zeros(2, np.int64)
+            given, lengths = parts.all_pickled(sendobj, self.size) if is_root else (_NOTHING, None)
+            whom.Scatter(None if lengths is None else _told(given, lengths), own, root)
             self._check("scatter", own)
-            data = np.zeros(int(own[0]), np.uint8)
-            whole = _spec(np.concatenate(every), counts) if self.rank == root else None
-            self.Scatterv(whole, data, root)
+            data = np.zeros(abs(int(own[0])), np.uint8)
+            sent = None if lengths is None else _spec(given, lengths)
+            self._vector(whom, "Scatterv", int(own[1]), sent, data, root)
             self._check("scatter", data[:1])
-        return _unpickled(data)
+            found = parts.unpickled(data, int(own[0]))
+        return parts.checked(found)
 
     def allgather(self, sendobj: Any) -> list[Any]:
         """Give an object of every rank to all.
 
         Collective; objects are pickled.
+
+        Raises
+        ------
+        UsageError
+            On all ranks, if an object cannot be pickled: its rank gets what pickle
+            has raised.
         """
-        if self._is_plain("allgather"):
-            return super().allgather(sendobj)
-        data, counts = _pickled(sendobj), np.zeros(self.size, np.int64)
-        with unforced(self._family):
-            self.Allgather(np.array([data.size]), counts)
-            self._check("allgather", counts)
-            found = np.zeros(int(counts.sum()), np.uint8)
-            self.Allgatherv(data, _spec(found, counts))
-        return self._parted("allgather", found, counts)
+        whom, parts = self._moving("allgather")
+        with self._turn(), unforced(self._family):
+            (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
+            whom.Allgather(np.array([length]), lengths)
+            self._check("allgather", lengths)
+            nbytes = int(abs(lengths).sum())
+            found = np.zeros(nbytes, np.uint8)
+            (self if cuts.is_long(nbytes) else whom).Allgatherv(data, _spec(found, lengths))
+            every = self._parted("allgather", parts, found, lengths)
+        return parts.checked(every)
 
     def alltoall(self, sendobj: Iterable[Any]) -> list[Any]:
         """Give every rank an object of each.
@@ -139,19 +174,22 @@ class Objects(MPI.Intracomm):
 
         Raises
         ------
-        ValueError
-            On this rank alone, if it has not as many as there are ranks.
+        UsageError
+            On all ranks, if one has not as many objects as there are ranks, or one
+            cannot be pickled: its rank gets what pickle has raised.
         """
-        if self._is_plain("alltoall"):
-            return super().alltoall(sendobj)  # type: ignore[arg-type]
-        every = self._for_all(sendobj)
-        sizes, counts = np.array([one.size for one in every]), np.zeros(self.size, np.int64)
-        with unforced(self._family):
-            self.Alltoall(sizes, counts)
-            self._check("alltoall", counts)
-            found = np.zeros(int(counts.sum()), np.uint8)
-            self.Alltoallv(_spec(np.concatenate(every), sizes), _spec(found, counts))
-        return self._parted("alltoall", found, counts)
+        whom, parts = self._moving("alltoall")
+        with self._turn(), unforced(self._family):
+            given, sizes = parts.all_pickled(sendobj, self.size)
+            told = np.zeros((self.size, 2), np.int64)
+            whom.Alltoall(_told(given, sizes), told)
+            self._check("alltoall", told)
+            lengths, most = told[:, 0], int(told[:, 1].max()) * self.size
+            found = np.zeros(int(abs(lengths).sum()), np.uint8)
+            sent, taken = _spec(given, sizes), _spec(found, lengths)
+            self._vector(whom, "Alltoallv", most, sent, taken)
+            every = self._parted("alltoall", parts, found, lengths)
+        return parts.checked(every)
 
     def allreduce(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce an object of every rank; all get the result.
@@ -162,46 +200,58 @@ class Objects(MPI.Intracomm):
         ----------
         sendobj : object
             Of this rank; pickled.
-        op : MPI.Op or callable
-            Of two objects; associative.
+        op : MPI.Op, MEAN or callable
+            Of two objects; associative.  `MEAN` is the sum (``+``) of numbers or
+            arrays, divided by how many were added.
 
         Returns
         -------
         object
             The same on all ranks.
+
+        Raises
+        ------
+        UsageError
+            Before anything is sent, if ``op`` cannot be called; on all ranks that
+            would get the result, if ``op`` or pickle has raised on another one, which
+            gets that itself.
         """
-        if self._is_plain("allreduce"):
-            return super().allreduce(sendobj, op)
-        return reduce(op, self.allgather(sendobj))
+        combine = self._combining("allreduce", op)
+        if _CAREFUL:
+            return combine.result(reduce(combine, self.allgather(sendobj)))
+        return combine.result(super().allreduce(combine.given(sendobj), combine))
 
     def reduce(self, sendobj: Any, op: Binary = MPI.SUM, root: int = 0) -> Any:
         """Reduce an object of every rank; ``root`` gets the result.
 
         Collective; as `allreduce` otherwise.
         """
-        if self._is_plain("reduce"):
-            return super().reduce(sendobj, op, root)
-        given = self.gather(sendobj, root)
-        return None if given is None else reduce(op, given)
+        combine = self._combining("reduce", op)
+        self._check_root("reduce", root)
+        if _CAREFUL:
+            given = self.gather(sendobj, root)
+            return combine.result(None if given is None else reduce(combine, given))
+        return combine.result(super().reduce(combine.given(sendobj), combine, root))
 
     def scan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce the objects of the ranks up to this one.
 
         Collective; as `allreduce` otherwise.
         """
-        if self._is_plain("scan"):
-            return super().scan(sendobj, op)
-        return self._partial(sendobj, op)[self.rank]
+        combine = self._combining("scan", op)
+        if _CAREFUL:
+            return combine.result(self._partial(sendobj, combine, self.rank + 1))
+        return combine.result(super().scan(combine.given(sendobj), combine))
 
     def exscan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce the objects of the ranks before this one; None on the first.
 
         Collective; as `allreduce` otherwise.
         """
-        if self._is_plain("exscan"):
-            return super().exscan(sendobj, op)
-        partial = self._partial(sendobj, op)
-        return partial[self.rank - 1] if self.rank else None
+        combine = self._combining("exscan", op)
+        if _CAREFUL:
+            return combine.result(self._partial(sendobj, combine, self.rank))
+        return combine.result(super().exscan(combine.given(sendobj), combine))
 
     def _is_plain(self, operation: str) -> bool:
         """Tell whether a call is mpi4py's own; raise if there are no more."""
@@ -209,24 +259,52 @@ class Objects(MPI.Intracomm):
             self._service.gate.refuse_late(operation)
         return not _CAREFUL
 
-    def _partial(self, sendobj: Any, op: Binary) -> list[Any]:
-        return list(accumulate(self.allgather(sendobj), op))
+    def _combining(self, operation: str, op: Binary) -> Combining:
+        """Give what combines objects; nothing is sent where it is refused."""
+        self._is_plain(operation)
+        parts = {"scan": self.rank + 1, "exscan": self.rank}.get(operation, self.size)
+        return Combining(operation, op, self.rank, parts)
 
-    def _for_all(self, objects: Iterable[Any] | None) -> list[NDArray[np.uint8]]:
-        """Pickle an object for each rank."""
-        every = [_pickled(one) for one in (() if objects is None else objects)]
-        if len(every) != self.size:
-            raise ValueError(f"{len(every)} objects for {self.size} ranks")
-        return every
+    def _moving(self, operation: str, root: int = 0) -> tuple[MPI.Intracomm, Parts]:
+        """Give who moves bytes, and this rank's parts; nothing is sent for a wrong root."""
+        whom = self._service.plain if self._is_plain(operation) else self
+        self._check_root(operation, root)
+        return whom, Parts(operation, self.rank)
+
+    def _check_root(self, operation: str, root: int) -> None:
+        """Raise what mpi4py raises if there is no such root, caused by the values."""
+        try:
+            check_root(operation, root, self.size)
+        except UsageError as problem:
+            if not hasattr(root, "__index__"):
+                raise
+            raise MPI.Exception(MPI.ERR_ROOT) from problem
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """Let no other thread come between the lengths and the bytes of a call."""
+        lock: AbstractContextManager[object] = self.__dict__.setdefault("_lock", RLock())
+        return lock
+
+    def _vector(self, whom: MPI.Intracomm, method: str, most: int, *arguments: Any) -> None:
+        """Move blocks whose sizes no rank knows in full: long ones by a plan."""
+        if cuts.is_long(most):
+            getattr(self, method)(*arguments, algorithm="linear")
+        else:
+            getattr(whom, method)(*arguments)
+
+    def _partial(self, sendobj: Any, combine: Combining, ranks: int) -> Any:
+        """Combine the objects of the first ranks; None of none."""
+        given = self.allgather(sendobj)[:ranks]
+        return reduce(combine, given) if given else None
 
     def _parted(
-        self, operation: str, data: NDArray[np.uint8], counts: NDArray[np.int64]
+        self, operation: str, parts: Parts, data: NDArray[np.uint8], lengths: NDArray[np.int64]
     ) -> list[Any]:
         """Take objects apart that lie one after the other."""
-        ends = np.cumsum(counts)
-        self._check(operation, data[ends - counts])
-        return [_unpickled(data[stop - count : stop])
-                for stop, count in zip(ends.tolist(), counts.tolist(), strict=True)]  # fmt: skip
+        ends = np.cumsum(abs(lengths))
+        self._check(operation, data[ends - abs(lengths)])
+        return [parts.unpickled(data[stop - abs(length) : stop], length)
+                for stop, length in zip(ends.tolist(), lengths.tolist(), strict=True)]  # fmt: skip
 
     def _check(self, operation: str, arrived: NDArray[Any]) -> None:
         """Raise, as the library should have, if one of these has not come."""
@@ -237,14 +315,12 @@ class Objects(MPI.Intracomm):
 _NOTHING: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)
 
 
-def _pickled(one: Any) -> NDArray[np.uint8]:
-    return np.frombuffer(MPI.pickle.dumps(one), np.uint8)
+def _told(data: NDArray[np.uint8], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Pair the length of each part with that of all."""
+    return np.stack([lengths, np.full_like(lengths, data.nbytes)], axis=1)
 
 
-def _unpickled(data: NDArray[np.uint8]) -> Any:
-    return MPI.pickle.loads(data)
-
-
-def _spec(data: NDArray[np.uint8], counts: NDArray[np.int64]) -> list[Any]:
+def _spec(data: NDArray[np.uint8], lengths: NDArray[np.int64]) -> list[Any]:
     """Describe parts, one after the other, to MPI."""
+    counts = abs(lengths)
     return [data, (counts, np.cumsum(counts) - counts), MPI.BYTE]

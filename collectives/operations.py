@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms import cuts
 from closeranks.comms.element import REGISTERED, is_of_numpy
 from closeranks.errors import UsageError
 
@@ -161,9 +162,9 @@ def _made(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reducer:
             known = op if mpi_type is not None else None
             return Reducer(_ufunc(ufunc), known, mpi_type, name=name, commutative=commutative)
     if mpi_type is None:
-        raise UsageError("reduce", f"op {_title(op)} is not defined on {dtype}", "use another type")
-    if op.is_predefined:
-        _try(op, mpi_type)
+        raise UsageError("reduce", f"op {title(op)} is not defined on {dtype}", "use another type")
+    if problem := undefined(op, mpi_type):
+        raise UsageError("reduce", problem, "use another op or another type")
     return Reducer(_library(op, mpi_type), op, mpi_type, commutative=commutative)
 
 
@@ -200,26 +201,46 @@ def _library(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Array, Array], obj
     extent = datatype.Get_extent()[1]
 
     def combine(source: Array, target: Array) -> None:
-        count = source.nbytes // extent
         left, right = source.view(np.uint8), target.view(np.uint8)
-        op.Reduce_local([left, count, datatype], [right, count, datatype])
+        for part in cuts.cut(source.nbytes, max(cuts.LONGEST // extent, 1) * extent):
+            count = (part.stop - part.start) // extent
+            op.Reduce_local([left[part], count, datatype], [right[part], count, datatype])
 
     return combine
 
 
-def _try(op: MPI.Op, datatype: MPI.Datatype) -> None:
-    """Combine one element, so that an op MPI does not define fails here."""
+def undefined(op: MPI.Op, datatype: MPI.Datatype) -> str:
+    """Say that MPI does not define an op on a type, which one element tells.
+
+    Local.
+
+    Parameters
+    ----------
+    op : MPI.Op
+        The op; of the user's own, nothing is known.
+    datatype : MPI.Datatype
+        The element.
+
+    Returns
+    -------
+    str
+        What is wrong; nothing if it does.
+    """
     from mpi4py import MPI
 
-    one = np.zeros(datatype.Get_extent()[1], np.uint8)
+    if not op.is_predefined:
+        return ""
+    low, extent = datatype.Get_extent()
+    true_low, true_extent = datatype.Get_true_extent()
+    room = max(low + extent, true_low + true_extent, 1)
+    if min(low, true_low) < 0:  # no place for it, and no predefined op on such a type
+        return f"op {title(op)} is not defined on {datatype.Get_name() or 'a derived type'}"
+    one = np.zeros(room, np.uint8)
     try:
         op.Reduce_local([one, 1, datatype], [one.copy(), 1, datatype])
-    except MPI.Exception as error:
-        raise UsageError(
-            "reduce",
-            f"op {_title(op)} is not defined on {datatype.Get_name()}",
-            "use another op or another type",
-        ) from error
+    except MPI.Exception:
+        return f"op {title(op)} is not defined on {datatype.Get_name() or 'a derived type'}"
+    return ""
 
 
 def name_of(op: MPI.Op) -> str | None:
@@ -232,8 +253,19 @@ def name_of(op: MPI.Op) -> str | None:
     return None
 
 
-def _title(op: MPI.Op) -> str:
-    return name_of(op) or ("given by the user" if not op.is_predefined else repr(op))
+def title(op: MPI.Op | Mean | None) -> str:
+    """Name an op as all ranks know it.  Local."""
+    if isinstance(op, Mean) or op is None:
+        return "MEAN"
+    return _title(op.handle) if op.is_predefined else "of the user"
+
+
+@lru_cache(maxsize=32)
+def _title(handle: int) -> str:
+    from mpi4py import MPI
+
+    op, names = MPI.Op.fromhandle(handle), (*_UFUNCS, "MINLOC", "MAXLOC", "REPLACE", "NO_OP")
+    return next((name for name in names if op == getattr(MPI, name)), "unknown")
 
 
 def _numpy_type(datatype: MPI.Datatype) -> np.dtype[Any] | None:

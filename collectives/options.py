@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from hashlib import blake2b
 from numbers import Integral, Real
 from pathlib import Path
 from threading import TIMEOUT_MAX
 from typing import Any, Final, NamedTuple
 
-from closeranks.collectives.family import check_timeout
+import numpy as np
+
 from closeranks.collectives.injection import Fault, schedule
 from closeranks.collectives.recruits import program
-from closeranks.comms import ulfm
+from closeranks.collectives.rules import read_rules
+from closeranks.comms import argument, ulfm
 from closeranks.comms.settings import refuse_unknown, setting, switch
-from closeranks.errors import Unavailable, UsageError
+from closeranks.comms.topology import Topology
+from closeranks.errors import TopologyError, Unavailable, UsageError
 
 #: How long a rank may be stopped before it is ended, in seconds.
 _SILENCE_S: Final = 0.5
@@ -27,6 +32,8 @@ class Options(NamedTuple):
 
     Attributes
     ----------
+    topology : str
+        What tells the caller's topologies apart; "none" if there is none.
     on_failure : str
         "raise", "shrink" or "replace".
     spares : int
@@ -47,6 +54,7 @@ class Options(NamedTuple):
         What goes wrong on purpose; None: nothing may.
     """
 
+    topology: str
     on_failure: str
     spares: int
     recruits: bool
@@ -63,22 +71,20 @@ class Options(NamedTuple):
         """How long a rank may be stopped before it is ended, in seconds."""
         return _silence_s(self.timeout_s)
 
-    def in_common(self, *, is_given: bool) -> str:
+    def in_common(self) -> str:
         """Say in words what all ranks have to ask for alike.
 
         Local.
 
-        Parameters
-        ----------
-        is_given : bool
-            Whether the caller has a topology.
-
         Returns
         -------
         str
-            Of tuning and faults nothing: they are rank 0's, and each rank's own.
+            Of faults, and of tables of `closeranks tune`, nothing: they are each
+            rank's own, and rank 0's.
         """
-        told = self._asdict() | {"topology": "given" if is_given else "none"}
+        told: dict[str, Any] = self._asdict()
+        if isinstance(self.tuning, Mapping) and "format" not in self.tuning:
+            told["rules"] = read_rules(self.tuning)
         return ", ".join(f"{name}={told[name]}" for name in told if name not in _OWN)
 
 
@@ -87,6 +93,7 @@ def options(
     ranks: int,
     whole: bool,
     in_order: bool,
+    topology: Topology | None,
     on_failure: str,
     spares: int,
     recruits: bool | None,
@@ -107,7 +114,7 @@ def options(
         How many open the communicator.
     whole, in_order : bool
         Whether all ranks of the job open the communicator, and in their order.
-    on_failure, spares, recruits, timeout_s, recovery_timeout_s
+    topology, on_failure, spares, recruits, timeout_s, recovery_timeout_s
         See `closeranks.collectives.init`.
     tuning, deterministic, check, faults
         See there.
@@ -124,26 +131,57 @@ def options(
     """
     _check_failure(on_failure)
     _check_times(timeout_s, recovery_timeout_s)
+    for name, flag in (("recruits", recruits), ("deterministic", deterministic),
+                       ("check", check), ("faults", faults)):  # fmt: skip
+        if flag is not None:
+            argument.instance("init", name, flag, (Integral, np.bool_), "give True or False")
     refuse_unknown()
     wait = _spares(spares, on_failure, ranks, whole=whole)
     return Options(
+        topology=_topology(topology, ranks - wait),
         on_failure=on_failure,
         spares=wait,
         recruits=_recruits(recruits, on_failure, whole=whole and in_order),
         program=ascii(program()) if recruits else "",
         timeout_s=None if timeout_s is None else float(timeout_s),
         recovery_timeout_s=float(recovery_timeout_s),
-        tuning=setting("TUNING") if tuning is None else tuning,
+        tuning=_tuning(setting("TUNING") if tuning is None else tuning),
         deterministic=bool(deterministic),
         check=switch("CHECK") if check is None else bool(check),
         faults=_faults(faults, ranks - wait if whole else None),
     )
 
 
+def _topology(given: Topology | None, ranks: int) -> str:
+    """Check what the caller says of the ranks, which all have to say alike."""
+    if given is None:
+        return "none"
+    argument.instance("init", "topology", given, Topology, "give a closeranks.Topology, or none")
+    if given.size != ranks and setting("JOINS") is None:
+        raise TopologyError("init", f"a topology of {given.size} ranks for {ranks}",
+                            "pass topology.restrict(ranks), or none")  # fmt: skip
+    digest = blake2b(given.to_json().encode(), digest_size=4).hexdigest()
+    return f"{given.size} ranks, digest {digest}"
+
+
+def _tuning(
+    given: str | Path | Mapping[str, Any] | None,
+) -> str | Path | Mapping[str, Any] | None:
+    """Check what kind of table is given, and rules; files are read by one rank only."""
+    if given is not None:
+        remedy = "give a path, a mapping, or none"
+        argument.instance("init", "tuning", given, (str, os.PathLike, Mapping), remedy)
+    if isinstance(given, Mapping) and "format" not in given:
+        read_rules(given)
+    return given
+
+
 def _check_failure(on_failure: str) -> None:
     """Refuse what this job cannot do."""
-    if on_failure not in _ON_FAILURE:
-        raise UsageError("init", f"on_failure={on_failure!r}", f"one of {', '.join(_ON_FAILURE)}")
+    if not isinstance(on_failure, str) or on_failure not in _ON_FAILURE:
+        raise UsageError(
+            "init", f"on_failure={argument.shown(on_failure)}", f"one of {', '.join(_ON_FAILURE)}"
+        )
     if on_failure != "raise" and not ulfm.is_on():
         raise Unavailable(f"recovery (on_failure={on_failure!r}) in a job that ends with its first"
                           " dead rank", "start it by closeranks run --faults")  # fmt: skip
@@ -151,7 +189,7 @@ def _check_failure(on_failure: str) -> None:
 
 def _check_times(timeout_s: float | None, recovery_timeout_s: float) -> None:
     """Refuse deadlines that nobody can keep, or that contradict each other."""
-    check_timeout("init", timeout_s)
+    argument.check_timeout("init", timeout_s)
     silence_s = _silence_s(timeout_s)
     given: object = recovery_timeout_s  # whatever its type says
     if not isinstance(given, Real) or not 0 < recovery_timeout_s < TIMEOUT_MAX:
@@ -169,14 +207,16 @@ def _silence_s(timeout_s: float | None) -> float:
 
 def _spares(asked: int, on_failure: str, ranks: int, *, whole: bool) -> int:
     """Say how many ranks wait, as asked for here or by ``closeranks run --spares``."""
-    said = f"spares={asked}"
+    said = f"spares={argument.shown(asked)}"
+    given: object = asked  # whatever its type says
+    if not isinstance(given, Integral):
+        raise UsageError("init", said, "give a number of ranks")
     if not asked and whole and (text := setting("SPARES")):
         asked, said = (
             int(text) if text.isdigit() else -1,
             f"CLOSERANKS_SPARES={text} (run --spares)",
         )
-    given: object = asked  # whatever its type says
-    if not isinstance(given, Integral) or asked < 0:
+    if asked < 0:
         raise UsageError("init", said, "give a number of ranks")
     if asked and on_failure != "replace":
         raise UsageError("init", f"{said} and on_failure={on_failure!r}",

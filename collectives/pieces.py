@@ -4,11 +4,13 @@ An MPI library sends a long message only after a handshake.  Over TCP the
 answer queues behind whatever its sender is sending, so both directions starve
 in turn: of 1 MiB exchanged by four nodes at 200 Mbit/s the wire carried 57 %,
 of the same in pieces of 32 KiB, which need no handshake, 96 %.  Where links
-are fast the handshake is cheap and saves a copy: there messages stay whole.
+are fast the handshake is cheap and saves a copy: there messages stay whole, up
+to what MPI can count, see `closeranks.comms.cuts`.
 """
 
 from __future__ import annotations
 
+from closeranks.comms import cuts
 from closeranks.comms.topology import Topology
 
 #: Below the eager limit of the TCP transports we know (64 KiB less a header).
@@ -17,8 +19,8 @@ PIECE_BYTES = 32 << 10
 SLOW_S = 100e-6
 
 
-def piece_bytes(topology: Topology, rank: int, peer: int) -> int | None:
-    """Return the longest message between two ranks, or None for any length.
+def piece_bytes(topology: Topology, rank: int, peer: int) -> int:
+    """Return the longest message between two ranks, in bytes.
 
     The same seen from both ends, so that both cut a message alike.
 
@@ -31,6 +33,7 @@ def piece_bytes(topology: Topology, rank: int, peer: int) -> int | None:
     """
     level = topology.level_index(rank, peer)
     if level >= len(topology.levels) - 1:
-        return None
+        return cuts.LONGEST
     rate = topology.link(rank, peer).bytes_per_s
-    return PIECE_BYTES if rate and PIECE_BYTES / rate > SLOW_S else None
+    is_slow = rate and PIECE_BYTES / rate > SLOW_S
+    return min(PIECE_BYTES, cuts.LONGEST) if is_slow else cuts.LONGEST

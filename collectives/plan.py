@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Script, Step
+from closeranks.comms import argument
 
 #: Writes one rank's steps; yields whenever some are worth handing over.
 Builder = Callable[[Script, Problem], Generator[None, None, object]]
@@ -94,9 +95,14 @@ class Plan:
         ------
         Step
             In the order of their numbers.
+
+        Raises
+        ------
+        UsageError
+            If there is no such rank; so do the methods below.
         """
         script = self.blank(rank)
-        for _ in self.algorithm.build(script, self.problem.seen_by(rank)):
+        for _ in self.algorithm.build(script, self.problem.seen_by(script.rank)):
             yield from script.drain()
         yield from script.drain()
 
@@ -113,6 +119,7 @@ class Plan:
         tuple of (Script, list of Step)
             Its script (buffers and registers), and the steps.
         """
+        rank = argument.whole("plan", "rank", rank, below=self.size)
         return self.written(rank, self.problem.seen_by(rank))
 
     def written(self, rank: int, problem: Problem) -> tuple[Script, list[Step]]:
@@ -149,6 +156,7 @@ class Plan:
             With the buffers of the caller, without steps.
         """
         problem = self.problem
+        rank = argument.whole("plan", "rank", rank, below=self.size)
         return Script(rank, problem.input_items(rank), problem.output_items(rank))
 
     def classes(self) -> NDArray[np.int64]:

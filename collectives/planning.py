@@ -10,7 +10,8 @@ import numpy as np
 from closeranks.collectives.catalogue import algorithms, find
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import OPERATIONS, REDUCING, ROOTED, VECTOR, Problem
+from closeranks.collectives.problem import OPERATIONS, ROOTED, VECTOR, Problem
+from closeranks.comms import argument
 from closeranks.comms.topology import Topology
 from closeranks.errors import UsageError
 
@@ -42,7 +43,7 @@ def plan(
         A name from `algorithms`, or "auto" for the cheapest by `cost`.
     count : int, optional
         Elements as MPI counts them: of the vector (allreduce, reduce, bcast,
-        scan, exscan) or of one rank's block (the others).  Default 0.
+        scan, exscan) or of one rank's block (the others).
     nbytes : int, optional
         The same in bytes.
     dtype : str
@@ -65,23 +66,24 @@ def plan(
     UsageError
         With the value and the choices.
     """
-    itemsize = _itemsize(dtype)
-    _check(operation, topology, op, root)
+    itemsize = argument.element("plan", dtype).itemsize
+    argument.instance("plan", "topology", topology, Topology, "give a closeranks.Topology")
+    _check(operation, op)
+    limit = topology.size if operation in ROOTED else 1
+    at = argument.whole("plan", f"root of {operation}", root, below=limit)
     number = _count(operation, count, nbytes, itemsize, counts is not None)
+    if number * topology.size * itemsize >= argument.MOST:
+        told = f"{number} elements of {itemsize} B over {topology.size} ranks"
+        raise UsageError("plan", told, f"stay below {argument.MOST} B in all")
     sizes = _counts(operation, counts, topology.size)
-    problem = Problem(operation, topology, number, sizes, root, itemsize, op != "ordered")
+    problem = Problem(operation, topology, number, sizes, at, itemsize, op != "ordered")
     return Plan(problem, _algorithm(problem, algorithm))
-
-
-def _itemsize(dtype: str) -> int:
-    try:
-        return np.dtype(dtype).itemsize
-    except TypeError:
-        raise UsageError("plan", f"dtype {dtype!r}", "a NumPy name or bfloat16") from None
 
 
 def _algorithm(problem: Problem, name: str) -> Algorithm:
     operation = problem.operation
+    argument.instance("plan", "algorithm", name, str,
+                      f"one of auto, {', '.join(algorithms(operation))}")  # fmt: skip
     if name == "auto":
         name = Chooser(problem.topology).cheapest(problem)
     chosen = find(operation, name)
@@ -95,14 +97,12 @@ def _algorithm(problem: Problem, name: str) -> Algorithm:
     return chosen
 
 
-def _check(operation: str, topology: Topology, op: str, root: int) -> None:
-    if operation not in OPERATIONS:
-        raise UsageError("plan", f"operation {operation!r}", f"one of {', '.join(OPERATIONS)}")
-    if operation in REDUCING and op not in (*OPS, "ordered"):
-        raise UsageError("plan", f"op {op!r}", f"one of {', '.join(OPS)}, ordered")
-    limit = topology.size if operation in ROOTED else 1
-    if not 0 <= root < limit:
-        raise UsageError("plan", f"root {root} of {operation}", f"0 <= root < {limit}")
+def _check(operation: str, op: str) -> None:
+    if not isinstance(operation, str) or operation not in OPERATIONS:
+        problem = f"operation {argument.shown(operation)}"
+        raise UsageError("plan", problem, f"one of {', '.join(OPERATIONS)}")
+    if not isinstance(op, str) or op not in (*OPS, "ordered"):
+        raise UsageError("plan", f"op {argument.shown(op)}", f"one of {', '.join(OPS)}, ordered")
 
 
 def _count(
@@ -110,18 +110,20 @@ def _count(
 ) -> int:
     if count is not None and nbytes is not None:
         raise UsageError("plan", f"count={count} and nbytes={nbytes}", "give one of them")
-    if has_counts and (count or nbytes):
-        raise UsageError("plan", "counts and a single count", "give one of them")
+    if count is not None:
+        count = argument.whole("plan", "count", count)
     if nbytes is not None:
-        count, rest = divmod(nbytes, itemsize)
+        count, rest = divmod(argument.whole("plan", "nbytes", nbytes), itemsize)
         if rest:
             raise UsageError(
                 "plan", f"nbytes={nbytes}", f"a multiple of the element's {itemsize} bytes"
             )
-    if count is not None and count < 0:
-        raise UsageError("plan", f"count={count}", "at least 0")
+    if has_counts and count:
+        raise UsageError("plan", "counts and a single count", "give one of them")
     if operation in (*VECTOR, "alltoallv") and not has_counts:
         raise UsageError("plan", f"{operation} without counts", "give counts=, one a rank")
+    if count is None and not has_counts and operation != "barrier":
+        raise UsageError("plan", f"{operation} without a size", "give count= or nbytes=")
     return 0 if operation == "barrier" else count or 0
 
 
@@ -132,12 +134,17 @@ def _counts(
         return None
     if operation not in (*VECTOR, "alltoallv"):
         raise UsageError("plan", f"counts for {operation}", "give count= or nbytes=")
-    found = np.asarray(counts)
+    try:
+        found = np.asarray(counts)
+    except ValueError:
+        problem = f"counts are {argument.shown(counts)}"
+        raise UsageError("plan", problem, "give as many for each rank") from None
     shape = (size, size) if operation == "alltoallv" else (size,)
     if found.shape != shape or found.dtype.kind not in "iu":
         raise UsageError(
             "plan", f"counts of shape {found.shape}, {found.dtype}", f"integers of shape {shape}"
         )
-    if found.size and found.min() < 0:
-        raise UsageError("plan", f"counts with {found.min()}", "at least 0 each")
+    if found.size and not 0 <= found.min() <= found.max() < argument.MOST:
+        problem = f"counts from {found.min()} to {found.max()}"
+        raise UsageError("plan", problem, f"at least 0 each, below {argument.MOST}")
     return found.astype(np.int64)

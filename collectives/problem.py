@@ -16,6 +16,9 @@ VECTOR = frozenset({"allgatherv", "gatherv", "scatterv", "reduce_scatter"})
 REDUCING = frozenset(
     {"allreduce", "reduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan"}
 )
+#: Operations of one vector; all others have a block for each rank, and algorithms put many
+#: into one message.
+OF_ONE = frozenset({"allreduce", "bcast", "exscan", "reduce", "scan"})
 #: Operations with a root.
 ROOTED = frozenset({"bcast", "reduce", "gather", "gatherv", "scatter", "scatterv"})
 #: Everything a plan can describe.

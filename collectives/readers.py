@@ -10,7 +10,8 @@ from closeranks.collectives import moves, reductions, vectors
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.disjoint import check_disjoint
 from closeranks.collectives.operations import Mean, name_of
-from closeranks.collectives.problem import REDUCING
+from closeranks.collectives.problem import OF_ONE, REDUCING
+from closeranks.comms import cuts
 from closeranks.comms.message import Message
 from closeranks.comms.signature import go_together, signature
 from closeranks.comms.vector import Vector
@@ -74,11 +75,14 @@ def read(
         _check_types(demand)
     if wide and operation in REDUCING and _rounds(demand):
         _widen(demand)
+    nbytes = demand.nbytes if operation in OF_ONE else demand.nbytes * size
+    if cuts.is_long(nbytes) and not (demand.native or demand.planned):
+        demand.native = f"{nbytes} bytes are more than the library counts in one call"
     return demand
 
 
 def _check_types(demand: Demand) -> None:
-    """Refuse to receive numbers of another type or byte order than those that are sent."""
+    """Refuse to receive numbers of another type or byte order than is sent."""
     source, target = demand.source, demand.target
     if source is None or target is None or source.element is target.element:
         return

@@ -12,7 +12,7 @@ from closeranks.collectives.attempts import Attempt, attempts
 from closeranks.collectives.family import alike
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
-from closeranks.comms import graves, handle, ulfm
+from closeranks.comms import argument, graves, handle, ulfm
 from closeranks.comms.message import message
 from closeranks.errors import UsageError
 
@@ -104,8 +104,7 @@ class Recovering(MPI.Intracomm):
             If there was no such rank.
         """
         seats = self._family.seats
-        if not 0 <= seat < seats:
-            raise UsageError("incarnation", f"seat={seat}", f"seats are 0 to {seats - 1}")
+        seat = argument.whole("incarnation", "seat", seat, below=seats)
         return self._family.newcomers.get(seat, 0)
 
     def attempts(
@@ -156,8 +155,9 @@ class Recovering(MPI.Intracomm):
             If an attempt before failed and was left, or what it uses is of no use for
             good, or ``limit`` or ten in a row have failed though nobody was lost.
         """
-        if limit is not None and limit < 1:
-            raise UsageError("attempts", f"limit={limit}", "at least 1, or None")
+        if limit is not None:
+            limit = argument.whole("attempts", "limit", limit, least=1)
+        min_ranks = argument.whole("attempts", "min_ranks", min_ranks)
         recovery = self._family.recovery
         return attempts(recovery, limit, min_ranks, restores=restore)
 
@@ -175,7 +175,7 @@ class Recovering(MPI.Intracomm):
             raise UsageError("faults", "faults on purpose are not allowed", "init(faults=True)")
         return faults
 
-    def Abort(self, errorcode: int = 1) -> NoReturn:
+    def Abort(self, errorcode: int = 0) -> NoReturn:
         """End the whole job, on all ranks; does not return.
 
         Local.  Under ``closeranks run --faults`` the launcher does it, for MPI_Abort
@@ -184,7 +184,7 @@ class Recovering(MPI.Intracomm):
         Parameters
         ----------
         errorcode : int
-            Exit status of the job.
+            Exit status of the job; as in mpi4py the default is that of one that went well.
         """
         ulfm.abort(errorcode)
         super().Abort(errorcode)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from closeranks.collectives.demand import Demand
 from closeranks.collectives.operations import MEAN, Mean
+from closeranks.comms import argument
 from closeranks.comms.message import Message, Spec, message
 from closeranks.comms.vector import numbers
 from closeranks.errors import UsageError
@@ -25,10 +26,11 @@ def is_in_place(spec: Spec) -> bool:
 
 def check_root(operation: str, root: int, size: int) -> None:
     """Raise UsageError if ``root`` is no rank of the communicator.  Local."""
-    if not hasattr(root, "__index__") or not 0 <= root < size:
-        raise UsageError(
-            operation, f"root {root!r} of {size} ranks", f"0 <= root < {size}, a whole number"
-        )
+    try:
+        argument.whole(operation, "root", root, below=size)
+    except UsageError:
+        problem = f"root {argument.shown(root)} of {size} ranks"
+        raise UsageError(operation, problem, f"0 <= root < {size}, a whole number") from None
 
 
 def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op) -> Demand:

@@ -10,6 +10,8 @@ from mpi4py import MPI
 from closeranks.collectives import dropped
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import has_ended
+from closeranks.comms import forked
+from closeranks.comms.argument import patience
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -139,6 +141,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
+        forked.refuse(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
@@ -162,6 +165,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
+        forked.refuse(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()
@@ -185,6 +189,8 @@ class Request(MPI.Request):
 
         Raises
         ------
+        UsageError
+            If ``timeout_s`` is no number (local); one below 0 is 0.
         TimeoutError
             After ``timeout_s``: the operation goes on and keeps its buffers.
         PeerError, MPI.Exception
@@ -192,7 +198,7 @@ class Request(MPI.Request):
         """
         if timeout_s is None:
             self.Wait()
-        elif not wait(self.Test, deadline=Deadline(timeout_s)):
+        elif not wait(self.Test, deadline=Deadline(patience("wait", timeout_s))):
             raise TimeoutError(f"{self._operation}: not finished after {timeout_s:g} s; it goes on"
                                " and keeps its buffers, wait for it again")  # fmt: skip
 
@@ -211,6 +217,26 @@ class Request(MPI.Request):
         if self._execution is not None:
             return self._execution.finished and self._execution.error is None
         return self._error is None and has_ended(self)
+
+    def is_done(self) -> bool:
+        """Tell whether it is over, well or not; makes it go on.  Local."""
+        running = self._execution
+        if running is None:
+            return self._error is not None or has_ended(self)
+        if not running.finished:
+            engine().progress()
+        return running.finished
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have something called when a plan is over; of the library nobody hears.
+
+        Parameters
+        ----------
+        tell : callable
+            In any thread, at once if it is over.
+        """
+        if self._execution is not None:
+            self._execution.when_finished(lambda _: tell())
 
     def _check(self) -> None:
         """Raise what it has failed for, if it has: nobody takes it for done."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mpi4py import MPI
 
@@ -25,22 +25,25 @@ from closeranks.collectives.identity import Identity
 from closeranks.collectives.key import agreed_of
 from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
-from closeranks.collectives.near_persistent import NearPersistent, is_brief
-from closeranks.collectives.persistent import Persistent
-from closeranks.collectives.rehearsal import rehearse
+from closeranks.collectives.preparing import persistent
 from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
 from closeranks.collectives.shortcut import size_of
+from closeranks.collectives.starts import listening, starts
 from closeranks.collectives.statistics import WHOLE, Counters, Statistics
+from closeranks.comms import handlers
 from closeranks.comms.lazy import lazy
-from closeranks.errors import UsageError
+from closeranks.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
     from closeranks.collectives.family import Family
+    from closeranks.collectives.persistent import Persistent
     from closeranks.collectives.shortcut import Shortcuts
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
+
+_T = TypeVar("_T")
 
 
 class Service:
@@ -120,6 +123,8 @@ class Service:
 
     def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments of a call; collective where arguments are compared."""
+        if form and "block" in self.__dict__:
+            starts().look()
         self.gate.refuse(operation)
         compare = self.family.check
         demand = (self._compared(operation, form, algorithm, arguments) if compare
@@ -150,6 +155,7 @@ class Service:
             said = described(demand, wanted, form)
         except UsageError as error:
             problem, said = error, f"a call that is wrong: {error}"
+        handlers.hold()
         agree_equal(self.plain, operation, said)
         if demand is None or problem is not None:
             raise problem or UsageError(operation, "unreadable", "pass an array")
@@ -164,10 +170,22 @@ class Service:
             return
         started = time.perf_counter()
         try:
-            name = self._block(operation, algorithm, arguments)
+            name = self._whole(self._block, operation, algorithm, arguments)
         except MPI.Exception as error:
             raise self.explained(operation, error)  # noqa: B904 - which knows its cause
         self.counters.count(operation, name, time.perf_counter() - started)
+
+    def _whole(self, call: Callable[..., _T], *arguments: Any) -> _T:
+        """Make a call as a whole; if it ends half-way while others count on it, all hear."""
+        with handlers.Together():
+            try:
+                return call(*arguments)
+            except (Error, MPI.Exception):
+                raise
+            except BaseException:
+                if handlers.are_held():
+                    self.family.world.revoke()
+                raise
 
     def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
         """Serve a blocking call that takes no shortcut; returns the algorithm."""
@@ -186,6 +204,8 @@ class Service:
     def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
+        if trial is not None:
+            handlers.hold()  # what is done beside the call waits for all
         timed = self.is_timed()
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed
@@ -222,6 +242,9 @@ class Service:
 
     def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
         """Start an ``I`` call."""
+        return self._whole(self._begun, operation, algorithm, arguments)
+
+    def _begun(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
         demand = self.read(operation, "I", algorithm, arguments)
         demand.background = True
         name, _ = self.decide(demand, algorithm, "I")
@@ -233,20 +256,19 @@ class Service:
             self.family.attempt.follow(request)
         return request
 
-    def prepare(self, operation: str, algorithm: str, *arguments: Any) -> Persistent:
-        """Make a persistent operation."""
-        demand = self.read(operation, "_init", algorithm, arguments)
-        demand.background = True
-        untimed = not (self.is_timed() or self.family.devices)
-        if untimed and not demand.planned and self.wanted(operation, algorithm) == AUTO:
-            rehearse(self, demand, self.chooser.settled(agreed_of(demand)))
-        name, _ = self.decide(demand, algorithm, "_init")
-        if name not in (NATIVE, SHARED):
-            interpreter.prepare(self.world, together=True)
-        call = (algorithm, *arguments)
-        if name == SHARED and is_brief(self, demand, self.chooser.settled(agreed_of(demand))):
-            return self.world.own(NearPersistent(self, demand, call))
-        return self.world.own(Persistent(self, demand, name, call))
+    def prepare(
+        self, operation: str, algorithm: str, *arguments: Any,
+        info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
+    ) -> Persistent:  # fmt: skip
+        """Make a persistent operation; one that is ``shown``, mpi4py may start."""
+        make = partial(persistent, shown=shown)
+        return self._whole(make, self, operation, algorithm, arguments, info)
+
+    def listen(self) -> None:
+        """Hear of starts that mpi4py makes before each call from now on."""
+        if "block" not in self.__dict__:
+            self.block = listening(self.block)  # type: ignore[method-assign]
+            self.shortcuts.step_back()
 
     def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
@@ -328,7 +350,7 @@ class Service:
 
     def wanted(self, operation: str, algorithm: str) -> str:
         """Give the algorithm that the call or a ``using`` block asks for."""
-        if algorithm != AUTO:
+        if not isinstance(algorithm, str) or algorithm != AUTO:
             return context.known_name(operation, algorithm, operation)
         options = context.active(self.family)
         return options.algorithms.get(operation, AUTO) if options else AUTO

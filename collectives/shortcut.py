@@ -156,6 +156,11 @@ class Shortcuts:
             These where the call leaves the choice to us; some that replace no
             method where it names the library or a kernel; None elsewhere.
         """
+        if algorithm is AUTO:
+            return self
+        given: object = algorithm
+        if not isinstance(given, str):  # which is refused later
+            return None
         if algorithm == AUTO:
             return self
         if algorithm not in self._asked and algorithm in (NATIVE, SHARED):
@@ -262,6 +267,13 @@ class Shortcuts:
             del member.__dict__[method]
         self._methods.clear()
         self.probes.clear()
+
+    def step_back(self) -> None:
+        """Replace no methods any more: something else is to come first.  Local."""
+        allowed = self._allowed
+        self.allow(False)
+        self._replaces = False
+        self.allow(allowed)
 
     def keep(self, keeps: bool) -> None:
         """Send calls the long way, or not, that overwrite what they were given.  Local."""

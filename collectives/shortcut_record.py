@@ -90,7 +90,7 @@ def record_of(
 
 @cache
 def _plain() -> NDArray[np.int64]:
-    """List the datatypes whose entries are plain bytes: identity, bytes, NumPy's type; and 0."""
+    """List datatypes whose entries are plain bytes: identity, bytes, NumPy's type."""
     usual = [MPI.DOUBLE, MPI.FLOAT, MPI.INT, MPI.LONG, MPI.BYTE]
     found = {id(one): (one.size, _type_of(one)) for one in usual}
     for one in vars(MPI).values():
@@ -102,14 +102,14 @@ def _plain() -> NDArray[np.int64]:
 
 
 def _type_of(datatype: MPI.Datatype) -> int:
-    """Give the identity of NumPy's type of a datatype, which lives for ever; 0 for none."""
+    """Give the identity of NumPy's type of a datatype; 0 for none."""
     dtype = element(datatype, np.dtype(np.uint8), "a shortcut").dtype
     return 0 if dtype is None or dtype is not np.dtype(dtype.char) else id(dtype)
 
 
 @cache
 def _letters() -> NDArray[np.int64]:
-    """List NumPy's types by the letter that a buffer's format is, where both mean the same."""
+    """List NumPy's types by the letter that is the format of a buffer."""
     found = np.zeros(128, np.int64)
     for letter in "bBhHiIlLqQfd?":
         found[ord(letter)] = id(np.dtype(letter))

@@ -22,7 +22,8 @@ from closeranks.collectives.kernels import KERNELS
 from closeranks.collectives.plan import Plan
 from closeranks.collectives.races import find_race
 from closeranks.collectives.script import Apply, Kind, Step
-from closeranks.errors import PlanError
+from closeranks.comms import argument
+from closeranks.errors import PlanError, UsageError
 
 #: ``reduce(left, right)`` gives the combination of two arrays.
 Reduction = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
@@ -62,11 +63,18 @@ def simulate(
 
     Raises
     ------
+    UsageError
+        If an argument is no such thing.
     PlanError
         On a deadlock, an ambiguous or mismatched message, a race, or a read of
         items that nobody wrote: with the rank, the step and the block.
     """
-    run = _Run(plan, inputs, op, random.Random(seed), in_place=in_place)
+    argument.instance("simulate", "plan", plan, Plan, "give what collectives.plan has made")
+    argument.instance("simulate", "inputs", inputs, Sequence, "give a list of arrays, one a rank")
+    if not callable(op):
+        raise UsageError("simulate", f"op is {argument.shown(op)}", "give a function of two arrays")
+    order = random.Random(argument.whole("simulate", "seed", seed))
+    run = _Run(plan, inputs, op, order, in_place=in_place)
     run.go()
     for rank in run.ranks:
         find_race(rank.number, rank.steps, rank.touched, rank.given)

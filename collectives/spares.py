@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -66,7 +65,7 @@ class Crew:
         seats: int | None = None,
         recruits: bool = False,
     ) -> None:
-        self.recruits, self._is_new, self._process = recruits, seats is not None, os.getpid()
+        self.recruits, self._is_new = recruits, seats is not None
         self._sent: list[MPI.Request] = []
         self._vain = 0
         self._meet(everybody, tuple(range(everybody.size - spares)))
@@ -133,7 +132,7 @@ class Crew:
         Local, harmless twice.  Spares that were woken because a world was given up
         wait for all members: who does not come to a recovery any more must be dead.
         """
-        if not self._spares or MPI.Is_finalized() or os.getpid() != self._process:
+        if not self._spares or MPI.Is_finalized():
             return  # without spares ``everybody`` is that of the members, or gone
         if not ulfm.is_revoked(self.everybody):
             self._send_home()

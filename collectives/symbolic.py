@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from closeranks.collectives import table as columns
 from closeranks.collectives.block import Block
 from closeranks.collectives.bound import Bound, message
 from closeranks.collectives.kernels import KERNELS
+from closeranks.collectives.long_message import LongMessage
 from closeranks.collectives.look import Look, Poll
 from closeranks.collectives.script import Apply, Kind, Leaf
+from closeranks.comms import cuts
 from closeranks.errors import PlanError
 
 if TYPE_CHECKING:
@@ -45,12 +48,13 @@ class Symbolic:
         `Bound.memory`, with buffers added as registers size them.
     """
 
-    __slots__ = ("bound", "execution", "memory", "registers")
+    __slots__ = ("_long", "bound", "execution", "memory", "registers")
 
     def __init__(self, bound: Bound, execution: Execution) -> None:
         self.bound, self.execution = bound, execution
         self.registers: list[int | None] = [None] * len(bound.table.registers)
         self.memory = list(bound.memory)
+        self._long: dict[int, LongMessage] = {}
 
     def start(self, step: int) -> Poll | None:
         """Start a step of any kind.
@@ -64,9 +68,8 @@ class Symbolic:
         row = self.bound.table.rows[step].tolist()
         kind = row[columns.KIND]
         if kind == Kind.SEND:
-            view = self._view(_block(row, columns.BLOCK))
-            self.execution.post(step, message(_packed(view)), sending=True)
-            return None
+            packed = _packed(self._view(_block(row, columns.BLOCK)))
+            return self._post(step, packed, sending=True)
         if kind == Kind.RECEIVE:
             return self._receive(step, _block(row, columns.BLOCK))
         if kind == Kind.EVENT:
@@ -126,23 +129,64 @@ class Symbolic:
             return lambda: self._meet(step, block)
         view = self._view(block)
         if view.ndim == 1:
-            self.execution.post(step, message(view), sending=False)
-            return None
+            return self._post(step, view, sending=False)
         packed = np.empty(view.shape, view.dtype)
-        self.execution.post(step, message(packed.reshape(-1)), sending=False)
-        self.execution.once_done(step, lambda: np.copyto(view, packed))
+        return self._post(step, packed.reshape(-1), lambda: np.copyto(view, packed), sending=False)
+
+    def _post(
+        self,
+        step: int,
+        data: Array,
+        finish: Callable[[], None] | None = None,
+        *,
+        sending: bool,
+    ) -> Poll | None:
+        """Post a message of known length; ``finish`` runs when it is through."""
+        if data.nbytes >= cuts.LONGEST:
+            long = self._long_message(step, sending=sending)
+            long.post(data.view(np.uint8), finish)
+            return long.look
+        self.execution.post(step, message(data), sending=sending)
+        if finish is not None:
+            self.execution.once_done(step, finish)
         return None
+
+    def _long_message(self, step: int, *, sending: bool) -> LongMessage:
+        if step not in self._long:
+            traffic, peer = self.bound.world.traffic, self.bound.peers[step]
+            tag = self.execution.tag(step)
+            self._long[step] = LongMessage(traffic, peer, tag, sending=sending)
+        return self._long[step]
+
+    def cancel(self) -> None:
+        """Give up what was to be received in pieces.  Local."""
+        for long in self._long.values():
+            long.cancel()
+
+    def is_held(self) -> bool:
+        """Whether MPI has memory of messages in pieces still; never blocks."""
+        return any(long.is_held() for long in self._long.values())
 
     def _meet(self, step: int, block: Block) -> Look:
         """Look for a message of unknown size; its size sets the register."""
-        bound, status = self.bound, MPI.Status()
+        bound, status, long = self.bound, MPI.Status(), self._long.get(step)
+        if long is not None and long.ended:
+            return long.look()
         traffic, tag = bound.world.traffic, self.execution.tag(step)
         arrived = traffic.Improbe(bound.peers[step], tag, status)
         if arrived is None:
             return Look.WAITING
-        items = status.Get_count(MPI.BYTE) // bound.type_of(block.buffer).itemsize
-        self.set(~block.count, items)
-        self.execution.follow(step, arrived.Irecv(message(self._view(block))))
+        nbytes = status.Get_count(MPI.BYTE)
+        if nbytes >= cuts.LONGEST:  # and another piece follows
+            self._long_message(step, sending=False).meet(arrived, nbytes)
+            return Look.WAITING
+        before = 0 if long is None else long.met
+        self.set(~block.count, (before + nbytes) // bound.type_of(block.buffer).itemsize)
+        view = self._view(block)
+        if long is not None:
+            long.end(arrived, view.view(np.uint8))
+            return long.look()
+        self.execution.follow(step, arrived.Irecv(message(view)))
         return Look.POSTED
 
     def _move(self, row: list[int], *, reducing: bool) -> None:

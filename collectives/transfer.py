@@ -24,6 +24,7 @@ from closeranks.collectives.plan import Algorithm, Plan
 from closeranks.collectives.problem import Problem
 from closeranks.collectives.quiet import is_gone, is_over, quietly
 from closeranks.collectives.script import Kind
+from closeranks.comms import cuts
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
 
     from closeranks.collectives.script import Script
     from closeranks.collectives.world import World
-
-#: Longest message, bytes: counts of MPI are 32 bits long.
-_PIECE: Final = 1 << 30
 
 
 class Expected(NamedTuple):
@@ -157,7 +155,8 @@ class Transfer(Execution):
     def _send(self, target: int, data: object) -> None:
         traffic = self.bound.world.traffic
         if isinstance(data, np.ndarray):
-            for piece in _pieces(data):
+            for part in cuts.cut(data.nbytes):
+                piece = data[part]
                 self._leaving.append((target, traffic.Isend(piece, target, self._tag), piece))
         else:
             self._leaving.append((target, traffic.isend(data, target, self._tag), data))
@@ -188,8 +187,8 @@ class Transfer(Execution):
                 self._arriving.append(message.irecv())
             return
         self._data = np.empty(nbytes, np.uint8)
-        for piece in _pieces(self._data):
-            self._arriving.append(traffic.Irecv(piece, source, self._tag))
+        for part in cuts.cut(nbytes):
+            self._arriving.append(traffic.Irecv(self._data[part], source, self._tag))
 
     def peers(self, kind: Kind) -> tuple[int, ...]:
         """Return whose messages of a kind are under way, ascending."""
@@ -224,8 +223,3 @@ def _await_messages(script: Script, problem: Problem) -> Generator[None, None, N
 
 
 _AWAIT: Final = Algorithm("messages", _await_messages)
-
-
-def _pieces(data: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
-    """Cut what is too long for a message."""
-    return [data[start : start + _PIECE] for start in range(0, data.nbytes, _PIECE)]

@@ -17,6 +17,7 @@ from typing import Any
 
 from closeranks.collectives.rules import Rules, read_rules
 from closeranks.collectives.tuned import Tuned, read_tuned
+from closeranks.comms import argument
 from closeranks.comms.strict_json import load
 from closeranks.errors import UsageError
 
@@ -46,7 +47,11 @@ def tuning(given: str | Path | Mapping[str, Any] | None) -> Rules | Tuned:
     """
     if given is None:
         return Rules()
-    table = given if isinstance(given, Mapping) else _load(Path(given))
+    try:
+        table = given if isinstance(given, Mapping) else _load(Path(given))
+    except TypeError:
+        problem = f"tuning is {argument.shown(given)}"
+        raise UsageError("tuning", problem, "give a path, a mapping, or none") from None
     return read_tuned(dict(table)) if "format" in table else read_rules(table)
 
 

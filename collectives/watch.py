@@ -9,7 +9,6 @@ program that starts and waits at once pays for a look now and then.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from functools import cache
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from weakref import WeakSet
 
 from closeranks.collectives.node_memory import STARTED
+from closeranks.comms import forked
 from closeranks.comms.wait import longer
 
 if TYPE_CHECKING:
@@ -106,5 +106,5 @@ def _started(memory: NodeMemory) -> tuple[Any, int] | None:
 def watch() -> Watch:
     """Return this process's watch.  Local; any thread."""
     made = Watch()
-    atexit.register(made.stop)
+    forked.at_exit(made.stop)
     return made

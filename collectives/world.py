@@ -23,7 +23,7 @@ from closeranks.collectives.failure import dead_of, verdict
 from closeranks.collectives.followed import Followed
 from closeranks.collectives.interpreter import prepare
 from closeranks.collectives.native import agreed_max
-from closeranks.comms import code_store, graves, ulfm
+from closeranks.comms import code_store, graves, handlers, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.cores import cores_of
 from closeranks.comms.neighbours import neighbours
@@ -132,6 +132,7 @@ class World:
         seats: tuple[int, ...] | None = None,
         whole: World | None = None,
     ) -> None:
+        handlers.hold()
         self._whole = self if whole is None else whole
         self.epoch, self.comm, self.topology = epoch, comm, topology
         self.seats = tuple(range(comm.size)) if seats is None else seats
@@ -154,7 +155,7 @@ class World:
             roll = tags.roll_call(self.window)
             self.attendance = self.own(Attendance(self.traffic, roll, self.revoke))
             self._meet()
-        except Exception:
+        except BaseException:
             self.revoke()  # others may wait for this rank on any of its communicators
             raise
 
@@ -212,6 +213,7 @@ class World:
         """
         found = self._lanes.get(members)
         if found is None:
+            handlers.hold()
             is_whole = members == tuple(range(self.size))
             comm = self.traffic if is_whole else self._made(members)
             found = self._lanes[members] = Lane(comm, deque())
@@ -246,6 +248,7 @@ class World:
         if found is None:
             from closeranks.collectives.node_memory import NodeMemory
 
+            handlers.hold()
             comm = self.node if members == self.node_ranks else self.lane(members).comm
             found = self._memories[members] = self.own(NodeMemory(comm, self._word_at))
         return found

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms import graves, slurm, ulfm
+from closeranks.comms import argument, forked, graves, slurm, ulfm
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.assembly import assemble
 from closeranks.comms.census import RECORD, Report, Sighting, decode, encode, lengths
@@ -56,13 +56,17 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
 
     Raises
     ------
+    UsageError
+        If ``comm`` is no communicator (local).
     TopologyError
         On every rank, if memory and the host names disagree about the nodes or a
         node's environment cannot be understood.
     """
     from mpi4py import MPI
 
+    forked.refuse("discover")
     comm = MPI.COMM_WORLD if comm is None else comm
+    argument.instance("discover", "comm", comm, MPI.Intracomm, "give a communicator, or none")
     node_comm = all_or_none(comm, lambda: neighbours(comm))
     try:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)

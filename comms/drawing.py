@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from closeranks.comms import argument
 from closeranks.comms.boxes import Box
 from closeranks.errors import TopologyError, Unavailable
 
@@ -28,13 +29,33 @@ def save(whole: Box, path: str | Path) -> None:
     Unavailable
         If PNG is asked for and matplotlib is not installed.
     """
-    target = Path(path)
+    try:
+        target = Path(path)
+    except TypeError:
+        problem = f"path is {argument.shown(path)}"
+        raise TopologyError("draw", problem, "give a path that ends with .svg or .png") from None
+    check_suffix(target)
     if target.suffix == ".svg":
         target.write_text(svg(whole), encoding="utf-8")
-    elif target.suffix == ".png":
-        _png(whole, target)
     else:
-        raise TopologyError("draw", f"{target.name!r} is no picture", "end it with .svg or .png")
+        _png(whole, target)
+
+
+def check_suffix(path: Path) -> None:
+    """Refuse what no picture can be written to; local.
+
+    Parameters
+    ----------
+    path : Path
+        Where a drawing shall go.
+
+    Raises
+    ------
+    TopologyError
+        If it ends with neither ``.svg`` nor ``.png``.
+    """
+    if path.suffix not in (".svg", ".png"):
+        raise TopologyError("draw", f"{path.name!r} is no picture", "end it with .svg or .png")
 
 
 def _png(whole: Box, target: Path) -> None:

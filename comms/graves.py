@@ -11,10 +11,9 @@ holds itself.
 
 from __future__ import annotations
 
-import atexit
 from typing import TYPE_CHECKING, Final
 
-from closeranks.comms import ulfm
+from closeranks.comms import forked, ulfm
 from closeranks.comms.handle import number, point
 
 if TYPE_CHECKING:
@@ -94,4 +93,4 @@ def _free() -> None:
         comm.Free()
 
 
-atexit.register(_free)
+forked.at_exit(_free)

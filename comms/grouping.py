@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from closeranks.comms import argument
 from closeranks.errors import TopologyError
 
 MAX_RANKS = 1 << 20
@@ -40,7 +42,7 @@ class Grouping:
 
     def __post_init__(self) -> None:
         """Check everything once, then make it read-only."""
-        levels = tuple(self.levels)
+        levels = named(self.levels)
         _check_levels(levels)
         groups = _checked_table(self.groups, levels)
         _check_nesting(groups, levels)
@@ -70,9 +72,10 @@ class Grouping:
         TopologyError
             If there is no such level.
         """
-        if level not in self.levels:
+        if not isinstance(level, str) or level not in self.levels:
             has = ", ".join(self.levels)
-            raise TopologyError("topology", f"no level {level!r}", f"choose one of {has}")
+            problem = f"no level {argument.shown(level)}"
+            raise TopologyError("topology", problem, f"choose one of {has}")
         return self.levels.index(level)
 
     def count(self, level: str) -> int:
@@ -126,14 +129,13 @@ class Grouping:
             If there is no such level or group.
         """
         ranks, starts = self._index(level)
-        if not 0 <= group < len(starts) - 1:
-            problem = f"no group {group} at level {level!r}"
-            raise TopologyError("members", problem, f"choose one of 0..{len(starts) - 2}")
-        return ranks[starts[group] : starts[group + 1]]
+        number = argument.whole("members", f"group of level {level}", group,
+                                below=len(starts) - 1, error=TopologyError)  # fmt: skip
+        return ranks[starts[number] : starts[number + 1]]
 
     def _index(self, level: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """Ranks sorted by group and where each group starts, made once."""
-        if level not in self._lazy:
+        if not isinstance(level, str) or level not in self._lazy:
             row = self.groups[self.position(level)]
             ranks = np.argsort(row, kind="stable").astype(np.int32)
             ranks.setflags(write=False)
@@ -155,7 +157,8 @@ class Grouping:
         int
             Index into `levels`; ``len(levels)`` if ``a == b``.
         """
-        self._check_ranks(a, b)
+        for rank in (a, b):
+            argument.whole("topology", "rank", rank, below=self.size, error=TopologyError)
         left, right = self.groups[:, a].tolist(), self.groups[:, b].tolist()
         pairs = enumerate(zip(left, right, strict=True))
         return next((i for i, (x, y) in pairs if x != y), len(left))
@@ -173,10 +176,11 @@ class Grouping:
         ndarray of the broadcast shape, dtype int64
             For each pair the index of the outermost level that differs.
         """
-        left, right = np.broadcast_arrays(np.asarray(a), np.asarray(b))
-        if left.size:
-            self._check_ranks(int(left.min()), int(left.max()))
-            self._check_ranks(int(right.min()), int(right.max()))
+        try:
+            left, right = np.broadcast_arrays(*(self._ranks("topology", one) for one in (a, b)))
+        except ValueError as wrong:
+            remedy = "give as many ranks on both sides"
+            raise TopologyError("topology", str(wrong), remedy) from None
         same = np.zeros(left.shape, dtype=np.int64)
         for row in self.groups:
             same += row[left] == row[right]
@@ -198,11 +202,74 @@ class Grouping:
         """
         return len(self.levels) - self.level_index(a, b)
 
-    def _check_ranks(self, low: int, high: int) -> None:
-        for rank in (low, high):
+    def _ranks(self, where: str, given: Any) -> npt.NDArray[np.int64]:
+        """Read ranks; refuse what is none."""
+        bounds = f"give ranks in 0..{self.size - 1}"
+        try:
+            found = np.asarray(given if hasattr(given, "__array__") else _listed(given))
+        except (TypeError, ValueError):
+            raise TopologyError(where, f"ranks are {argument.shown(given)}", bounds) from None
+        if found.size and found.dtype.kind not in "iu":
+            raise TopologyError(where, f"ranks are {argument.shown(given)}", bounds)
+        for rank in (int(found.min()), int(found.max())) if found.size else ():
             if not 0 <= rank < self.size:
-                problem = f"rank {rank} is out of range"
-                raise TopologyError("topology", problem, f"give ranks in 0..{self.size - 1}")
+                raise TopologyError(where, f"rank {rank} is out of range", bounds)
+        return found.astype(np.int64)
+
+
+def _listed(given: Any) -> Any:
+    """Let NumPy read sets, ranges and iterators, too."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
+
+
+def named(levels: Iterable[str]) -> tuple[str, ...]:
+    """Read names of levels, one by one; refuse what is no sequence.
+
+    Parameters
+    ----------
+    levels : iterable of str
+        The names.
+
+    Returns
+    -------
+    tuple of str
+        As given.
+
+    Raises
+    ------
+    TopologyError
+        If there are none to read.
+    """
+    names: object = levels
+    if not isinstance(names, Iterable) or isinstance(names, str):
+        remedy = "give names, outermost first, ending with 'rank'"
+        raise TopologyError("topology", f"levels are {argument.shown(names)}", remedy)
+    return tuple(names)
+
+
+def table(groups: Any) -> npt.NDArray[Any]:
+    """Read a table of group numbers; refuse rows of different lengths.
+
+    Parameters
+    ----------
+    groups : array_like
+        A row for each level.
+
+    Returns
+    -------
+    ndarray
+        As NumPy reads it.
+
+    Raises
+    ------
+    TopologyError
+        If it is none.
+    """
+    try:
+        return np.asarray(groups)
+    except ValueError as wrong:
+        remedy = "give a row for each level, a number for each rank"
+        raise TopologyError("topology", f"groups are no table: {wrong}", remedy) from None
 
 
 def first_ranks(row: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
@@ -252,9 +319,9 @@ def _check_levels(levels: tuple[str, ...]) -> None:
         raise TopologyError("topology", f"the innermost level is {levels[-1]!r}", way_out)
 
 
-def _checked_table(table: npt.ArrayLike, levels: tuple[str, ...]) -> npt.NDArray[np.int32]:
+def _checked_table(given: npt.ArrayLike, levels: tuple[str, ...]) -> npt.NDArray[np.int32]:
     """Return a private, read-only int32 table of the right shape and range."""
-    array = np.asarray(table)
+    array = table(given)
     if array.ndim != 2 or array.shape[0] != len(levels) or array.dtype.kind not in "iu":
         problem = f"groups have shape {array.shape} and dtype {array.dtype}"
         raise TopologyError("topology", problem, f"give integers of shape ({len(levels)}, size)")

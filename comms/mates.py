@@ -12,7 +12,6 @@ launcher alone.
 
 from __future__ import annotations
 
-import atexit
 import os
 import select
 import signal
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from closeranks.comms import pmix, ulfm
+from closeranks.comms import forked, pmix, ulfm
 from closeranks.comms.heard import allgather
 from closeranks.comms.shared_file import share
 from closeranks.comms.wait import Deadline, prompt_switches, wait
@@ -79,7 +78,7 @@ class Mates:
         self._spread: set[int] = set()
         self._ends = select.epoll()
         self._lock = threading.Lock()
-        self._owner, self._over = os.getpid(), False
+        self._over = False
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -261,8 +260,6 @@ class Mates:
 
         Local; called when the interpreter exits, before MPI is finalized.
         """
-        if os.getpid() != self._owner:
-            return  # a child that was forked
         with self._lock:
             self._over = True
         if not ulfm.leaves():
@@ -296,5 +293,5 @@ def _numbering() -> str:
 def mates() -> Mates:
     """Give those of this process.  Local."""
     made = Mates()
-    atexit.register(made.part)
+    forked.at_exit(made.part)
     return made

@@ -79,7 +79,7 @@ def of_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def _of_datatype(datatype: MPI.Datatype) -> str:
-    """Find what a datatype without a NumPy type is made of; kept with it as an attribute."""
+    """Find what a datatype is made of; kept with it as an attribute."""
     from mpi4py import MPI
 
     global _keyval

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from closeranks.comms import document
+from closeranks.comms import argument, document
 from closeranks.comms.boxes import layout
 from closeranks.comms.devices import Devices
 from closeranks.comms.drawing import save
-from closeranks.comms.grouping import MAX_RANKS, Grouping, first_ranks, renumber
+from closeranks.comms.grouping import MAX_RANKS, Grouping, first_ranks, named, renumber, table
 from closeranks.comms.link import Link, default_links
 from closeranks.comms.tree import render
 from closeranks.errors import TopologyError
@@ -27,6 +27,8 @@ from closeranks.errors import TopologyError
 __all__ = ["Link", "Topology"]
 
 Exceptions = Mapping[tuple[str, int, int], Link]
+_PAIRS: Final = "give (level, lower group, higher group)"
+_LINK: Final = "give a Link(latency_s, bytes_per_s)"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,21 +65,33 @@ class Topology(Grouping):
     def __post_init__(self) -> None:
         """Check everything once, then make it read-only."""
         super().__post_init__()
-        links = {**default_links(self.levels), **self.links}
+        given = _mapping("links", self.links, "give level -> Link")
+        links = {**default_links(self.levels), **given}
         for name, link in links.items():
             self.position(name)
             if type(link) is not Link:
                 problem = f"the link of {name!r} is {link!r}"
-                raise TopologyError("topology", problem, "give a Link(latency_s, bytes_per_s)")
-        for name, a, b in self.exceptions:
-            if not 0 <= a < b < self.count(name):
-                problem = f"link exception ({name!r}, {a}, {b}) names no pair of groups"
-                raise TopologyError("topology", problem, "give (level, lower group, higher group)")
+                raise TopologyError("topology", problem, _LINK)
+        _mapping("exceptions", self.exceptions, _PAIRS)
+        for pair, link in self.exceptions.items():
+            self._check_exception(pair, link)
+        argument.instance("topology", "devices", self.devices, Devices, "give Devices, or none",
+                          error=TopologyError)  # fmt: skip
         nodes = self.count("node") if "node" in self.levels else 1
         self.devices.check(nodes, self.size)
         exceptions = dict(sorted(self.exceptions.items()))
         object.__setattr__(self, "links", MappingProxyType(links))
         object.__setattr__(self, "exceptions", MappingProxyType(exceptions))
+
+    def _check_exception(self, pair: object, link: object) -> None:
+        """Refuse an exception that is no link, or of no pair of groups."""
+        match pair:
+            case (str() as name, int() as a, int() as b) if 0 <= a < b < self.count(name):
+                argument.instance("topology", f"the link of {pair}", link, Link, _LINK,
+                                  error=TopologyError)  # fmt: skip
+            case _:
+                problem = f"link exception {argument.shown(pair)} names no pair of groups"
+                raise TopologyError("topology", problem, _PAIRS)
 
     @classmethod
     def from_groups(
@@ -115,10 +129,10 @@ class Topology(Grouping):
         TopologyError
             If the parts do not make one hierarchy.
         """
-        rows = np.asarray(groups)
+        rows = table(groups)
         if rows.ndim == 2 and rows.size and rows.dtype.kind in "iu":
             rows = np.stack([renumber(row) for row in rows])
-        return cls(tuple(levels), rows, links or {}, exceptions or {}, devices or Devices())
+        return cls(named(levels), rows, links or {}, exceptions or {}, devices or Devices())
 
     @classmethod
     def regular(cls, **children: int) -> Topology:
@@ -205,7 +219,7 @@ class Topology(Grouping):
         Topology
             A new topology.
         """
-        merged = {**self.links, **links}
+        merged = {**self.links, **_mapping("links", links, "give level -> Link")}
         kept = self.exceptions if exceptions is None else exceptions
         return Topology(self.levels, self.groups, merged, kept, self.devices)
 
@@ -227,10 +241,11 @@ class Topology(Grouping):
         TopologyError
             If no rank is given, one twice, or one is out of range.
         """
-        kept = np.asarray(list(ranks), dtype=np.int64)
+        kept = self._ranks("restrict", ranks)
+        if kept.ndim != 1:
+            raise TopologyError("restrict", f"ranks of shape {kept.shape}", "give them in a row")
         if not kept.size or np.unique(kept).size != kept.size:
             raise TopologyError("restrict", "no rank or one twice", "give different ranks")
-        self._check_ranks(int(kept.min()), int(kept.max()))
         rows = np.stack([renumber(row) for row in self.groups[:, kept]])
         old = {
             name: self.groups[i, kept[first_ranks(rows[i])]].tolist()
@@ -287,6 +302,8 @@ class Topology(Grouping):
         TopologyError
             If it is no topology, too large, or of a newer version.
         """
+        remedy = "give what to_json has written"
+        argument.instance("topology", "the text", text, str, remedy, error=TopologyError)
         return cls(*document.read(text))
 
     def draw(self, path: str | Path) -> None:
@@ -338,3 +355,9 @@ class Topology(Grouping):
         """Pickle the parts, not the lazy tables."""
         links, exceptions = dict(self.links), dict(self.exceptions)
         return Topology, (self.levels, self.groups, links, exceptions, self.devices)
+
+
+def _mapping(name: str, value: Any, remedy: str) -> Mapping[Any, Any]:
+    """Give a mapping back; refuse what is none."""
+    argument.instance("topology", name, value, Mapping, remedy, error=TopologyError)
+    return dict(value)

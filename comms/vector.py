@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from closeranks.comms import cuts
 from closeranks.comms.arrays import Bytes, Memory
 from closeranks.comms.element import Element, element
 from closeranks.comms.entries import pack, room, unpack
@@ -67,9 +68,17 @@ class Vector:
 
     @property
     def foreign(self) -> bool:
-        """Whether mpi4py cannot take the buffer: no type, gaps, or on a device."""
+        """Whether mpi4py cannot take the buffer: no type, gaps, far away, or on a device."""
         memory = self.memory
-        return not memory.contiguous or self.element.datatype is None or memory.device is not None
+        is_odd = not memory.contiguous or self.element.datatype is None
+        return is_odd or memory.device is not None or self._is_far
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether blocks begin where the library cannot count to; packed they may not."""
+        if not cuts.is_long(self.memory.nbytes) or not self.element.plain:
+            return False
+        return cuts.is_long(int(self.displacements.max(initial=0)))
 
     @property
     def direct(self) -> bool:

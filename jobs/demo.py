@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms import ulfm
 from closeranks.errors import Error
-from closeranks.jobs import digits, program
+from closeranks.jobs import digits, program, target
 from closeranks.jobs.launch import launch_all
 from closeranks.jobs.run import prepare
 
@@ -47,6 +47,7 @@ def demo(ranks: int, epochs: int, report: Path | None) -> None:
     In the second act, with Open MPI, one of the ranks kills itself half-way; the
     others go on and must come to the same weights.
     """
+    target.check("demo", report)
     if program.inside_a_job():
         _train_here(epochs, report)
         return
@@ -69,7 +70,7 @@ def demo(ranks: int, epochs: int, report: Path | None) -> None:
                 raise SystemExit(status or 1)
             figures += json.loads(path.read_text())
     if report:
-        report.write_text(json.dumps(figures, indent=1))
+        target.write("demo", report, json.dumps(figures, indent=1))
 
 
 def _train_here(epochs: int, report: Path | None) -> None:
@@ -81,7 +82,7 @@ def _train_here(epochs: int, report: Path | None) -> None:
         _say(comm, str(comm.hierarchy))
         figures = _train(comm, epochs, _over_survivors if survives else _over_ranks)
         if report and comm.rank == 0:
-            report.write_text(json.dumps([figures], indent=1))
+            target.write("demo", report, json.dumps([figures], indent=1))
 
 
 def _over_ranks(comm: Communicator, make: Make) -> Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from closeranks.errors import UsageError
-from closeranks.jobs import machine, program, software
+from closeranks.jobs import machine, program, software, target
 from closeranks.jobs.finding import Finding
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "bold red"}
@@ -27,11 +27,12 @@ def doctor(json_path: Path | None) -> None:
     """
     if program.inside_a_job():
         raise UsageError("doctor", "called inside an MPI job", "call it outside")
+    target.check("doctor", json_path)
     findings = [*software.look(), *machine.look()]
     show(findings)
     if json_path is not None:
         rows = [finding.row() for finding in findings]
-        json_path.write_text(json.dumps(rows, indent=1) + "\n")
+        target.write("doctor", json_path, json.dumps(rows, indent=1) + "\n")
     if any(finding.state == "fail" for finding in findings):
         raise SystemExit(1)
 

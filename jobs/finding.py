@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 
@@ -36,3 +37,29 @@ class Finding:
             Its four fields.
         """
         return asdict(self)
+
+
+def looked(
+    check: str, look: Callable[[], Iterable[Finding]], *, needed: bool = True
+) -> Iterator[Finding]:
+    """Make a finding of what keeps a check from looking.
+
+    Parameters
+    ----------
+    check : str
+        What is looked at.
+    look : callable
+        Gives what it finds.
+    needed : bool, optional
+        Whether it must work.
+
+    Yields
+    ------
+    Finding
+        What was found; last that a file or folder may not be read, if that is so.
+    """
+    try:
+        yield from look()
+    except OSError as wrong:
+        state = "fail" if needed else "warn"
+        yield Finding(check, state, f"cannot look: {wrong}", "let this user read and execute it")

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import shlex
-import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
-from typing import Final
 
 import click
 
 from closeranks.jobs import mpich, openmpi, srun
+from closeranks.jobs.execution import End, execute
 from closeranks.jobs.job import Command, Job
-from closeranks.jobs.lab import namespaces
 from closeranks.jobs.launcher import Launcher
 from closeranks.jobs.library import Library
 from closeranks.jobs.poll import Poll, open_poll
@@ -87,19 +82,19 @@ class Launch:
         Returns
         -------
         int
-            The exit status: the launcher's, 128 + n if signal n ended it; of a
-            job whose ranks may die as the survivors say, see
-            `closeranks.jobs.votes`.
+            The exit status: the launcher's, 128 + n if signal n ended it, or has
+            asked us to end it; of a job whose ranks may die as the survivors say,
+            see `closeranks.jobs.votes`.
         """
         if not self.job.faults:
-            return self._execute(program, environment or {})
-        with open_poll() as poll:
-            status = self._execute(program, environment or {}, poll)
-            return poll.judge(status, self.job.ranks)
+            return self._execute(program, environment or {}).status
+        with open_poll(here=self.job.here) as poll:
+            end = self._execute(program, environment or {}, poll)
+            return end.status if end.asked else poll.judge(end.status, self.job.ranks)
 
     def _execute(
         self, program: Sequence[str], environment: Mapping[str, str], poll: Poll | None = None
-    ) -> int:
+    ) -> End:
         """Start the launcher, once, and wait for its end."""
         command = self.command(program, environment=environment)
         self._write_hostfile()
@@ -110,11 +105,10 @@ class Launch:
             command = self.command(program, environment={**environment, **poll.environment})
         with self._session() as own:
             given = Command(command.words, {**command.environment, **own})
-            ends = self.launcher.kind == "openmpi"
             if poll is None:
-                return execute(given, ends_by_one=ends)
+                return execute(given, kind=self.launcher.kind)
             attach = partial(poll.attach, starts_all=self.job.here)
-            return execute(given, attach, ends_by_one=ends)
+            return execute(given, attach, kind=self.launcher.kind)
 
     def _session(self) -> AbstractContextManager[Mapping[str, str]]:
         """Lend the launcher what it must share with no other launch."""
@@ -168,74 +162,3 @@ def _series(program: Sequence[str]) -> Sequence[tuple[Sequence[str], Mapping[str
     series: Callable[[list[str]], Sequence[tuple[list[str], Mapping[str, str]]]]
     series = importlib.import_module(_SERIES).series
     return series(list(program)) or single
-
-
-#: An interrupt from the keyboard reaches the launcher by itself.  If Open MPI's is still there
-#: after so many seconds, we alone were meant; two within five, and it leaves its ranks behind.
-_INTERRUPT_S: Final = 6.0
-
-
-def execute(
-    command: Command,
-    started: Callable[[subprocess.Popen[bytes]], object] = id,
-    *,
-    ends_by_one: bool = False,
-) -> int:
-    """Run a command to its end; signals sent to us go to it as well.
-
-    It is told to end where this process is killed.
-
-    Parameters
-    ----------
-    command : Command
-        What to run.
-    started : callable, optional
-        Is given its process.
-    ends_by_one : bool, optional
-        Whether one interrupt ends it: else it has had none, and is ended then.
-
-    Returns
-    -------
-    int
-        Its exit status, 128 + n if signal n ended it.
-    """
-    child = subprocess.Popen(
-        command.words,
-        env={**os.environ, **command.environment},
-        preexec_fn=partial(_end_with, os.getpid()),
-    )
-    started(child)
-    forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-
-    def forward(number: int, frame: FrameType | None) -> None:
-        del frame
-        child.send_signal(number)
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        signal.setitimer(signal.ITIMER_REAL, _INTERRUPT_S)
-
-    def end(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        child.terminate()
-
-    before = {number: signal.signal(number, forward) for number in forwarded}
-    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, end)
-    before[signal.SIGINT] = signal.signal(
-        signal.SIGINT, interrupt if ends_by_one else signal.SIG_IGN
-    )
-    try:
-        status = child.wait()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return status if status >= 0 else 128 - status
-
-
-def _end_with(parent: int) -> None:
-    """Let this child end in order when its parent has ended, or has already."""
-    with suppress(OSError):  # it runs nevertheless
-        namespaces.die_with_parent(signal.SIGTERM)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -13,11 +13,10 @@ from closeranks.comms import shared_folder
 from closeranks.comms.cores import cgroup_quota, usable_cores
 from closeranks.errors import Error, Unavailable
 from closeranks.jobs import srun
-from closeranks.jobs.finding import Finding
-from closeranks.jobs.launch import Launch
-from closeranks.jobs.launcher import Launcher, choose
-from closeranks.jobs.library import Library, of_python
-from closeranks.jobs.run import describe, has_fabric
+from closeranks.jobs.finding import Finding, looked
+from closeranks.jobs.launcher import choose
+from closeranks.jobs.library import of_python
+from closeranks.jobs.run import has_fabric
 
 _RANK = (
     "import sys; from mpi4py import MPI; c = MPI.COMM_WORLD; n = c.allreduce(1); "
@@ -36,12 +35,12 @@ def look() -> Iterator[Finding]:
     Finding
         One for each thing looked at.
     """
-    yield _cores()
-    yield _shared_memory()
-    yield from _mpi()
-    yield _fabric()
-    yield _slurm()
-    yield _lab()
+    yield from looked("cores", lambda: [_cores()])
+    yield from looked("/dev/shm", lambda: [_shared_memory()])
+    yield from looked("MPI", _mpi)
+    yield from looked("InfiniBand/RoCE", lambda: [_fabric()], needed=False)
+    yield from looked("SLURM", lambda: [_slurm()], needed=False)
+    yield from looked("emulated cluster", lambda: [_lab()], needed=False)
 
 
 def _cores() -> Finding:
@@ -86,18 +85,16 @@ def _mpi() -> Iterator[Finding]:
         yield Finding("MPI launcher", "fail", f"{wrong.operation}: {wrong.problem}", wrong.remedy)
         return
     yield Finding("MPI launcher", "ok", str(launcher))
-    yield _two_ranks(library, launcher)
+    yield _two_ranks()
 
 
-def _two_ranks(library: Library, launcher: Launcher) -> Finding:
-    """Start two ranks and ask for their thread level."""
-    launch = Launch(describe(2, None, cores=usable_cores()), library, launcher)
-    command = launch.command([sys.executable, "-c", _RANK])
+def _two_ranks() -> Finding:
+    """Start two ranks and ask for their thread level; ended as a job is, if need be."""
+    words = [sys.executable, "-m", "closeranks", "run", "-n", "2", "--", sys.executable, "-c"]
     try:
         done = subprocess.run(
-            command.words, env={**os.environ, **command.environment},
-            capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
+            [*words, _RANK], capture_output=True, text=True, timeout=60, check=False
+        )
     except subprocess.TimeoutExpired:
         return Finding(
             "two ranks", "fail", "no end within 60 s", "try closeranks run -n 2 -- hostname"

@@ -27,7 +27,8 @@ CALLERS: Final = 256
 _PATIENCE_S: Final = 2.0
 #: How long the ends of connections to processes that have ended are waited for, in seconds.
 _LAST_WORDS_S: Final = 2.0
-#: How many of this machine's addresses are named to the ranks.
+#: What only this machine can call, and how many of its other addresses are named to the ranks.
+_LOOP: Final = "127.0.0.1"
 _ADDRESSES: Final = 8
 #: Seconds from an abort, and from a recovery that timed out, to the end of the
 #: job: last words get through, and the others' reports of where they were.
@@ -45,6 +46,11 @@ _LOOKS: Final = 3
 class Poll:
     """Hears votes, in a thread, until it is closed; see `open_poll`.
 
+    Parameters
+    ----------
+    here : bool, optional
+        Whether all ranks are on this machine: then nobody else can call.
+
     Attributes
     ----------
     votes : Votes
@@ -53,14 +59,15 @@ class Poll:
         What tells the ranks where to speak.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, here: bool = False) -> None:
         self.votes = Votes()
-        self._ear = socket.create_server(("", 0), backlog=1024)
+        self._ear = socket.create_server((_LOOP if here else "", 0), backlog=1024)
         self._ear.setblocking(False)
         self._bell, self._rope = socket.socketpair()
         self._token = secrets.token_hex(16)
         port = self._ear.getsockname()[1]
-        self.environment = {VARIABLE: f"{','.join(addresses())}:{port}:{self._token}"}
+        named = [_LOOP] if here else addresses()
+        self.environment = {VARIABLE: f"{','.join(named)}:{port}:{self._token}"}
         self._callers: dict[socket.socket, _Caller] = {}
         self._leavers: dict[socket.socket, _Leaver] = {}
         self._selector = selectors.DefaultSelector()
@@ -252,15 +259,20 @@ class _Leaver:
 
 
 @contextmanager
-def open_poll() -> Iterator[Poll]:
+def open_poll(*, here: bool = False) -> Iterator[Poll]:
     """Hear votes for as long as a job runs.
+
+    Parameters
+    ----------
+    here : bool, optional
+        Whether all ranks are on this machine.
 
     Yields
     ------
     Poll
         Closed at the end.
     """
-    poll = Poll()
+    poll = Poll(here=here)
     try:
         yield poll
     finally:
@@ -293,4 +305,4 @@ def addresses() -> list[str]:
         if one.family == socket.AF_INET
     ]
     outer = [one for one in found if not one.startswith("127.")]
-    return [*outer[: _ADDRESSES - 1], "127.0.0.1"]
+    return [*outer[: _ADDRESSES - 1], _LOOP]

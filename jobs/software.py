@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 
 from closeranks.comms.code_folder import folder
-from closeranks.jobs.finding import Finding
+from closeranks.jobs.finding import Finding, looked
 
 _REQUIRED = (
     "numpy", "ml_dtypes", "mpi4py", "numba", "h5py", "scipy", "click", "rich", "psutil",
@@ -28,11 +28,11 @@ def look() -> Iterator[Finding]:
         One for each thing looked at.
     """
     yield _python()
-    yield _packages()
-    yield _extras()
-    yield _hdf5()
-    yield _numba()
-    yield _gpu()
+    yield from looked("packages", lambda: [_packages()])
+    yield from looked("extras", lambda: [_extras()], needed=False)
+    yield from looked("HDF5", lambda: [_hdf5()])
+    yield from looked("numba", lambda: [_numba()])
+    yield from looked("GPU", lambda: [_gpu()], needed=False)
 
 
 def _python() -> Finding:

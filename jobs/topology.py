@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from closeranks.errors import UsageError
+from closeranks.comms.drawing import check_suffix
+from closeranks.jobs import alone, target
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -21,9 +22,10 @@ def topology(json_path: Path | None, draw_path: Path | None, measure: bool) -> N
     Start it on the ranks of a job: closeranks run -n 8 -- closeranks
     topology, or under lab, mpirun, srun.  Rank 0 writes.
     """
-    for path in (json_path, draw_path):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise UsageError("topology", f"no folder for {path}", "make it, or choose another")
+    target.check("topology", json_path, draw_path)
+    if draw_path is not None:
+        check_suffix(draw_path)
+    alone.begin()
     from mpi4py import MPI
 
     from closeranks.comms.discover import discover
@@ -35,6 +37,6 @@ def topology(json_path: Path | None, draw_path: Path | None, measure: bool) -> N
     if MPI.COMM_WORLD.rank == 0:
         click.echo(str(found))
         if json_path is not None:
-            json_path.write_text(found.to_json() + "\n")
+            target.write("topology", json_path, found.to_json() + "\n")
         if draw_path is not None:
             found.draw(draw_path)

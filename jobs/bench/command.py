@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ import click
 
 from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
+from closeranks.jobs import alone, target
 from closeranks.jobs.bench import best as launches
 from closeranks.jobs.bench import checkpoint, erasure, faults
 from closeranks.jobs.bench.best import Best
@@ -196,11 +196,7 @@ def check_request(request: Request, form: str) -> None:
             "the library reads its settings when it starts, so best needs several launches",
             "start it with: closeranks run -n N -- closeranks bench ...",
         )
-    for path in filter(None, (request.json, request.draw)):
-        if not path.parent.is_dir():
-            raise UsageError("bench", f"{path}: no folder {path.parent}", "create it first")
-        if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise UsageError("bench", f"{path} cannot be written", "name another file")
+    target.check("bench", request.json, request.draw)
     if request.draw is not None:
         check_drawable(request.draw)
 
@@ -222,6 +218,7 @@ def execute(request: Request, form: str) -> int:
     """
     import closeranks
 
+    alone.begin()
     with closeranks.init() as comm:
         session = open_session(request, comm)
         launch = launches.launch()
@@ -258,6 +255,7 @@ def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
     UsageError
         On every rank, if there are too few or too many.
     """
+    alone.begin()
     from mpi4py import MPI
 
     import closeranks
@@ -304,7 +302,7 @@ def end_alone(request: Request, rows: Iterable[Row]) -> NoReturn:
     for row in rows:
         written.append(row)
         if request.json is not None:  # who knows how it will end
-            request.json.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
+            target.write("bench", request.json, json.dumps(written, indent=1) + "\n")
     raise SystemExit(int(not all(map(campaign.is_right, written))))
 
 
@@ -351,7 +349,7 @@ def write_files(session: Session, rows: Sequence[Row]) -> None:
     """
     request = session.request
     if request.json is not None:
-        request.json.write_text(json.dumps(list(rows), indent=1) + "\n")
+        target.write("bench", request.json, json.dumps(list(rows), indent=1) + "\n")
     if request.draw is not None:
         draw(request.draw, rows, ", ".join(session.describe()))
 

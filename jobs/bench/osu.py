@@ -38,7 +38,7 @@ class Osu:
 
     def begin(self) -> list[str]:
         """Return the lines before everything."""
-        return []
+        return [f"# {line}" for line in self._session.warn()]
 
     def title(self, name: str, algorithm: str) -> list[str]:
         """Return the header of one test."""

@@ -134,7 +134,14 @@ class Session:
             f"closeranks bench {closeranks.__version__}",
             str(library.parse(self.library)),
             f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}{calls}",
+            *self.warn(),
         ]
+
+    def warn(self) -> list[str]:
+        """Say, in lines like those of `describe`, why figures may mislead."""
+        if self.ranks > 1:
+            return []
+        return ["one rank: nothing is sent; start it with closeranks run -n 2 -- closeranks bench"]
 
 
 def ranks_per_node(comm: Communicator) -> tuple[int, ...]:

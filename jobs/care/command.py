@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from closeranks.errors import UsageError
+from closeranks.jobs import target
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.availability import Availability
@@ -56,7 +57,7 @@ def ls(
     """List what there is; with a NAME also who holds what of it."""
     from closeranks.jobs.care import choice, listing
 
-    _check_writable(json_path, draw_path)
+    target.check("checkpoint", json_path, draw_path)
     sight = choice.look("ls", name, directories, persist)
     rows = _rows(sight)
     if rows:
@@ -93,13 +94,13 @@ def verify(
     from closeranks.jobs.care import choice, inspection, listing
     from closeranks.jobs.care.ending import orderly
 
-    _check_writable(json_path)
+    target.check("checkpoint", json_path)
     if into is not None and not repairs:
         raise UsageError("checkpoint verify", "--into without --repair", "add --repair")
     sight = choice.look("verify", name, directories, persist)
-    target = _made(into) if into is not None else None
+    place = _made(into) if into is not None else None
     with orderly():
-        rows = inspection.inspect(sight, target, repairs=repairs)
+        rows = inspection.inspect(sight, place, repairs=repairs)
     if rows:
         listing.show_verdicts(rows)
     else:
@@ -132,7 +133,7 @@ def convert(
     from closeranks.jobs.care import choice, conversion
     from closeranks.jobs.care.ending import orderly
 
-    _check_writable(output)
+    target.check("checkpoint", output)
     if output.exists() and not force:
         raise UsageError("checkpoint convert", f"{output} is there", "add --force to replace it")
     sight = choice.look("convert", name, directories, persist)
@@ -168,7 +169,7 @@ def clean(
     """
     from closeranks.jobs.care import choice, cleaning, listing
 
-    _check_writable(json_path)
+    target.check("checkpoint", json_path)
     if removes and name is None and age is None:
         raise UsageError("checkpoint clean", "--remove of everything", "add --name or --older-than")
     older_s = cleaning.parse_age(age) if age is not None else 0.0
@@ -221,11 +222,4 @@ def _made(folder: Path) -> Path:
 def _write(path: Path | None, rows: list[Row]) -> None:
     """Write rows as JSON, if that was asked for."""
     if path is not None:
-        path.write_text(json.dumps(rows, indent=1) + "\n")
-
-
-def _check_writable(*paths: Path | None) -> None:
-    """Refuse a file that cannot be made, before anything is done."""
-    for path in paths:
-        if path is not None and not path.resolve().parent.is_dir():
-            raise UsageError("checkpoint", f"no folder for {path}", "make it, or choose another")
+        target.write("checkpoint", path, json.dumps(rows, indent=1) + "\n")

@@ -120,7 +120,8 @@ def _keep(parent: int, supervise: Callable[[], int]) -> int:
 
 def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], check: bool) -> int:
     """Be process 1 of the lab."""
-    signal.signal(signal.SIGTERM, _leave)
+    for number in (signal.SIGTERM, signal.SIGHUP):  # else process 1 hears neither
+        signal.signal(number, _leave)
     namespaces.rename_process(control.PROCESS_NAME)
     folders, files = scratch.shared_folders(words), scratch.loose_files(words)
     outside = os.open(scratch.TMP, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -206,16 +207,17 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _wait(child: int) -> int:
-    """Wait for a child; what asks us to end, ends it."""
+    """Wait for a child; what asks us to end, asks it."""
 
     def forward(number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
         with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGTERM)
+            os.kill(child, number)
 
     before = {n: signal.signal(n, forward) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) % 256
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return status if status >= 0 else 128 - status
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

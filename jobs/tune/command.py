@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from closeranks.errors import UsageError
+from closeranks.jobs import alone, target
 from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.command import open_session
 from closeranks.jobs.bench.progress import Progress
@@ -52,9 +53,7 @@ def tune(
     Run it under closeranks run, closeranks lab, mpirun or srun, on ranks
     placed as the job's will be.  CLOSERANKS_TUNING=FILE makes jobs use it.
     """
-    for path in filter(None, (output, json_path)):
-        if not path.resolve().parent.is_dir():
-            raise UsageError("tune", f"no folder for {path}", "make it, or choose another")
+    target.check("tune", output, json_path)
     names = _operations(operations)
     request = Request(
         names=names if algorithms else (),
@@ -92,6 +91,7 @@ def execute(request: Request, output: Path) -> None:
     """
     import closeranks
 
+    alone.begin()
     with closeranks.init(tuning={}) as comm:  # an older table is of no use for a new one
         if comm.size == 1:
             raise UsageError("tune", "one rank has nothing to cross",

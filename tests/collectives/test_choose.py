@@ -226,19 +226,41 @@ def test_explanations_name_every_candidate() -> None:
         ({"dtype": "float33"}, "dtype 'float33'"),
         ({"op": "avg"}, "op 'avg'; one of sum"),
         ({"nbytes": 7}, "nbytes=7; a multiple of the element's 4 bytes"),
-        ({"count": -1}, "count=-1; at least 0"),
+        ({"count": -1}, "count is -1; give a whole number, 0 <= count"),
+        ({"count": 1.5}, "count is 1.5; give a whole number"),
+        ({"count": float("nan")}, "count is nan"),
+        ({"count": 2**60}, "elements of 4 B over 8 ranks; stay below"),
+        ({"nbytes": "8"}, "nbytes is '8'"),
+        ({"dtype": "S"}, "dtype 'S'"),
+        ({"topology": 5}, "topology is 5; give a closeranks.Topology"),
+        ({"algorithm": 5}, "algorithm is 5; one of auto"),
+        ({"op": 5}, "op 5; one of sum"),
+        ({"count": None}, "allreduce without a size; give count= or nbytes="),
+        ({"operation": "alltoall", "count": None}, "alltoall without a size"),
+        ({"operation": "gatherv", "counts": [[1], [1, 2]]}, "as many for each rank"),
         ({"count": 1, "nbytes": 4}, "count=1 and nbytes=4; give one of them"),
-        ({"operation": "bcast", "root": 8}, "root 8 of bcast; 0 <= root < 8"),
+        ({"operation": "bcast", "root": 8}, "root of bcast is 8; .*< 8"),
         ({"operation": "gatherv"}, "gatherv without counts"),
         ({"operation": "gatherv", "counts": [1, 2]}, r"integers of shape \(8,\)"),
-        ({"operation": "gatherv", "counts": [-1] * 8}, "counts with -1"),
+        ({"operation": "gatherv", "counts": [-1] * 8}, "counts from -1 to -1"),
         ({"algorithm": "ring", "op": "ordered"}, "ring cannot do this allreduce"),
     ],
 )
 def test_bad_questions_get_an_answer(arguments: dict[str, object], words: str) -> None:
-    asked = {"operation": "allreduce", **arguments}
+    sized = {"count", "nbytes", "counts"} & arguments.keys()
+    size = {} if sized or arguments.get("operation") == "gatherv" else {"count": 4}
+    asked = {"operation": "allreduce", "topology": CLUSTER, **size, **arguments}
     with pytest.raises(UsageError, match=words):
-        plan(topology=CLUSTER, **asked)  # type: ignore[arg-type]
+        plan(**asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rank", [99, -1, 8, 1.5, float("nan"), "0", None])
+def test_a_rank_that_there_is_not_has_no_steps(rank: int) -> None:
+    chosen = plan("allreduce", CLUSTER, count=4)
+    for ask in (lambda: list(chosen.steps(rank)), lambda: chosen.text(rank),
+                lambda: chosen.script(rank)):  # fmt: skip
+        with pytest.raises(UsageError, match=r"rank is .*< 8"):
+            ask()
 
 
 @pytest.mark.parametrize(

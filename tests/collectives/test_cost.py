@@ -188,11 +188,18 @@ def test_bad_sizes() -> None:
     planned = plan("allreduce", Topology.regular(rank=2), algorithm="ring", count=4)
     with pytest.raises(UsageError, match="nbytes=7; give a multiple"):
         cost(planned, 7)
-    with pytest.raises(UsageError, match="nbytes=-4"):
+    with pytest.raises(UsageError, match="nbytes is -4"):
         cost(planned, -4)
     gathered = plan("allgatherv", Topology.regular(rank=2), algorithm="ring", counts=[1, 2])
     with pytest.raises(UsageError, match="give counts="):
         cost(gathered, 8)
+    for wrong in ("8", 1.5, float("nan"), [8], 2**62):
+        with pytest.raises(UsageError, match="nbytes"):
+            cost(planned, wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="plan is 5; give what"):
+        cost(5)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="speed is 5"):
+        cost(planned, speed=5)  # type: ignore[arg-type]
 
 
 def test_classes_are_only_a_shortcut() -> None:

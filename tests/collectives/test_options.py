@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from closeranks.collectives.options import Options, options
 from closeranks.comms import ulfm
-from closeranks.errors import UsageError
+from closeranks.comms.topology import Topology
+from closeranks.errors import TopologyError, UsageError
 
 PLAIN: dict[str, Any] = {
     "ranks": 4,
     "whole": True,
     "in_order": True,
+    "topology": None,
     "on_failure": "replace",
     "spares": 0,
     "recruits": None,
@@ -87,10 +90,25 @@ def test_faults_are_of_seats_that_there_are(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_all_ranks_ask_for_alike() -> None:
-    said = asked(tuning="here", faults=True).in_common(is_given=False)
-    assert said == asked(tuning="there").in_common(is_given=False)
-    assert said != asked().in_common(is_given=True)
+    said = asked(tuning="here", faults=True).in_common()
+    assert said == asked(tuning="there").in_common()
     once, again = asked(timeout_s=2, deterministic=1), asked(timeout_s=2.0, deterministic=True)
-    assert once.in_common(is_given=False) == again.in_common(is_given=False)
-    for other in ({"on_failure": "shrink"}, {"spares": 1}, {"timeout_s": 2}, {"check": True}):
-        assert said != asked(**other).in_common(is_given=False)
+    assert once.in_common() == again.in_common()
+    flat, pairs = Topology.regular(rank=4), Topology.regular(node=2, rank=2)
+    assert asked(topology=flat).in_common() == asked(topology=Topology.regular(rank=4)).in_common()
+    assert asked(topology=flat).in_common() != asked(topology=pairs).in_common()
+    for other in (
+        {"on_failure": "shrink"}, {"spares": 1}, {"timeout_s": 2}, {"check": True},
+        {"topology": flat}, {"tuning": {"allreduce": "ring"}},
+    ):  # fmt: skip
+        assert said != asked(**other).in_common()
+
+
+@pytest.mark.parametrize("name", sorted(PLAIN.keys() - {"ranks", "whole", "in_order"}))
+def test_what_is_no_option_is_refused(name: str) -> None:
+    for wrong in (object(), [1], 1.5j, np.zeros(3), b"x"):
+        with pytest.raises(UsageError) as found:
+            asked(**{name: wrong})
+        assert found.value.remedy
+    with pytest.raises(TopologyError, match="a topology of 3 ranks for 4"):
+        asked(topology=Topology.regular(rank=3))

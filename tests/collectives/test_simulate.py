@@ -13,7 +13,7 @@ from closeranks.collectives.problem import Problem
 from closeranks.collectives.script import Script
 from closeranks.collectives.simulate import simulate
 from closeranks.comms.topology import Topology
-from closeranks.errors import PlanError
+from closeranks.errors import PlanError, UsageError
 
 Steps = Generator[None, None, None]
 
@@ -167,3 +167,13 @@ def test_wrong_inputs_are_named() -> None:
         simulate(plan, [np.zeros(4), np.zeros(3)])
     with pytest.raises(PlanError, match="1 inputs for 2 ranks"):
         simulate(plan, [np.zeros(4)])
+    good = [np.zeros(4), np.zeros(4)]
+    for wrong in (5, None, object()):
+        with pytest.raises(UsageError, match="plan is"):
+            simulate(wrong, good)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="inputs is"):
+            simulate(plan, wrong)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="op is"):
+            simulate(plan, good, op=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="seed is"):
+        simulate(plan, good, seed=[1])  # type: ignore[arg-type]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -153,8 +154,44 @@ def test_link_is_that_of_the_outermost_level_that_differs() -> None:
     assert topology.link(0, 2) == topology.links["site"]
     with pytest.raises(TopologyError, match="itself"):
         topology.link(2, 2)
-    with pytest.raises(TopologyError, match="out of range"):
-        topology.link(0, 7)
+    for wrong in (7, -1, 1.5, float("nan"), "1", None, [1]):
+        for ask in (topology.link, topology.distance, topology.level_index):
+            with pytest.raises(TopologyError, match=r"rank is .*give .* 0 <= rank < 7"):
+                ask(0, wrong)
+            with pytest.raises(TopologyError, match="rank is"):
+                ask(wrong, 0)
+        with pytest.raises(TopologyError, match=r"out of range|ranks are"):
+            topology.restrict([wrong])  # type: ignore[list-item]
+    for none in (5, None, 1.5, "01"):
+        with pytest.raises(TopologyError, match="give ranks in"):
+            topology.restrict(none)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="in a row"):
+        topology.restrict([[0], [1]])  # type: ignore[list-item]
+
+
+WRONG = (5, -1, float("nan"), "x", [1], (1, 2), None, object(), {"a": 1}, b"a", True)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_no_part_of_a_topology_is_refused(wrong: Any) -> None:
+    good = irregular()
+    for ask in (
+        lambda: Topology(wrong, good.groups),
+        lambda: Topology(good.levels, wrong),
+        lambda: Topology(good.levels, good.groups, wrong),
+        lambda: Topology(good.levels, good.groups, {}, wrong),
+        lambda: Topology(good.levels, good.groups, {}, {}, wrong),
+        lambda: Topology.from_groups(wrong, good.groups),
+        lambda: Topology.from_groups(good.levels, wrong),
+        lambda: Topology.from_json(wrong),
+        lambda: good.with_links(wrong),
+        lambda: good.members("node", wrong) if wrong is not True else good.count(wrong),
+        lambda: good.draw(wrong),
+        lambda: good.position(wrong),
+    ):  # fmt: skip
+        with pytest.raises(TopologyError) as found:
+            ask()
+        assert found.value.remedy
 
 
 @pytest.mark.parametrize(

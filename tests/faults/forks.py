@@ -2,15 +2,20 @@
 
     closeranks run --faults -n 3 -- tests/faults/forks.py
 
-Every rank prints what all have summed up afterwards, and rank 1 how its children ended.
+Every rank prints what all have summed up afterwards, and rank 1 how its children ended:
+with 0 where every call of all that it had was refused.
 """
 
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
+import signal
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -38,18 +43,66 @@ def forsakes(comm: cr.Communicator) -> None:
 def closes(comm: cr.Communicator) -> None:
     """Close both, and give up."""
     child.close()
+    keeper.close()
     comm.close()
     comm.abandon()
     os._exit(0)
 
 
-WAYS: list[Callable[[cr.Communicator], None]] = [fails, exits, forsakes, closes]
+def calls(comm: cr.Communicator) -> None:
+    """Call all that there is, which must be refused."""
+    signal.alarm(WATCHDOG_S // 4)
+    served = [name for name, call in _calls(comm) if not _is_refused(call)]
+    sys.stderr.write(f"served: {served}\n")
+    os._exit(len(served))
+
+
+def _calls(comm: cr.Communicator) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Give all methods of all that a rank has, and what it has kept of them."""
+    for thing in (comm, child, persistent, buckets, keeper):
+        stays = type(thing).CALLS_IN_COPIES
+        for name in (name for name in dir(thing) if name[0] != "_" and name not in stays):
+            if callable(getattr(type(thing), name, None)):
+                yield f"{type(thing).__name__}.{name}", getattr(thing, name)
+    yield from ((f"kept {kept}", partial(kept, total, total + 0)) for kept in held)
+    yield "Wait", request.Wait
+    yield "test", request.test
+    yield "init", cr.init
+    yield "discover", cr.discover
+    yield "Checkpointer", lambda: cr.checkpoint.Checkpointer(comm, name="copy")
+    yield "wait", pending.committed.wait
+
+
+def _is_refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except cr.UsageError as error:
+        return "forked" in str(error)
+    except Exception as error:
+        sys.stderr.write(f"{call}: {error!r}\n")
+    return False
+
+
+def _works(number: int) -> int:
+    return number * 2
+
+
+WAYS: list[Callable[[cr.Communicator], None]] = [fails, exits, forsakes, closes, calls]
 
 faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
 comm = cr.init()
 child = comm.Dup()
 with comm:
     total, ended = np.zeros(1), []
+    held = [comm.Allreduce, child.Allreduce]
+    for _ in range(60):
+        comm.Allreduce(np.ones(1), total)
+    held += [comm.Allreduce, child.Bcast]
+    persistent = comm.Allreduce_init(np.ones(1), total)
+    buckets = comm.bucketed({"one": np.ones(9)})
+    request = comm.Iallreduce(np.ones(1), np.zeros(1))
+    keeper = cr.checkpoint.Checkpointer(comm, name=f"forks-{comm.bcast(os.getpid())}")
+    pending = keeper.save(1, {"one": np.ones(3)})
     for way in WAYS:
         child.Allreduce(np.ones(1), total)
         if comm.rank == 1:
@@ -59,4 +112,12 @@ with comm:
             sys.stderr.write(f"{way} {forked}\n")
             ended.append(os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1]))
         comm.Allreduce(np.ones(1), total)
-    sys.stdout.write(f"rank {comm.rank}: {total[0]:g} {ended}\n")
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        doubled = pool.map(_works, range(3))
+    subprocess.run([sys.executable, "-c", ""], check=True, preexec_fn=lambda: None)
+    request.Wait()
+    pending.committed.wait()
+    keeper.close()
+    persistent.start()
+    persistent.wait()
+    sys.stdout.write(f"rank {comm.rank}: {total[0]:g} {doubled} {ended}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,7 +61,16 @@ def test_loading_the_command_line_loads_nothing_heavy() -> None:
         ["lab", "kill-node", "-3"],
         ["lab", "kill-node", "0", "--lab", "1"],
         ["topology", "--json", "/no/such/folder/x.json"],
+        ["topology", "--draw", "/no/such/folder/x.svg"],
+        ["topology", "--draw", "x.txt"],
         ["tune", "--output", "/no/such/folder/x.json"],
+        ["tune", "--json", "/no/such/folder/x.json"],
+        ["doctor", "--json", "/no/such/folder/x.json"],
+        ["demo", "--json", "/no/such/folder/x.json"],
+        ["demo", "--json", "/tmp"],
+        ["bench", "allreduce", "--json", "/no/such/folder/x.json"],
+        ["checkpoint", "ls", "--json", "/no/such/folder/x.json"],
+        ["checkpoint", "verify", "--json", "/no/such/folder/x.json"],
         ["tune", "--algorithms", "--operations", "sum"],
         ["tune", "--sizes", "much"],
         ["tune", "--budget", "0"],
@@ -127,3 +137,25 @@ def test_jobs_are_not_started_inside_jobs(verb: list[str]) -> None:
     done = closeranks(*verb, "--", "true", OMPI_COMM_WORLD_RANK="0")
     assert done.returncode == 2
     assert "inside an MPI job" in done.stderr
+
+
+def test_what_the_output_cannot_show_is_written_plainly() -> None:
+    done = closeranks("topology", PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1] == "`- node 0: rank 0"
+    assert "\u2514\u2500 node 0: rank 0" in closeranks("topology", PYTHONIOENCODING="utf-8").stdout
+
+
+def test_a_full_disk_is_one_line() -> None:
+    done = closeranks("topology", "--json", "/dev/full")
+    assert done.returncode == 1
+    said = "topology: cannot write /dev/full: No space left on device; name another file"
+    assert done.stderr == f"closeranks: error: {said}\n"
+
+
+@pytest.mark.parametrize("words", [["topology"], ["bench", "faults"], ["tune"]])
+def test_a_verb_that_starts_mpi_alone_leaves_nothing_in_node_memory(
+    words: list[str], tmp_path: Path
+) -> None:
+    closeranks(*words, OMPI_MCA_btl_sm_backing_directory=str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

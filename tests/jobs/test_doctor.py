@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -38,6 +39,32 @@ def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.Monkey
     (found,) = (f for f in software.look() if f.check == "packages")
     assert (found.state, found.found) == ("fail", "missing: h5py")
     assert "pip install h5py" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("module", "check", "needed"),
+    [
+        (software, "_packages", True), (software, "_extras", False), (software, "_hdf5", True),
+        (software, "_numba", True), (software, "_gpu", False), (machine, "_cores", True),
+        (machine, "_shared_memory", True), (machine, "_mpi", True), (machine, "_fabric", False),
+        (machine, "_slurm", False), (machine, "_lab", False),
+    ],
+)  # fmt: skip
+def test_a_folder_that_may_not_be_read_is_a_finding(
+    module: ModuleType, check: str, needed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Finding:
+        raise PermissionError(13, "Permission denied", "/closed")
+
+    for name, one in list(vars(module).items()):
+        if getattr(one, "__annotations__", {}).get("return") == "Finding":
+            monkeypatch.setattr(module, name, lambda *_: WELL)
+    monkeypatch.setattr(machine, "_mpi", list)
+    monkeypatch.setattr(module, check, refuse)
+    (found,) = (one for one in module.look() if one is not WELL)
+    assert found.state == ("fail" if needed else "warn")
+    assert "/closed" in found.found
+    assert found.remedy
 
 
 def test_node_memory_that_others_have_a_hand_in_fails(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ print(told.si_signo if told else 0, flush=True)
 STARTER = f"""
 import sys
 from closeranks.jobs.job import Command
-from closeranks.jobs.launch import execute
+from closeranks.jobs.execution import execute
 execute(Command((sys.executable, "-c", {LAUNCHER!r}), {{}}))
 """
 

@@ -181,6 +181,23 @@ def test_a_rank_is_heard(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr().err == ""
 
 
+def test_ranks_of_this_machine_alone_are_heard_by_no_network() -> None:
+    outer = poll.addresses()[0]
+    for here in (True, False):
+        with open_poll(here=here) as opened:
+            named, port, _ = opened.environment[ballot.VARIABLE].rsplit(":", 2)
+            assert (named == "127.0.0.1") is here or outer == "127.0.0.1"
+            with socket.create_connection(("127.0.0.1", int(port)), timeout=2):
+                pass
+            if outer == "127.0.0.1":
+                continue
+            if here:
+                with pytest.raises(ConnectionRefusedError):
+                    socket.create_connection((outer, int(port)), timeout=2)
+            else:
+                socket.create_connection((outer, int(port)), timeout=2).close()
+
+
 def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: Poll) -> None:
     ballot.stand(ballot.SPEAKERS, 0)
     ballot.end(0)

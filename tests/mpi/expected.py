@@ -30,27 +30,27 @@ class Case:
         self.method, self.arguments, self.result, self.out = method, arguments, result, out
 
 
-def cases(rank: int, size: int, root: int) -> list[Case]:
-    """One case of every operation, on buffers of their own."""
-    counts = [(r * 2) % 5 for r in range(size)]
-    mine = given(rank, COUNT)
-    all_blocks = np.concatenate([given(r, COUNT) for r in range(size)])
+def cases(rank: int, size: int, root: int, scale: int = 1) -> list[Case]:
+    """One case of every operation, on buffers of their own, so many times as long."""
+    counts, count = [(r * 2) % 5 * scale for r in range(size)], COUNT * scale
+    mine = given(rank, count)
+    all_blocks = np.concatenate([given(r, count) for r in range(size)])
     v_blocks = np.concatenate([given(r, counts[r]) for r in range(size)])
-    wide = given(rank, COUNT * size)
-    total = summed(size, COUNT * size)
+    wide = given(rank, count * size)
+    total = summed(size, count * size)
     at_root = rank == root
     made: list[Case] = []
 
     def add(method: str, make: Callable[[], tuple[list[Any], Array | None, Any]]) -> None:
         made.append(Case(method, *make()))
 
-    out = np.full(COUNT, -1)
-    add("Allreduce", lambda: ([mine, out], summed(size, COUNT), out))
-    out2 = np.full(COUNT, -1)
-    add("Reduce", lambda: ([mine, out2], summed(size, COUNT) if at_root else None, out2))
+    out = np.full(count, -1)
+    add("Allreduce", lambda: ([mine, out], summed(size, count), out))
+    out2 = np.full(count, -1)
+    add("Reduce", lambda: ([mine, out2], summed(size, count) if at_root else None, out2))
     made[-1].arguments += [_SUM(), root]
-    out3 = np.full(COUNT, -1)
-    add("Reduce_scatter_block", lambda: ([wide, out3], total[rank * COUNT :][:COUNT], out3))
+    out3 = np.full(count, -1)
+    add("Reduce_scatter_block", lambda: ([wide, out3], total[rank * count :][:count], out3))
     first = sum(counts[:rank])
     v_total = summed(size, sum(counts))
     out4 = np.full(counts[rank], -1)
@@ -59,35 +59,36 @@ def cases(rank: int, size: int, root: int) -> list[Case]:
         "Reduce_scatter",
         lambda: ([v_wide, out4, counts], v_total[first : first + counts[rank]], out4),
     )
-    out5 = np.full(COUNT * size, -1)
+    out5 = np.full(count * size, -1)
     add("Allgather", lambda: ([mine, out5], all_blocks, out5))
     out6 = np.full(sum(counts), -1)
     add("Allgatherv", lambda: ([given(rank, counts[rank]), [out6, counts]], v_blocks, out6))
-    out7 = np.full(COUNT * size, -1)
+    out7 = np.full(count * size, -1)
     add("Gather", lambda: ([mine, out7, root], all_blocks if at_root else None, out7))
     out8 = np.full(sum(counts), -1)
     block = given(rank, counts[rank])
     add("Gatherv", lambda: ([block, [out8, counts], root], v_blocks if at_root else None, out8))
-    out9 = np.full(COUNT, -1)
+    out9 = np.full(count, -1)
     add("Scatter", lambda: ([all_blocks if at_root else None, out9, root], mine, out9))
     out10 = np.full(counts[rank], -1)
     v_source = [v_blocks, counts] if at_root else None
     add("Scatterv", lambda: ([v_source, out10, root], block, out10))
-    _add_exchanges(add, rank, size)
-    buf = given(root, COUNT) if at_root else np.full(COUNT, -1)
-    add("Bcast", lambda: ([buf, root], given(root, COUNT), buf))
-    out11, out12 = np.full(COUNT, -1), np.full(COUNT, -1)
-    add("Scan", lambda: ([mine, out11], summed(rank + 1, COUNT), out11))
-    add("Exscan", lambda: ([mine, out12], summed(rank, COUNT) if rank else None, out12))
+    _add_exchanges(add, rank, size, scale)
+    buf = given(root, count) if at_root else np.full(count, -1)
+    add("Bcast", lambda: ([buf, root], given(root, count), buf))
+    out11, out12 = np.full(count, -1), np.full(count, -1)
+    add("Scan", lambda: ([mine, out11], summed(rank + 1, count), out11))
+    add("Exscan", lambda: ([mine, out12], summed(rank, count) if rank else None, out12))
     return made
 
 
-def _add_exchanges(add: Callable[..., None], rank: int, size: int) -> None:
-    out = np.full(COUNT * size, -1)
-    wide = given(rank, COUNT * size)
-    came = np.concatenate([given(r, COUNT * size)[rank * COUNT :][:COUNT] for r in range(size)])
+def _add_exchanges(add: Callable[..., None], rank: int, size: int, scale: int) -> None:
+    count = COUNT * scale
+    out = np.full(count * size, -1)
+    wide = given(rank, count * size)
+    came = np.concatenate([given(r, count * size)[rank * count :][:count] for r in range(size)])
     add("Alltoall", lambda: ([wide, out], came, out))
-    sends = [[(s + 2 * r) % 4 for r in range(size)] for s in range(size)]
+    sends = [[(s + 2 * r) % 4 * scale for r in range(size)] for s in range(size)]
     receives = [sends[s][rank] for s in range(size)]
     out2 = np.full(sum(receives), -1)
     source = given(rank, sum(sends[rank]))

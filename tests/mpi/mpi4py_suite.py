@@ -1,20 +1,35 @@
-"""Run mpi4py's own tests of buffer collectives on a closeranks communicator.
+"""Run mpi4py's own tests with closeranks communicators in the place of its own.
 
-``python mpi4py_suite.py FOLDER MODE [TYPES]``: FOLDER is mpi4py's ``test``
-folder.  MODE is "auto"; "planned", which leaves nothing to the library; a
-number, which of each operation's algorithms to take; or "levels", hierarchical
-algorithms with pairs of ranks for nodes.  TYPES are the type codes to test, all
-if not given.  Started by tests/test_mpi4py_suite.py.
+``python mpi4py_suite.py FOLDER PLACE MODE SEED TYPES [FILES...]``: FOLDER is
+mpi4py's ``test`` folder.  PLACE is "ours"; "plain", which leaves mpi4py's
+communicators where they are: what is skipped or fails then is not ours; or
+"copies", a subclass of mpi4py's around duplicates, which runs the tests of `NOT`
+alone: they want the predefined objects themselves, and fail.  MODE is
+"auto"; "planned", which leaves nothing to the library; a number, which of each
+operation's algorithms to take; or "levels", hierarchical algorithms with pairs of
+ranks for nodes.  SEED orders the files and the tests of each.  TYPES are the type
+codes to test, "all" for every one.  FILES are names without ``.py``, else `FILES`.
+Rank 0 prints a line of JSON for each file: name, passed, failed, and how many were
+skipped for each reason.  Started by tests/test_mpi4py_suite.py.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import importlib
+import json
 import os
+import random
 import sys
+import time
 import unittest
-from typing import Any
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+from unittest import mock
 
 import numpy as np
 from mpi4py import MPI
@@ -22,8 +37,48 @@ from mpi4py import MPI
 import closeranks
 from closeranks.collectives.catalogue import ALGORITHMS
 
-MODULES = ("test_cco_buf", "test_cco_vec", "test_cco_nb_buf", "test_cco_nb_vec")
-LIMIT_S = 240.0
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.mpi.mpi4py_files import FILES, NOT
+
+LIMIT_S = float(os.environ.get("SUITE_LIMIT_S", "240"))
+#: No file is begun after so many.
+SECONDS = float(os.environ.get("SUITE_SECONDS", "inf"))
+_Error: TypeAlias = (
+    "tuple[type[BaseException], BaseException, TracebackType] | tuple[None, None, None]"
+)
+
+
+class Result(unittest.TestResult):
+    """Notes how each test ends: "" if well, else why not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends: dict[str, tuple[str, str]] = {}
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        if "SUITE_TRACE" in os.environ and MPI.COMM_WORLD.rank == 0:
+            sys.stderr.write(f"{test.id()}\n")
+        self.ends[test.id()] = "passed", ""
+
+    def _fails(self, test: unittest.TestCase, error: _Error) -> None:
+        text = self._exc_info_to_string(error, test)  # type: ignore[attr-defined]
+        self.ends[test.id()] = "failed", text
+
+    def addError(self, test: unittest.TestCase, err: _Error) -> None:
+        self._fails(test, err)
+
+    addFailure = addError
+
+    def addSubTest(
+        self, test: unittest.TestCase, subtest: unittest.TestCase, err: _Error | None
+    ) -> None:
+        del subtest
+        if err is not None:
+            self._fails(test, err)
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        self.ends[test.id()] = "skipped", reason
 
 
 def options(mode: str) -> dict[str, Any]:
@@ -50,39 +105,87 @@ def hierarchical(operation: str) -> str:
     return next((name for name in names if "hierarchical" in name), "")
 
 
-def run(folder: str, mode: str, types: str) -> bool:
+class Copy(MPI.Intracomm):
+    """What stands for a predefined communicator, and is none of ours."""
+
+
+def flat(suite: Iterable[unittest.TestCase | unittest.TestSuite]) -> list[unittest.TestCase]:
+    """The tests of a suite, one by one."""
+    found: list[unittest.TestCase] = []
+    for one in suite:
+        found += flat(one) if isinstance(one, unittest.TestSuite) else [one]
+    return found
+
+
+def run_file(name: str, place: str, order: random.Random, plain: MPI.Intracomm) -> dict[str, Any]:
+    """Run a file's tests on all ranks; how they ended on any of them."""
+    with mock.patch.dict(sys.modules, {"cupy": None, "numba": None}):  # which want a GPU
+        tests = flat(unittest.defaultTestLoader.loadTestsFromName(name))
+    order.shuffle(tests)
+    left = [one for one in tests if one.id() in NOT and place == "ours"]
+    if place == "copies":
+        left = [one for one in tests if one.id() not in NOT]
+    tests = [one for one in tests if one not in left]
+    result = Result()
+    unittest.TestSuite(tests).run(result)
+    every = plain.allgather(result.ends)
+    row: dict[str, Any] = {"file": name, "passed": 0, "failed": 0, "skipped": Counter()}
+    if left and place == "ours":
+        row["skipped"]["wants the predefined communicator itself"] = len(left)
+    for test in dict.fromkeys(known for ends in every for known in ends):
+        ends = [one.get(test, ("missing", "")) for one in every]
+        bad = [(rank, text) for rank, (how, text) in enumerate(ends) if how == "failed"]
+        if bad:
+            row["failed"] += 1
+            if plain.rank == 0:
+                sys.stderr.write(f"{test}, ranks {[rank for rank, _ in bad]}: {bad[0][1]}\n")
+        elif any(how == "passed" for how, _ in ends):
+            row["passed"] += 1
+        else:
+            row["skipped"][ends[0][1]] += 1
+    return row
+
+
+def run(folder: str, place: str, mode: str, seed: int, types: str, files: list[str]) -> bool:
     """Run the tests on all ranks; whether they passed on all of them."""
     sys.path.insert(0, folder)
     arrays = importlib.import_module("arrayimpl")
     arrays.ArrayBackends[:] = [kind for kind in arrays.ArrayBackends if kind.backend != "numba"]
     for kind in arrays.ArrayBackends:
-        kind.TypeMap = {code: t for code, t in kind.TypeMap.items() if not types or code in types}
-    plain = MPI.COMM_WORLD.Dup()
-    with closeranks.init(**options(mode)) as world:
-        MPI.COMM_WORLD = world  # type: ignore[misc]
-        suite = unittest.TestSuite(
-            unittest.defaultTestLoader.loadTestsFromModule(importlib.import_module(name))
-            for name in MODULES
-        )
-        stream = sys.stderr if plain.rank == 0 else open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115
-        result = unittest.TextTestRunner(stream, verbosity=1).run(suite)
-        if plain.rank and not result.wasSuccessful():
-            for test, text in (*result.failures, *result.errors):
-                sys.stderr.write(f"rank {plain.rank}, {test}: {text}\n")
-        planned = sum(
-            count
-            for names in world.statistics().algorithms.values()
-            for name, count in names.items()
-            if name != "native"
-        )
-        ran = plain.allgather((result.wasSuccessful(), result.testsRun, planned))
+        known = kind.TypeMap.items()
+        kind.TypeMap = {code: t for code, t in known if types == "all" or code in types}
+    plain, order = MPI.COMM_WORLD.Dup(), random.Random(seed)
+    order.shuffle(files)
+    planned, passed = 0, True
+    with ExitStack() as stack:
+        if place == "copies":
+            MPI.COMM_WORLD, MPI.COMM_SELF = (  # type: ignore[misc]
+                Copy(one.Dup()) for one in (MPI.COMM_WORLD, MPI.COMM_SELF)
+            )
+        if place == "ours":
+            own = stack.enter_context(closeranks.init(MPI.COMM_SELF, **options("auto")))
+            world = stack.enter_context(closeranks.init(**options(mode)))
+            MPI.COMM_WORLD, MPI.COMM_SELF = world, own  # type: ignore[misc]
+        began = time.monotonic()
+        for name in files:
+            if plain.bcast(time.monotonic() - began > SECONDS):
+                break  # another day begins with other ones
+            row = run_file(name, place, order, plain)
+            passed = passed and not row["failed"]
+            if plain.rank == 0:
+                sys.stdout.write(json.dumps(row) + "\n")
+                sys.stdout.flush()
+        if place == "ours":
+            counts = world.statistics().algorithms.values()
+            planned = sum(n for names in counts for name, n in names.items() if name != "native")
     if plain.rank == 0:
-        sys.stderr.write(f"tests {ran[0][1]}, planned calls {ran[0][2]}\n")
-    return all(well for well, _, _ in ran)
+        sys.stdout.write(f"planned calls {planned}\n")
+    return bool(plain.allreduce(passed, MPI.LAND))
 
 
 if __name__ == "__main__":
     faulthandler.dump_traceback_later(LIMIT_S, exit=True)
-    passed = run(sys.argv[1], sys.argv[2], "".join(sys.argv[3:]))
+    given = sys.argv[1:]
+    ended = run(given[0], given[1], given[2], int(given[3]), given[4], given[5:] or list(FILES))
     faulthandler.cancel_dump_traceback_later()
-    sys.exit(0 if passed else 1)
+    sys.exit(0 if ended else 1)

@@ -12,7 +12,7 @@ from closeranks.errors import UsageError
 from closeranks.jobs.bench import errand, packs, snapshot, start, steps
 from closeranks.jobs.bench.alone import measure_setting
 from closeranks.jobs.bench.catalogue import COLLECTIVES
-from closeranks.jobs.bench.command import open_session
+from closeranks.jobs.bench.command import FORMATS, open_session
 from closeranks.jobs.bench.counters import TABLE
 from closeranks.jobs.bench.schedule import Effort
 from closeranks.jobs.bench.session import Request, Session
@@ -135,6 +135,12 @@ def test_persistent_operations_meet_both_of_the_library(world: closeranks.Commun
         assert row["wrong"] == 0
         assert row["speedup_plain"] == pytest.approx(row["plain_us_p50"] / row["time_us_p50"])
         assert row["speedup"] > 0
+
+
+@pytest.mark.parametrize("form", ["table", "osu", "nccl"])
+def test_one_rank_is_told_that_nothing_is_sent(world: closeranks.Communicator, form: str) -> None:
+    begun = FORMATS[form](session(world, "allreduce")).begin()
+    assert any("nothing is sent" in line for line in begun) is (world.size == 1)
 
 
 def test_against_a_copy(world: closeranks.Communicator) -> None:

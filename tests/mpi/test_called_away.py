@@ -27,6 +27,7 @@ from closeranks.collectives.interpreter import execution as interpreted
 from closeranks.collectives.library_run import begin
 from closeranks.collectives.native import Handover
 from closeranks.collectives.request import Request
+from closeranks.comms import handlers
 from closeranks.comms.calling import in_turn
 from closeranks.comms.wait import Deadline
 from closeranks.errors import Revoked
@@ -276,3 +277,66 @@ def test_no_start_keeps_its_lock(
     operation.start()
     operation.close()
     assert (y == world.size * (world.size + 1) // 2).all()
+
+
+@pytest.mark.parametrize("place", ["decide", "_prepared", "_learn"])
+def test_what_the_handler_of_a_signal_raises_waits_for_the_end_of_a_trial(
+    world: closeranks.Communicator | None, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    if world is None or world.size != 3:
+        return
+
+    def ring(*_: object) -> None:
+        raise _Alarm
+
+    with world.Dup() as fresh:
+        before = signal.signal(signal.SIGALRM, ring)
+        comes = iter([True])
+        known = getattr(fresh._service, place)
+
+        def interrupted(*arguments: Any, **named: Any) -> Any:
+            found = known(*arguments, **named)
+            if fresh.rank == 0 and (place != "decide" or found[1]) and next(comes, False):
+                if place == "decide":
+                    handlers.hold()  # as the next line of the call does
+                signal.raise_signal(signal.SIGALRM)
+            return found
+
+        monkeypatch.setattr(fresh._service, place, interrupted)
+        rung = 0
+        try:
+            for number in range(40):
+                total = np.zeros(20)
+                try:
+                    fresh.Allreduce(np.full(20, float(number)), total)
+                except _Alarm:
+                    rung += 1
+                assert total.tolist() == [3.0 * number] * 20, number
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert rung == (fresh.rank == 0)
+        assert signal.getsignal(signal.SIGALRM) == before
+
+
+def test_a_signal_that_comes_twice_does_not_wait(world: closeranks.Communicator | None) -> None:
+    if world is None or world.size != 1:
+        return
+
+    def ring(*_: object) -> None:
+        raise _Alarm
+
+    def twice() -> None:
+        handlers.hold()
+        signal.raise_signal(signal.SIGALRM)
+        assert handlers.are_held()
+        signal.raise_signal(signal.SIGALRM)
+        pytest.fail("nobody waits for the second")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        with pytest.raises(_Alarm), handlers.Together():
+            twice()
+        assert not handlers.are_held()
+        assert signal.getsignal(signal.SIGALRM) is ring
+    finally:
+        signal.signal(signal.SIGALRM, before)

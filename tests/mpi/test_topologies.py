@@ -105,18 +105,41 @@ def test_a_duplicate_in_the_making(world: World, way: str, followed: bool) -> No
     del followed
     made, request = world.Idup() if way == "Idup" else world.Idup_with_info(MPI.INFO_NULL)
     request.Wait()
-    assert isinstance(made, MPI.Intracomm)
-    assert not isinstance(made, cr.Communicator)
+    assert isinstance(made, cr.Communicator)
     assert met(made) == list(range(world.size))
-    group = made.Get_group()
-    few = made.Create_group(group)
-    assert met(few) == met(made)
-    again, request = few.Idup()
-    request.Wait()
+    total = np.zeros(3)
+    made.Allreduce(np.ones(3), total, algorithm="ring")
+    assert (total == world.size).all()
+    again, request = made.Idup()
+    MPI.Request.Waitall([request])
     inner = again.Create_cart([world.size])
     assert met(inner) == met(again) == met(made)
-    for one in (inner, again, few, made):
+    again.Dup().Barrier()
+    for one in (inner, again):
         one.Free()
+    other, request = world.Dup().Idup()
+    request.Wait()
+    other.Barrier()  # and is closed with the family, as ``made`` is
+
+
+def test_a_duplicate_is_used_when_it_is_there(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = MPI.Grequest.Start()
+
+    def start(comm: MPI.Comm) -> tuple[MPI.Comm, MPI.Request]:
+        made, request = MPI.Intracomm.Idup(comm)
+        request.Wait()
+        return made, late
+
+    made, request = world._duplicate(start)  # type: ignore[arg-type]
+    with pytest.raises(cr.UsageError, match="wait for its request"):
+        made.Barrier()
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        made.nothing  # noqa: B018
+    late.Complete()
+    request.Wait()
+    made.Barrier()
 
 
 class _Pretended:

@@ -1,0 +1,179 @@
+"""Arguments of public calls: what is no such thing is refused by name and value.
+
+Everything here is local.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+import reprlib
+from contextlib import suppress
+from numbers import Real
+from threading import TIMEOUT_MAX
+from typing import Any, Final
+
+import numpy as np
+
+from closeranks.errors import UsageError
+
+#: Above this no count or number of bytes fits the words that it is kept in.
+MOST: Final = 2**62
+_ADDRESS: Final = re.compile(r" at 0x[0-9a-fA-F]+")
+_BRIEF: Final = reprlib.Repr()
+_BRIEF.maxother = 80
+
+
+def whole(
+    where: str,
+    name: str,
+    value: Any,
+    *,
+    least: int = 0,
+    below: int = MOST,
+    error: type[UsageError] = UsageError,
+) -> int:
+    """Read a whole number.
+
+    Parameters
+    ----------
+    where : str
+        The call, for the text of an error.
+    name : str
+        The argument, for the same.
+    value : object
+        What was given.
+    least, below : int, optional
+        The least it may be, and the least it may not be any more.
+    error : type, optional
+        What is raised.
+
+    Returns
+    -------
+    int
+        The number.
+
+    Raises
+    ------
+    UsageError
+        If it is no whole number between these.
+    """
+    bounds = f"a whole number, {least} <= {name}" + (f" < {below}" if below != MOST else "")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise error(where, f"{name} is {shown(value)}", f"give {bounds}") from None
+    if not least <= number < below:
+        raise error(where, f"{name} is {shown(number)}", f"give {bounds}")
+    return number
+
+
+def patience(where: str, value: Any) -> float:
+    """Read how many seconds a caller waits at most.
+
+    Parameters
+    ----------
+    where : str
+        The call, for the text of an error.
+    value : object
+        What was given.
+
+    Returns
+    -------
+    float
+        At least 0, which one below is taken for; infinity is as long as it takes.
+
+    Raises
+    ------
+    UsageError
+        If it is no such number.
+    """
+    if not isinstance(value, Real) or math.isnan(value):
+        problem = f"timeout_s is {shown(value)}"
+        raise UsageError(where, problem, "give seconds, or None: as long as it takes")
+    return max(0.0, float(value)) if value < TIMEOUT_MAX else math.inf
+
+
+def check_timeout(where: str, timeout_s: float | None) -> None:
+    """Raise UsageError unless a timeout is None or positive.  Local.
+
+    Parameters
+    ----------
+    where : str
+        Who asks, for the text of an error.
+    timeout_s : float or None
+        Seconds.
+    """
+    given: object = timeout_s  # whatever its type says
+    if timeout_s is not None and not (isinstance(given, Real) and timeout_s > 0):
+        raise UsageError(where, f"timeout_s is {shown(given)}", "give seconds above 0, or None")
+
+
+def instance(
+    where: str,
+    name: str,
+    value: object,
+    kind: Any,
+    remedy: str,
+    *,
+    error: type[UsageError] = UsageError,
+) -> None:
+    """Refuse a value that is not of a kind.
+
+    Parameters
+    ----------
+    where : str
+        The call, for the text of an error.
+    name : str
+        The argument, for the same.
+    value : object
+        What was given.
+    kind : type
+        What it has to be; also one without instances of its own, such as Mapping.
+    remedy : str
+        What to give instead.
+    error : type, optional
+        What is raised.
+
+    Raises
+    ------
+    UsageError
+        If it is none.
+    """
+    if not isinstance(value, kind):
+        raise error(where, f"{name} is {shown(value)}", remedy)
+
+
+def element(where: str, value: Any) -> np.dtype[Any]:
+    """Read the type of an element.
+
+    Parameters
+    ----------
+    where : str
+        The call, for the text of an error.
+    value : object
+        What NumPy takes for a dtype.
+
+    Returns
+    -------
+    dtype
+        The type.
+
+    Raises
+    ------
+    UsageError
+        If there is no such type, or its elements have no bytes.
+    """
+    dtype: np.dtype[Any] | None = None
+    with suppress(TypeError, ValueError, SyntaxError):
+        dtype = None if value is None else np.dtype(value)
+    if dtype is None or not dtype.itemsize:
+        remedy = "a NumPy name, such as float32, or bfloat16"
+        raise UsageError(where, f"dtype {shown(value)}", remedy)
+    return dtype
+
+
+def shown(value: object) -> str:
+    """Write a value in a few words, without addresses: alike on all ranks."""
+    return " ".join(_ADDRESS.sub("", _BRIEF.repr(value)).split())

@@ -1,0 +1,91 @@
+"""Handlers of signals that wait while other ranks count on this one.
+
+What a handler raises takes its caller out of a call, between whatever two
+lines.  Steps that ranks take together before and beside a call (the set-up of
+what it needs, the Barriers of a trial) cannot go on without a caller, and the
+next call of this rank would meet this one of the others.  So handlers wait
+there until the call has ended, as they do while a call of the MPI library is
+under way.  A signal that comes a second time does not wait.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any, ClassVar
+
+_Handler = Any
+
+
+class _Waiting:
+    """What the main thread is in, which alone runs handlers."""
+
+    depth = 0
+    handlers: dict[int, _Handler] | None = None
+    come: ClassVar[list[int]] = []
+
+
+class Together:
+    """A call of this rank, for a ``with`` block: handlers wait up to its end at most.
+
+    Local; nothing waits before `hold`.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        if _is_main():
+            _Waiting.depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if _is_main():
+            _Waiting.depth -= 1
+            if not _Waiting.depth and _Waiting.handlers is not None:
+                _release()
+
+
+def hold() -> None:
+    """Let handlers wait from now on, up to the end of the call that is under way.
+
+    Local, harmless twice; does nothing outside of `Together`.
+    """
+    if not _Waiting.depth or _Waiting.handlers is not None or not _is_main():
+        return
+    _Waiting.come.clear()
+    found = {int(one): signal.getsignal(one) for one in signal.valid_signals()}
+    waiting = {one: handler for one, handler in found.items() if callable(handler)}
+    _Waiting.handlers = waiting  # before: what is replaced is put back whatever comes between
+    for one in waiting:
+        signal.signal(one, _note)
+
+
+def are_held() -> bool:
+    """Tell whether handlers wait.  Local."""
+    return _Waiting.handlers is not None and _is_main()
+
+
+def _is_main() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    """Note a signal; run its handler where it has come before."""
+    if number not in _Waiting.come:
+        _Waiting.come.append(number)
+    elif _Waiting.handlers is not None:
+        _Waiting.handlers[number](number, frame)
+
+
+def _release() -> None:
+    """Put the handlers back, and run those whose signals have come."""
+    handlers, _Waiting.handlers = _Waiting.handlers or {}, None
+    for one, handler in handlers.items():
+        signal.signal(one, handler)
+    while _Waiting.come:
+        signal.raise_signal(_Waiting.come.pop(0))

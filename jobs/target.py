@@ -1,0 +1,59 @@
+"""The files that a verb is asked to write: found wanting before it starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from closeranks.errors import Error, UsageError
+
+
+def check(verb: str, *paths: Path | None) -> None:
+    """Refuse files that cannot be written, before anything is done; local.
+
+    Parameters
+    ----------
+    verb : str
+        Who will write.
+    *paths : Path or None
+        Where to; None is left out.
+
+    Raises
+    ------
+    UsageError
+        If there is no folder for one, or this user may not write it.
+    """
+    for path in filter(None, paths):
+        try:
+            if not path.parent.is_dir():
+                raise UsageError(verb, f"no folder for {path}", "make it, or choose another")
+            if path.is_dir():
+                raise UsageError(verb, f"{path} is a folder", "name a file in it")
+            able = os.access(path if path.exists() else path.parent, os.W_OK)
+        except PermissionError:  # nor may this user look there
+            able = False
+        if not able:
+            raise UsageError(verb, f"{path} cannot be written", "name another file")
+
+
+def write(verb: str, path: Path, text: str) -> None:
+    """Write a file; local.
+
+    Parameters
+    ----------
+    verb : str
+        Who writes.
+    path : Path
+        Where to.
+    text : str
+        What.
+
+    Raises
+    ------
+    Error
+        If the system refuses, such as for want of space.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as wrong:
+        raise Error(verb, f"cannot write {path}: {wrong.strerror}", "name another file") from wrong

@@ -1,0 +1,32 @@
+"""Which of mpi4py's tests are run with communicators of ours.
+
+All but ``test_ulfm``: to revoke one of ours ends its family, and what is called
+then raises `closeranks.Revoked`, see docs/faults.md.  And but ``test_util_dtlib``:
+half a minute of datatypes, without a communicator.
+"""
+
+from __future__ import annotations
+
+FILES = (
+    "test_address", "test_attributes", "test_buffer", "test_cco_buf", "test_cco_buf_inter",
+    "test_cco_nb_buf", "test_cco_nb_vec", "test_cco_ngh_buf", "test_cco_ngh_obj", "test_cco_obj",
+    "test_cco_obj_inter", "test_cco_pr_buf", "test_cco_pr_ngh_buf", "test_cco_pr_vec",
+    "test_cco_vec", "test_cco_vec_inter", "test_cffi", "test_comm", "test_comm_inter",
+    "test_comm_topo", "test_ctypes", "test_datatype", "test_doc", "test_dynproc", "test_environ",
+    "test_errhandler", "test_errorcode", "test_exceptions", "test_file", "test_grequest",
+    "test_group", "test_handle", "test_info", "test_io", "test_mpiabi", "test_mpiapi",
+    "test_mpimem", "test_msgspec", "test_msgzero", "test_objmodel", "test_op", "test_p2p_buf",
+    "test_p2p_buf_matched", "test_p2p_buf_part", "test_p2p_obj", "test_p2p_obj_matched",
+    "test_pack", "test_package", "test_pickle", "test_request", "test_rma", "test_rma_nb",
+    "test_session", "test_spawn", "test_status", "test_subclass", "test_threads", "test_toplevel",
+    "test_util_pkl5", "test_util_pool", "test_util_sync",
+    "test_win",
+)  # fmt: skip
+#: Tests that fail with any other communicator than the predefined ones.
+NOT = (
+    "test_environ.TestWorldAttrs.testLastUsedCode",
+    "test_errorcode.TestErrorCode.testAddErrorClassCodeString",
+    "test_objmodel.TestObjModel.testCAPI",
+    "test_objmodel.TestObjModel.testHandle",
+    "test_objmodel.TestObjModel.testSafeFreeConstant",
+)

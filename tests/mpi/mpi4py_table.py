@@ -1,0 +1,64 @@
+"""Print docs/mpi4py-suite.md from what the runs of tests/test_mpi4py_suite.py have left.
+
+``python mpi4py_table.py ROWS...``: files of one number of ranks each.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HEAD = """# mpi4py's own tests
+
+mpi4py {release}'s test suite with closeranks communicators in the place of `MPI.COMM_WORLD` and of
+`MPI.COMM_SELF`, every element type, every kind of array but those on GPUs, files and tests in an
+order drawn by a seed. Written by `make mpi4py-suite`; the ordinary tests do one number of ranks and
+one type a day.
+
+A cell is passed / failed / skipped. What is skipped is skipped by the same file with mpi4py's own
+communicators, too, but for "wants the predefined communicator itself": those tests fail with any
+duplicate, which is tried as well. `test_ulfm` is left out: to revoke a communicator of ours ends
+its [family](faults.md), and what is called then raises `closeranks.Revoked`; so is
+`test_util_dtlib`, which is half a minute of datatypes without a communicator.
+"""
+
+
+def main(paths: list[str]) -> None:
+    """Print the whole page."""
+    runs = [json.loads(Path(path).read_text(encoding="utf-8")) for path in paths]
+    out = [HEAD.format(release=version("mpi4py"))]
+    for library in dict.fromkeys(run["library"] for run in runs):
+        out += section(library, [run for run in runs if run["library"] == library])
+    sys.stdout.write("\n".join(out) + "\n")
+
+
+def section(library: str, runs: list[dict[str, Any]]) -> list[str]:
+    """The table of one library."""
+    runs.sort(key=lambda run: run["ranks"])
+    seeds = ", ".join(f"{run['seed']} on {run['ranks']}" for run in runs)
+    heads = " | ".join(f"{run['ranks']} ranks" for run in runs)
+    out = [f"## {library}", "", f"Seeds: {seeds}.", "", f"| file | {heads} | why skipped |"]
+    out += ["|---" * (len(runs) + 2) + "|"]
+    for name in sorted({row["file"] for run in runs for row in run["rows"]}):
+        cells, why = [], Counter[str]()
+        for run in runs:
+            row = next((row for row in run["rows"] if row["file"] == name), None)
+            if row is None:
+                cells.append("")
+                continue
+            skipped = sum(row["skipped"].values())
+            cells.append(f"{row['passed']} / {row['failed']} / {skipped}")
+            why |= Counter(row["skipped"])
+        said = ", ".join(
+            f"{reason or 'no reason given'} ({n})" for reason, n in sorted(why.items())
+        )
+        out.append(f"| {name} | {' | '.join(cells)} | {said} |")
+    return [*out, ""]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
