@@ -37,7 +37,7 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
         Patch(KEY, "arrays_of(demand), sent, received", "(None, None), None, None"),
     ),
     "a key without the root": (
-        Patch(KEY, "        demand.root,\n        op_name", "        0,\n        op_name"),
+        Patch(KEY, "        demand.root,\n        title", "        0,\n        title"),
     ),
     # In place or not changes where a bound plan reads: so what is bound is looked up without it.
     "a key without in-place": (
