@@ -225,6 +225,7 @@ def test_after_a_world_is_given_up_a_wait_says_so(comm: MPI.Intracomm) -> None:
         operation, _, _ = made(world)
         if world.rank == 0:
             operation.start()
+        comm.Barrier()  # else it may hear of who is gone before
         raise ZeroDivisionError
     assert operation is not None
     if comm.rank == 0 and operation.under_way:
