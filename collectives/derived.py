@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from mpi4py import MPI
 
 from closeranks.collectives import native
-from closeranks.collectives.failure import explaining
+from closeranks.collectives.gathering import Gathering
 from closeranks.collectives.making import (
-    Problem,
     color_of,
     hints,
     number,
@@ -23,19 +22,17 @@ from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator import Communicator
-    from closeranks.collectives.followed import Followed
     from closeranks.collectives.service import Service
 
 
-class Deriving(MPI.Intracomm):
+class Deriving(Gathering):
     """The constructors of `MPI.Intracomm`, returning closeranks communicators.
 
     All are collective, as in MPI.  What they make belongs to the family: it is
     revoked and closed with the communicator that `closeranks.init` made.  After a
     recovery `Split`, `Split_type` and `Dup` are made again of those who are left,
-    under the same objects; what came of a group or of `Idup` is of no use any more.
-    Arguments that one rank cannot use raise `UsageError` on all ranks, where all
-    call.
+    under the same objects; what came of a group or of `Idup` is of no use any
+    more.  Arguments that one rank cannot use raise `UsageError` on all ranks.
 
     Topologies and intercommunicators are mpi4py's own.  They are revoked with the
     family too, but never made again; the program frees them.
@@ -70,33 +67,6 @@ class Deriving(MPI.Intracomm):
                 made._forsake()  # nobody gets it
             raise
         return made
-
-    def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
-        """Refuse on all ranks what cannot be had on one; else see ourselves as `_alias`."""
-        alias = self._alias()
-        others = native.agreed_max(self._service.careful, [float(problem is not None)])[0]
-        if problem is not None:
-            raise UsageError(method, *problem)
-        if others:
-            raise UsageError(method, "refused on another rank", "see what that rank says")
-        return alias
-
-    def _alias(self) -> MPI.Intracomm:
-        """See ourselves as mpi4py's own class."""
-        return MPI.Intracomm(self)
-
-    def _gathered(self) -> MPI.Intracomm:
-        """See ourselves as mpi4py's own class, when all ranks have come."""
-        plain = self._alias()
-        if not ulfm.is_on():  # there the library ends who waits for one that does not come
-            with explaining("derive", plain, self._service.family.world):
-                self._service.careful.Barrier()
-        return plain
-
-    @property
-    def _followed(self) -> Followed:
-        """Who revokes what is not ours."""
-        raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
 
     def Clone(self) -> Communicator:
         """Duplicate this communicator, attributes and hints included."""
@@ -278,11 +248,8 @@ class Deriving(MPI.Intracomm):
         MPI.Cartcomm
             MPI.COMM_NULL on ranks left out.
         """
-        plain = self._gathered()
-        with refusing("Create_cart"):
-            return self._followed.made(
-                lambda: plain.Create_cart(dims, periods, reorder), plain.Barrier
-            )
+        made: MPI.Cartcomm = self._shaped("Create_cart", dims, periods, reorder)
+        return made
 
     def Create_graph(
         self, index: Sequence[int], edges: Sequence[int], reorder: bool = False
@@ -303,11 +270,8 @@ class Deriving(MPI.Intracomm):
         MPI.Graphcomm
             MPI.COMM_NULL on ranks left out.
         """
-        plain = self._gathered()
-        with refusing("Create_graph"):
-            return self._followed.made(
-                lambda: plain.Create_graph(index, edges, reorder), plain.Barrier
-            )
+        made: MPI.Graphcomm = self._shaped("Create_graph", index, edges, reorder)
+        return made
 
     def Create_dist_graph_adjacent(
         self,
@@ -336,14 +300,15 @@ class Deriving(MPI.Intracomm):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        plain = self._gathered()
-        with refusing("Create_dist_graph_adjacent"):
-            return self._followed.made(
-                lambda: plain.Create_dist_graph_adjacent(
-                    sources, destinations, sourceweights, destweights, info, reorder
-                ),
-                plain.Barrier,
-            )
+        return self._shaped(
+            "Create_dist_graph_adjacent",
+            sources,
+            destinations,
+            sourceweights,
+            destweights,
+            info,
+            reorder,
+        )
 
     def Create_dist_graph(
         self,
@@ -376,14 +341,9 @@ class Deriving(MPI.Intracomm):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        plain = self._gathered()
-        with refusing("Create_dist_graph"):
-            return self._followed.made(
-                lambda: plain.Create_dist_graph(
-                    sources, degrees, destinations, weights, info, reorder
-                ),
-                plain.Barrier,
-            )
+        return self._shaped(
+            "Create_dist_graph", sources, degrees, destinations, weights, info, reorder
+        )
 
     def Create_intercomm(
         self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0

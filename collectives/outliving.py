@@ -1,4 +1,4 @@
-"""What becomes of a persistent operation where its communicator is given up, or recovers."""
+"""What becomes of a persistent operation in a recovery."""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ class Recovering(MPI.Intracomm):
         Parameters
         ----------
         errorcode : int
-            Exit status of the job; as in mpi4py the default is that of one that went well.
+            Exit status of the job; the default, 0, is mpi4py's.
         """
         ulfm.abort(errorcode)
         super().Abort(errorcode)

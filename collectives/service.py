@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.trial import Trial
     from closeranks.collectives.world import World
     from closeranks.comms.counted import Counted
-
-_T = TypeVar("_T")
 
 
 class Service(Counting):

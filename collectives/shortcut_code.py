@@ -14,10 +14,10 @@ from numba import types
 
 from closeranks.collectives.shortcut_specs import (
     apart_on_host,
+    is_of_one_type,
     length,
     number,
     place,
-    type_of,
     vector,
 )
 from closeranks.collectives.shortcut_words import (
@@ -139,13 +139,6 @@ def root_of(record: int, args: int, nargs: int, names: int) -> int:
             elif name != place(record, OP_NAME):
                 return -1
     return root if root < place(record, MEMBERS) else -1
-
-
-@_compiled
-def is_of_one_type(record: int, args: int) -> bool:
-    """Tell whether the two messages of a call are counted in one type."""
-    given = type_of(record, word(args))
-    return given != 0 and given == type_of(record, word(args + 8))
 
 
 @_compiled

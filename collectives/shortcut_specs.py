@@ -127,6 +127,13 @@ def type_of(record: int, spec: int) -> int:
 
 
 @_compiled
+def is_of_one_type(record: int, args: int) -> bool:
+    """Tell whether the two messages of a call are counted in one type."""
+    given = type_of(record, word(args))
+    return given != 0 and given == type_of(record, word(args + 8))
+
+
+@_compiled
 def length(record: int, spec: int, blocks: int) -> int:
     """Give the bytes of a message; -1 if they cannot be told.
 

@@ -1,14 +1,14 @@
-"""How starts are heard of that mpi4py makes: `MPI.Prequest.Startall` and the like.
+"""How starts are heard of that mpi4py makes, by `MPI.Prequest.Startall` say.
 
 They call the library with a handle, and nothing of ours.  So a persistent
-operation that the library does not serve has the handle of a synchronous message
-to its own process.  Its start is that of the operation, the message says which
+operation that the library does not serve has the handle of a synchronous
+message to its own process.  Its start is that of the operation, the message says which
 and in what order, and whoever waits for the handle waits until the message is
 received, which is at the end of the operation.
 
-Messages are looked for before each call of a communicator that has such operations,
-since all ranks begin what they do in one order, and by a thread, for a program
-that does nothing else but wait.
+Messages are looked for before each call of a communicator that has such
+operations, since all ranks begin what they do in one order, and by a thread,
+for a program that does nothing else but wait.
 """
 
 from __future__ import annotations

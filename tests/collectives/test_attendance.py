@@ -249,9 +249,7 @@ def test_who_is_late_is_named_by_a_call_whose_ranks_they_are(net: Any, seats: An
     ranks.ends[1].Isend(np.array([attendance._LATE, 100_000, 100_000, 2]), 0, 1)
     ranks.now_s += TICK_S
     assert first.look()
-    whole: Any = SimpleNamespace(
-        attendance=first, seats=(0, 1, 2), revoked=True, notices=Notices()
-    )
+    whole: Any = SimpleNamespace(attendance=first, seats=(0, 1, 2), revoked=True, notices=Notices())
     whole.seats_lost = tuple
     world: Any = SimpleNamespace(attendance=own, seats=seats, notices=Notices())
     met = verdict(world, whole, "barrier")

@@ -154,6 +154,7 @@ def test_link_is_that_of_the_outermost_level_that_differs() -> None:
     assert topology.link(0, 2) == topology.links["site"]
     with pytest.raises(TopologyError, match="itself"):
         topology.link(2, 2)
+    wrong: Any
     for wrong in (7, -1, 1.5, float("nan"), "1", None, [1]):
         for ask in (topology.link, topology.distance, topology.level_index):
             with pytest.raises(TopologyError, match=r"rank is .*give .* 0 <= rank < 7"):
@@ -161,7 +162,7 @@ def test_link_is_that_of_the_outermost_level_that_differs() -> None:
             with pytest.raises(TopologyError, match="rank is"):
                 ask(wrong, 0)
         with pytest.raises(TopologyError, match=r"out of range|ranks are"):
-            topology.restrict([wrong])  # type: ignore[list-item]
+            topology.restrict([wrong])
     for none in (5, None, 1.5, "01"):
         with pytest.raises(TopologyError, match="give ranks in"):
             topology.restrict(none)  # type: ignore[arg-type]
@@ -185,7 +186,7 @@ def test_what_is_no_part_of_a_topology_is_refused(wrong: Any) -> None:
         lambda: Topology.from_groups(good.levels, wrong),
         lambda: Topology.from_json(wrong),
         lambda: good.with_links(wrong),
-        lambda: good.members("node", wrong) if wrong is not True else good.count(wrong),
+        lambda: good.members("node", wrong) if wrong is not True else good.count(wrong),  # type: ignore[arg-type]
         lambda: good.draw(wrong),
         lambda: good.position(wrong),
     ):  # fmt: skip

@@ -94,7 +94,7 @@ comm = cr.init()
 child = comm.Dup()
 with comm:
     total, ended = np.zeros(1), []
-    held = [comm.Allreduce, child.Allreduce]
+    held: list[Callable[..., None]] = [comm.Allreduce, child.Allreduce]
     for _ in range(40):
         comm.Allreduce(np.ones(1), total)
     held += [comm.Allreduce, child.Bcast]

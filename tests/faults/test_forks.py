@@ -19,7 +19,7 @@ def test_a_child_that_leaves_is_no_member(launch: Launch, more: list[str]) -> No
     start = [sys.executable, "-m", "closeranks", "run", *more, "-n", "3", "--"]
     done = launch([*start, sys.executable, PROGRAM])
     said = sorted(re.findall(r"^rank \d: .*", done.stdout, re.MULTILINE))
-    ends = ([], [1, 3, 1, 0, 0], [])
+    ends: tuple[list[int], ...] = ([], [1, 3, 1, 0, 0], [])
     expected = [f"rank {rank}: 3 [0, 2, 4] {ended}" for rank, ended in enumerate(ends)]
     assert said == expected, done.stdout
     assert done.returncode == 0, done.stdout

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from closeranks.comms import ballot
+from closeranks.comms.own_addresses import own_addresses
 from closeranks.jobs import poll
 from closeranks.jobs.poll import Poll, open_poll
 from closeranks.jobs.votes import Votes
@@ -182,7 +183,7 @@ def test_a_rank_is_heard(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_ranks_of_this_machine_alone_are_heard_by_no_network() -> None:
-    outer = poll.addresses()[0]
+    outer = own_addresses()[0]
     for here in (True, False):
         with open_poll(here=here) as opened:
             named, port, _ = opened.environment[ballot.VARIABLE].rsplit(":", 2)

@@ -165,7 +165,8 @@ def test_what_cannot_combine_is_refused_on_entry(
             call([1], root=world.size)
         assert met.value.Get_error_class() == MPI.ERR_ROOT
         assert f"root {world.size} of {world.size} ranks" in str(met.value.__cause__)
-    assert world.allreduce(1, None) == world.size, "None is the sum, as mpi4py has it"
+    none: Any = None
+    assert world.allreduce(1, none) == world.size, "None is the sum, as mpi4py has it"
 
 
 @pytest.mark.parametrize("careful", CAREFUL)
@@ -188,7 +189,9 @@ def test_the_mean_of_numbers_and_arrays(
 def test_a_serializer_of_plain_data_will_do(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = MPI.Pickle(lambda one: json.dumps(one).encode(), lambda data: json.loads(bytes(data)))
+    dumps: Any = lambda one: json.dumps(one).encode()  # noqa: E731
+    loads: Any = lambda data: json.loads(bytes(data))  # noqa: E731
+    plain = MPI.Pickle(dumps, loads)
     monkeypatch.setattr(MPI, "pickle", plain)
     size = world.size
     assert world.bcast({"one": [1]}) == {"one": [1]}

@@ -91,11 +91,13 @@ def test_options_of_init(comm: MPI.Intracomm) -> None:
         given = [1] if comm.rank == comm.size - 1 else right
         with pytest.raises((UsageError, cr.Unavailable, cr.Revoked, cr.Disagreement)):
             opened(comm, **{option: given})
-    for wrong in (5, "world", np.zeros(3), MPI.COMM_NULL):
+    unusable: Any
+    for unusable in (5, "world", np.zeros(3), MPI.COMM_NULL):
         with pytest.raises(UsageError, match="comm is"):
-            opened(wrong)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="comm is"):
-            cr.discover(wrong) if wrong is not MPI.COMM_NULL else opened(MPI.COMM_NULL)
+            opened(unusable)
+        if unusable is not MPI.COMM_NULL:
+            with pytest.raises(UsageError, match="comm is"):
+                cr.discover(unusable)
 
 
 def test_topologies_that_differ(comm: MPI.Intracomm) -> None:
@@ -113,7 +115,7 @@ def test_topologies_that_differ(comm: MPI.Intracomm) -> None:
 def test_ops_that_are_not_defined_on_a_type(world: World, form: str, algorithm: str) -> None:
     pair = np.zeros(world.size, np.dtype([("value", "f8"), ("place", "i4")], align=True))
     room, pairs = pair.copy(), MPI.DOUBLE_INT
-    cases = [
+    cases: list[tuple[Any, Any, MPI.Op, str]] = [
         (np.zeros(world.size, bool), np.zeros(world.size, bool), MPI.SUM, "SUM"),
         (np.zeros(world.size), np.zeros(world.size), MPI.MAXLOC, "MAXLOC"),
         (np.zeros(world.size), np.zeros(world.size), MPI.BAND, "BAND"),

@@ -1,0 +1,58 @@
+"""What ranks do together before they make a communicator."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from closeranks.collectives import native
+from closeranks.collectives.failure import explaining
+from closeranks.collectives.making import Problem, refusing
+from closeranks.comms import ulfm
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.followed import Followed
+    from closeranks.collectives.service import Service
+
+
+class Gathering(MPI.Intracomm):
+    """A communicator whose ranks come together, so that nobody waits for ever."""
+
+    _service: Service
+
+    def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
+        """Refuse on all ranks what cannot be had on one; else see ourselves as `_alias`."""
+        alias = self._alias()
+        with explaining("derive", alias, self._service.family.world):
+            others = native.agreed_max(self._service.careful, [float(problem is not None)])[0]
+        if problem is not None:
+            raise UsageError(method, *problem)
+        if others:
+            raise UsageError(method, "refused on another rank", "see what that rank says")
+        return alias
+
+    def _alias(self) -> MPI.Intracomm:
+        """See ourselves as mpi4py's own class."""
+        return MPI.Intracomm(self)
+
+    def _gathered(self) -> MPI.Intracomm:
+        """See ourselves as mpi4py's own class, when all ranks have come."""
+        plain = self._alias()
+        if not ulfm.is_on():  # there the library ends who waits for one that does not come
+            with explaining("derive", plain, self._service.family.world):
+                self._service.careful.Barrier()
+        return plain
+
+    def _shaped(self, method: str, *arguments: Any) -> Any:
+        """Make a communicator with a topology, which is mpi4py's own."""
+        plain = self._gathered()
+        with refusing(method):
+            return self._followed.made(partial(getattr(plain, method), *arguments), plain.Barrier)
+
+    @property
+    def _followed(self) -> Followed:
+        """Who revokes what is not ours."""
+        raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
