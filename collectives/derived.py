@@ -300,7 +300,7 @@ class Deriving(Gathering):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        return self._shaped(
+        made: MPI.Distgraphcomm = self._shaped(
             "Create_dist_graph_adjacent",
             sources,
             destinations,
@@ -309,6 +309,7 @@ class Deriving(Gathering):
             info,
             reorder,
         )
+        return made
 
     def Create_dist_graph(
         self,
@@ -341,9 +342,10 @@ class Deriving(Gathering):
         MPI.Distgraphcomm
             Of all ranks.
         """
-        return self._shaped(
+        made: MPI.Distgraphcomm = self._shaped(
             "Create_dist_graph", sources, degrees, destinations, weights, info, reorder
         )
+        return made
 
     def Create_intercomm(
         self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0

@@ -35,8 +35,8 @@ class Persistent(Outliving):
     An `MPI.Prequest`: mpi4py's ``Startall``, ``Waitall`` and the like take it
     among others.  Made by the ``..._init`` methods of `Communicator`, on every
     rank; started by every rank in the same order.  Between `start` and the end of
-    `wait` the buffers belong to it.  After a recovery the next start makes it again, unless
-    its buffers are for another number of ranks.
+    `wait` the buffers belong to it.  After a recovery the next start makes it
+    again, unless its buffers are for another number of ranks.
 
     Parameters
     ----------

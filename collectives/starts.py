@@ -2,9 +2,9 @@
 
 They call the library with a handle, and nothing of ours.  So a persistent
 operation that the library does not serve has the handle of a synchronous
-message to its own process.  Its start is that of the operation, the message says which
-and in what order, and whoever waits for the handle waits until the message is
-received, which is at the end of the operation.
+message to its own process.  Its start is that of the operation, the message
+says which and in what order, and whoever waits for the handle waits until the
+message is received, which is at the end of the operation.
 
 Messages are looked for before each call of a communicator that has such
 operations, since all ranks begin what they do in one order, and by a thread,
