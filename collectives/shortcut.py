@@ -16,6 +16,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
@@ -26,6 +27,7 @@ from closeranks.collectives.choose import NATIVE, SHARED
 from closeranks.collectives.context import AUTO
 from closeranks.collectives.known_sizes import KnownSizes, empty_table, row_of
 from closeranks.collectives.shortcut_record import Record, is_readable, record_of
+from closeranks.collectives.shortcut_versions import are_listed
 from closeranks.collectives.shortcut_words import CODE, KEPT
 from closeranks.comms import code_store
 from closeranks.comms.builtin import FAST, KEYWORDS, builtin
@@ -363,4 +365,17 @@ def _builtin(
 
 def _is_possible() -> bool:
     """Whether compiled code has been loaded: a call is no time to compile."""
-    return interpreter.is_at_hand() and is_readable()
+    return interpreter.is_at_hand() and are_proven()
+
+
+@cache
+def are_proven() -> bool:
+    """Tell whether shortcuts read the objects of this interpreter rightly.
+
+    Local.  Loads compiled code.
+    """
+    if not (are_listed() and is_readable()):
+        return False
+    from closeranks.collectives.shortcut_proof import holds
+
+    return holds()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from closeranks.collectives.shortcut_versions import PROVEN, are_listed, versions
 from closeranks.comms.code_folder import folder
 from closeranks.jobs.finding import Finding, looked
 
@@ -32,6 +33,7 @@ def look() -> Iterator[Finding]:
     yield from looked("extras", lambda: [_extras()], needed=False)
     yield from looked("HDF5", lambda: [_hdf5()])
     yield from looked("numba", lambda: [_numba()])
+    yield _shortcuts()
     yield from looked("GPU", lambda: [_gpu()], needed=False)
 
 
@@ -97,6 +99,17 @@ def _numba() -> Finding:
 def _successor(number: int) -> int:
     """Add one; something small to compile."""
     return number + 1
+
+
+def _shortcuts() -> Finding:
+    """Tell whether compiled shortcuts were proven in these versions."""
+    python, numpy = versions()
+    here = f"Python {python}, NumPy {numpy}"
+    if are_listed():
+        return Finding("shortcuts", "ok", f"compiled, for {here}")
+    known = ", ".join(f"{one} with {other}" for one, other in sorted(PROVEN))
+    return Finding("shortcuts", "warn", f"off: not proven in {here}; short calls take longer",
+                   f"Python and NumPy in which they are: {known}")  # fmt: skip
 
 
 def _gpu() -> Finding:

@@ -38,8 +38,8 @@ TALKERS = {
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "outliving",
         "persistent", "pointers", "prepared", "preparing", "quiet", "recovering", "recovery",
         "recruits", "reducing", "reductions", "refusal", "rehearsal", "relay", "request", "service",
-        "shortcut", "shortcut_record", "spares", "startable", "starts", "symbolic", "tags",
-        "together", "urn", "world",
+        "shortcut", "shortcut_proof", "shortcut_record", "spares", "startable", "starts",
+        "symbolic", "tags", "together", "urn", "world",
     },
     "checkpoint": {"talk"},
     "jobs": {

@@ -13,7 +13,13 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter
+from closeranks.collectives import (
+    interpreter,
+    shortcut,
+    shortcut_proof,
+    shortcut_record,
+    shortcut_versions,
+)
 from closeranks.collectives.problem import OPERATIONS
 
 World = cr.Communicator
@@ -340,3 +346,36 @@ def test_a_method_of_ones_own_is_not_replaced(known: World) -> None:
     louder.Allreduce(np.zeros(COUNT), np.zeros(COUNT))
     assert taken(louder, "Allreduce") == 1
     louder.Free()
+
+
+def test_the_code_is_proven_on_sentinels_and_listed(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size > 1:
+        return
+    assert interpreter.is_loaded()
+    assert shortcut_proof.holds(), "what stands in memory here is not what the code reads"
+    listed = shortcut_versions.are_listed()
+    assert listed, f"add {shortcut_versions.versions()} to closeranks.collectives.shortcut_versions"
+    types = shortcut_record._plain().copy()
+    types[:, 2] = np.roll(types[:, 2], 1)  # each datatype means another type
+    monkeypatch.setattr(shortcut_record, "_plain", lambda: types)
+    assert not shortcut_proof.holds()
+
+
+def test_shortcuts_are_off_where_nobody_has_proven_them(
+    world: World | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if world is None or world.size != 2:
+        return
+    monkeypatch.setattr(shortcut_versions, "PROVEN", frozenset())
+    shortcut.are_proven.cache_clear()
+    try:
+        with world.Dup() as duplicate:
+            learn(duplicate)
+            room = np.zeros(COUNT, int)
+            duplicate.Allreduce(np.ones(COUNT, int), room)
+            assert room.tolist() == [2] * COUNT
+            assert not duplicate._service.shortcuts.probes
+    finally:
+        shortcut.are_proven.cache_clear()
