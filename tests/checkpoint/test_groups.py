@@ -128,7 +128,7 @@ def test_ten_thousand_ranks_are_told_in_a_page() -> None:
 @pytest.mark.parametrize(
     ("parity", "group", "words"),
     [
-        (0, None, "parity=0; give at least 1"),
+        (0, None, "parity=0; give a whole number from 1 on"),
         (2, 2, "a group of 2 of which 2 may be lost; give parity < group <= 255"),
         (1, 300, "a group of 300"),
     ],

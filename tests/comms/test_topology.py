@@ -161,10 +161,10 @@ def test_link_is_that_of_the_outermost_level_that_differs() -> None:
                 ask(0, wrong)
             with pytest.raises(TopologyError, match="rank is"):
                 ask(wrong, 0)
-        with pytest.raises(TopologyError, match=r"out of range|ranks are"):
+        with pytest.raises(TopologyError, match=r"out of range|ranks are|in a row"):
             topology.restrict([wrong])
     for none in (5, None, 1.5, "01"):
-        with pytest.raises(TopologyError, match="give ranks in"):
+        with pytest.raises(TopologyError, match=r"give (ranks in|them in a row)"):
             topology.restrict(none)  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="in a row"):
         topology.restrict([[0], [1]])  # type: ignore[list-item]
