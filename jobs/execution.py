@@ -152,7 +152,8 @@ class _Signals:
         """Give each signal, and whether the kernel has sent it, until all is over."""
         while not over():
             found = signal.sigtimedwait(self._waited, _LOOK_S)
-            if found is not None and found.si_signo != signal.SIGCHLD:
+            # Where a stop has outlasted the wait CPython gives what lies in memory there.
+            if found is not None and found.si_signo in self._heard:
                 yield found.si_signo, found.si_code == _BY_KERNEL
             while self._taken:
                 yield self._taken.pop(0), False

@@ -55,7 +55,7 @@ def test_an_attempt_that_ends_well_is_the_only_one(comm: MPI.Intracomm) -> None:
         assert ours.epoch == 0
         assert not ours.joined
         assert [ours.incarnation(seat) for seat in range(comm.size)] == [0] * comm.size
-        with pytest.raises(cr.UsageError, match=f"seat={comm.size}"):
+        with pytest.raises(cr.UsageError, match=f"seat is {comm.size}"):
             ours.incarnation(comm.size)
 
 
@@ -195,7 +195,7 @@ def test_an_error_is_raised_as_it_is(comm: MPI.Intracomm) -> None:
 
 def test_wrong_use(comm: MPI.Intracomm) -> None:
     with opened(comm) as ours:
-        with pytest.raises(cr.UsageError, match="limit=0"):
+        with pytest.raises(cr.UsageError, match="limit is 0"):
             ours.attempts(limit=0)
         with pytest.raises(cr.UsageError, match="that was not entered"):
             for _ in ours.attempts():
