@@ -110,7 +110,7 @@ def test_who_cannot_do_it_says_so_on_all_ranks(known: Lent) -> None:
         ((np.ones(4), np.ones(4)), "must all lie on one device"),
         ((x, np.ones(4)), "must all lie on one device"),
         ((fake.full((4, 2), 1.0, "f8")[:, 0], x), "no gaps"),
-        ((x, x, MPI.MAXLOC), "does not reduce float64 by this op"),
+        ((x, x, MPI.MAXLOC), "op MAXLOC is not defined on MPI_DOUBLE"),
         ((x, x, MPI.Op.Create(lambda *_: None)), "does not reduce float64 by this op"),
     ]
     for arguments, text in wrong:

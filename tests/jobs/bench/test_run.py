@@ -38,7 +38,7 @@ def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.Com
         ("allreduce --sizes 1:2:1", "factor '1' is not at least 2"),
         ("allreduce --vs best", "start it with: closeranks run -n N -- closeranks bench"),
         ("allreduce --format xml", "unknown 'xml'; choose table, osu, nccl"),
-        ("allreduce --json nowhere/x.json", "no folder nowhere; create it first"),
+        ("allreduce --json nowhere/x.json", "no folder for nowhere/x.json; make it"),
         ("pingpong --empty", "only collectives have such buffers"),
         ("pingpong --persistent", "only collectives are persistent"),
         ("allreduce --vs plain", "use --vs native, or add --persistent"),
