@@ -19,11 +19,6 @@ Problem = tuple[str, str]
 _REMEDY: Final = "give what the method of MPI.Intracomm takes"
 #: What a C int holds.
 _MOST: Final = 2**31
-#: Of such classes are the library's errors where an argument is of no use.
-_ARGUMENT: Final = (
-    MPI.ERR_ARG, MPI.ERR_TAG, MPI.ERR_DIMS, MPI.ERR_TOPOLOGY, MPI.ERR_GROUP, MPI.ERR_RANK,
-    MPI.ERR_INFO,
-)  # fmt: skip
 
 
 def number(name: str, value: Any, least: int = -_MOST) -> Problem | None:
@@ -59,14 +54,10 @@ def hints(value: Any) -> Problem | None:
 
 @contextmanager
 def refusing(method: str) -> Iterator[None]:
-    """Turn what mpi4py and the library say of wrong arguments into `UsageError`."""
+    """Turn what mpi4py says of wrong arguments into `UsageError`; the library's stays."""
     try:
         yield
     except UsageError:
         raise
     except (TypeError, ValueError, KeyError, OverflowError) as wrong:
         raise UsageError(method, f"{type(wrong).__name__}: {wrong}", _REMEDY) from wrong
-    except MPI.Exception as wrong:
-        if wrong.Get_error_class() not in _ARGUMENT:
-            raise
-        raise UsageError(method, wrong.Get_error_string(), _REMEDY) from wrong
