@@ -54,7 +54,7 @@ def hints(value: Any) -> Problem | None:
 
 @contextmanager
 def refusing(method: str) -> Iterator[None]:
-    """Turn what mpi4py says of wrong arguments into `UsageError`; the library's stays."""
+    """Turn what mpi4py, not the library, says of arguments into `UsageError`."""
     try:
         yield
     except UsageError:

@@ -1,8 +1,8 @@
 """The proof that compiled shortcuts read the objects of this interpreter rightly.
 
-Before the first of them is used the code is called with sentinels of every form
-that it serves, and of some that it must leave alone.  A library and a kernel
-that only note what they are given stand in for the real ones.
+Before the first of them is used the code is called with sentinels of every
+form that it serves, and of some that it must leave alone.  A library and a
+kernel that only note what they are given stand in for the real ones.
 """
 
 from __future__ import annotations

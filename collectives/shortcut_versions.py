@@ -1,9 +1,9 @@
 """Interpreters and NumPys whose objects compiled shortcuts may read.
 
-Shortcuts read lists, tuples and arrays where CPython and NumPy keep them, which
-no interface promises.  So they are off in versions that are not listed here;
-calls take the way through Python then.  A test of the proof of shortcuts says
-what to add.
+Shortcuts read lists, tuples and arrays where CPython and NumPy keep them,
+which no interface promises.  So they are off in versions that are not listed
+here; calls take the way through Python then.  A test of the proof of shortcuts
+says what to add.
 """
 
 from __future__ import annotations

@@ -97,10 +97,13 @@ def _of_datatype(datatype: MPI.Datatype) -> str:
 
 def _decoded(datatype: MPI.Datatype) -> str:
     """Take a datatype apart, down to the types that MPI names."""
+    from mpi4py import MPI
+
     from closeranks.comms.element import element
 
     inner, _, given = datatype.decode()
-    parts = {one.handle: one for one in (inner, *given.get("datatypes", ())) if one is not None}
+    named = (inner, *given.get("datatypes", ()))  # a structure has no inner type
+    parts = {one.handle: one for one in named if one != MPI.DATATYPE_NULL}
     try:
         found = {
             signature(element(one, np.dtype(np.uint8), "a datatype"))

@@ -63,8 +63,8 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
     "a trial's barrier skipped": (
         Patch(
             "collectives/service.py",
-            "if alone:\n            MPI.Intracomm.Barrier(self.plain)  # else",
-            "if alone and self.rank:\n            MPI.Intracomm.Barrier(self.plain)  # else",
+            "if alone:\n            self.meet()  # else",
+            "if alone and self.rank:\n            self.meet()  # else",
         ),
     ),
 }  # fmt: skip

@@ -187,3 +187,15 @@ def test_types_that_differ_between_ranks_are_a_disagreement(
         column = MPI.DOUBLE.Create_vector(COUNT, 1, 2).Commit()
         checked.Bcast([whole, 1, column] if checked.rank == 0 else np.ones(COUNT))
         column.Free()
+
+
+def test_structures_travel_as_they_are(world: World | None) -> None:
+    if world is None or world.size != 3:
+        return
+    pair = MPI.Datatype.Create_struct([1, 1], [0, 8], [MPI.DOUBLE, MPI.INT]).Commit()
+    given = np.full(24, world.rank, np.uint8)
+    taken = np.zeros(24 * 3, np.uint8)
+    world.Allgather([given, 1, pair], [taken, 1, pair])
+    world.Allgather([given, 1, pair], np.zeros(12 * 3, np.uint8))
+    assert taken[:12].tolist() == [0] * 12
+    pair.Free()
