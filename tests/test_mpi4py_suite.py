@@ -72,7 +72,7 @@ def _run(mpirun: Run, suite: str, ranks: int, *given: str, limit_s: int) -> list
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(100)
 def test_a_part_passes_each_day(
     mpirun: Run, suite: str, monkeypatch: pytest.MonkeyPatch, record_property: Callable[..., None]
