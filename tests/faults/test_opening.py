@@ -22,7 +22,7 @@ WINDOWS = [
     "collectives.init:_guarded",
     "collectives.init:age_s",
     "collectives.init:_staffed",
-    "collectives.init:_shared_tuning",
+    "collectives.init:agreed_tuning",
     "comms.discover:assemble",
     "collectives.init:fitting",
     "comms.measure:settle",
