@@ -171,7 +171,8 @@ class Closing(Recovering):
         if self._ended or forked.is_copy() or self == MPI.COMM_NULL:
             return
         self._family.shut()
-        self._family.notices.leave(error)
+        if error is not None or not self._family.world.revoked:
+            self._family.notices.leave(error)  # else all have met what has revoked it
         self._family.world.revoke()
         self._family.world.close()
         self._release()
