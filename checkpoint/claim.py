@@ -149,22 +149,26 @@ def _take(talk: Talk, nodes: Nodes, claim: Claim, root: Path | None) -> None:
     had, until = locks.holds(claim.key, root), time.monotonic() + PATIENCE_S
     pause_s = _FIRST_S * (1 + int(claim.token, 16) % 16 / 8)
 
-    def taken() -> str:
-        return locks.take(claim.key, owner, root)
+    def is_taken() -> list[int]:
+        found[:] = [locks.take(claim.key, owner, root)]
+        return [not found[0]]
 
+    def is_free() -> list[int]:
+        found[:] = [""]
+        return is_taken() if is_first else [1]
+
+    found: list[str] = []
     try:
-        while True:
-            mine = talk.taken("checkpoint", taken if is_first else str)
-            said = talk.everything([mine, time.monotonic() > until])
-            if not any(other for other, _ in said):
-                break
+        while not talk.told("checkpoint", is_free, 1, talk.least)[0]:
+            said = talk.everything([found[0], time.monotonic() > until])
             if said[0][1]:
                 _refuse(claim.key, [other for other, _ in said])
             if not had:
                 locks.release(claim.key, root)
             time.sleep(pause_s)
             pause_s = min(pause_s * _SLOWER, _SLOWEST_S)
-        _refuse(claim.key, talk.everything(talk.taken("checkpoint", taken)))
+        if not talk.told("checkpoint", is_taken, 1, talk.least)[0]:
+            _refuse(claim.key, talk.everything(found[0]))
     except BaseException:
         if not had:
             locks.release(claim.key, root)

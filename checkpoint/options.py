@@ -127,11 +127,18 @@ def agreed_step(talk: Talk, step: Any) -> int | None:
     UsageError
         On all ranks, if it is no such number on one, or another one.
     """
-    found = talk.taken("restore", lambda: None if step is None else check_step("restore", step))
-    said = talk.everything(found)
-    if any(other != said[0] for other in said):
-        raise Disagreement("restore", {rank: f"step={other}" for rank, other in enumerate(said)})
-    return found
+    own = [0, 0]
+
+    def numbers() -> list[int]:
+        if step is not None:
+            own[:] = 1, check_step("restore", step)
+        return [*own, *(~one for one in own)]  # the least of ~x is that of the largest x
+
+    least = talk.told("restore", numbers, 4, talk.least).tolist()
+    if least != [*own, *(~one for one in own)]:
+        steps = [f"step={one if is_asked else None}" for is_asked, one in talk.gather(own).tolist()]
+        raise Disagreement("restore", dict(enumerate(steps)))
+    return own[1] if own[0] else None
 
 
 def check_comm(comm: Any) -> None:

@@ -67,7 +67,7 @@ class Talk:
         made: list[MPI.Intracomm] = []
 
         def duplicate() -> list[MPI.Request]:
-            plain, request = comm.Idup()
+            plain, request = comm.start_plain()
             made.append(plain)
             return [request]
 

@@ -195,6 +195,21 @@ class Deriving(Gathering):
         del start
         raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
 
+    def start_plain(self) -> tuple[MPI.Intracomm, MPI.Request]:
+        """Start to duplicate this communicator for what needs none of its algorithms.
+
+        Collective; nobody is waited for.
+
+        Returns
+        -------
+        comm : MPI.Intracomm
+            mpi4py's own, revoked with the family; to be used once the request is
+            through.
+        request : MPI.Request
+            To be waited for.
+        """
+        return self._followed.started(self._alias(), lambda alias: MPI.Comm.Idup(alias))
+
     def Idup(self, info: MPI.Info | None = None) -> tuple[Communicator, MPI.Request]:
         """Start to duplicate this communicator.
 

@@ -8,7 +8,7 @@ that was installed.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+import os
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -186,16 +186,9 @@ def _is_cuda(pointer: int) -> bool:
 
 def _driver() -> ctypes.CDLL | None:
     """Open the CUDA driver where some library of this process uses it."""
-    if "libcuda.so" not in Path("/proc/self/maps").read_text(errors="replace"):
-        return None
-    return _opened()
-
-
-@cache
-def _opened() -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL("libcuda.so.1")
-    except OSError:
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:  # nobody has loaded it: there is no device memory to ask about
         return None
 
 

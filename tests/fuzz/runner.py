@@ -38,13 +38,9 @@ from tests.fuzz.watchdog import Watchdog
 
 #: What a call that every rank must refuse may raise.
 REFUSALS = (cr.Error, MPI.Exception, ValueError, TypeError, BufferError)
-#: What is known to be wrong so far, and is left out.
-EXPECTED = ("signal", "set-up")
 _PREDEFINED = (
     "SUM", "PROD", "MAX", "MIN", "BAND", "BOR", "BXOR", "LAND", "LOR", "LXOR", "MAXLOC", "MINLOC",
 )  # fmt: skip
-
-
 #: Where a call of ours waits for others.
 _WAITING = ("comms/wait.py",)
 
@@ -211,9 +207,7 @@ class Runner:
     def _signal(self, step: Step) -> None:
         """Let a signal's handler raise on one rank in a call; the others must go on."""
         call = step["calls"][0][0]
-        if "signal" in EXPECTED and call["algorithm"] == "auto":
-            return
-        if step["warm"] or "set-up" in EXPECTED:
+        if step["warm"]:
             self._call(call)
         act = self._prepared(call)
         self._world.Barrier()
@@ -250,8 +244,6 @@ class Runner:
             step = _plainer(step)
         both = shapes(step, plain.rank, plain.size)
         self._reserve(step)
-        if step["mode"] == "I" and step["wait"] == "drop" and "drop" in EXPECTED:
-            step = {**step, "wait": "Wait"}
         lasts = step["mode"] == "I" and step["wait"] in ("late", "drop")
         pool = Pool() if lasts else self._ours
         theirs = _sides(self._theirs, step, both)
@@ -336,7 +328,7 @@ class Runner:
         if step["wait"] == "late":
             put(mine, frames[0][0])
             request = call()
-            if step["salt"] % 2 and "drop" not in EXPECTED:
+            if step["salt"] % 2:
                 sizes = [0 if mine[0] is None else len(mine[0].window)]
                 mine = None, mine[1]
                 del call
@@ -415,8 +407,6 @@ class Runner:
 
     def _wrong(self, step: Step) -> None:
         """Make a call that every rank must refuse, without touching its memory."""
-        if step["wrong"] in EXPECTED:
-            return
         ours, plain = self._comm(step["comm"])
         both = shapes(step, plain.rank, plain.size)
         mine = _sides(self._ours, step, both)
