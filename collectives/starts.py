@@ -23,6 +23,8 @@ from weakref import WeakValueDictionary
 
 from mpi4py import MPI
 
+from closeranks.comms.calling import TURN, in_turn
+
 if TYPE_CHECKING:
     from closeranks.collectives.startable import Startable
 
@@ -41,7 +43,6 @@ class Starts:
 
     def __init__(self) -> None:
         self._comm = MPI.COMM_SELF.Dup()
-        self._lock = threading.RLock()
         self._known: WeakValueDictionary[int, Startable] = WeakValueDictionary()
         self._free: list[int] = []
         self._last = -1
@@ -97,7 +98,7 @@ class Starts:
         MPI.Message
             To be received at the end.
         """
-        with self._lock:  # or the thread hears of it
+        with TURN:  # or the thread hears of it
             MPI.Prequest.Start(operation)
             return self._comm.Mprobe(0, tag)
 
@@ -110,7 +111,7 @@ class Starts:
             Whether there was anything.
         """
         heard, status = False, MPI.Status()
-        with self._lock:
+        with TURN:
             while message := self._comm.Improbe(0, MPI.ANY_TAG, status):
                 operation = self._known.get(status.tag)
                 if operation is None:
@@ -135,10 +136,15 @@ class Starts:
             if not self._known:
                 self._bell.wait()
                 self._bell.clear()
-            heard = self.look()
-            late = [one.end_late() for one in tuple(self._known.values())]
-            pause_s = _PAUSE_S if heard or any(late) else min(2 * pause_s, _LONGEST_S)
+            news = in_turn(TURN, self._step)
+            pause_s = _PAUSE_S if news else min(2 * pause_s, _LONGEST_S)
             time.sleep(pause_s)
+
+    def _step(self) -> bool:
+        """Begin and end what mpi4py has started and waits for; tells whether there is any."""
+        heard = self.look()
+        late = [one.end_late() for one in tuple(self._known.values())]
+        return heard or any(late)
 
     def stop(self) -> None:
         """End the thread.  Local; called when the interpreter exits."""

@@ -181,6 +181,20 @@ def no_use(comm: cr.Communicator) -> object:
     return met
 
 
+def beside_starts(comm: cr.Communicator) -> object:
+    """Agreements stay true while a thread listens for starts of mpi4py."""
+    taken = np.zeros(comm.size)
+    gathered = comm.Allgather_init(np.ones(1), taken)
+    for _ in range(1200):
+        for attempt in comm.attempts():
+            with attempt:
+                pass
+        assert attempt.number == 1
+    gathered.start()
+    gathered.wait()
+    return taken.sum()
+
+
 def fruitless(comm: cr.Communicator) -> object:
     """Whoever uses what was revoked in every attempt is told at last."""
     ring, attempt = comm.Create_cart([comm.size], [True]), None
@@ -464,7 +478,7 @@ def ways(comm: cr.Communicator) -> object:
 CASES: dict[str, Callable[[cr.Communicator], object]] = {
     case.__name__: case
     for case in (an_error, an_error_untold, a_break, a_named_break, a_break_alone,
-                 a_break_and_a_call, a_break_at_the_end, no_use, a_limit,
+                 a_break_and_a_call, a_break_at_the_end, no_use, beside_starts, a_limit,
                  a_limit_of_caught_errors, too_few, nested, unfinished, before_the_loop,
                  a_late_start, messages, many_messages, an_error_of_one, kept_quiet,
                  children, first_call_of_a_child, topologies,

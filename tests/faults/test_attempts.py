@@ -139,6 +139,10 @@ def test_what_is_of_no_use_ends_the_loop(launch: Launch) -> None:
     assert said == dict.fromkeys((0, 3), "[(2, 'revoked'), (1, 'revoked'), (1, '2')]")
 
 
+def test_agreements_are_true_beside_starts_of_mpi4py(launch: Launch) -> None:
+    assert leave(launch, "beside_starts") == dict.fromkeys(range(4), "4.0")
+
+
 def test_what_cannot_go_well_is_not_repeated_for_ever(launch: Launch) -> None:
     said = leave(launch, "fruitless")
     words = "Revoked attempts: they fail again and again, though nobody is lost; see the cause"
