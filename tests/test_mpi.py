@@ -17,11 +17,11 @@ HARNESS = (Path(__file__).parent / "mpi" / "conftest.py").read_text()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(520)
+@pytest.mark.timeout(920)
 def test_real_ranks(
     mpirun: Run, mpi_library: str, record_property: Callable[[str, object], None]
 ) -> None:
-    done = mpirun(4, *PYTEST, "tests/mpi", "--durations=10", timeout_s=500)
+    done = mpirun(4, *PYTEST, "tests/mpi", "--durations=10", timeout_s=900)
     assert done.returncode == 0, done.stdout
     ended = re.search(r"=+ (.*\b[1-9]\d* passed.*?) =+$", done.stdout, re.MULTILINE)
     assert ended, done.stdout

@@ -4,7 +4,7 @@
 mpi4py's ``test`` folder.  PLACE is "ours"; "plain", which leaves mpi4py's
 communicators where they are: what is skipped or fails then is not ours; or
 "copies", a subclass of mpi4py's around duplicates, which runs those of `left_out`
-alone: they want the predefined objects themselves, and fail.  MODE is
+alone that want the predefined objects themselves, and fail.  MODE is
 "auto"; "planned", which leaves nothing to the library; a number, which of each
 operation's algorithms to take; or "levels", hierarchical algorithms with pairs of
 ranks for nodes.  SEED orders the files and the tests of each.  TYPES are the type
@@ -38,7 +38,7 @@ import closeranks
 from closeranks.collectives.catalogue import ALGORITHMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.mpi.mpi4py_files import FILES, left_out
+from tests.mpi.mpi4py_files import FILES, WANTS, left_out
 
 LIMIT_S = float(os.environ.get("SUITE_LIMIT_S", "240"))
 #: No test is begun after so many, from the start of this process.
@@ -123,10 +123,10 @@ def run_file(name: str, place: str, order: random.Random, plain: MPI.Intracomm) 
     with mock.patch.dict(sys.modules, {"cupy": None, "numba": None}):  # which want a GPU
         tests = flat(unittest.defaultTestLoader.loadTestsFromName(name))
     order.shuffle(tests)
-    wants = left_out(MPI.get_vendor()[0])
-    left = [one for one in tests if one.id() in wants and place == "ours"]
+    why = left_out(MPI.get_vendor()[0])
+    left = [one for one in tests if one.id() in why and place == "ours"]
     if place == "copies":
-        left = [one for one in tests if one.id() not in wants]
+        left = [one for one in tests if why.get(one.id()) != WANTS]
     tests = [one for one in tests if one not in left]
     result = Result()
     for one in tests:
@@ -135,8 +135,8 @@ def run_file(name: str, place: str, order: random.Random, plain: MPI.Intracomm) 
         unittest.TestSuite([one]).run(result)
     every = plain.allgather(result.ends)
     row: dict[str, Any] = {"file": name, "passed": 0, "failed": 0, "skipped": Counter()}
-    if left and place == "ours":
-        row["skipped"]["wants the predefined communicator itself"] = len(left)
+    if place == "ours":
+        row["skipped"].update(why[one.id()] for one in left)
     for test in dict.fromkeys(known for ends in every for known in ends):
         ends = [one.get(test, ("missing", "")) for one in every]
         bad = [(rank, text) for rank, (how, text) in enumerate(ends) if how == "failed"]

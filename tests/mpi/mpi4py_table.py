@@ -20,9 +20,10 @@ order drawn by a seed. Written by `make mpi4py-suite`; the ordinary tests do one
 one type a day.
 
 A cell is passed / failed / skipped. What is skipped is skipped by the same file with mpi4py's own
-communicators, too, but for "wants the predefined communicator itself": those tests fail with any
-duplicate, which is tried as well. `test_ulfm` is left out: to revoke a communicator of ours ends
-its [family](faults.md), and what is called then raises `closeranks.Revoked`; so is
+communicators, too, but for two reasons. "Wants the predefined communicator itself": those tests
+fail with any duplicate, which is tried as well. "Reads a private table of mpi4py's": of locks which
+its own `bcast` takes, and ours does not. `test_ulfm` is left out: to revoke a communicator of ours
+ends its [family](faults.md), and what is called then raises `closeranks.Revoked`; so is
 `test_util_dtlib`, which is half a minute of datatypes without a communicator.
 """
 

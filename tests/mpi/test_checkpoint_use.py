@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, slots
+from closeranks.checkpoint import Checkpointer, PerRank, Shard, claim, slots
 from closeranks.comms.shared_folder import folder
 from closeranks.errors import CheckpointError, Disagreement, UsageError
 
@@ -89,10 +89,11 @@ def test_ranks_that_ask_for_different_things_all_hear_of_it(
 
 
 def test_other_ranks_of_one_job_are_refused_a_name_that_is_open(
-    world: cr.Communicator, name: str
+    world: cr.Communicator, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if world.size < 2:
         return
+    monkeypatch.setattr(claim, "PATIENCE_S", 0.3)
     part = world.Split(world.rank % 2, world.rank)
     keeper = Checkpointer(part, name=name)
     if world.rank % 2 == 0:

@@ -74,16 +74,22 @@ def _call(comm: cr.Communicator, case: Any, name: str, form: str) -> bool:
 
 # Blocks of 64 are whole pieces, after which those whose length nobody knows end by an empty one.
 @pytest.mark.parametrize(
-    ("interpreter", "form", "scale"),
+    ("comm", "interpreter", "form", "scale"),
     [
-        ("compiled", "blocking", 0),
-        ("compiled", "blocking", 61),
-        ("compiled", "blocking", 64),
-        ("compiled", "I", 64),
-        ("compiled", "init", 64),
-        ("python", "blocking", 64),
-        ("python", "I", 61),
+        (1, "compiled", "blocking", 64),
+        (2, "compiled", "blocking", 61),
+        (2, "compiled", "I", 64),
+        (3, "compiled", "blocking", 64),
+        (3, "python", "I", 61),
+        (4, "compiled", "blocking", 0),
+        (4, "compiled", "blocking", 61),
+        (4, "compiled", "blocking", 64),
+        (4, "compiled", "I", 64),
+        (4, "compiled", "init", 64),
+        (4, "python", "blocking", 64),
+        (4, "python", "I", 61),
     ],
+    indirect=["comm"],
 )
 def test_every_operation_in_pieces(parted: Cut | None, form: str, scale: int) -> None:
     if parted is None:

@@ -83,6 +83,7 @@ OPTIONS = {"topology": None, "on_failure": "raise", "spares": 0, "recruits": Non
            "deterministic": False, "check": None, "faults": False}  # fmt: skip
 
 
+@pytest.mark.parametrize("comm", [1, 4], indirect=True)
 def test_options_of_init(comm: MPI.Intracomm) -> None:
     for option, right in OPTIONS.items():
         for wrong in (object(), "?", [1], {"a": 1}, np.zeros(3)):
