@@ -5,13 +5,14 @@ lines.  Steps that ranks take together before and beside a call (the set-up of
 what it needs, the Barriers of a trial) cannot go on without a caller, and the
 next call of this rank would meet this one of the others.  So handlers wait
 there until the call has ended, as they do while a call of the MPI library is
-under way.  A signal that comes a second time does not wait.
+under way.  A signal that still comes a second later does not wait.
 """
 
 from __future__ import annotations
 
 import signal
 import threading
+import time
 
 # What `signal` is made of, which makes enums of what it takes and gives: 0.3 ms for all signals.
 from _signal import getsignal  # type: ignore[import-not-found]
@@ -20,6 +21,8 @@ from types import FrameType, TracebackType
 from typing import Any, ClassVar, Final
 
 _Handler = Any
+#: How long a signal that comes again and again waits, in seconds.
+PATIENCE_S: Final = 1.0
 _SIGNALS: Final = tuple(map(int, signal.valid_signals()))
 
 
@@ -28,7 +31,8 @@ class _Waiting:
 
     depth = 0
     handlers: dict[int, _Handler] | None = None
-    come: ClassVar[list[int]] = []
+    #: Signal -> when it came first, in the order of that.
+    come: ClassVar[dict[int, float]] = {}
 
 
 class Together:
@@ -79,10 +83,10 @@ def _is_main() -> bool:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Note a signal; run its handler where it has come before."""
-    if number not in _Waiting.come:
-        _Waiting.come.append(number)
-    elif _Waiting.handlers is not None:
+    """Note a signal; run its handler if it has come for a while."""
+    now_s = time.monotonic()
+    since_s = _Waiting.come.setdefault(number, now_s)
+    if now_s - since_s >= PATIENCE_S and _Waiting.handlers is not None:
         _Waiting.handlers[number](number, frame)
 
 
@@ -92,4 +96,6 @@ def _release() -> None:
     for one, handler in handlers.items():
         set_handler(one, handler)
     while _Waiting.come:
-        signal.raise_signal(_Waiting.come.pop(0))
+        first = next(iter(_Waiting.come))
+        del _Waiting.come[first]
+        signal.raise_signal(first)

@@ -18,6 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.comms import handlers
 from tests.fuzz import reductions
 from tests.fuzz.buffers import GUARD, Part, Pool
 from tests.fuzz.comparison import finish, is_equal_in_meaning, put
@@ -50,8 +51,11 @@ class Interruption(Exception):
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Raise where a call waits: before the others count on it nobody can tell it from none."""
-    while frame is not None:
+    """Raise where a call waits: before the others count on it nobody can tell it from none.
+
+    Where handlers are held, who raises for longer than they wait ends the job, as it is told.
+    """
+    while not handlers.are_held() and frame is not None:
         if frame.f_code.co_filename.endswith(_WAITING):
             raise Interruption
         frame = frame.f_back
@@ -240,10 +244,10 @@ class Runner:
     def _prepared(self, step: Step) -> Callable[[], None]:
         """Do a call by mpi4py, and give what does ours, and compares."""
         ours, plain = self._comm(step["comm"])
+        self._reserve(step)
         if step["vary"] and self._world.rank % 2:
             step = _plainer(step)
         both = shapes(step, plain.rank, plain.size)
-        self._reserve(step)
         lasts = step["mode"] == "I" and step["wait"] in ("late", "drop")
         pool = Pool() if lasts else self._ours
         theirs = _sides(self._theirs, step, both)

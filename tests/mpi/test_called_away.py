@@ -318,24 +318,30 @@ def test_what_the_handler_of_a_signal_raises_waits_for_the_end_of_a_trial(
         assert signal.getsignal(signal.SIGALRM) == before
 
 
-def test_a_signal_that_comes_twice_does_not_wait(world: closeranks.Communicator | None) -> None:
+def test_a_signal_that_comes_for_a_while_does_not_wait(
+    world: closeranks.Communicator | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if world is None or world.size != 1:
         return
 
     def ring(*_: object) -> None:
         raise _Alarm
 
-    def twice() -> None:
+    monkeypatch.setattr(handlers, "PATIENCE_S", 0.1)
+
+    def thrice() -> None:
         handlers.hold()
         signal.raise_signal(signal.SIGALRM)
-        assert handlers.are_held()
         signal.raise_signal(signal.SIGALRM)
-        pytest.fail("nobody waits for the second")
+        assert handlers.are_held()
+        time.sleep(0.1)
+        signal.raise_signal(signal.SIGALRM)
+        pytest.fail("nobody waits for the third")
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
         with pytest.raises(_Alarm), handlers.Together():
-            twice()
+            thrice()
         assert not handlers.are_held()
         assert signal.getsignal(signal.SIGALRM) is ring
     finally:
