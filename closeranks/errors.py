@@ -66,6 +66,14 @@ class UsageError(Error, ValueError):
     """Raised when an argument cannot be used; the same on every rank."""
 
 
+class WrongType(UsageError, TypeError):
+    """Raised where mpi4py raises `TypeError`, so that programs find what they expect."""
+
+
+class UnknownCode(UsageError, KeyError):
+    """Raised where mpi4py raises `KeyError`: no datatype has such a code."""
+
+
 class TopologyError(UsageError):
     """Raised when a topology is impossible, unreadable or does not fit."""
 

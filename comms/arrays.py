@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from closeranks.comms.device import DeviceArray
 from closeranks.comms.device_interface import device_array
 from closeranks.comms.dlpack import dlpack_dtype
-from closeranks.errors import UsageError
+from closeranks.errors import UsageError, WrongType
 
 Bytes = NDArray[np.uint8]
 _NO_BYTES = np.empty(0, np.uint8)
@@ -132,7 +132,7 @@ def _foreign(buffer: object, operation: str, writable: bool) -> NDArray[Any]:
 
     if not hasattr(buffer, "__dlpack__") and not hasattr(buffer, "__cuda_array_interface__"):
         kind = type(buffer).__name__
-        raise UsageError(operation, f"a {kind} is no buffer", "pass an array, or [array, type]")
+        raise WrongType(operation, f"a {kind} is no buffer", "pass an array, or [array, type]")
     try:
         found = MPI.buffer.frombuffer(buffer, readonly=not writable)
     except (BufferError, TypeError, ValueError) as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from closeranks.errors import UsageError
+from closeranks.errors import UnknownCode, UsageError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -96,7 +96,7 @@ def _named(code: str, operation: str) -> MPI.Datatype:
         return MPI.Datatype.fromcode(code)
     except (KeyError, ValueError) as error:
         problem = f"no MPI datatype has the code {code!r}"
-        raise UsageError(operation, problem, "use a code such as 'd', or a datatype") from error
+        raise UnknownCode(operation, problem, "use a code such as 'd', or a datatype") from error
 
 
 #: What `numpy.dtype.isbuiltin` says of types that other packages have registered.

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 from closeranks.comms.arrays import Bytes, Memory, memory
 from closeranks.comms.element import Element, element
 from closeranks.comms.entries import pack, room, unpack
-from closeranks.errors import UsageError
+from closeranks.errors import UsageError, WrongType
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from closeranks.comms.device import Event
 
 Spec = Any
+#: What None stands for in a list: the buffer of a rank that has nothing to send.
+_NOTHING: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +188,7 @@ def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
                 "pass two, or a list of counts",
             )
         count, displacement = count
-    return Parts(buffer, count, displacement, datatype)
+    return Parts(_NOTHING if buffer is None else buffer, count, displacement, datatype)
 
 
 def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = False) -> Message:
@@ -297,7 +301,7 @@ def _number(value: Any, name: str, operation: str) -> int:
     try:
         number = index(value)
     except TypeError as error:
-        raise UsageError(operation, f"{name} {value!r} is no integer", "pass an int") from error
+        raise WrongType(operation, f"{name} {value!r} is no integer", "pass an int") from error
     if number < 0:
         raise UsageError(operation, f"{name} {number} is negative", "pass 0 or more")
     return number

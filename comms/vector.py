@@ -21,7 +21,7 @@ from closeranks.comms.element import Element, element
 from closeranks.comms.entries import pack, room, unpack
 from closeranks.comms.message import Spec, check_room, found_memory, take_apart
 from closeranks.comms.staging import Span, fetch, put
-from closeranks.errors import UsageError
+from closeranks.errors import UsageError, WrongType
 
 if TYPE_CHECKING:
     from closeranks.comms.device import Event
@@ -226,7 +226,7 @@ def numbers(given: Any, blocks: int, name: str, operation: str) -> Counts:
     """
     array = np.asarray(given)
     if array.size and array.dtype.kind not in "iu":
-        raise UsageError(operation, f"{name} of type {array.dtype}", "pass integers")
+        raise WrongType(operation, f"{name} of type {array.dtype}", "pass integers")
     if array.size != blocks:
         raise UsageError(operation, f"{array.size} {name} for {blocks} ranks",
                          f"pass {blocks} of them")  # fmt: skip

@@ -156,6 +156,7 @@ def run(folder: str, place: str, mode: str, seed: int, types: str, files: list[s
     sys.path.insert(0, folder)
     arrays = importlib.import_module("arrayimpl")
     arrays.ArrayBackends[:] = [kind for kind in arrays.ArrayBackends if kind.backend != "numba"]
+    vars(arrays).update(numba=None, cupy=None)  # which want a GPU
     for kind in arrays.ArrayBackends:
         known = kind.TypeMap.items()
         kind.TypeMap = {code: t for code, t in known if types == "all" or code in types}

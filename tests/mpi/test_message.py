@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import closeranks as cr
 from closeranks.comms.arrays import memory
 from closeranks.comms.message import message
 from closeranks.comms.vector import vector
@@ -95,6 +97,45 @@ def test_blocks_divide_what_is_inferred_and_multiply_what_is_given() -> None:
 def test_bad_specifications_say_what_is_wrong(spec: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         message(spec, "Bcast")
+
+
+def test_errors_are_of_the_class_that_mpi4py_raises() -> None:
+    with pytest.raises(KeyError, match="no MPI datatype has the code"):
+        message([np.ones(3), "nonsense"], "Test")
+    for spec in (3.0, [[1, 2], 2, "i"], [np.ones(3), 1.5, "d"]):
+        with pytest.raises(TypeError):
+            message(spec, "Test")
+    with pytest.raises(TypeError, match="counts of type float64"):
+        vector([np.ones(3), np.array([1.5])], "Test", 1)
+
+
+def _make(comm: cr.Communicator, name: str, arguments: Any, *, form: str, algorithm: str) -> None:
+    method = f"I{name.lower()}" if form == "I" else f"{name}{form}"
+    request = getattr(comm, method)(*arguments, algorithm=algorithm)
+    if form == "_init":
+        request.Start()
+    if form:
+        request.Wait()
+    if form == "_init":
+        request.close()
+
+
+@pytest.mark.parametrize("form", ["", "I", "_init"])
+@pytest.mark.parametrize("algorithm", ["auto", "native", "linear"])
+def test_none_in_a_list_is_an_empty_buffer(comm: MPI.Intracomm, form: str, algorithm: str) -> None:
+    """Where nobody has anything, and where one rank alone has."""
+    nothing, nothings = [None, 0, MPI.INT], [None, (0, None), MPI.INT]
+    with cr.init(comm) as opened:
+        make = partial(_make, opened, form=form, algorithm=algorithm)
+        for _ in range(3):
+            make("Gather", (nothing, nothing))
+            make("Alltoall", (nothing, nothing))
+            make("Alltoallv", (nothings, nothings))
+            make("Scatterv", (nothings, nothing))
+            taken, counts = np.zeros(2), [2] + [0] * (opened.size - 1)
+            sent = np.full(2, 7.0) if opened.rank == 0 else [None, MPI.DOUBLE]
+            make("Gatherv", (sent, [taken, counts, MPI.DOUBLE]))
+            assert taken.tolist() == [7 * (opened.rank == 0)] * 2
 
 
 def test_arrays_with_gaps_go_through_a_copy() -> None:
