@@ -141,7 +141,7 @@ class Starts:
             time.sleep(pause_s)
 
     def _step(self) -> bool:
-        """Begin and end what mpi4py has started and waits for; tells whether there is any."""
+        """Begin and end what mpi4py starts and waits for; tells if there is any."""
         heard = self.look()
         late = [one.end_late() for one in tuple(self._known.values())]
         return heard or any(late)
