@@ -19,9 +19,9 @@ GIVES_UP = {"first_calls_are_timed", "start_is_unfinished", "forsaken"}
 
 @pytest.mark.parametrize(
     "case",
-    ["freed_parent", "freed_parent_in_use", "group_of_some", "given_up", "left_by_a_death",
-     "closed_in_vain", "first_calls_are_timed", "wire_is_kept", "held_methods",
-     "start_is_unfinished", "counts_are_asked", "forsaken"],
+    due(["freed_parent", "freed_parent_in_use", "group_of_some", "given_up", "left_by_a_death",
+         "closed_in_vain", "first_calls_are_timed", "wire_is_kept", "held_methods",
+         "start_is_unfinished", "counts_are_asked", "forsaken"]),
 )  # fmt: skip
 def test_a_family_goes_on(launch: Launch, case: str) -> None:
     start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]

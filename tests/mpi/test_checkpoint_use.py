@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard, claim, slots
+from closeranks.checkpoint.talk import Talk
 from closeranks.comms.shared_folder import folder
 from closeranks.errors import CheckpointError, Disagreement, UsageError
 
@@ -86,6 +87,12 @@ def test_ranks_that_ask_for_different_things_all_hear_of_it(
             Checkpointer(world, **{"name": name, **options}).steps()  # type: ignore[arg-type]
     with Checkpointer(world, name=name) as keeper, pytest.raises(Disagreement, match="step=3"):
         keeper.restore(step=3 if last else 4)
+
+
+def test_what_checkpoints_say_goes_through_no_trial(world: cr.Communicator) -> None:
+    talk = Talk(world)
+    assert type(talk._plain) is MPI.Intracomm, "a duplicate of ours would choose and time"
+    talk.close()
 
 
 def test_other_ranks_of_one_job_are_refused_a_name_that_is_open(
