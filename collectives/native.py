@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from itertools import starmap
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -25,6 +25,14 @@ from closeranks.errors import UsageError
 
 #: What mpi4py raises on buffers it cannot take, before anything is sent.
 UNREADABLE = (AttributeError, BufferError, KeyError, TypeError, ValueError)
+#: What the library spoils in place, blocking and otherwise, without us too: long messages of
+#: Open MPI 5.0.11 whose counts differ get wrong blocks, and MPICH 5.0.2 aborts the job where
+#: the block of a rank and its place overlap.
+_NONE: Final = frozenset[str]()
+_SPOILT: Final = {
+    "Open MPI": (_NONE, frozenset({"alltoallv"})),
+    "MPICH": (frozenset({"reduce_scatter"}), frozenset({"reduce_scatter"})),
+}.get(MPI.get_vendor()[0], (_NONE, _NONE))
 
 
 class Handover(NamedTuple):
@@ -43,6 +51,17 @@ class Handover(NamedTuple):
     method: str
     arguments: tuple[Any, ...]
     finish: Callable[[], None] | None
+
+
+def spoilt(form: str) -> frozenset[str]:
+    """Give the operations that are not to be left to the library in place.  Local.
+
+    Parameters
+    ----------
+    form : str
+        "" for blocking calls, "I" or "_init".
+    """
+    return _SPOILT[bool(form)]
 
 
 def is_straight(demand: Demand) -> bool:

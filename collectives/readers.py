@@ -42,7 +42,13 @@ _ROUNDING = frozenset({"SUM", "PROD"})
 
 
 def read(
-    operation: str, rank: int, size: int, arguments: tuple[Any, ...], *, wide: bool = False
+    operation: str,
+    rank: int,
+    size: int,
+    arguments: tuple[Any, ...],
+    *,
+    wide: bool = False,
+    spoilt: frozenset[str] = frozenset(),
 ) -> Demand:
     """Read the arguments of a call.
 
@@ -58,6 +64,8 @@ def read(
         What the caller passed.
     wide : bool
         Whether sums and products travel in float32.
+    spoilt : frozenset of str
+        Operations that the library gets wrong in place.
 
     Returns
     -------
@@ -76,8 +84,11 @@ def read(
     if wide and operation in REDUCING and _rounds(demand):
         _widen(demand)
     nbytes = demand.nbytes if operation in OF_ONE else demand.nbytes * size
-    if cuts.is_long(nbytes) and not (demand.native or demand.planned):
-        demand.native = f"{nbytes} bytes are more than the library counts in one call"
+    if not (demand.native or demand.planned):
+        if cuts.is_long(nbytes):
+            demand.native = f"{nbytes} bytes are more than the library counts in one call"
+        elif demand.in_place and operation in spoilt:
+            demand.native = "this MPI library gets it wrong in place"
     return demand
 
 

@@ -131,17 +131,17 @@ class Service(Counting):
         if form and "block" in self.__dict__:
             starts().look()
         self.gate.refuse(operation)
-        compare = self.family.check
-        demand = (self._compared(operation, form, algorithm, arguments) if compare
-                  else self._read(operation, arguments))  # fmt: skip
+        demand = (self._compared(operation, form, algorithm, arguments) if self.family.check
+                  else self._read(operation, form, arguments))  # fmt: skip
         if self.family.attempt is not None:
             self.family.attempt.keep(demand)
         return demand
 
-    def _read(self, operation: str, arguments: tuple[Any, ...]) -> Demand:
+    def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> Demand:
         """Read the arguments; sums of half precision travel as a ``using`` block says."""
-        wide = self.wire() is not None
-        return readers.read(operation, self.rank, self.size, arguments, wide=wide)
+        own, wide, spoilt = (self.rank, self.size), self.wire() is not None, native.spoilt(form)
+        with self.calls.reading:
+            return readers.read(operation, *own, arguments, wide=wide, spoilt=spoilt)
 
     def _compared(
         self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
@@ -150,7 +150,7 @@ class Service(Counting):
         demand: Demand | None = None
         problem: UsageError | None = None
         try:
-            demand = self._read(operation, arguments)
+            demand = self._read(operation, form, arguments)
             wanted = self.wanted(operation, algorithm)
             said = described(demand, wanted, form)
         except UsageError as error:

@@ -58,12 +58,14 @@ class Counted:
         How many calls have begun; machine code counts here too.
     refused : set of int
         Numbers of the calls that this rank has refused.
+    reading : Inside
+        The calls whose arguments are being read, which may still be refused.
     """
 
-    __slots__ = ("__weakref__", "_word", "key", "refused", "word")
+    __slots__ = ("__weakref__", "_word", "key", "reading", "refused", "word")
 
     def __init__(self, key: str) -> None:
-        self.key, self.refused = key, set[int]()
+        self.key, self.refused, self.reading = key, set[int](), Inside()
         self.word = np.zeros(1, np.int64)
         self._word = self.word.data
 

@@ -29,7 +29,7 @@ _LEFT, _REFUSED, _ENDED = "left", "refused", "ended"
 #: How long a call of the library goes on after the news before its process is ended, and
 #: how long a call may be under way that another rank has refused, seconds.
 INSIDE_S: Final = 1.0
-_REFUSING_S: Final = 0.5
+_REFUSING_S: Final = 0.7
 #: Between two looks while there is something to look for, seconds.
 _LOOK_S: Final = 0.05
 #: How long the news may come after what it has caused, seconds.
@@ -268,7 +268,7 @@ class Notices:
         since_s = self._refusals[refusal]
         if refusal.number in calls.refused:
             del self._refusals[refusal]
-        elif not since_s:  # it may be about to refuse it
+        elif not since_s or calls.reading:  # it may be about to refuse it
             self._refusals[refusal] = now_s
         elif now_s - since_s >= _REFUSING_S:
             self._refusals.clear()
