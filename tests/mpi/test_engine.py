@@ -451,10 +451,18 @@ def test_who_is_interrupted_takes_no_lock_along(
         """Is taken, and the handler comes before anybody knows."""
 
         def acquire(self, blocking: bool = True) -> bool:
-            lock.acquire(blocking)
-            raise _Alarm
+            taken = lock.acquire(blocking)
+            if threading.current_thread() is threading.main_thread():
+                raise _Alarm
+            return taken
 
         def release(self) -> None:
+            lock.release()
+
+        def __enter__(self) -> None:
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
             lock.release()
 
     assert comm.size
