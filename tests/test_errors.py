@@ -24,6 +24,8 @@ EXAMPLES = [
     errors.NotFound("restore", "no step 7 of run 'a'", "see steps()"),
     errors.Incomplete("restore", ["w1", "w2"], "ask for an older step"),
     errors.Unavailable("lstopo", "apt-get install hwloc-nox"),
+    errors.WrongType("Bcast", "a str as buffer", "pass an array"),
+    errors.UnknownCode("Bcast", "no datatype '@x'", "pass 'd'"),
 ]
 
 
@@ -49,6 +51,10 @@ def test_it_arrives_whole(error: errors.Error) -> None:
         (EXAMPLES[1], ValueError),
         (EXAMPLES[12], FileNotFoundError),
         (EXAMPLES[14], ImportError),
+        (EXAMPLES[15], TypeError),
+        (EXAMPLES[15], errors.UsageError),
+        (EXAMPLES[16], KeyError),
+        (EXAMPLES[16], errors.UsageError),
     ],
 )
 def test_it_is_the_builtin_people_expect(error: errors.Error, builtin: type) -> None:
