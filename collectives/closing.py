@@ -22,6 +22,8 @@ from closeranks.errors import PeerLate, Revoked, UsageError
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from closeranks.collectives.world import World
+
 
 class Closing(Recovering):
     """A communicator that is left by its ``with`` block, closed, or given up.
@@ -135,14 +137,17 @@ class Closing(Recovering):
         Who closes again, after an interruption or a deadline, waits for the same.
         """
         world = self._world
-        if world is None or not world.revoked or ulfm.is_on():
+        if world is not None and world.closed:  # by the first of the family, where all have met
+            return lambda: True
+        if world is None or ulfm.is_on():
             plain, begun = self._service.plain, self._barrier
             if begun is None or begun[0] is not plain or self._family.world.revoked:
                 begun = self._barrier = plain, plain.Ibarrier()
             return begun[1].Test
         if self._farewell is None:
-            self._farewell = Farewell(world.traffic, tags.farewell(world.window))
-        return self._farewell.is_over
+            tag = tags.farewell(world.window)
+            self._farewell = Farewell(world.traffic, tag, given_up=world.revoked)
+        return partial(_have_met, world, self._farewell)
 
     def refuse_given_up(self, operation: str) -> None:
         """Raise `Revoked` if a rank has given the family up.
@@ -218,3 +223,12 @@ class Closing(Recovering):
         """Tell what an error of the library means to what the ranks do together."""
         self._service.gate.refuse_shut(operation)
         return explaining(operation, self._service.plain, self._family.world)
+
+
+def _have_met(world: World, farewell: Farewell) -> bool:
+    """Tell whether all have come; what one has given up all have.  Calls MPI."""
+    if not farewell.is_over():
+        return False
+    if farewell.given_up:
+        world.revoke()
+    return True

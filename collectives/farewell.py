@@ -1,18 +1,24 @@
-"""The last meeting of ranks whose collectives were given up."""
+"""The last meeting of the ranks of a world that some may have given up."""
 
 from __future__ import annotations
 
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.comms.handlers import Together, hold
+
 
 class Farewell:
-    """A barrier of messages.
+    """A barrier of messages, which tells whether any rank has given the world up.
 
-    A collective that was given up may still be under way on some ranks and never
-    have begun on others: no other of that communicator would come to an end.
+    A rank may give up at any time before it closes: while the others wait for it
+    here already, or unheard by them, on another node.  So all meet in the same way
+    whatever they know, and not in a collective of the library: one that was given
+    up may still be under way on some ranks and never have begun on others, and
+    then no later one comes to an end.
 
-    Collective to make: begins.
+    The rounds are those of the dissemination barrier: Hensgen, Finkel, Manber,
+    "Two algorithms for barrier synchronization", 1988.  Local to make.
 
     Parameters
     ----------
@@ -20,22 +26,38 @@ class Farewell:
         Carries the messages.
     tag : int
         Which nobody else uses there.
+    given_up : bool
+        Whether this rank has given up.
+
+    Attributes
+    ----------
+    given_up : bool
+        Whether any rank has, once it is over.
     """
 
-    def __init__(self, traffic: MPI.Intracomm, tag: int) -> None:
-        self._traffic, self._tag, self._word = traffic, tag, np.zeros(0, np.uint8)
-        is_first = traffic.rank == 0
-        self._others = range(1, traffic.size) if is_first else range(1)
-        self._told: list[MPI.Request] = [] if is_first else self._tell()
-        self._heard = [traffic.Irecv(self._word, other, tag) for other in self._others]
-
-    def _tell(self) -> list[MPI.Request]:
-        return [self._traffic.Isend(self._word, other, self._tag) for other in self._others]
+    def __init__(self, traffic: MPI.Intracomm, tag: int, *, given_up: bool) -> None:
+        self.given_up = given_up
+        self._traffic, self._tag = traffic, tag
+        self._distance, self._flying = 1, list[MPI.Request]()
+        self._said, self._heard = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
 
     def is_over(self) -> bool:
-        """Tell whether all have come.  Local; calls MPI."""
-        if not MPI.Request.Testall(self._heard):
-            return False
-        if not self._told:  # the first rank has heard of all, and says so
-            self._told = self._tell()
-        return MPI.Request.Testall(self._told)
+        """Come, and tell whether all have.  Local; calls MPI."""
+        while MPI.Request.Testall(self._flying):
+            self.given_up = self.given_up or bool(self._heard[0])
+            if self._distance >= self._traffic.size:
+                return True
+            with Together():
+                hold()  # a round that is begun twice would be heard twice
+                self._exchange()
+        return False
+
+    def _exchange(self) -> None:
+        """Begin a round: tell a rank ahead what this one knows, hear one behind."""
+        rank, size = self._traffic.rank, self._traffic.size
+        self._said[0] = self.given_up
+        self._flying = [
+            self._traffic.Irecv(self._heard, (rank - self._distance) % size, self._tag),
+            self._traffic.Isend(self._said, (rank + self._distance) % size, self._tag),
+        ]
+        self._distance *= 2

@@ -118,7 +118,8 @@ def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
     if straight and is_straight(demand):
         _finish_streams(demand)
         return Handover(method, demand.arguments, None)
-    if not demand.foreign and demand.divisor() == 1:
+    unlike = _are_unlike(demand)
+    if not demand.foreign and not unlike and demand.divisor() == 1:
         return Handover(method, demand.arguments, None)
     arguments = list(demand.arguments)
     stored: Bytes | None = None
@@ -131,13 +132,39 @@ def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
             stored = _contents(part) if part is source else _room(part)
             arguments[0] = _spec(part, stored)
         return Handover(method, tuple(arguments), _finish(demand, stored))
-    if source is not None and source.foreign and not (both and target is not None):
+    if source is not None and (source.foreign or unlike) and not (both and target is not None):
         arguments[0] = _spec(source, source.data())
     if target is not None and target.foreign:
         whole = source if both and source is not None else target
         stored = _contents(whole) if both or method == "Exscan" else _room(whole)
         arguments[1] = _spec(whole, stored)
+    elif target is not None and unlike:
+        arguments[1] = _spec(target, target.data())
+    if unlike:
+        arguments[1][-1] = arguments[0][-1]
     return Handover(method, tuple(arguments), _finish(demand, stored))
+
+
+def _are_unlike(demand: Demand) -> bool:
+    """Whether mpi4py may see two types in a reduction that has one, and refuse it.
+
+    Where C has two names for a type, it has the one of NumPy, or of ctypes.
+    """
+    source, target = demand.source, demand.target
+    if demand.op is None or demand.in_place or source is None or target is None:
+        return False
+    codes = [_code(spec) for spec in demand.arguments[:2]]
+    is_known = codes[0] is not None and codes[0] == codes[1]
+    return not is_known and source.element.plain and target.element.plain
+
+
+def _code(spec: Any) -> str | int | None:
+    """Give what is the same where a type is the same to mpi4py, or None."""
+    if isinstance(spec, np.ndarray):
+        code: str = spec.dtype.char
+        return code
+    last = spec[-1] if isinstance(spec, (list, tuple)) and spec else None
+    return last.handle if isinstance(last, MPI.Datatype) else None
 
 
 def _check_counts(demand: Demand) -> None:
@@ -277,8 +304,8 @@ def pack_again(demand: Demand, given: Handover) -> None:
         What `hand_over` made of it before; not in use.
     """
     for kept, now in zip(given.arguments, hand_over(demand).arguments, strict=True):
-        if kept is not now:  # the caller's own arguments are always the same objects
-            np.copyto(kept[0], now[0])
+        if kept is not now and kept[0].ctypes.data != now[0].ctypes.data:
+            np.copyto(kept[0], now[0])  # else it is the caller's own memory
 
 
 def agreed_max(plain: MPI.Intracomm, numbers: list[float]) -> list[float]:

@@ -1,9 +1,8 @@
 """All that lives and dies with one epoch of a communicator.
 
 A world owns the package's own duplicate of the communicator, the abort word,
-and whatever else is made in its time: user sub-communicators, shared files,
-bound plans, persistent operations.  Closing and revoking walk that one
-registry.
+and all else that is made in its time: user sub-communicators, shared files, bound
+plans, persistent operations.  Closing and revoking walk that one registry.
 """
 
 from __future__ import annotations
@@ -358,6 +357,11 @@ class World:
     def tell_compiled(self) -> None:
         """Tell the ranks of this node that compiled code is on disk.  Local."""
         self._word[_COMPILED] = 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` has been called, which all ranks do together.  Local."""
+        return self._closed
 
     def close(self) -> None:
         """Release all that this world owns, the youngest first.

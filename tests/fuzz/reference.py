@@ -58,10 +58,11 @@ def _message(shape: Any, side: Side | None, step: Step, kind: Kind) -> tuple[Any
     """Give what mpi4py takes for a side, and the copy it works on if it takes no such array."""
     if side is None or shape == IN_PLACE:
         return (MPI.IN_PLACE if shape == IN_PLACE else None), None
-    if kind.mpi and not side.gaps:
+    reduces = step["op"] in REDUCING
+    if kind.mpi and not side.gaps and not reduces:
         return side.spec, None
     copy = np.ascontiguousarray(side.entries)
-    if step["op"] in REDUCING:
+    if reduces:  # a type for both sides: mpi4py knows those of NumPy, ctypes, array apart
         return [copy, _type(kind)], copy
     return _as_bytes(shape, copy, kind), copy
 

@@ -235,7 +235,7 @@ class Runner:
         self._keeps.append(act)
         if "interrupted" in self._world.allgather(ended):
             try:  # whoever gave the communicator up tells the others at the next call
-                self._comms[0][0].Barrier(algorithm="dissemination")
+                self._comms[call["comm"]][0].Barrier(algorithm="dissemination")
             except cr.Revoked as error:
                 ended = str(error)
         endings = self._world.allgather(ended)

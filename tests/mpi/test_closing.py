@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -100,3 +101,20 @@ def test_a_call_that_is_given_up_in_flight_says_so(comm: MPI.Intracomm, algorith
             request.Wait()
     comm.Barrier()
     world.abandon()
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_who_gives_up_while_the_others_close_is_met(comm: MPI.Intracomm, *, knows: bool) -> None:
+    with cr.init(comm) as world:
+        child = world.Dup()
+        child.Barrier(algorithm="dissemination")
+        carrying = child._service.world
+        if comm.rank == comm.size - 1:
+            time.sleep(0.3)  # the others are in `Free`
+            carrying.revoke()
+        elif not knows:
+            carrying._word = memoryview(bytearray(8)).cast("q")  # as on another node
+        child.Free()
+        assert carrying.revoked
+        again = world.Dup()
+        assert again.allreduce(1) == comm.size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import mmap
 from typing import Any
 
@@ -105,3 +106,40 @@ def test_a_map_may_be_closed_when_the_call_is_over(world: cr.Communicator, algor
                 world.Allreduce(given, taken, algorithm=algorithm)
             assert (x == world.size**2 * turn).all()
         del x, given, taken
+
+
+def _pairs() -> dict[str, tuple[Any, Any]]:
+    """Give what holds four numbers of 8 bytes, in two types that are one to the machine."""
+    x = np.arange(4)
+    return {
+        "ctypes": (x.astype("L"), (ctypes.c_uint64 * 4)()),
+        "long long": (x, np.zeros(4, "q")),
+        "array": (x.astype("q"), array.array("l", [0] * 4)),
+        "named": ([x, MPI.LONG], [np.zeros(4, "q"), MPI.LONG_LONG]),
+        "strided": (np.repeat(x, 2)[::2], np.zeros(4, "q")),
+        "counted": ((x, 4, MPI.INT64_T), [np.zeros(4, "q"), 4]),
+    }
+
+
+@pytest.mark.parametrize("kind", _pairs())
+@pytest.mark.parametrize("algorithm", ["auto", "native"])
+def test_what_c_has_two_names_for_is_one_type(
+    world: cr.Communicator, kind: str, algorithm: str
+) -> None:
+    sent, taken = _pairs()[kind]
+    found = np.asarray(taken[0] if isinstance(taken, (list, tuple)) else taken)
+    by_hand = np.arange(4) * world.size
+    for _ in range(3):
+        found[:] = 7
+        world.Allreduce(sent, taken, algorithm=algorithm)
+        assert found.tolist() == by_hand.tolist()
+    found[:] = 7
+    world.Iallreduce(sent, taken, algorithm=algorithm).Wait()
+    assert found.tolist() == by_hand.tolist()
+    operation = world.Reduce_init(sent, taken if world.rank == 0 else None, algorithm=algorithm)
+    for _ in range(2):
+        found[:] = 7
+        operation.start()
+        operation.wait()
+        assert found.tolist() == (by_hand.tolist() if world.rank == 0 else [7] * 4)
+    operation.close()
