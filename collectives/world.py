@@ -1,8 +1,8 @@
 """All that lives and dies with one epoch of a communicator.
 
 A world owns the package's own duplicate of the communicator, the abort word,
-and all else that is made in its time: user sub-communicators, shared files, bound
-plans, persistent operations.  Closing and revoking walk that one registry.
+and all else that is made in its time: user sub-communicators, shared files,
+bound plans, persistent operations.  Closing and revoking walk that registry.
 """
 
 from __future__ import annotations
