@@ -16,6 +16,7 @@ from closeranks.errors import Error, Revoked
 
 if TYPE_CHECKING:
     from closeranks.collectives.family import Family
+    from closeranks.collectives.world import World
     from closeranks.comms.counted import Counted
 
 _T = TypeVar("_T")
@@ -74,10 +75,17 @@ class Counting:
             except (Error, MPI.Exception):
                 raise
             except BaseException as error:
-                if handlers.are_held():  # it ends half-way while others count on it
+                if handlers.are_held() or self._is_unheard():  # it ends half-way: others wait
                     self.family.notices.leave(error)
                     self.family.world.revoke()
                 raise
+
+    def _is_unheard(self) -> bool:
+        """Whether other nodes wait in a world that this one has given up: they see no word."""
+        world: World | None = self.__dict__.get("world")
+        if world is None or not world.revoked or ulfm.is_on():
+            return False
+        return world.node.size < world.size and self.family.notices.notice is None
 
     def refused(self, number: int, operation: str, error: Exception) -> None:
         """Tell that this rank has refused a call: others may be in it.  Local.

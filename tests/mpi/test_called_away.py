@@ -45,6 +45,10 @@ def _made(bound: Bound, limit_s: float = 20.0) -> Execution:
     return interpreted(bound, identity, deadline=Deadline(limit_s))
 
 
+def _raise_alarm(*_: object) -> Execution:
+    raise _Alarm
+
+
 def _first_time(call: Callable[..., Any]) -> Callable[..., Any]:
     """Let the handler of a signal raise when a call returns for the first time."""
     calls: list[object] = []
@@ -169,6 +173,25 @@ def test_the_others_hear_of_a_start_that_was_not_begun_in_full(
         assert world.revoked
         assert isinstance(execution.error, Revoked)
         assert not engine().in_flight
+
+
+def test_other_nodes_hear_of_a_call_that_was_not_begun_in_full(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if comm.size < 2:
+        pytest.skip("nobody else")
+    world = closeranks.init(comm)
+    world.Barrier(algorithm="dissemination")
+    carrying = world._service.world
+    if comm.rank == 0:
+        monkeypatch.setattr(carrying, "node", SimpleNamespace(size=1))
+        monkeypatch.setattr(world._service, "_execution", _raise_alarm)
+    else:  # as on another node, whose ranks see no abort word of this one's
+        monkeypatch.setattr(carrying, "_word", memoryview(bytearray(8)).cast("q"))
+    with pytest.raises(Revoked if comm.rank else _Alarm) as met:
+        world.Barrier(algorithm="dissemination")
+    assert not comm.rank or "rank 0 left by _Alarm" in str(met.value)
+    world.abandon()
 
 
 def test_what_the_library_has_begun_keeps_its_memory(comm: MPI.Intracomm) -> None:
