@@ -81,7 +81,7 @@ class Counting:
                 raise
 
     def _is_unheard(self) -> bool:
-        """Whether other nodes wait in a world that this one has given up: they see no word."""
+        """Whether this rank has given up a world of several nodes: they see no word."""
         world: World | None = self.__dict__.get("world")
         if world is None or not world.revoked or ulfm.is_on():
             return False
