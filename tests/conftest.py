@@ -16,8 +16,11 @@ from hypothesis import HealthCheck, settings
 
 from closeranks.jobs.openmpi import session
 from tests.faults.cells import SEED
+from tests.shares import shares
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Of so many reports it is said what each file took.
+_MANY = 1000
 INSIDE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 # The same examples on every rank and in every run; no deadline on a shared machine.
@@ -167,3 +170,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == "layer" and report.when == "call":
                 terminalreporter.write_line(str(value))
+    ended = [terminalreporter.stats.get(kind, []) for kind in ("passed", "failed", "error")]
+    reports = [one for some in ended for one in some if hasattr(one, "duration")]
+    if len(reports) > _MANY:
+        spent = ((one.nodeid, one.duration) for one in reports)
+        terminalreporter.write_line(f"by file: {shares(spent)}")

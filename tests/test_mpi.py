@@ -11,6 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.shares import shares
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PYTEST = ("-m", "pytest", "--capture=sys", "--color=no", "-p", "no:cacheprovider")
 HARNESS = (Path(__file__).parent / "mpi" / "conftest.py").read_text()
@@ -21,11 +23,14 @@ HARNESS = (Path(__file__).parent / "mpi" / "conftest.py").read_text()
 def test_real_ranks(
     mpirun: Run, mpi_library: str, record_property: Callable[[str, object], None]
 ) -> None:
-    done = mpirun(4, *PYTEST, "tests/mpi", "--durations=10", timeout_s=900)
+    done = mpirun(4, *PYTEST, "tests/mpi", "--durations=0", timeout_s=900)
     assert done.returncode == 0, done.stdout
     ended = re.search(r"=+ (.*\b[1-9]\d* passed.*?) =+$", done.stdout, re.MULTILINE)
     assert ended, done.stdout
     record_property("layer", f"real ranks, {mpi_library}, mpirun -n 4 tests/mpi: {ended[1]}")
+    spent = re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(\S+)", done.stdout, re.MULTILINE)
+    said = shares((name, float(seconds)) for seconds, name in spent)
+    record_property("layer", f"real ranks, by file: {said}")
 
 
 def _folder(tmp_path: Path, body: str) -> str:
