@@ -15,7 +15,7 @@ from closeranks.collectives.engine import engine
 from closeranks.collectives.failure import explaining
 from closeranks.collectives.farewell import Farewell
 from closeranks.collectives.recovering import Recovering
-from closeranks.comms import ballot, forked, graves, ulfm
+from closeranks.comms import ballot, forked, graves, handle, ulfm
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Revoked, UsageError
 
@@ -201,6 +201,15 @@ class Closing(Recovering):
         self._family.world.disown(self)
         graves.drop(self)
         self._service.shut()
+        self._depart()
+
+    def _be_freed(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._service.shut()
+        self._family.world.disown(self)
+        handle.point(self, MPI.COMM_NULL)
         self._depart()
 
     def _release(self) -> None:

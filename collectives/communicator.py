@@ -28,7 +28,7 @@ from closeranks.collectives.service import Service
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
 from closeranks.collectives.world import World
-from closeranks.comms import argument, forked
+from closeranks.comms import argument, forked, freed
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import Error, Unavailable, UsageError
 
@@ -341,6 +341,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         seats = tuple(self._seats[rank] for rank in ranks)
         child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
         child._parent = self
+        freed.tell(child, child._be_freed)
         if counts:
             self._lineage.note(child, min(ranks) if color is None else color, key)
         else:
@@ -366,6 +367,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             plain = MPI.Intracomm(made)
             self.adopt(plain, self._family, topology, chooser=chooser, seats=seats, into=made)
             made._parent = self
+            freed.tell(made, made._be_freed)
             if self._family.world is era:
                 self._lineage.others.append(made)
                 era.own(made)

@@ -12,7 +12,7 @@ from closeranks.collectives.attempts import Attempt, attempts
 from closeranks.collectives.family import alike
 from closeranks.collectives.shortcut import Shortcuts
 from closeranks.collectives.tuned import shape
-from closeranks.comms import argument, graves, handle, ulfm
+from closeranks.comms import argument, freed, graves, handle, ulfm
 from closeranks.comms.message import message
 from closeranks.errors import UsageError
 
@@ -337,6 +337,8 @@ class Recovering(MPI.Intracomm):
         """
         graves.bury(self)
         handle.point(self, plain)
+        if self._parent is not None:
+            freed.tell(self, self._be_freed)
         self._lineage.settle()
         self._seats, self._topology, self._world = seats, topology, world
         was = self._service.chooser
@@ -364,6 +366,9 @@ class Recovering(MPI.Intracomm):
             self._world.revoke()
         if self != MPI.COMM_NULL:
             ulfm.revoke(self, self._made_s)
+
+    def _be_freed(self) -> None:
+        """Note that the program frees it by another handle.  Local."""
 
     def _depart(self) -> None:
         """Be forgotten once it is freed, and all that came of it.  Local."""

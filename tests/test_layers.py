@@ -26,9 +26,9 @@ GATES = {
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "comms": {
-        "accord", "arrays", "cuda_aware", "discover", "element", "entries", "graves", "groups",
-        "handle", "heard", "interruption", "message", "neighbours", "signature", "typemap", "ulfm",
-        "uncaught",
+        "accord", "arrays", "cuda_aware", "discover", "element", "entries", "freed", "graves",
+        "groups", "handle", "heard", "interruption", "message", "neighbours", "signature",
+        "typemap", "ulfm", "uncaught",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "bound", "bucketed", "calibrate", "closing",

@@ -63,7 +63,9 @@ def suite() -> str:
 
 def _run(mpirun: Run, suite: str, ranks: int, *given: str, limit_s: int) -> list[dict[str, Any]]:
     """Run the program; how the tests of each file ended."""
-    done = mpirun(ranks, PROGRAM, suite, *given, timeout_s=limit_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", suite, prepend=os.pathsep)  # of what tests spawn
+        done = mpirun(ranks, PROGRAM, suite, *given, timeout_s=limit_s)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"file"')]
     failed = {row["file"]: row["failed"] for row in rows if row["failed"]}
     assert rows, done.stdout[-4000:]

@@ -118,3 +118,31 @@ def test_who_gives_up_while_the_others_close_is_met(comm: MPI.Intracomm, *, know
         assert carrying.revoked
         again = world.Dup()
         assert again.allreduce(1) == comm.size
+
+
+class _Mine(MPI.Intracomm):
+    """A communicator of a program that duplicates what it is made of, as a library does."""
+
+    def __new__(cls, comm: MPI.Intracomm) -> _Mine:
+        return super().__new__(cls, comm.Dup())
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "dissemination"])
+def test_a_program_may_free_it_by_another_handle(comm: MPI.Intracomm, algorithm: str) -> None:
+    with cr.init(comm) as world:
+        for _ in range(3):
+            mine = _Mine(world)
+            mine.Barrier()
+            mine.Free()
+        child = world.Dup()
+        grandchild = child.Dup()
+        child.Barrier(algorithm=algorithm)
+        MPI.Intracomm(child).Free()
+        assert child == MPI.COMM_NULL
+        with pytest.raises(cr.Revoked, match="closed"):
+            child.Barrier()
+        child.close()
+        grandchild.Barrier(algorithm=algorithm)
+        grandchild.Free()
+        assert not world._lineage.children()
+        world.Barrier(algorithm=algorithm)
