@@ -1,8 +1,8 @@
 """Communicators of ours that a program frees by another handle of theirs.
 
-``MPI.Intracomm(comm.Dup())``, or a subclass of the program's, is a second handle,
-and `Free` of that leaves the first one with the address of memory that is gone.
-MPI deletes the attributes of what it frees, whoever asks for it, and says so.
+``MPI.Intracomm(comm.Dup())``, or a subclass of the program's, is a second
+handle, and `Free` of that leaves the first one with the address of memory that
+is gone.  MPI deletes the attributes of what it frees, and says so.
 """
 
 from __future__ import annotations
