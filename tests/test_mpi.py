@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.faults.cells import SEED
 from tests.shares import shares
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -21,13 +22,20 @@ HARNESS = (Path(__file__).parent / "mpi" / "conftest.py").read_text()
 @pytest.mark.slow
 @pytest.mark.timeout(920)
 def test_real_ranks(
-    mpirun: Run, mpi_library: str, record_property: Callable[[str, object], None]
+    mpirun: Run,
+    mpi_library: str,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
 ) -> None:
+    """On four ranks, and by turns on one, two or three; on all of them where FAULTS_SEED=all."""
+    monkeypatch.setenv("MPI_SEED", SEED)
     done = mpirun(4, *PYTEST, "tests/mpi", "--durations=0", timeout_s=900)
     assert done.returncode == 0, done.stdout
     ended = re.search(r"=+ (.*\b[1-9]\d* passed.*?) =+$", done.stdout, re.MULTILINE)
     assert ended, done.stdout
-    record_property("layer", f"real ranks, {mpi_library}, mpirun -n 4 tests/mpi: {ended[1]}")
+    record_property(
+        "layer", f"real ranks, {mpi_library}, MPI_SEED={SEED} mpirun -n 4 tests/mpi: {ended[1]}"
+    )
     spent = re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(\S+)", done.stdout, re.MULTILINE)
     said = shares((name, float(seconds)) for seconds, name in spent)
     record_property("layer", f"real ranks, by file: {said}")
