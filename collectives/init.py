@@ -40,6 +40,7 @@ from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
 from closeranks.comms.neighbours import neighbours
 from closeranks.comms.notices import Notices
+from closeranks.comms.predefined import WORLD
 from closeranks.comms.settings import setting
 from closeranks.comms.translate import ranks_in
 from closeranks.errors import Revoked, UsageError
@@ -123,7 +124,7 @@ def init(
     argument.instance("init", "comm", given, MPI.Intracomm, "give an MPI.Intracomm, or none")
     if given == MPI.COMM_NULL:
         raise UsageError("init", "comm is MPI.COMM_NULL", "call it on the ranks of a communicator")
-    likeness = MPI.Comm.Compare(given, MPI.COMM_WORLD)
+    likeness = MPI.Comm.Compare(given, WORLD)
     ask = partial(
         options,
         ranks=given.size,
@@ -182,7 +183,7 @@ def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
 
 
 def _group_of(comm: MPI.Intracomm) -> int:
-    return max(0, ranks_in(comm, MPI.COMM_WORLD)[0])  # see `ballot.stand`
+    return max(0, ranks_in(comm, WORLD)[0])  # see `ballot.stand`
 
 
 def _arrival(limit_s: float) -> AbstractContextManager[object]:

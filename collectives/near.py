@@ -14,7 +14,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from mpi4py import MPI
 
 from closeranks.collectives import shortcut_words as code
 from closeranks.collectives.demand import lay_out
@@ -25,6 +24,7 @@ from closeranks.collectives.node_words import START
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_address, kernel_name, load_kernel
 from closeranks.comms.calling import in_turn
+from closeranks.comms.predefined import SELF
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def make_way(world: World) -> bool:
 def _listen(world: World) -> bool:
     """Let the library work, and ask it who has died; needs the engine's lock."""
     if not engine().in_flight:
-        MPI.COMM_SELF.Iprobe()
+        SELF.Iprobe()
     world.look()  # what is in flight may be of others, who all live
     return True
 

@@ -15,6 +15,7 @@ from closeranks.comms import graves, ulfm, usher
 from closeranks.comms.accord import agree
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.heard import allgather, bcast
+from closeranks.comms.predefined import SELF, WORLD
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked, UsageError
 
@@ -122,7 +123,7 @@ def _started(count: int, command: list[str], vain: int) -> MPI.Intracomm | None:
         info.Set("wdir", _bytes(_folder()))
         info.Set("map_by", "slot:OVERSUBSCRIBE")
         words = [_bytes(word) for word in command]
-        joint = MPI.COMM_SELF.Spawn("/usr/bin/env", words, count, info)
+        joint = SELF.Spawn("/usr/bin/env", words, count, info)
         bridge = _merged(joint, None, is_new=False)
     except (MPI.Exception, OSError) as error:  # the others wait for the answer
         _say(f"no new process in the place of {count} that have died: {error}")
@@ -140,7 +141,7 @@ def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracom
     """
     link = all_or_none(
         everybody,
-        lambda: everybody.Create_intercomm(0, bridge or MPI.COMM_SELF, 1, _MEETING),
+        lambda: everybody.Create_intercomm(0, bridge or SELF, 1, _MEETING),
         undo=_give_up,
     )
     whole = all_or_none(everybody, lambda: _merged(link, bridge, is_new=False), undo=_give_up)
@@ -168,7 +169,7 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
     if ticket is None:
         return None
     del os.environ[PREFIX + _JOINS]  # what this process starts joins nobody
-    new = MPI.COMM_WORLD
+    new = WORLD
     waits: list[MPI.Comm] = []
     try:
         bridge = _merged(MPI.Comm.Get_parent(), None, is_new=True)

@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 from mpi4py import MPI
 
 from closeranks.comms.calling import TURN, in_turn
+from closeranks.comms.predefined import SELF
 
 if TYPE_CHECKING:
     from closeranks.collectives.startable import Startable
@@ -42,7 +43,7 @@ class Starts:
     """
 
     def __init__(self) -> None:
-        self._comm = MPI.COMM_SELF.Dup()
+        self._comm = SELF.Dup()
         self._known: WeakValueDictionary[int, Startable] = WeakValueDictionary()
         self._free: list[int] = []
         self._last = -1

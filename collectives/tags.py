@@ -6,6 +6,7 @@ from typing import Final
 
 from mpi4py import MPI
 
+from closeranks.comms.predefined import WORLD
 from closeranks.errors import Unavailable
 
 #: Bits of a tag that hold the slot of a message in its plan.
@@ -30,7 +31,7 @@ def window() -> int:
     Unavailable
         If the library has fewer.
     """
-    upper = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)  # Open MPI has it on no other communicator
+    upper = WORLD.Get_attr(MPI.TAG_UB)  # Open MPI has it on no other communicator
     assert isinstance(upper, int)
     executions = (upper - 2) >> SLOT_BITS
     if executions < _LEAST:

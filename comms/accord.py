@@ -123,7 +123,9 @@ def _spread(comm: MPI.Intracomm) -> None:
     """Tell all nodes whom the library counts as dead here."""
     from mpi4py import MPI
 
+    from closeranks.comms.predefined import WORLD
+
     dead = ulfm.failed(comm)
     if dead:
-        names = ranks_in(comm, MPI.COMM_WORLD)
+        names = ranks_in(comm, WORLD)
         mates().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)

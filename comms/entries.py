@@ -71,9 +71,8 @@ def pack(
         Takes what must happen on a device before they are there, where somebody
         else waits for it; without it the host waits.
     """
-    from mpi4py import MPI
-
     from closeranks.comms import packing
+    from closeranks.comms.predefined import SELF
 
     if found.device is not None and kind.plain:
         fetch(found.device, [Span(shift, 0, out.nbytes)], out, later)
@@ -86,7 +85,7 @@ def pack(
         block = packing.worthwhile(kind.datatype, count, kind.extent, out.nbytes)
         if block is None or not packing.gather(found.data, shift, block, out):
             source = _region(found, kind, count, shift)
-            kind.datatype.Pack(source, out, 0, MPI.COMM_SELF)
+            kind.datatype.Pack(source, out, 0, SELF)
 
 
 def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) -> None:
@@ -105,9 +104,8 @@ def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) ->
     shift : int
         Bytes from the start of the buffer to the first entry, gaps left out.
     """
-    from mpi4py import MPI
-
     from closeranks.comms import packing
+    from closeranks.comms.predefined import SELF
 
     if found.device is not None and kind.plain:
         put(found.device, [Span(shift, 0, data.nbytes)], data)
@@ -122,7 +120,7 @@ def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) ->
         block = packing.worthwhile(kind.datatype, count, kind.extent, data.nbytes)
         if block is None or not packing.scatter(data, found.data, shift, block):
             target = _region(found, kind, count, shift)
-            kind.datatype.Unpack(data, 0, target, MPI.COMM_SELF)
+            kind.datatype.Unpack(data, 0, target, SELF)
 
 
 def _image(found: Memory) -> Memory:

@@ -58,9 +58,9 @@ def listen() -> bool:
     bool
         False: nothing of ours has moved.
     """
-    from mpi4py import MPI
+    from closeranks.comms.predefined import SELF
 
-    MPI.COMM_SELF.Iprobe()
+    SELF.Iprobe()
     return False
 
 

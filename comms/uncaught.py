@@ -182,12 +182,14 @@ def _end_job(status: int) -> NoReturn:
     """Let the library end the job; and this process, if that does not."""
     from mpi4py import MPI
 
+    from closeranks.comms.predefined import WORLD
+
     last = threading.Timer(_ABORT_S, os._exit, (status,))
     last.daemon = True
     with suppress(RuntimeError):  # the interpreter may be ending
         last.start()
     if MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.COMM_WORLD.Abort(status)
+        WORLD.Abort(status)
     os._exit(status)
 
 

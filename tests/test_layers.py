@@ -27,8 +27,8 @@ GATES = {
 TALKERS = {
     "comms": {
         "accord", "arrays", "cuda_aware", "discover", "element", "entries", "freed", "graves",
-        "groups", "handle", "heard", "interruption", "message", "neighbours", "signature",
-        "typemap", "ulfm", "uncaught",
+        "groups", "handle", "heard", "interruption", "message", "neighbours", "predefined",
+        "signature", "typemap", "ulfm", "uncaught",
     },
     "collectives": {
         "agreement", "attempts", "attendance", "bound", "bucketed", "calibrate", "closing",

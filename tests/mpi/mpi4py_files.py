@@ -26,6 +26,8 @@ FILES = (
 NOT = (
     "test_comm.TestCommSelf.testPickle",
     "test_comm.TestCommWorld.testPickle",
+    "test_exceptions.TestExcComm.testFreeSelf",
+    "test_exceptions.TestExcComm.testFreeWorld",
     "test_objmodel.TestObjModel.testCAPI",
     "test_objmodel.TestObjModel.testHandle",
     "test_objmodel.TestObjModel.testSafeFreeConstant",

@@ -10,7 +10,9 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import family
+from closeranks.collectives import family, tags
+from closeranks.collectives.starts import Starts
+from closeranks.comms import ulfm
 
 
 class _Alarm(Exception):
@@ -146,3 +148,24 @@ def test_a_program_may_free_it_by_another_handle(comm: MPI.Intracomm, algorithm:
         grandchild.Free()
         assert not world._lineage.children()
         world.Barrier(algorithm=algorithm)
+
+
+def test_ours_may_stand_in_the_place_of_mpis_own(
+    comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, world = cr.init(MPI.COMM_SELF), cr.init(comm)
+    with monkeypatch.context() as patch:
+        patch.setattr(MPI, "COMM_WORLD", world)
+        patch.setattr(MPI, "COMM_SELF", own)
+        heard = Starts()
+        assert type(heard._comm) is MPI.Intracomm
+        made = world.Split(0)
+        with cr.init(made) as again:
+            assert again.allreduce(1) == comm.size
+        made.Free()
+        world.close()
+        own.close()
+        assert not ulfm.listen()
+        assert not heard.look()
+        assert tags.window() > 1
+    heard._comm.Free()
