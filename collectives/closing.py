@@ -127,9 +127,13 @@ class Closing(Recovering):
 
         Requests outlive the handle, as in MPI; what they use does not.
         """
-        ending = self.descent() if self._is_first else (self,)
+        ending = tuple(self.descent()) if self._is_first else (self,)
         worlds = [one._world for one in ending if one._world is not None]
-        return not any(map(engine().flying_in, worlds))
+        if any(map(engine().flying_in, worlds)):
+            return False
+        # What the library has begun never ends where ranks have given up before.
+        given_up = self._family.world.revoked or any(world.revoked for world in worlds)
+        return given_up or all(one._service.outstanding.are_over() for one in ending)
 
     def _meeting(self) -> Callable[[], bool]:
         """Begin to meet all ranks; gives what tells whether they have come.

@@ -17,6 +17,7 @@ from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
     from closeranks.collectives.execute import Execution
+    from closeranks.collectives.outstanding import Outstanding
     from closeranks.comms.notices import Notices
 
 
@@ -44,6 +45,8 @@ class Request(MPI.Request):
     _notices: Notices | None
     #: Whether whoever waits hears of an error from us, not from MPI.
     _told: bool
+    #: What is to know where the program drops it; None where the engine knows.
+    outstanding: Outstanding | None = None
 
     def __new__(cls, request: MPI.Request | None = None) -> Request:
         """Make the object around a handle; see `of_library` and `of_plan`."""
@@ -58,6 +61,8 @@ class Request(MPI.Request):
         inner, self._inner = self._inner, None
         if inner is not None and self._execution is None and self != MPI.REQUEST_NULL:
             dropped.keep(inner, self._keeps)
+            if self.outstanding is not None:
+                self.outstanding.dropped.append(inner)
 
     @classmethod
     def of_library(

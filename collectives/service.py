@@ -27,6 +27,7 @@ from closeranks.collectives.identity import Identity
 from closeranks.collectives.key import agreed_of
 from closeranks.collectives.library_run import begin, followed
 from closeranks.collectives.near import Nears
+from closeranks.collectives.outstanding import Outstanding
 from closeranks.collectives.preparing import persistent
 from closeranks.collectives.relay import Relay, in_time
 from closeranks.collectives.request import Request
@@ -74,8 +75,8 @@ class Service(Counting):
         Of ``plain``.
     counters : Counters
         What was done.
-    gate : Gate
-        Refuses calls.
+    gate, outstanding : Gate, Outstanding
+        Refuses calls; what the library has under way.
     """
 
     def __init__(
@@ -93,9 +94,8 @@ class Service(Counting):
 
     def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
-        self.rank, self.size = plain.rank, plain.size
-        self._nears = Nears(lambda: self.world)
-        self._asked = Nears(lambda: self.world)  # a kernel's entry is in one table only
+        self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
+        self._nears, self._asked = (Nears(lambda: self.world) for _ in "ab")  # an entry is in one
         self.shortcuts.explain = self.explained
         self.shortcuts.words = self.calls.word, self.family.notices.inside.word
         self.family.admit(shortcuts)
@@ -267,12 +267,13 @@ class Service(Counting):
             self.gate.refuse_late(demand.operation)
             given = native.hand_over(demand)
             if given.finish is None:
-                explain = partial(self.explained, demand.operation)
                 take = partial(
-                    Request.of_library, operation=demand.operation, explain=explain, ended=told,
+                    Request.of_library, operation=demand.operation, ended=told,
+                    explain=partial(self.explained, demand.operation),
                     keeps=given.arguments, notices=self.family.notices,
                 )  # fmt: skip
-                return begin(self.family.world, self.plain, demand.operation, given, take)
+                begun = begin(self.family.world, self.plain, demand.operation, given, take)
+                return self.outstanding.note(begun)
         return Request.of_plan(self._launch(demand, name, bound), told)
 
     def _launch(
@@ -288,6 +289,7 @@ class Service(Counting):
         try:
             if name == NATIVE:
                 execution = followed(world, self.plain, demand, context.deadline(self.family))
+                self.outstanding.follow(execution)
             else:
                 bound = self._bound(demand, name, bound)
                 number = world.sequence()  # noted before Python looks for signals again
@@ -336,8 +338,7 @@ class Service(Counting):
 
     def _insist(self, demand: Demand, name: str) -> str:
         """Return an algorithm that was asked for, or say why it cannot be."""
-        objection = self._objection(demand, name)
-        if objection:
+        if objection := self._objection(demand, name):
             raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
                              "pass algorithm='auto'")  # fmt: skip
         return name
@@ -374,10 +375,9 @@ class Service(Counting):
             name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
         elif trial is not None and trial.winner is not None:
             trial = None
-        if name != NATIVE:
-            problem = self.bindings.problem(demand)
-            if find(demand.operation, name).objection(problem):
-                name = self.chooser.cheapest(problem)
+        problem = None if name == NATIVE else self.bindings.problem(demand)
+        if problem is not None and find(demand.operation, name).objection(problem):
+            name = self.chooser.cheapest(problem)
         return name, trial
 
     def _remember(self, demand: Demand, name: str, algorithm: str = AUTO) -> None:

@@ -169,3 +169,24 @@ def test_ours_may_stand_in_the_place_of_mpis_own(
         assert not heard.look()
         assert tags.window() > 1
     heard._comm.Free()
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_what_the_library_has_under_way_ends_before_its_communicator(
+    comm: MPI.Intracomm, *, drops: bool
+) -> None:
+    with cr.init(comm) as world:
+        for _ in range(3):
+            child = world.Split(0, -comm.rank)
+            x, found = np.arange(1024), np.zeros((20, 1024), int)
+            requests = [child.Ireduce(x, y, algorithm="native") for y in found]
+            if drops:
+                requests.clear()
+            under_way = child._service.outstanding
+            if comm.rank == 0:
+                time.sleep(0.05)
+            child.Free()
+            assert under_way.are_over()
+            MPI.Request.Waitall(requests)
+            is_root = comm.rank == comm.size - 1
+            assert (found == comm.size * x).all() if is_root else not found.any()
