@@ -37,9 +37,9 @@ TALKERS = {
         "leaf_runs", "lineage", "long_message", "making", "native", "near", "near_persistent",
         "node_arrays", "nonblocking", "numbers", "objects", "operations", "origin", "outliving",
         "outstanding", "persistent", "pointers", "prepared", "preparing", "quiet", "recovering",
-        "recovery", "recruits", "reducing", "reductions", "refusal", "rehearsal", "relay", "request", "service",
-        "shortcut", "shortcut_proof", "shortcut_record", "spares", "startable", "starts",
-        "symbolic", "tags", "together", "urn", "world",
+        "recovery", "recruits", "reducing", "reductions", "refusal", "rehearsal", "relay",
+        "request", "service", "shortcut", "shortcut_proof", "shortcut_record", "spares",
+        "startable", "starts", "symbolic", "tags", "together", "urn", "world",
     },
     "checkpoint": {"talk"},
     "jobs": {
