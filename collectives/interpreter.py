@@ -47,9 +47,11 @@ def execution(
     Execution
         To be started on the engine.
     """
-    if not bound.world.compiled:
-        return Execution(bound, identity, priority=priority, deadline=deadline)
-    return Fast(bound, identity, priority=priority, deadline=deadline)
+    kind = Fast if bound.world.compiled else Execution
+    made = kind(bound, identity, priority=priority, deadline=deadline)
+    if deadline is not None:  # a reduction that is new here was compiled meanwhile
+        deadline.restart()
+    return made
 
 
 def prepare(world: World, *, together: bool) -> None:

@@ -52,6 +52,10 @@ class Deadline:
         self.limit_s = float(limit_s)
         self._end = time.monotonic() + self.limit_s
 
+    def restart(self) -> None:
+        """Let the span start now.  Local."""
+        self._end = time.monotonic() + self.limit_s
+
     @property
     def expired(self) -> bool:
         """Whether the span is over."""
