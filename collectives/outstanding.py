@@ -31,13 +31,15 @@ class Outstanding:
 
     def __init__(self) -> None:
         self.dropped: deque[MPI.Request] = deque()
-        self._requests: list[ref[Request]] = []
+        self._requests: deque[ref[Request]] = deque()
+        self._most = _MANY
         self._followed: list[Execution] = []
 
     def note(self, request: Request) -> Request:
         """Note an operation of the library; gives its request.  Local."""
-        if len(self._requests) >= _MANY:
-            self._requests = [one for one in self._requests if not _is_over(one())]
+        if len(self._requests) + len(self.dropped) >= self._most:
+            self._forget()
+            self._most = max(_MANY, 2 * (len(self._requests) + len(self.dropped)))
         self._requests.append(ref(request))
         request.outstanding = self
         return request
@@ -49,12 +51,19 @@ class Outstanding:
 
     def are_over(self) -> bool:
         """Tell whether none is under way any more.  Local; calls MPI."""
+        self._forget()
+        return not self._requests and not self.dropped and all(map(_has_ended, self._followed))
+
+    def _forget(self) -> None:
+        """Forget what is over; other threads may note more meanwhile."""
+        for _ in range(len(self._requests)):
+            noted = self._requests.popleft()
+            if not _is_over(noted()):
+                self._requests.append(noted)
         for _ in range(len(self.dropped)):
             request = self.dropped.popleft()
             if not _is_over(request):
                 self.dropped.append(request)
-        live = any(not _is_over(one()) for one in self._requests)
-        return not live and not self.dropped and all(map(_has_ended, self._followed))
 
 
 def _has_ended(execution: Execution) -> bool:
