@@ -7,6 +7,7 @@ what is left of a non-blocking collective ends the process then.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING
 from weakref import ref
 
@@ -55,15 +56,17 @@ class Outstanding:
         return not self._requests and not self.dropped and all(map(_has_ended, self._followed))
 
     def _forget(self) -> None:
-        """Forget what is over; other threads may note more meanwhile."""
-        for _ in range(len(self._requests)):
-            noted = self._requests.popleft()
-            if not _is_over(noted()):
-                self._requests.append(noted)
-        for _ in range(len(self.dropped)):
-            request = self.dropped.popleft()
-            if not _is_over(request):
-                self.dropped.append(request)
+        """Forget what is over; other threads may do so, and note more, meanwhile."""
+        with suppress(IndexError):  # another thread was quicker
+            for _ in range(len(self._requests)):
+                noted = self._requests.popleft()
+                if not _is_over(noted()):
+                    self._requests.append(noted)
+        with suppress(IndexError):
+            for _ in range(len(self.dropped)):
+                request = self.dropped.popleft()
+                if not _is_over(request):
+                    self.dropped.append(request)
 
 
 def _has_ended(execution: Execution) -> bool:
