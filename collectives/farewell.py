@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.collectives import dropped
 from closeranks.comms.handlers import Together, hold
 
 
@@ -40,6 +41,11 @@ class Farewell:
         self._traffic, self._tag = traffic, tag
         self._distance, self._flying = 1, list[MPI.Request]()
         self._said, self._heard = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+
+    def __del__(self) -> None:
+        """Keep what the library may still write to, where nobody has come in time."""
+        for request in self._flying:
+            dropped.keep(request, (self._said, self._heard))
 
     def is_over(self) -> bool:
         """Come, and tell whether all have.  Local; calls MPI."""

@@ -12,6 +12,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives import dropped
+from closeranks.collectives.farewell import Farewell
 
 World = cr.Communicator
 
@@ -57,3 +58,25 @@ def test_many_dropped_requests_spoil_no_sum(world: World | None) -> None:
         total = np.zeros(1000)
         world.Allreduce(np.full(1000, 1.0 + world.rank), total)
         assert (total == world.size * (world.size + 1) / 2).all()
+
+
+def test_a_farewell_that_is_left_keeps_what_it_hears_in(comm: MPI.Intracomm) -> None:
+    if comm.size != 2:
+        return
+    dropped.let_go()
+    traffic, before = comm.Dup(), dropped.kept()
+    farewell = Farewell(traffic, 1, given_up=False)
+    if comm.rank == 0:
+        assert not farewell.is_over()  # the other one has not come
+        del farewell
+        assert dropped.kept() == before + 2
+        comm.Barrier()
+    else:
+        comm.Barrier()
+        while not farewell.is_over():
+            pass
+    comm.Barrier()
+    while dropped.kept() > before:
+        comm.Iprobe()
+        dropped.let_go()
+    traffic.Free()
