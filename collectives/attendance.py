@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
-from weakref import WeakSet
 
 import numpy as np
 from mpi4py import MPI
@@ -28,6 +27,7 @@ from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import is_gone
 from closeranks.collectives.rollcall import Roll
 from closeranks.comms import forked, ulfm
+from closeranks.comms.registry import Registry
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ class Usher:
     """
 
     def __init__(self) -> None:
-        self._kept: WeakSet[Attendance] = WeakSet()
+        self._kept: Registry[Attendance] = Registry()
         self._thread: threading.Thread | None = None
         self._stopping = threading.Event()
 
@@ -265,8 +265,7 @@ class Usher:
 
     def keep(self, attendance: Attendance) -> None:
         """Answer for a world as long as it is open.  Local."""
-        with engine().lock:  # the thread may be going through them
-            self._kept.add(attendance)
+        self._kept.add(attendance)
         if self._thread is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
             self._thread = threading.Thread(target=self._look, name="closeranks usher", daemon=True)
             self._thread.start()
@@ -284,7 +283,7 @@ class Usher:
     def _look(self) -> None:
         while not self._stopping.wait(_PAUSE_S):
             with engine().lock:
-                for attendance in tuple(self._kept):
+                for attendance in self._kept:
                     attendance.look()
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from closeranks.collectives.choose import Chooser
 from closeranks.collectives.key import Agreed
 from closeranks.collectives.tuned import shape
 from closeranks.comms import ulfm
 from closeranks.comms.notices import Notices
+from closeranks.comms.registry import Registry
 from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Family:
     __slots__ = (
         "_plain",
         "_shortcuts",
+        "_steering",
         "attempt",
         "before",
         "born",
@@ -170,7 +172,8 @@ class Family:
         self.notices.on_news = self.shut
         ulfm.begin()
         self._plain = timeout_s is None and not deterministic and not check and faults is None
-        self._shortcuts: WeakSet[Shortcuts] = WeakSet()
+        self._steering = threading.RLock()  # the channel's thread may shut
+        self._shortcuts: Registry[Shortcuts] = Registry()
 
     @property
     def straight(self) -> bool:
@@ -232,7 +235,8 @@ class Family:
         """
         self._shortcuts.add(shortcuts)
         shortcuts.keep(self.attempt is not None and self.attempt.restores)
-        shortcuts.allow(self.straight)
+        with self._steering:
+            shortcuts.allow(self.straight)
 
     def dismiss(self, shortcuts: Shortcuts) -> None:
         """Forget the shortcuts of a communicator, and forbid them.  Local."""
@@ -275,8 +279,9 @@ class Family:
         self._steer()
 
     def _steer(self) -> None:
-        for shortcuts in self._shortcuts:
-            shortcuts.allow(self.straight)
+        with self._steering:
+            for shortcuts in self._shortcuts:
+                shortcuts.allow(self.straight)
 
 
 def alike(

@@ -13,6 +13,7 @@ itself are explained as there.
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -142,6 +143,7 @@ class Shortcuts:
         self.is_over: Callable[[], bool] = lambda: False
         self.words = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._asked: dict[str, Shortcuts] = {}
+        self._lock = threading.RLock()  # another thread may forbid them
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[Near, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
@@ -173,11 +175,13 @@ class Shortcuts:
         if algorithm not in self._asked and algorithm in (NATIVE, SHARED):
             member = self._member()
             assert member is not None, "who calls holds the communicator"
-            asked = self._asked[algorithm] = Shortcuts(member, replaces=False)
+            asked = Shortcuts(member, replaces=False)
             asked.explain = lambda operation, error: self.explain(operation, error)
             asked.words = self.words
-            asked.allow(self._allowed)
             asked.keep(self._keeps)
+            with self._lock:
+                self._asked[algorithm] = asked
+                asked.allow(self._allowed)
         return self._asked.get(algorithm)
 
     def is_known(self, operation: str, nbytes: int | None) -> bool:
@@ -194,8 +198,9 @@ class Shortcuts:
         nbytes : int
             What its `Rule` tells, 0 where it tells none.
         """
-        self._known[operation].learn(nbytes)
-        self._install(operation)
+        with self._lock:
+            self._known[operation].learn(nbytes)
+            self._install(operation)
 
     def learn_near(self, operation: str, nbytes: int, near: Near) -> None:
         """Note that calls of a kind are a kernel's.  Local.
@@ -209,8 +214,9 @@ class Shortcuts:
         near : Near
             Runs them; stays alive with this.
         """
-        self._known[operation].learn_near(nbytes, near)
-        self._install(operation)
+        with self._lock:
+            self._known[operation].learn_near(nbytes, near)
+            self._install(operation)
 
     def quick(self, operation: str, nbytes: int | None, near: Near) -> Callable[..., object]:
         """Give what later calls of a kind will be, for a trial.  Local.
@@ -257,19 +263,24 @@ class Shortcuts:
         return sum((asked.calls() for asked in self._asked.values()), found)
 
     def allow(self, allowed: bool) -> None:
-        """Let known calls go straight, or none.  Local.
+        """Let known calls go straight, or none.  Local; any thread.
 
         A method that somebody holds on to knows nothing meanwhile: node memory
         may be gone.
         """
-        self._allowed = allowed = allowed and not self.is_over()
-        for asked in self._asked.values():
-            asked.allow(allowed)
-        if allowed:
+        with self._lock:
+            self._allowed = allowed = allowed and not self.is_over()
+            for asked in self._asked.values():
+                asked.allow(allowed)
+            if not allowed:
+                self._forbid()
+                return
             for operation, known in self._known.items():
                 if known:
                     self._install(operation)
-            return
+
+    def _forbid(self) -> None:
+        """Put the communicator's own methods back."""
         for known in self._known.values():
             known.shut()
         member = self._member()

@@ -144,7 +144,9 @@ class Starts:
     def _step(self) -> bool:
         """Begin and end what mpi4py starts and waits for; tells if there is any."""
         heard = self.look()
-        late = [one.end_late() for one in tuple(self._known.values())]
+        # Copied in one step: other threads prepare operations meanwhile.
+        known = [operation() for operation in self._known.valuerefs()]
+        late = [one.end_late() for one in known if one is not None]
         return heard or any(late)
 
     def stop(self) -> None:

@@ -13,10 +13,10 @@ import threading
 import time
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
-from weakref import WeakSet
 
 from closeranks.collectives.node_memory import STARTED
 from closeranks.comms import forked
+from closeranks.comms.registry import Registry
 from closeranks.comms.wait import longer
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Watch:
 
     def __init__(self) -> None:
         self.asleep = True
-        self._memories: WeakSet[NodeMemory] = WeakSet()
+        self._memories: Registry[NodeMemory] = Registry()
         self._bell, self._stopping = threading.Event(), False
         self._thread: threading.Thread | None = None
 
@@ -84,7 +84,7 @@ class Watch:
         """Let go on what was there before; gives what is there, and if it was."""
         found: _Found = {}
         again = False
-        for memory in tuple(self._memories):
+        for memory in self._memories:
             turn = found[id(memory)] = _started(memory)
             if turn and seen.get(id(memory)) is turn:
                 again = True

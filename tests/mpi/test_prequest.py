@@ -144,6 +144,24 @@ def test_starts_are_heard_of_in_their_order(world: cr.Communicator) -> None:
         one.Free()
 
 
+@pytest.mark.usefixtures("hurried")
+def test_operations_come_and_go_while_starts_are_looked_for(world: cr.Communicator) -> None:
+    lasting = world.Allreduce_init(np.ones(N), np.zeros(N), algorithm="ring")
+    for _ in range(60):
+        passing = [
+            world.Allreduce_init(np.ones(N), np.zeros(N), algorithm="ring") for _ in range(6)
+        ]
+        for one in passing:
+            one.Free()
+    total = np.zeros(N)
+    heard = world.Allreduce_init(np.ones(N), total, algorithm="ring")
+    MPI.Prequest.Startall([heard, lasting])
+    MPI.Request.Waitall([heard, lasting])
+    assert (total == world.size).all()
+    heard.Free()
+    lasting.Free()
+
+
 def test_a_wait_of_mpi4pys_may_come_under_a_deadline(world: cr.Communicator) -> None:
     pair = Pair(world, "native")
     for _ in range(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
@@ -379,3 +380,31 @@ def test_shortcuts_are_off_where_nobody_has_proven_them(
             assert not duplicate._service.shortcuts.probes
     finally:
         shortcut.are_proven.cache_clear()
+
+
+@pytest.mark.usefixtures("hurried")
+def test_another_thread_may_forbid_them_while_sizes_are_learned(world: World) -> None:
+    duplicate, failed, over = world.Dup(), [], threading.Event()
+    shortcuts = duplicate._service.shortcuts
+    assert shortcuts.asked_for("native") is not None
+
+    def forbid() -> None:
+        try:
+            while not over.is_set():
+                shortcuts.allow(False)
+                shortcuts.allow(True)
+            shortcuts.allow(False)
+        except Exception as error:
+            failed.append(error)
+
+    forbidding = threading.Thread(target=forbid)
+    forbidding.start()
+    for turn in range(300):
+        for name in OPERATIONS:
+            shortcuts.learn(name, 8 * turn)
+    over.set()
+    forbidding.join()
+    assert not failed
+    assert not shortcuts.probes
+    assert not [name for name in METHODS if name in vars(duplicate)]
+    duplicate.Free()

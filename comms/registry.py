@@ -1,0 +1,45 @@
+"""Objects that one thread goes through while others come and go.
+
+A `weakref.WeakSet` is gone through by Python code: if another thread adds to it
+meanwhile, that ends in `RuntimeError`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_Thing = TypeVar("_Thing")
+
+
+class Registry(Generic[_Thing]):
+    """What is registered, as long as it lives.
+
+    Any thread may call any method.  Whoever goes through it meets what was there when
+    it began, and still lives.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: weakref.WeakValueDictionary[int, _Thing] = weakref.WeakValueDictionary()
+
+    def add(self, thing: _Thing) -> None:
+        """Register it; harmless twice.  Local."""
+        self._known[id(thing)] = thing
+
+    def discard(self, thing: _Thing) -> None:
+        """Forget it; harmless twice.  Local."""
+        self._known.pop(id(thing), None)
+
+    def __bool__(self) -> bool:
+        """Tell whether there is anything."""
+        return bool(self._known)
+
+    def __iter__(self) -> Iterator[_Thing]:
+        """Go through what lives now."""
+        references = self._known.valuerefs()  # copied in one step of the interpreter
+        return iter([thing for one in references if (thing := one()) is not None])
