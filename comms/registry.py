@@ -1,7 +1,7 @@
 """Objects that one thread goes through while others come and go.
 
-A `weakref.WeakSet` is gone through by Python code: if another thread adds to it
-meanwhile, that ends in `RuntimeError`.
+A `weakref.WeakSet` is gone through by Python code: if another thread adds to
+it meanwhile, that ends in `RuntimeError`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ _Thing = TypeVar("_Thing")
 class Registry(Generic[_Thing]):
     """What is registered, as long as it lives.
 
-    Any thread may call any method.  Whoever goes through it meets what was there when
-    it began, and still lives.
+    Any thread may call any method.  Whoever goes through it meets what was
+    there when it began, and still lives.
     """
 
     __slots__ = ("_known",)
