@@ -124,6 +124,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             plain, family, made._open_world, chooser, Shortcuts(made), family.notices.count(seats)
         )
         made._is_first, made._made_s = world is not None, time.monotonic()
+        freed.tell(made, made._be_freed)
         forked.concern(made)
         return made
 
@@ -341,7 +342,6 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         seats = tuple(self._seats[rank] for rank in ranks)
         child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
         child._parent = self
-        freed.tell(child, child._be_freed)
         if counts:
             self._lineage.note(child, min(ranks) if color is None else color, key)
         else:
@@ -367,7 +367,6 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             plain = MPI.Intracomm(made)
             self.adopt(plain, self._family, topology, chooser=chooser, seats=seats, into=made)
             made._parent = self
-            freed.tell(made, made._be_freed)
             if self._family.world is era:
                 self._lineage.others.append(made)
                 era.own(made)

@@ -337,8 +337,7 @@ class Recovering(MPI.Intracomm):
         """
         graves.bury(self)
         handle.point(self, plain)
-        if self._parent is not None:
-            freed.tell(self, self._be_freed)
+        freed.tell(self, self._be_freed)
         self._lineage.settle()
         self._seats, self._topology, self._world = seats, topology, world
         was = self._service.chooser

@@ -150,6 +150,23 @@ def test_a_program_may_free_it_by_another_handle(comm: MPI.Intracomm, algorithm:
         world.Barrier(algorithm=algorithm)
 
 
+@pytest.mark.parametrize("algorithm", ["auto", "dissemination"])
+def test_a_program_may_free_the_first_by_another_handle(
+    comm: MPI.Intracomm, algorithm: str
+) -> None:
+    world = cr.init(comm)
+    child = world.Dup()
+    for one in (world, child):
+        one.Barrier(algorithm=algorithm)
+    MPI.Intracomm(world).Free()
+    with pytest.raises(cr.Revoked, match="closed"):
+        world.Barrier()
+    child.Barrier(algorithm=algorithm)
+    child.Free()
+    world.close()
+    assert world == MPI.COMM_NULL
+
+
 def test_ours_may_stand_in_the_place_of_mpis_own(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
