@@ -1,5 +1,7 @@
 """What one thread goes through while others add to it, and what they let go of."""
 
+from __future__ import annotations
+
 import gc
 import sys
 import threading

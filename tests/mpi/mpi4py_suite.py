@@ -37,7 +37,7 @@ import closeranks
 from closeranks.collectives.catalogue import ALGORITHMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.mpi.mpi4py_files import FILES, WANTS, left_out
+from tests.mpi.mpi4py_files import FAILS, FILES, READS, WANTS, left_out
 
 LIMIT_S = float(os.environ.get("SUITE_LIMIT_S", "240"))
 #: No test is begun after so many, from the start of this process.
@@ -132,15 +132,17 @@ def without(*names: str) -> Iterator[None]:
                 sys.modules[name] = module
 
 
+#: Where our communicators stand, or none, and why tests are left out there.
+LEFT = {"ours": (WANTS, READS, FAILS), "plain": (FAILS,), "copies": (READS, "")}
+
+
 def run_file(name: str, place: str, order: random.Random, plain: MPI.Intracomm) -> dict[str, Any]:
     """Run a file's tests on all ranks; how they ended on any of them."""
     with without("cupy", "numba"):  # which want a GPU
         tests = flat(unittest.defaultTestLoader.loadTestsFromName(name))
     order.shuffle(tests)
     why = left_out(MPI.get_vendor()[0])
-    left = [one for one in tests if one.id() in why and place == "ours"]
-    if place == "copies":
-        left = [one for one in tests if why.get(one.id()) != WANTS]
+    left = [one for one in tests if why.get(one.id(), "") in LEFT[place]]
     tests = [one for one in tests if one not in left]
     result = Result()
     for one in tests:
@@ -150,7 +152,7 @@ def run_file(name: str, place: str, order: random.Random, plain: MPI.Intracomm) 
         unittest.TestSuite([one]).run(result)
     every = plain.allgather(result.ends)
     row: dict[str, Any] = {"file": name, "passed": 0, "failed": 0, "skipped": Counter()}
-    if place == "ours":
+    if place != "copies":
         row["skipped"].update(why[one.id()] for one in left)
     for test in dict.fromkeys(known for ends in every for known in ends):
         ends = [one.get(test, ("missing", "")) for one in every]
