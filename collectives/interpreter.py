@@ -8,13 +8,13 @@ first rank of a node compiles, and the others load what it left on disk.
 from __future__ import annotations
 
 import warnings
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from closeranks.collectives.engine import engine
 from closeranks.collectives.execute import Execution
 from closeranks.collectives.fast import Fast
 from closeranks.collectives.identity import Identity
+from closeranks.collectives.near import make_way
 from closeranks.collectives.numbers import load_loop, loop_is_stored
 from closeranks.collectives.shortcut_words import CODE
 from closeranks.comms import code_store, handlers
@@ -150,7 +150,7 @@ def _is_there(world: World) -> bool:
     with code_store.loading():
         wait(
             lambda: world.has_compiled,
-            progress=engine().progress,
+            progress=partial(make_way, world),
             abort=lambda: world.check("compile"),
             deadline=Deadline(_LIMIT_S),
         )

@@ -14,20 +14,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from mpi4py import MPI
 
 from closeranks.collectives import shortcut_words as code
-from closeranks.collectives import tags
 from closeranks.collectives.demand import lay_out
 from closeranks.collectives.engine import engine
 from closeranks.collectives.interrupted import Interrupted
 from closeranks.collectives.key import Key, arrays_of, key_of
+from closeranks.collectives.library_work import let_work
 from closeranks.collectives.node_words import START
 from closeranks.collectives.problem import REDUCING
 from closeranks.collectives.shared_run import combiner_for, kernel_address, kernel_name, load_kernel
-from closeranks.comms import ulfm
 from closeranks.comms.calling import in_turn
-from closeranks.comms.predefined import SELF
 from closeranks.comms.wait import wait
 
 if TYPE_CHECKING:
@@ -211,11 +208,7 @@ def make_way(world: World) -> bool:
 
 def _listen(world: World) -> bool:
     """Let the library work, and ask it who has died; needs the engine's lock."""
-    if not engine().in_flight and ulfm.is_on():  # whose dead raise errors elsewhere
-        SELF.Iprobe()
-    elif not engine().in_flight:
-        # MPICH serves other ranks' one-sided calls in none that asks for messages to itself.
-        world.traffic.Iprobe(MPI.ANY_SOURCE, tags.farewell(world.window))
+    let_work(world)  # what is in flight may be kernels, too
     world.look()  # what is in flight may be of others, who all live
     return True
 

@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -175,3 +175,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if len(reports) > _MANY:
         spent = ((one.nodeid, one.duration) for one in reports)
         terminalreporter.write_line(f"by file: {shares(spent)}")
+
+
+@pytest.fixture
+def hurried() -> Iterator[None]:
+    """Let threads take turns as often as can be."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)

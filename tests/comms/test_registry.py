@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,15 +12,6 @@ from closeranks.comms.registry import Registry
 
 class Thing:
     """Anything that can be referred to weakly."""
-
-
-@pytest.fixture
-def hurried() -> Iterator[None]:
-    """Let threads take turns as often as can be."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval_s)
 
 
 def test_gives_what_was_added_and_still_lives() -> None:

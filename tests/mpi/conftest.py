@@ -206,12 +206,3 @@ def name(world: closeranks.Communicator | None) -> Iterator[str]:
     world.Barrier()
     for path in [*(path for path, _ in slots.found(made)), folder() / f"lock-{made}"]:
         path.unlink(missing_ok=True)
-
-
-@pytest.fixture
-def hurried() -> Iterator[None]:
-    """Let threads take turns as often as can be."""
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(interval_s)

@@ -188,6 +188,7 @@ def test_other_nodes_hear_of_a_call_that_was_not_begun_in_full(
         monkeypatch.setattr(world._service, "_execution", _raise_alarm)
     else:  # as on another node, whose ranks see no abort word of this one's
         monkeypatch.setattr(carrying, "_word", memoryview(bytearray(8)).cast("q"))
+    comm.Barrier()  # nobody is in the first one any more
     with pytest.raises(Revoked if comm.rank else _Alarm) as met:
         world.Barrier(algorithm="dissemination")
     assert not comm.rank or "rank 0 left by _Alarm" in str(met.value)

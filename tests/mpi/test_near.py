@@ -375,21 +375,3 @@ def test_what_a_signal_comes_between_is_done_all_the_same(
             comm.Allreduce(fill(value), y, algorithm="shared")
             assert (y == size * value).all()
         comm.Barrier()
-
-
-def test_who_waits_serves_what_other_ranks_do_in_its_window(world: cr.Communicator) -> None:
-    if world.size == 1:
-        return
-    mine = np.zeros(1)
-    window = MPI.Win.Create(mine, comm=MPI.Intracomm(world))
-    world.Barrier(algorithm="shared")
-    if world.rank:  # the first waits in a kernel meanwhile
-        time.sleep(0.05)
-        window.Lock(0, MPI.LOCK_SHARED)
-        window.Fetch_and_op(np.ones(1), np.zeros(1), 0, 0, MPI.SUM)
-        window.Unlock(0)
-    world.Barrier(algorithm="shared")
-    window.Lock(world.rank, MPI.LOCK_SHARED)
-    assert mine[0] == (0 if world.rank else world.size - 1)
-    window.Unlock(world.rank)
-    window.Free()
