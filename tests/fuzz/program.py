@@ -77,6 +77,8 @@ def written(sequence: Sequence) -> str:
     lines.append("late = []")
     for number, step in enumerate(steps):
         lines += ["", f"# {number}: {step['do']} {step.get('op', '')} {step.get('wrong', '')}"]
+        if step.get("need"):
+            lines.append("# before it all others need rank {}'s {}".format(*step["need"]))
         lines += _step(step, sequence["ranks"])
     return "\n".join([*lines, "comm.close()"])
 

@@ -36,6 +36,7 @@ from tests.fuzz.shapes import (
     shapes,
 )
 from tests.fuzz.watchdog import Watchdog
+from tests.mpi.served import Served
 
 #: What a call that every rank must refuse may raise.
 REFUSALS = (cr.Error, MPI.Exception, ValueError, TypeError, BufferError)
@@ -117,6 +118,7 @@ class Runner:
         signal.signal(signal.SIGALRM, _interrupt)
         opened = cr.init(self._world, **self._sequence["options"])
         self._comms[0] = opened, self._world.Dup()
+        self._served = Served(self._world)
         self._ours = Pool(lambda nbytes: opened.empty(nbytes, np.uint8))
         self._theirs = Pool()
         for number, step in enumerate(self._sequence["steps"]):
@@ -127,6 +129,7 @@ class Runner:
             self._steps[step["do"]](self, step)
         self._at += 1
         self._arm()
+        self._guarded("served", self._served.close)
         if self._is_over:  # given up after a signal: nothing more is promised
             with suppress(Exception):
                 self._close()
@@ -264,6 +267,9 @@ class Runner:
             frames.append((given, [None if one is None else one.window.copy() for one in theirs]))
         if step["skew"] and self._world.rank == step["skew"][0]:
             time.sleep(step["skew"][1] / 1000)
+        if step.get("need"):
+            rank, what = step["need"]
+            {"window": self._served.count, "message": self._served.send}[what](rank)
         del pool, theirs
         serve = {"": self._blocking, "I": self._started, "_init": self._persistent}[step["mode"]]
         held = [mine]

@@ -96,6 +96,8 @@ def _next(rng: random.Random, steps: list[Step], ranks: int) -> list[Step]:
         return [{"do": "free", "comm": rng.randint(1, 3)}]
     else:
         step = _new(rng, ranks)
+    what = rng.choice(["window", "message"])
+    step["need"] = [rng.randrange(ranks), what] if rng.random() < 0.05 else None
     return [_timed(rng, step, len(steps))]
 
 
@@ -111,7 +113,7 @@ def _new(rng: random.Random, ranks: int) -> Step:
     step["root"], step["gap"] = rng.randrange(ranks), rng.choice([0, 0, 0, 1, 2])
     step["given"], step["named"] = rng.random() < 0.3, rng.random() < 0.2
     step["place"] = operation not in ("barrier", "bcast") and rng.random() < 0.25
-    step["salt"], step["skew"] = rng.randrange(1000), None
+    step["salt"], step["skew"], step["need"] = rng.randrange(1000), None, None
     step["vary"] = rng.random() < 0.1
     _typed(rng, step)
     _sized(rng, step, ranks)

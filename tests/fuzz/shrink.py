@@ -104,6 +104,7 @@ _SIMPLE: dict[str, tuple[Any, ...]] = {
     "named": (False,),
     "vary": (False,),
     "skew": (None,),
+    "need": (None,),
     "given": (False,),
     "place": (False,),
     "gap": (0,),

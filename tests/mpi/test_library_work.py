@@ -5,7 +5,6 @@ MPICH moves one-sided calls and long messages only in calls that it makes progre
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,67 +16,17 @@ from mpi4py import MPI
 import closeranks as cr
 from closeranks.collectives.catalogue import algorithms
 from tests.mpi.expected import cases
+from tests.mpi.served import Served
 from tests.mpi.test_communicator import _served
 
 World = cr.Communicator
-#: Long enough for the first rank to wait in the call.
-_LATE_S = 0.0005
-#: Long enough for a message that its receiver has to ask for.
-_LONG = 1 << 15
 METHODS = [case.method for case in cases(0, 1, 0)]
-
-
-class Served:
-    """What the first rank serves: its window, and a message that it sends to each."""
-
-    def __init__(self, world: World) -> None:
-        self.rank, self.size = world.rank, world.size
-        self.comm = MPI.Intracomm(world).Dup()
-        self.counter = np.zeros(1)
-        self.window = MPI.Win.Create(self.counter, comm=self.comm)
-        self.turns = 0
-
-    def plain(self, call: Callable[[], object]) -> None:
-        """Make a call that all come to at once."""
-        call()
-
-    def late(self, call: Callable[[], object]) -> None:
-        """Make a call; all but the first rank need that one to serve them first."""
-        self.turns += 1
-        if self.rank:
-            time.sleep(_LATE_S)
-            self._count()
-        call()
-
-    def late_for_a_message(self, call: Callable[[], object]) -> None:
-        """Make a call while the first rank has sent what the others take first."""
-        data = np.full(_LONG, 7.0 if self.rank == 0 else 0.0)
-        others = range(1, self.size) if self.rank == 0 else ()
-        sent = [self.comm.Isend(data, other) for other in others]
-        if self.rank:
-            time.sleep(_LATE_S)
-            self.comm.Recv(data, 0)
-            assert (data == 7).all()
-        call()
-        MPI.Request.Waitall(sent)
-
-    def _count(self) -> None:
-        self.window.Lock(0, MPI.LOCK_SHARED)
-        self.window.Fetch_and_op(np.ones(1), np.zeros(1), 0, 0, MPI.SUM)
-        self.window.Unlock(0)
-
-    def close(self) -> None:
-        self.comm.Barrier()
-        self.window.Lock(self.rank, MPI.LOCK_SHARED)
-        assert self.counter[0] == (0 if self.rank else self.turns * (self.size - 1))
-        self.window.Unlock(self.rank)
-        self.window.Free()
-        self.comm.Free()
 
 
 @contextmanager
 def serving(world: World) -> Iterator[Served]:
-    served = Served(world)
+    """Let the first rank serve the others, and see in the end that it has."""
+    served = Served(MPI.Intracomm(world))
     yield served
     served.close()
 
@@ -97,6 +46,10 @@ def _calls(comm: World, method: str, form: str, name: str) -> Iterator[Callable[
         operation.Free()
 
 
+def _nothing(rank: int) -> None:
+    """All come at once."""
+
+
 def _run(operations: list[MPI.Prequest]) -> None:
     MPI.Prequest.Startall(operations)
     MPI.Request.Waitall(operations)
@@ -110,9 +63,10 @@ def test_who_waits_in_a_collective_serves_the_others(world: World, method: str, 
     with world.Dup() as fresh, serving(fresh) as served:
 
         def every(name: str) -> None:
-            ways = served.late, served.plain, served.late, served.late_for_a_message
-            for way, call in zip(ways, _calls(fresh, method, form, name), strict=True):
-                way(call)
+            needs = served.count, _nothing, served.count, served.send
+            for need, call in zip(needs, _calls(fresh, method, form, name), strict=True):
+                need(0)
+                call()
 
         for name in ("auto", "native", *algorithms(method.lower())):
             _served(partial(every, name))
@@ -138,6 +92,6 @@ def test_who_waits_in_other_calls_serves_the_others(world: World, name: str) -> 
     if world.size in (1, 3):
         return
     with world.Dup() as fresh, serving(fresh) as served:
-        for _ in range(3):
-            served.late(partial(OTHERS[name], fresh))
-            served.late_for_a_message(partial(OTHERS[name], fresh))
+        for need in (served.count, _nothing, served.count, served.send):
+            need(0)
+            OTHERS[name](fresh)
