@@ -173,6 +173,6 @@ def test_who_waits_in_node_memory_looks_for_the_dead(
     driver = engine()
     monkeypatch.setattr(type(driver), "in_flight", in_flight, raising=False)
     monkeypatch.setattr(driver, "lock", threading.RLock())  # no thread of other tests has it
-    world: Any = SimpleNamespace(look=lambda: looked.append(True))
+    world: Any = SimpleNamespace(look=lambda: looked.append(True), closed=True)
     near.make_way(world)
     assert looked == [True]
