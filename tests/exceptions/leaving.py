@@ -6,6 +6,7 @@ meet, say after how long, and end in order.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -30,9 +31,8 @@ X = np.ones(3)
 
 
 def say(text: str) -> None:
-    """Print a line in one piece."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """Print a line in one piece, also where pytest keeps what is printed."""
+    os.write(1, f"{text}\n".encode())
 
 
 def fail() -> None:
@@ -191,7 +191,8 @@ if __name__ == "__main__":
         import pytest
 
         plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # whose import is long
-        raise SystemExit(pytest.main(["-q", "--tb=line", "--noconftest", *plugins, __file__]))
+        shown = ["-q", "--tb=line", "--capture=sys"]
+        raise SystemExit(pytest.main([*shown, "--noconftest", *plugins, __file__]))
     else:
         if WHERE == "hook":
             sys.excepthook = show
