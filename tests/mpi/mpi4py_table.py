@@ -20,9 +20,10 @@ order drawn by a seed. Written by `make mpi4py-suite`; the ordinary tests do one
 one type a day.
 
 A cell is passed / failed / skipped. What is skipped is skipped by the same file with mpi4py's own
-communicators, too, but for two reasons. "Wants the predefined communicator itself": those tests
+communicators, too, but for three reasons. "Wants the predefined communicator itself": those tests
 fail with any duplicate, which is tried as well. "Reads a private table of mpi4py's": of locks which
-its own `bcast` takes, and ours does not. `test_ulfm` is left out: to revoke a communicator of ours
+its own `bcast` takes, and ours does not. "Fails without us, too": what MPICH's wheel was built
+without. `test_ulfm` is left out: to revoke a communicator of ours
 ends its [family](faults.md), and what is called then raises `closeranks.Revoked`; so is
 `test_util_dtlib`, which is half a minute of datatypes without a communicator.
 """
@@ -41,7 +42,7 @@ def section(library: str, runs: list[dict[str, Any]]) -> list[str]:
     """The table of one library."""
     runs.sort(key=lambda run: run["ranks"])
     seeds = ", ".join(f"{run['seed']} on {run['ranks']}" for run in runs)
-    heads = " | ".join(f"{run['ranks']} ranks" for run in runs)
+    heads = " | ".join(f"{run['ranks']} rank{'s' * (run['ranks'] > 1)}" for run in runs)
     out = [f"## {library}", "", f"Seeds: {seeds}.", "", f"| file | {heads} | why skipped |"]
     out += ["|---" * (len(runs) + 2) + "|"]
     for name in sorted({row["file"] for run in runs for row in run["rows"]}):
