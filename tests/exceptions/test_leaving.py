@@ -46,7 +46,12 @@ def test_the_job_ends_by_itself(launch: Launch, mpi_library: str, cell: Cell) ->
     done = launch(_command(cell.platform, cell.where, cell.error), timeout_s=110)
     took_s = _soon(done.stdout)
     _write(cell, mpi_library, took_s, done)
-    assert done.returncode in cell.status or _has_crashed(done, cell.status), done.stdout
+    if _has_crashed(done, cell.status):
+        pytest.xfail("Open MPI's launcher crashes after the end of all ranks")
+    wanted = cell.status
+    if cell.where == "pytest" and mpi_library == "MPICH":
+        wanted = wanted | {1 | 2}  # Hydra joins the bits of all ranks
+    assert done.returncode in wanted, done.stdout
     assert took_s < MOST_S * max(2.0, slowness()), done.stdout
     if cell.shows >= 0:
         assert done.stdout.count(TRACE) == cell.shows, done.stdout
