@@ -25,13 +25,15 @@ class Gathering(MPI.Intracomm):
 
     def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
         """Refuse on all ranks what cannot be had on one; else see ourselves as `_alias`."""
-        alias = self._alias()
-        with explaining("derive", alias, self._service.family.world):
-            others = native.agreed_max(self._service.careful, [float(problem is not None)])[0]
+        alias, careful = self._alias(), self._service.careful
+        with explaining(method, alias, self._service.family.world):
+            mine = 0.0 if problem is None else 1.0 + careful.rank
+            refusing_rank = int(native.agreed_max(careful, [mine])[0]) - 1
+            told = careful.bcast(problem, refusing_rank) if refusing_rank >= 0 else None
         if problem is not None:
             raise UsageError(method, *problem)
-        if others:
-            raise UsageError(method, "refused on another rank", "see what that rank says")
+        if told is not None:
+            raise UsageError(method, f"rank {refusing_rank}: {told[0]}", told[1])
         return alias
 
     def _alias(self) -> MPI.Intracomm:

@@ -73,7 +73,8 @@ def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation
     Raises
     ------
     UsageError
-        If a type code means nothing to MPI, or the datatype is null.
+        If a type code means nothing to MPI, or the datatype is null or not
+        committed.
     """
     if datatype is None:
         known = _of_dtype.get(dtype)
@@ -143,17 +144,39 @@ def _from_mpi(datatype: MPI.Datatype, operation: str) -> Element:
     from mpi4py import MPI
 
     if datatype == MPI.DATATYPE_NULL:
-        raise UsageError(operation, "the datatype is null", "this MPI library lacks it")
+        way_out = "it was freed, or this MPI library lacks it; pass another one"
+        raise UsageError(operation, "the datatype is null", way_out)
     size = datatype.Get_size()
     lower, extent = datatype.Get_extent()
     true_lower, true_extent = datatype.Get_true_extent()
     named = bool(datatype.is_predefined)
+    if not named:
+        _check_committed(datatype, operation)
     plain = named and lower == true_lower == 0 and size == extent == true_extent
     dtype = _numpy_of(datatype, extent) if named else None
     made = Element(dtype, datatype, size, extent, true_lower, true_lower + true_extent, plain)
     if named and datatype.is_named:
         _of_handle[datatype.handle] = made
     return made
+
+
+def _check_committed(datatype: MPI.Datatype, operation: str) -> None:
+    """Refuse a derived datatype that messages may not have yet.
+
+    MPI tells of it only where the datatype is used, and packing no entry is the
+    least use: some libraries end in a segmentation fault at others.
+    """
+    from mpi4py import MPI
+
+    from closeranks.comms.predefined import SELF
+
+    try:
+        datatype.Pack(b"", bytearray(1), 0, SELF)
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_TYPE:
+            raise
+        problem = f"{datatype.Get_name() or 'a derived datatype'} is not committed"
+        raise UsageError(operation, problem, "call its Commit() first") from None
 
 
 def _numpy_of(datatype: MPI.Datatype, extent: int) -> np.dtype[Any] | None:

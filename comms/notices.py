@@ -247,6 +247,8 @@ class Notices:
             return self._look_inside(self.notice, now_s)
         for refusal in tuple(self._refusals):
             self._look_at(refusal, now_s)
+            if self.notice is not None:  # which all others of them stand behind
+                break
         return _LOOK_S if self._refusals or self.notice is not None else None
 
     def _look_inside(self, notice: Notice, now_s: float) -> float | None:

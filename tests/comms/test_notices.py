@@ -121,6 +121,19 @@ def test_a_call_that_another_refuses_ends_all_who_are_in_it(mine: Notices) -> No
     assert _told(mine) == [["ended", 1, "refused bcast: no", 1]]
 
 
+def test_a_call_that_two_others_refuse_ends_by_the_first(mine: Notices) -> None:
+    calls = mine.count((0, 1, 2))
+    calls.begin()
+    for rank in (1, 2):
+        mine._hear(encoded("refused", calls.key, 0, rank, "refused bcast: no", 1))
+    mine._look()
+    time.sleep(0.03)
+    mine._look()
+    mine._look()
+    assert mine.notice == Notice(1, "refused bcast: no", 1)
+    assert _told(mine) == [["ended", 1, "refused bcast: no", 1]]
+
+
 def test_communicators_of_other_ranks_are_told_apart(mine: Notices) -> None:
     keys = [mine.count(seats).key for seats in ((0, 1), (0, 2), (0, 1))]
     assert len(set(keys)) == 3

@@ -143,3 +143,30 @@ def test_what_c_has_two_names_for_is_one_type(
         operation.wait()
         assert found.tolist() == (by_hand.tolist() if world.rank == 0 else [7] * 4)
     operation.close()
+
+
+#: The calls that take a derived type, with a buffer for all ranks and one for each.
+MOVES: dict[str, Any] = {
+    "Bcast": lambda one, each: (one,), "Allgather": lambda one, each: (one, each),
+    "Gather": lambda one, each: (one, each), "Scatter": lambda one, each: (each, one),
+    "Alltoall": lambda one, each: (each, each), "Allgatherv": lambda one, each: (one, each),
+    "Gatherv": lambda one, each: (one, each), "Scatterv": lambda one, each: (each, one),
+    "Alltoallv": lambda one, each: (each, each), "Allreduce": lambda one, each: (one, one),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["", "I", "_init"])
+def test_a_datatype_that_nobody_committed_is_refused(world: cr.Communicator, way: str) -> None:
+    column, size = MPI.DOUBLE.Create_vector(2, 1, 2), world.size
+    one, each = [np.zeros(4), 1, column], [np.zeros(4 * size), size, column]
+    counted = [np.zeros(4 * size), [1] * size, [2 * i for i in range(size)], column]
+    for name, arguments in MOVES.items():
+        given = arguments(one, counted if name.endswith("v") else each)
+        for algorithm in ("auto", "native", *(["binomial"] if name == "Bcast" else [])):
+            call = getattr(world, f"I{name.lower()}" if way == "I" else name + way)
+            with pytest.raises(cr.UsageError, match="is not committed; call its Commit"):
+                call(*given, algorithm=algorithm)
+            total = np.zeros(3)
+            world.Allreduce(np.ones(3), total)
+            assert (total == size).all(), name
+    column.Free()

@@ -68,6 +68,13 @@ def test_what_no_rank_can_use_is_refused_on_all(world: World) -> None:
     world.Barrier()
 
 
+def test_what_one_rank_cannot_derive_is_named_on_all(world: World) -> None:
+    last = world.size - 1
+    told = "color is 'x'" if world.rank == last else f"rank {last}: color is 'x'"
+    with pytest.raises(UsageError, match=f"Split: {told}"):
+        world.Split("x" if world.rank == last else 0)  # type: ignore[arg-type]
+
+
 def test_what_one_rank_cannot_use_is_refused_on_all(world: World) -> None:
     for name, (ask, right) in ASKED.items():
         for wrong in wrong_for(name)[:3]:
