@@ -18,9 +18,8 @@ from closeranks.collectives.near import make_way
 from closeranks.collectives.numbers import load_loop, loop_is_stored
 from closeranks.collectives.shortcut_words import CODE
 from closeranks.comms import code_store, handlers
-from closeranks.comms.settings import PREFIX, setting
+from closeranks.comms.settings import runs_compiled
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.bound import Bound
@@ -76,7 +75,7 @@ def prepare(world: World, *, together: bool) -> None:
     if world.compiled is not None:
         return
     handlers.hold()
-    if not is_wanted():
+    if not runs_compiled():
         found = False
     elif world.node.rank == 0 or _Loaded.tried:
         found = is_loaded()
@@ -89,17 +88,9 @@ def prepare(world: World, *, together: bool) -> None:
         world.tell_compiled()
 
 
-def is_wanted() -> bool:
-    """Whether the environment leaves the choice to us.  Local."""
-    name = setting("INTERPRETER") or "compiled"
-    if name not in ("compiled", "python"):
-        raise UsageError(f"{PREFIX}INTERPRETER", f"is {name!r}", "compiled or python")
-    return name == "compiled"
-
-
 def load_early() -> None:
     """Load compiled code if the disk holds it: a call will find it there.  Local."""
-    if is_wanted() and _is_stored():
+    if runs_compiled() and _is_stored():
         is_loaded()
 
 

@@ -78,6 +78,25 @@ def switch(name: str) -> bool:
     raise UsageError(PREFIX + name, f"is {text!r}", f"one of {', '.join((*_YES, *_NO[1:]))}")
 
 
+def runs_compiled() -> bool:
+    """Tell whether plans may run in compiled code.
+
+    Returns
+    -------
+    bool
+        False where CLOSERANKS_INTERPRETER asks for Python.
+
+    Raises
+    ------
+    UsageError
+        If it asks for something else (local).
+    """
+    name = setting("INTERPRETER") or "compiled"
+    if name not in ("compiled", "python"):
+        raise UsageError(f"{PREFIX}INTERPRETER", f"is {name!r}", "compiled or python")
+    return name == "compiled"
+
+
 def refuse_unknown(environment: Mapping[str, str] | None = None) -> None:
     """Refuse names that begin like ours and mean nothing.
 

@@ -30,7 +30,7 @@ def resolve(words: Sequence[str]) -> list[str]:
     Raises
     ------
     UsageError
-        If there is no program, or it does not exist.
+        If there is no program, it does not exist, or may not be executed.
     """
     if not words:
         raise UsageError("run", "no program given", "write it after --: ... -- prog.py arguments")
@@ -44,8 +44,20 @@ def resolve(words: Sequence[str]) -> list[str]:
             raise UsageError("run", f"no file {first} to read here", "give the program's path")
         return [sys.executable, first, *rest]
     if shutil.which(first) is None:
-        raise UsageError("run", f"no program {first} on the PATH", "give its path")
+        raise UsageError("run", *_missing(first))
     return [first, *rest]
+
+
+def _missing(program: str) -> tuple[str, str]:
+    """Say why a program cannot be started, and the way out."""
+    path = Path(program)
+    if path.is_dir():
+        return f"{program} is a folder", "give the path of a program"
+    if path.is_file() and os.sep in program:
+        return f"{program} may not be executed", f"allow it by chmod +x {program}"
+    if os.sep in program:
+        return f"no program {program} to read here", "give the program's path"
+    return f"no program {program} on the PATH", "give its path"
 
 
 def python_of(words: Sequence[str]) -> str:

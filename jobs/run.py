@@ -12,7 +12,7 @@ from typing import Final
 import click
 
 from closeranks.comms.cores import usable_cores, whole_cores
-from closeranks.comms.settings import refuse_unknown, setting
+from closeranks.comms.settings import refuse_unknown, runs_compiled, setting, switch
 from closeranks.errors import UsageError
 from closeranks.jobs import allocation, library, program
 from closeranks.jobs.job import Host, Job
@@ -115,6 +115,8 @@ def check_settings(ranks: int) -> None:
         If one means nothing.
     """
     refuse_unknown()
+    switch("CHECK")
+    runs_compiled()
     text = setting("FAULTS")
     if not text:
         return

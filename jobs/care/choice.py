@@ -50,6 +50,27 @@ def is_meant(key: str, name: str) -> bool:
     return name == key or bool(dot and name == plain and JOB.fullmatch(job))
 
 
+def is_held_as(key: str, name: str) -> bool:
+    """Say whether slots in memory are meant by what somebody has written.
+
+    Their names all end in a job or a run, those of files on disk in none.
+
+    Parameters
+    ----------
+    key : str
+        Name of checkpoints, with the job or the run.
+    name : str
+        The same, or without it.
+
+    Returns
+    -------
+    bool
+        True for ``train.nightly`` if ``train`` was written, false for
+        ``train.eval.nightly``.
+    """
+    return name in (key, key.rpartition(".")[0])
+
+
 @dataclass(frozen=True)
 class Sight:
     """What somebody means, and where it was looked for.
@@ -119,13 +140,14 @@ def look(
         raise UsageError(f"checkpoint {verb}", f"no folder {persist}", "give that of persist=")
     filed = [(one, volume) for one, lot in (volumes(persist) if persist else {}).items()
              for volume in lot]  # fmt: skip
-    found = tuple(one for one in every if name is None or is_meant(one.name, name))
+    found = tuple(one for one in every if name is None or is_held_as(one.name, name))
     # On disk names are without the job.
     of_disk = tuple((one, volume) for one, volume in filed
                     if name is None or is_meant(one, name) or is_meant(name, one))  # fmt: skip
     if name is not None and not found and not of_disk:
         known = dict.fromkeys([*(one.name for one in every), *(one for one, _ in filed)])
-        there = ", ".join([*known][:8]) or "nothing"
+        alike = sorted(known, key=lambda one: not one.startswith(name))
+        there = ", ".join(alike[:8]) or "nothing"
         raise NotFound(f"checkpoint {verb}", f"nothing called {name}; there is {there}")
     return Sight(tuple(places), found, persist, of_disk)
 

@@ -21,7 +21,7 @@ from closeranks.checkpoint import Shard
 from closeranks.checkpoint.key import job_of as job_of_process
 from closeranks.checkpoint.key import key_of
 from closeranks.checkpoint.slots import Slot
-from closeranks.jobs.care.choice import is_meant, job_of
+from closeranks.jobs.care.choice import is_held_as, is_meant, job_of
 from closeranks.jobs.care.cleaning import parse_age
 from closeranks.jobs.care.ending import orderly
 from tests.checkpoint import filed, ground
@@ -337,6 +337,13 @@ def test_nobody_meets_folders_of_others(root: Path) -> None:
     assert "kept:" in listed.stdout
     assert "Permission denied" in " ".join(listed.stdout.split())
     assert len(list(mine.iterdir())) == 2
+
+
+def test_a_name_means_slots_of_any_run() -> None:
+    assert is_held_as("train.nightly", "train")
+    assert is_held_as("train.eval.nightly", "train.eval")
+    assert not is_held_as("train.eval.nightly", "train")
+    assert is_held_as("train.eval.nightly", "train.eval.nightly")
 
 
 def test_names_and_ages() -> None:

@@ -90,6 +90,8 @@ def test_wrong_usage_is_one_line_and_status_2(words: list[str]) -> None:
         ("CLOSERANKS_FAULTS", "kill seat=2", "no seat 2 among 2 ranks"),
         ("CLOSERANKS_FAULTS", "kill seat=0 at=noon", "no point 'noon'"),
         ("CLOSERANKS_TUNNING", "x.json", "no setting CLOSERANKS_TUNNING"),
+        ("CLOSERANKS_CHECK", "maybe", "CLOSERANKS_CHECK: is 'maybe'"),
+        ("CLOSERANKS_INTERPRETER", "foo", "CLOSERANKS_INTERPRETER: is 'foo'"),
     ],
 )
 @pytest.mark.parametrize("start", [["run", "-n", "2"], ["lab", "--nodes", "2"]])

@@ -39,11 +39,20 @@ def test_names_become_words(words: list[str], expected: list[str]) -> None:
         ([], "no program given"),
         (["gone.py"], "no file gone.py"),
         (["no-such-thing"], "on the PATH"),
+        (["./no-such-thing"], "no program ./no-such-thing to read here"),
+        (["/"], "/ is a folder"),
     ],
 )
 def test_what_cannot_run_is_refused(words: list[str], problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
         program.resolve(words)
+
+
+def test_a_file_that_may_not_be_executed_says_so(tmp_path: Path) -> None:
+    script = tmp_path / "job"
+    script.write_text("#!/bin/sh\n")
+    with pytest.raises(UsageError, match="job may not be executed; allow it by chmod"):
+        program.resolve([str(script)])
 
 
 def test_the_programs_own_python_is_asked_for_its_library() -> None:

@@ -145,23 +145,20 @@ def test_what_c_has_two_names_for_is_one_type(
     operation.close()
 
 
-#: The calls that take a derived type, with a buffer for all ranks and one for each.
-MOVES: dict[str, Any] = {
-    "Bcast": lambda one, each: (one,), "Allgather": lambda one, each: (one, each),
-    "Gather": lambda one, each: (one, each), "Scatter": lambda one, each: (each, one),
-    "Alltoall": lambda one, each: (each, each), "Allgatherv": lambda one, each: (one, each),
-    "Gatherv": lambda one, each: (one, each), "Scatterv": lambda one, each: (each, one),
-    "Alltoallv": lambda one, each: (each, each), "Allreduce": lambda one, each: (one, one),
+#: The calls that take a derived type, and which of their buffers are for each rank.
+MOVES = {
+    "Bcast": "1", "Allgather": "1n", "Gather": "1n", "Scatter": "n1", "Alltoall": "nn",
+    "Allgatherv": "1n", "Gatherv": "1n", "Scatterv": "n1", "Alltoallv": "nn", "Allreduce": "11",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("way", ["", "I", "_init"])
 def test_a_datatype_that_nobody_committed_is_refused(world: cr.Communicator, way: str) -> None:
     column, size = MPI.DOUBLE.Create_vector(2, 1, 2), world.size
-    one, each = [np.zeros(4), 1, column], [np.zeros(4 * size), size, column]
     counted = [np.zeros(4 * size), [1] * size, [2 * i for i in range(size)], column]
-    for name, arguments in MOVES.items():
-        given = arguments(one, counted if name.endswith("v") else each)
+    for name, buffers in MOVES.items():
+        each = counted if name.endswith("v") else [np.zeros(4 * size), size, column]
+        given = [each if one == "n" else [np.zeros(4), 1, column] for one in buffers]
         for algorithm in ("auto", "native", *(["binomial"] if name == "Bcast" else [])):
             call = getattr(world, f"I{name.lower()}" if way == "I" else name + way)
             with pytest.raises(cr.UsageError, match="is not committed; call its Commit"):
