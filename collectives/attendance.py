@@ -26,7 +26,8 @@ from mpi4py import MPI
 from closeranks.collectives.engine import engine
 from closeranks.collectives.quiet import is_gone
 from closeranks.collectives.rollcall import Roll
-from closeranks.comms import forked, ulfm
+from closeranks.comms import ulfm
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.registry import Registry
 from closeranks.comms.wait import Deadline, wait
 
@@ -291,5 +292,5 @@ class Usher:
 def usher() -> Usher:
     """Return this process's usher.  Local; any thread."""
     made = Usher()
-    forked.at_exit(made.stop)
+    before_finalize(made.stop)
     return made

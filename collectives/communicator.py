@@ -72,11 +72,20 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
     def __getattr__(self, name: str) -> Any:
         """Become one of the family at first use, where that has had to wait, see `Idup`."""
         come = self.__dict__.get("_come") if name in _PARTS else None
+        if come is None and name == "_service":
+            raise UsageError(type(self).__name__, "it is a handle of no communicator of ours",
+                             "make it by closeranks.init")  # fmt: skip
         if come is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         come()
         del self._come
         return getattr(self, name)
+
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
+        """Be another handle of a communicator, as ``type(comm)(comm)`` makes them."""
+        if isinstance(comm, Communicator):
+            self.__dict__ = comm.__dict__
+            forked.concern(self)
 
     @classmethod
     def adopt(
@@ -333,7 +342,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         if made == MPI.COMM_NULL:
             if counts:
                 self._lineage.note(None, MPI.UNDEFINED, 0)
-            return MPI.COMM_NULL  # type: ignore[return-value]
+            return MPI.Intracomm(made)  # type: ignore[return-value]
         plain = MPI.Intracomm(made)
         ranks = ranks_in(plain, self._service.plain)
         topology = self._topology.restrict(ranks)

@@ -20,8 +20,8 @@ from closeranks.collectives.execute import Execution
 from closeranks.collectives.failure import grounds, is_written
 from closeranks.collectives.library_work import let_work
 from closeranks.collectives.look import Patience
-from closeranks.comms import forked
 from closeranks.comms.calling import TURN, give_back
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import Revoked, Unavailable
 
@@ -396,5 +396,5 @@ def _has_threads() -> bool:
 def engine() -> Engine:
     """Return this process's engine.  Local; any thread."""
     made = Engine()
-    forked.at_exit(made.stop)
+    before_finalize(made.stop)
     return made

@@ -35,6 +35,7 @@ from closeranks.collectives.world import World
 from closeranks.comms import argument, ballot, cuda_aware, device_interface, forked, ulfm, warden
 from closeranks.comms.all_or_none import all_or_none
 from closeranks.comms.discover import discover
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.last_resort import LastResort, age_s
 from closeranks.comms.mates import mates
 from closeranks.comms.measure import quick
@@ -209,7 +210,7 @@ def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew 
 
 
 def _on_call(crew: Crew) -> Crew:
-    forked.at_exit(crew.end)  # the spares go home with this process, if it opens nothing, too
+    before_finalize(crew.end)  # the spares go home with this process, if it opens nothing, too
     return crew
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from closeranks.collectives.demand import Demand
-from closeranks.collectives.reductions import check_root, is_in_place
+from closeranks.collectives.reductions import is_in_place, read_root
 from closeranks.comms.message import Message, Spec, message
 from closeranks.errors import UsageError
 
@@ -25,7 +25,7 @@ def bcast(rank: int, size: int, buffer: Spec, root: int) -> Demand:
     Demand
         Nothing is copied.
     """
-    check_root("Bcast", root, size)
+    root = read_root("Bcast", root, size)
     found = message(buffer, "Bcast", writable=rank != root)
     demand = Demand("bcast", (buffer, root), rank, size, root=root)
     if rank == root:
@@ -53,7 +53,7 @@ def gather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Dem
     Demand
         Nothing is copied.
     """
-    check_root("Gather", root, size)
+    root = read_root("Gather", root, size)
     target = message(recvbuf, "Gather", blocks=size, writable=True) if rank == root else None
     in_place = rank == root and is_in_place(sendbuf)
     source = None if in_place else message(sendbuf, "Gather")
@@ -78,7 +78,7 @@ def scatter(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> De
     Demand
         Nothing is copied.
     """
-    check_root("Scatter", root, size)
+    root = read_root("Scatter", root, size)
     source = message(sendbuf, "Scatter", blocks=size) if rank == root else None
     in_place = rank == root and is_in_place(recvbuf)
     target = None if in_place else message(recvbuf, "Scatter", writable=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import weakref
 from collections import deque
 from functools import cache
 from pathlib import Path
@@ -41,6 +42,11 @@ RING_BYTES: Final = 2 * 1024 * 1024
 #: The smallest desk.
 LEAST_BYTES: Final = 16 * 1024
 _PAGE: Final = 4096
+#: So many communicators of a process have such desks; a program that makes more of them
+#: than it frees has small ones in the others, of two chunks each.
+SPACIOUS: Final = 16
+_SMALL_BYTES: Final = 2 * LEAST_BYTES
+_open: Final = weakref.WeakSet["NodeMemory"]()
 #: Copies to desks and trays may go past the caches from so many bytes on, or never.
 STREAMING: Final = 4096
 NEVER: Final = 1 << 62
@@ -88,11 +94,13 @@ class NodeMemory:
         self._queue, self._lock = np.zeros(1, np.int64), threading.Lock()
         self.queue_at = self._queue.ctypes.data
         self._frames: dict[tuple[Combiner | None, int, int], NDArray[np.int64]] = {}
-        self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS)
+        is_spacious = max(node.allgather(len(_open))) < SPACIOUS
+        self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS) if is_spacious else _SMALL_BYTES
         self._scratch = np.zeros(kernels.BLOCK, np.uint8)
         self._wide = np.zeros(kernels.BLOCK // 2, np.float32)
         cache = l3_share(Path("/"), node.size) or NEVER
-        self._file, wanted = self._share(node, root, min(RING_BYTES, cache // 4))
+        ring_bytes = min(RING_BYTES, cache // 4) if is_spacious else 0
+        self._file, wanted = self._share(node, root, ring_bytes)
         self._base = np.zeros(kernels.FRAME, np.int64)
         size, base = node.size, self._file.array.ctypes.data
         self._base[kernels.SIZE], self._base[kernels.RANK] = size, node.rank
@@ -111,6 +119,7 @@ class NodeMemory:
         self._base[kernels.CACHE] = cache
         patience = _CROWDED if is_crowded() else _PATIENCE
         self._base[kernels.SPINS], self._base[kernels.YIELDS] = patience
+        _open.add(self)
 
     def _share(self, node: MPI.Intracomm, root: Any, wanted: int) -> tuple[SharedFile, int]:
         """Map the file, smaller where node memory is short; give what is wanted of desks."""
@@ -178,6 +187,7 @@ class NodeMemory:
 
     def close(self) -> None:
         """Let go of the memory.  Local; called by the world that owns it."""
+        _open.discard(self)
         self.turns.clear()
         self._file.close()
         self._reach.close()

@@ -28,7 +28,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.context import unforced
-from closeranks.collectives.reductions import check_root
+from closeranks.collectives.reductions import read_root
 from closeranks.collectives.refusal import Binary, Combining, Parts
 from closeranks.comms import cuts, ulfm
 from closeranks.errors import UsageError
@@ -294,7 +294,7 @@ class Objects(MPI.Intracomm):
     def _check_root(self, operation: str, root: int) -> None:
         """Raise what mpi4py raises if there is no such root, caused by the values."""
         try:
-            check_root(operation, root, self.size)
+            read_root(operation, root, self.size)
         except UsageError as problem:
             if not hasattr(root, "__index__"):
                 raise

@@ -46,10 +46,10 @@ MEAN: Final = Mean()
 
 #: NumPy's ufunc for a predefined op, and the kinds of dtype it is MPI's meaning for.
 _UFUNCS: dict[str, tuple[np.ufunc, str]] = {
-    "SUM": (np.add, "iufc"),
+    "SUM": (np.add, "iufcm"),
     "PROD": (np.multiply, "iufc"),
-    "MIN": (np.minimum, "iuf"),
-    "MAX": (np.maximum, "iuf"),
+    "MIN": (np.minimum, "iufmM"),
+    "MAX": (np.maximum, "iufmM"),
     "BAND": (np.bitwise_and, "iu"),
     "BOR": (np.bitwise_or, "iu"),
     "BXOR": (np.bitwise_xor, "iu"),
@@ -153,6 +153,8 @@ def _made(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reducer:
         if dtype is None or not _is_inexact(dtype):
             raise UsageError("MEAN", f"not defined on {dtype}", "use a floating type, or SUM")
         return Reducer(_ufunc(np.add), None, _mpi_type(dtype), name="SUM", commutative=True)
+    if op == MPI.OP_NULL:
+        raise UsageError("reduce", "the op is null", "it was freed; pass another one")
     name = name_of(op)
     commutative = bool(op.Is_commutative())
     mpi_type = datatype if isinstance(datatype, MPI.Datatype) else _mpi_type(datatype)

@@ -24,10 +24,10 @@ def is_in_place(spec: Spec) -> bool:
     return spec is None or spec is MPI.IN_PLACE
 
 
-def check_root(operation: str, root: int, size: int) -> None:
-    """Raise UsageError if ``root`` is no rank of the communicator.  Local."""
+def read_root(operation: str, root: int, size: int) -> int:
+    """Read a root, or raise UsageError if it is no rank of the communicator.  Local."""
     try:
-        argument.whole(operation, "root", root, below=size)
+        return argument.whole(operation, "root", root, below=size)
     except UsageError:
         problem = f"root {argument.shown(root)} of {size} ranks"
         raise UsageError(operation, problem, f"0 <= root < {size}, a whole number") from None
@@ -81,7 +81,7 @@ def reduce(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op, root: int
     Demand
         Nothing is copied.
     """
-    check_root("Reduce", root, size)
+    root = read_root("Reduce", root, size)
     at_root = rank == root
     target = message(recvbuf, "Reduce", writable=True) if at_root else None
     source = None

@@ -13,7 +13,6 @@ for a program that does nothing else but wait.
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from weakref import WeakValueDictionary
 from mpi4py import MPI
 
 from closeranks.comms.calling import TURN, in_turn
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.predefined import SELF
 
 if TYPE_CHECKING:
@@ -194,5 +194,5 @@ def listening(call: Callable[..., None]) -> Callable[..., None]:
 def starts() -> Starts:
     """Return what hears of this process's starts.  Local; any thread."""
     made = Starts()
-    atexit.register(made.stop)
+    before_finalize(made.stop)
     return made

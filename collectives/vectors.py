@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from closeranks.collectives.demand import Demand
-from closeranks.collectives.reductions import check_root, is_in_place
+from closeranks.collectives.reductions import is_in_place, read_root
 from closeranks.comms.message import Message, Spec, message
 from closeranks.comms.vector import Counts, Vector, vector
 from closeranks.errors import UsageError
@@ -28,7 +28,7 @@ def gatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> De
     Demand
         Nothing is copied.
     """
-    check_root("Gatherv", root, size)
+    root = read_root("Gatherv", root, size)
     demand = Demand("gatherv", (sendbuf, recvbuf, root), rank, size, root=root)
     target = vector(recvbuf, "Gatherv", size, writable=True) if rank == root else None
     in_place = rank == root and is_in_place(sendbuf)
@@ -53,7 +53,7 @@ def scatterv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> D
     Demand
         Nothing is copied.
     """
-    check_root("Scatterv", root, size)
+    root = read_root("Scatterv", root, size)
     demand = Demand("scatterv", (sendbuf, recvbuf, root), rank, size, root=root)
     source = vector(sendbuf, "Scatterv", size) if rank == root else None
     in_place = rank == root and is_in_place(recvbuf)

@@ -15,7 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from closeranks.collectives.node_memory import STARTED
-from closeranks.comms import forked
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.registry import Registry
 from closeranks.comms.wait import longer
 
@@ -106,5 +106,5 @@ def _started(memory: NodeMemory) -> tuple[Any, int] | None:
 def watch() -> Watch:
     """Return this process's watch.  Local; any thread."""
     made = Watch()
-    forked.at_exit(made.stop)
+    before_finalize(made.stop)
     return made

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from closeranks.errors import UnknownCode, UsageError
+from closeranks.comms.argument import shown
+from closeranks.errors import UnknownCode, UsageError, WrongType
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -75,6 +76,8 @@ def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation
     UsageError
         If a type code means nothing to MPI, or the datatype is null or not
         committed.
+    WrongType
+        If it is no datatype at all.
     """
     if datatype is None:
         known = _of_dtype.get(dtype)
@@ -83,7 +86,12 @@ def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation
         return known
     if isinstance(datatype, str):
         datatype = _named(datatype, operation)
-    known = _of_handle.get(datatype.handle)
+    try:
+        known = _of_handle.get(datatype.handle)
+    except AttributeError:
+        problem = f"{shown(datatype)} where a datatype is needed"
+        way_out = "give an MPI.Datatype or its code; displacements go with counts: (counts, displs)"
+        raise WrongType(operation, problem, way_out) from None
     if known is not None:
         return known
     return _from_mpi(datatype, operation)
@@ -119,9 +127,11 @@ def is_of_numpy(dtype: np.dtype[Any]) -> bool:
     Returns
     -------
     bool
-        False for structures and numbers in foreign order, too.
+        False for structures and numbers in foreign order, too, and for times: NaT is
+        none of MPI's integers.
     """
-    return dtype.isbuiltin != REGISTERED and dtype.isnative and not dtype.names
+    is_plain = dtype.isnative and not dtype.names and dtype.kind not in "mM"
+    return is_plain and dtype.isbuiltin != REGISTERED
 
 
 def _from_numpy(dtype: np.dtype[Any]) -> Element:

@@ -9,11 +9,9 @@ when a child begins it gives all that has calls another class.
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 import weakref
-from collections.abc import Callable
 from functools import cache, partial
 from typing import Any, Final, NoReturn
 
@@ -77,19 +75,6 @@ def concern(thing: Any) -> None:
     """
     key = id(thing)
     _CONCERNED[key] = weakref.ref(thing, lambda _: _CONCERNED.pop(key, None))
-
-
-def at_exit(task: Callable[[], object]) -> None:
-    """Have something done when the interpreter exits, but not in a child.
-
-    Local.  There threads are gone, and locks may be held for ever.
-
-    Parameters
-    ----------
-    task : callable
-        What MPI's end, or other processes, need.
-    """
-    atexit.register(lambda: None if _Process.is_copy else task())
 
 
 @cache

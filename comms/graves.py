@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from closeranks.comms import forked, ulfm
+from closeranks.comms import ulfm
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.handle import number, point
 
 if TYPE_CHECKING:
@@ -93,4 +94,4 @@ def _free() -> None:
         comm.Free()
 
 
-forked.at_exit(_free)
+before_finalize(_free)

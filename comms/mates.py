@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from closeranks.comms import forked, pmix, ulfm
+from closeranks.comms import pmix, ulfm
+from closeranks.comms.finalization import before_finalize
 from closeranks.comms.heard import allgather
 from closeranks.comms.shared_file import share
 from closeranks.comms.wait import Deadline, prompt_switches, wait
@@ -293,5 +294,5 @@ def _numbering() -> str:
 def mates() -> Mates:
     """Give those of this process.  Local."""
     made = Mates()
-    forked.at_exit(made.part)
+    before_finalize(made.part)
     return made

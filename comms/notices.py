@@ -247,8 +247,6 @@ class Notices:
             return self._look_inside(self.notice, now_s)
         for refusal in tuple(self._refusals):
             self._look_at(refusal, now_s)
-            if self.notice is not None:  # which all others of them stand behind
-                break
         return _LOOK_S if self._refusals or self.notice is not None else None
 
     def _look_inside(self, notice: Notice, now_s: float) -> float | None:
@@ -264,10 +262,11 @@ class Notices:
 
     def _look_at(self, refusal: _Refusal, now_s: float) -> None:
         """End the family if this rank is in a call that another refuses, or beyond."""
-        calls = self._counted.get(refusal.key)
+        calls, since_s = self._counted.get(refusal.key), self._refusals.get(refusal)
+        if since_s is None:
+            return  # another one of the same call has ended the family
         if calls is None or calls.begun <= refusal.number:
             return  # it has still to come
-        since_s = self._refusals[refusal]
         if refusal.number in calls.refused:
             del self._refusals[refusal]
         elif not since_s or calls.reading:  # it may be about to refuse it

@@ -110,6 +110,9 @@ def load(code: bytes) -> int:
     loader.add_object_file(ObjectFileRef.from_data(code))
     loader.finalize_object()
     _LOADED.append((loader, code))
+    # Threads run it to the end. What llvmlite does there it leaves out where a
+    # program's own exit handler was the first to import it.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader))
     address: int = loader.get_function_address(_ENTRY)
     return address
 

@@ -13,7 +13,6 @@ import ctypes
 import errno
 import mmap
 import os
-import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import cache
@@ -35,7 +34,6 @@ _COLLAPSE, _FIND, _FILL = 25, 22, 23
 _REGION: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _UNRESERVED
 _BOTH: Final = mmap.PROT_READ | mmap.PROT_WRITE
 _WHOLE: Final = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-_LEAN: Final[dict[str, bool]] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 
 @cache
@@ -68,12 +66,10 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     parts = [(start, length) for start, length in own if length]
     for start, length in parts:
         reserve(handle, start, length)
-    try:
-        memory = mmap.mmap(handle.fileno(), _size(handle), flags=mmap.MAP_SHARED, **_LEAN)
-    except OSError as error:
-        raise _unmapped(handle, error) from error
+    memory = _set_aside(handle, _size(handle))
     with ExitStack() as failed:
         failed.callback(memory.close)
+        lay(handle, memory, 0, whole=False)
         for start, length in parts:
             first = start // mmap.PAGESIZE * mmap.PAGESIZE
             _advise(memory, _FILL, first, start + length - first)
@@ -130,11 +126,19 @@ def region(handle: FileIO) -> tuple[mmap.mmap, int]:
     Unavailable
         If the system does not let us.
     """
+    memory = _set_aside(handle, _size(handle) + large_page())
+    return memory, -_address(memory) % large_page()
+
+
+def _set_aside(handle: FileIO, nbytes: int) -> mmap.mmap:
+    """Set addresses aside where `lay` puts a file.
+
+    A file that `mmap` maps itself keeps a descriptor open, which are few.
+    """
     try:
-        memory = mmap.mmap(-1, _size(handle) + large_page(), flags=_REGION)
+        return mmap.mmap(-1, nbytes, flags=_REGION)
     except OSError as error:
         raise _unmapped(handle, error) from error
-    return memory, -_address(memory) % large_page()
 
 
 def lay(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
@@ -14,6 +15,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.catalogue import algorithms
+from closeranks.collectives.node_memory import LEAST_BYTES, SPACIOUS
 from tests.mpi.expected import COUNT, cases, given, summed
 
 if TYPE_CHECKING:
@@ -259,3 +261,41 @@ def test_threads_that_have_a_communicator_each_do_not_wait_for_each_other(
         for thread in threads:
             thread.join()
     assert (totals == comm.size).all()
+
+
+def test_another_handle_is_the_same_communicator(world: cr.Communicator) -> None:
+    """mpi4py's own code makes handles by ``type(comm)(comm)``."""
+    child = world.Split(0)
+    other, total = type(child)(child), np.zeros(3)
+    for comm in (other, child, other):
+        comm.Allreduce(np.ones(3), total)
+        assert (total == world.size).all()
+    assert other == child
+    other.Free()
+    for comm in (other, child):
+        with pytest.raises((cr.Revoked, MPI.Exception)):
+            comm.Allreduce(np.ones(3), total)
+    with pytest.raises(cr.UsageError, match="handle of no communicator of ours"):
+        cr.Communicator(MPI.COMM_WORLD).Allreduce(np.ones(3), total)
+    none = world.Split(MPI.UNDEFINED)
+    assert none == MPI.COMM_NULL
+    assert isinstance(none, MPI.Intracomm)
+
+
+@pytest.mark.parametrize("comm", [2, 4], indirect=True)
+def test_communicators_that_nobody_frees_take_little(comm: MPI.Intracomm) -> None:
+    def descriptors() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    with cr.init(comm) as world:
+        before = descriptors()
+        x, y = np.full(100_000, world.rank + 1.0), np.zeros(100_000)
+        for turn in range(SPACIOUS + 8):
+            child = world.Split(world.rank % 2)
+            child.Allreduce(x[:3] if turn % 4 else x, y[:3] if turn % 4 else y)
+            ranks = range(world.rank % 2, world.size, 2)
+            assert y[0] == sum(rank + 1 for rank in ranks), turn
+        assert descriptors() < before + SPACIOUS
+        if child.size > 1:
+            memory = child._service.world.node_memory
+            assert memory.desk_bytes <= 2 * LEAST_BYTES

@@ -12,6 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.errors import WrongType
 
 PLANS = ["native", "shared", "ring", "recursive_halving", "pairwise", "direct"]
 
@@ -167,3 +168,39 @@ def test_a_datatype_that_nobody_committed_is_refused(world: cr.Communicator, way
             world.Allreduce(np.ones(3), total)
             assert (total == size).all(), name
     column.Free()
+
+
+@pytest.mark.parametrize("algorithm", ["auto", "recursive_doubling"])
+def test_times_are_no_integers(world: cr.Communicator, algorithm: str) -> None:
+    size = world.size
+    spans = np.full(4, world.rank + 1).astype("m8[s]")
+    if world.rank == size - 1:
+        spans[0] = np.timedelta64("NaT")
+    for op, expected in ((MPI.SUM, size * (size + 1) // 2), (MPI.MIN, 1), (MPI.MAX, size)):
+        found = np.zeros(4, "m8[s]")
+        world.Allreduce(spans, found, op, algorithm=algorithm)
+        assert np.isnat(found[0])
+        one = expected if size > 1 else 1
+        assert (found[1:] == np.timedelta64(one, "s")).all()
+    days = np.full(4, "2026-11-28", "M8[D]") + world.rank
+    latest = np.zeros(4, "M8[D]")
+    world.Allreduce(days, latest, MPI.MAX, algorithm=algorithm)
+    assert (latest == np.datetime64("2026-11-28") + (size - 1)).all()
+    for wrong, op in ((days, MPI.SUM), (days, MPI.PROD), (spans, MPI.PROD), (spans, MPI.BOR)):
+        with pytest.raises(cr.UsageError, match="is not defined on"):
+            world.Allreduce(wrong, wrong.copy(), op)
+
+
+def test_specifications_that_are_easily_mixed_up(world: cr.Communicator) -> None:
+    whole, ones = np.zeros(world.size), [1] * world.size
+    for displacements in (list(range(world.size)), np.arange(world.size)):
+        with pytest.raises(WrongType, match=r"displacements go with counts: \(counts, displs\)"):
+            world.Allgatherv(np.ones(1), [whole, ones, displacements])
+    world.Allgatherv(np.ones(1), [whole, (ones, displacements)])
+    assert (whole == 1).all()
+    root = np.array(world.size - 1)
+    mine = np.full(3, float(world.rank))
+    world.Bcast(mine, root=root)
+    assert (mine == world.size - 1).all()
+    with pytest.raises(cr.UsageError, match="the op is null"):
+        world.Allreduce(np.ones(1), np.ones(1), MPI.OP_NULL)

@@ -1,0 +1,62 @@
+"""What must be done before MPI ends, whoever ends it.
+
+Threads of ours call MPI, and other processes wait for what this one says last.
+So all that is stopped when the interpreter exits, while MPI is still there; or in
+MPI_Finalize where the program calls that before: MPI deletes the attributes of
+MPI_COMM_SELF first of all (MPI-4.1, section 11.2.4), and says so.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from typing import Any, Final
+
+from closeranks.comms import forked
+
+_TASKS: Final[list[Callable[[], object]]] = []
+_keyval: int | None = None
+
+
+def before_finalize(task: Callable[[], object]) -> None:
+    """Have something done once before MPI ends; the last task comes first.
+
+    Local.  Not in a child that was forked: there threads are gone, and locks may be
+    held for ever.
+
+    Parameters
+    ----------
+    task : callable
+        What MPI's end, or other processes, need.
+    """
+    _TASKS.append(task)
+    _watch_finalize()
+
+
+def _finish() -> None:
+    """Do what is left to do.  Local, harmless twice."""
+    while _TASKS and not forked.is_copy():
+        _TASKS.pop()()
+
+
+def _watch_finalize() -> None:
+    """Have MPI_Finalize do it, once MPI is there."""
+    global _keyval
+    known: Any = sys.modules.get("mpi4py.MPI")
+    if _keyval is not None or known is None or not known.Is_initialized():
+        return
+    from closeranks.comms.predefined import SELF
+
+    _keyval = known.Comm.Create_keyval(delete_fn=_deleted)
+    SELF.Set_attr(_keyval, True)
+
+
+def _deleted(comm: object, keyval: int, value: object) -> None:
+    del comm, keyval, value
+    _finish()
+
+
+# Here, not with the first task: what is registered while other handlers run is never
+# called, and a program's handler may make the first call.
+atexit.register(_finish)
