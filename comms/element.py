@@ -173,8 +173,8 @@ def _from_mpi(datatype: MPI.Datatype, operation: str) -> Element:
 def _check_committed(datatype: MPI.Datatype, operation: str) -> None:
     """Refuse a derived datatype that messages may not have yet.
 
-    MPI tells of it only where the datatype is used, and packing no entry is the
-    least use: some libraries end in a segmentation fault at others.
+    MPI tells of it only where the datatype is used.  Packing no entry is the
+    least use; at others some libraries end in a segmentation fault.
     """
     from mpi4py import MPI
 

@@ -1,9 +1,9 @@
 """What must be done before MPI ends, whoever ends it.
 
 Threads of ours call MPI, and other processes wait for what this one says last.
-So all that is stopped when the interpreter exits, while MPI is still there; or in
-MPI_Finalize where the program calls that before: MPI deletes the attributes of
-MPI_COMM_SELF first of all (MPI-4.1, section 11.2.4), and says so.
+All that is stopped when the interpreter exits, while MPI is still there.  Where
+the program calls MPI_Finalize before, it is stopped in that: MPI deletes the
+attributes of MPI_COMM_SELF first of all (MPI-4.1, section 11.2.4).
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _keyval: int | None = None
 def before_finalize(task: Callable[[], object]) -> None:
     """Have something done once before MPI ends; the last task comes first.
 
-    Local.  Not in a child that was forked: there threads are gone, and locks may be
-    held for ever.
+    Local.  Not in a child that was forked: there threads are gone, and locks
+    may be held for ever.
 
     Parameters
     ----------

@@ -198,7 +198,7 @@ def test_specifications_that_are_easily_mixed_up(world: cr.Communicator) -> None
             world.Allgatherv(np.ones(1), [whole, ones, displacements])
     world.Allgatherv(np.ones(1), [whole, (ones, displacements)])
     assert (whole == 1).all()
-    root = np.array(world.size - 1)
+    root: Any = np.array(world.size - 1)
     mine = np.full(3, float(world.rank))
     world.Bcast(mine, root=root)
     assert (mine == world.size - 1).all()
