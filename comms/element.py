@@ -127,8 +127,8 @@ def is_of_numpy(dtype: np.dtype[Any]) -> bool:
     Returns
     -------
     bool
-        False for structures and numbers in foreign order, too, and for times: NaT is
-        none of MPI's integers.
+        False for structures and numbers in foreign order, too, and for times:
+        NaT is none of MPI's integers.
     """
     is_plain = dtype.isnative and not dtype.names and dtype.kind not in "mM"
     return is_plain and dtype.isbuiltin != REGISTERED
