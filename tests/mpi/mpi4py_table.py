@@ -15,9 +15,9 @@ from typing import Any
 HEAD = """# mpi4py's own tests
 
 mpi4py {release}'s test suite with closeranks communicators in the place of `MPI.COMM_WORLD` and of
-`MPI.COMM_SELF`, every element type, every kind of array but those on GPUs, files and tests in an
-order drawn by a seed. Written by `make mpi4py-suite`; the ordinary tests do one number of ranks and
-one type a day.
+`MPI.COMM_SELF`, every element type (one, where more than two ranks share a core), every kind of
+array but those on GPUs, files and tests in an order drawn by a seed. Written by
+`make mpi4py-suite`; the ordinary tests do one number of ranks and one type a day.
 
 A cell is passed / failed / skipped. What is skipped is skipped by the same file with mpi4py's own
 communicators, too, but for three reasons. "Wants the predefined communicator itself": those tests
@@ -41,7 +41,7 @@ def main(paths: list[str]) -> None:
 def section(library: str, runs: list[dict[str, Any]]) -> list[str]:
     """The table of one library."""
     runs.sort(key=lambda run: run["ranks"])
-    seeds = ", ".join(f"{run['seed']} on {run['ranks']}" for run in runs)
+    seeds = ", ".join(f"{run['seed']} on {run['ranks']}{_types(run)}" for run in runs)
     heads = " | ".join(f"{run['ranks']} rank{'s' * (run['ranks'] > 1)}" for run in runs)
     out = [f"## {library}", "", f"Seeds: {seeds}.", "", f"| file | {heads} | why skipped |"]
     out += ["|---" * (len(runs) + 2) + "|"]
@@ -60,6 +60,12 @@ def section(library: str, runs: list[dict[str, Any]]) -> list[str]:
         )
         out.append(f"| {name} | {' | '.join(cells)} | {said} |")
     return [*out, ""]
+
+
+def _types(run: dict[str, Any]) -> str:
+    """Say which type, where it was one."""
+    types = run.get("types", "all")
+    return "" if types == "all" else f" (type {types} alone)"
 
 
 if __name__ == "__main__":
