@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, Final
 
 from closeranks.comms import forked
@@ -35,9 +36,12 @@ def before_finalize(task: Callable[[], object]) -> None:
 
 
 def _finish() -> None:
-    """Do what is left to do.  Local, harmless twice."""
-    while _TASKS and not forked.is_copy():
-        _TASKS.pop()()
+    """Do what is left to do, all of it even if some fails.  Local, harmless twice."""
+    if forked.is_copy():
+        return
+    with ExitStack() as tasks:  # the last first
+        while _TASKS:
+            tasks.callback(_TASKS.pop(0))
 
 
 def _watch_finalize() -> None:
