@@ -42,8 +42,8 @@ RING_BYTES: Final = 2 * 1024 * 1024
 #: The smallest desk.
 LEAST_BYTES: Final = 16 * 1024
 _PAGE: Final = 4096
-#: So many communicators of a process have such desks; a program that makes more of them
-#: than it frees has small ones in the others, of two chunks each.
+#: So many communicators of a process have such desks.  A program that makes more of them
+#: than it frees has small ones in the others.
 SPACIOUS: Final = 16
 _SMALL_BYTES: Final = 2 * LEAST_BYTES
 _open: Final = weakref.WeakSet["NodeMemory"]()
