@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from closeranks.checkpoint.checkpointer import Checkpointer
-from closeranks.checkpoint.erasure import Code
-from closeranks.checkpoint.intervals import interval
-from closeranks.checkpoint.pending import Pending
-from closeranks.checkpoint.values import PerRank, Shard
+from closeranks.checkpoint.control.pending import Pending
+from closeranks.checkpoint.control.young_daly import interval
+from closeranks.checkpoint.erasure.code import Code
+from closeranks.checkpoint.state.shards import PerRank, Shard
 
 __all__ = ["Checkpointer", "Code", "Pending", "PerRank", "Shard", "interval"]

@@ -9,26 +9,26 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
-from closeranks.checkpoint import locks
-from closeranks.checkpoint.cadence import Cadence
-from closeranks.checkpoint.choosing import Objection, why_none
-from closeranks.checkpoint.farewell import FAREWELL
-from closeranks.checkpoint.groups import Protection, protect
-from closeranks.checkpoint.key import key_of, own_job
-from closeranks.checkpoint.options import Options, agreed_step, check_comm, place_of
-from closeranks.checkpoint.pending import Pending, not_due, skipped
-from closeranks.checkpoint.persist import Persist
-from closeranks.checkpoint.saving import Saving
-from closeranks.checkpoint.shelf import end_alone
-from closeranks.checkpoint.worker import Worker
-from closeranks.comms import forked
+from closeranks.checkpoint.control.background_thread import Worker
+from closeranks.checkpoint.control.pending import Pending, not_due, skipped
+from closeranks.checkpoint.control.save_options import Options, agreed_step, check_comm, place_of
+from closeranks.checkpoint.control.save_schedule import Cadence
+from closeranks.checkpoint.control.sigterm_handler import FAREWELL
+from closeranks.checkpoint.disk.persist_policy import Persist
+from closeranks.checkpoint.memory import slot_locks
+from closeranks.checkpoint.memory.run_key import key_of, own_job
+from closeranks.checkpoint.memory.slot_set import end_alone
+from closeranks.checkpoint.placement.erasure_groups import Protection, protect
+from closeranks.checkpoint.restore.generation_choice import Objection, why_none
+from closeranks.checkpoint.saving.save import Saving
+from closeranks.comms.exit import forked_child
 from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.availability import Availability
-    from closeranks.checkpoint.term import Term
-    from closeranks.collectives.communicator import Communicator
+    from closeranks.checkpoint.restore.availability import Availability
+    from closeranks.checkpoint.saving.membership_term import Term
+    from closeranks.collectives.communicator.communicator import Communicator
 
 #: Those that are open in this process: two of one name would remove each other's slots.
 _OPEN: Final[WeakValueDictionary[str, Checkpointer]] = WeakValueDictionary()
@@ -52,7 +52,8 @@ class Checkpointer:
     parity : int
         Members of an erasure group that may be lost.
     group : int, optional
-        Members of a group; see `closeranks.checkpoint.groups.protect`.
+        Members of a group; see
+        `closeranks.checkpoint.placement.erasure_groups.protect`.
     keep : int
         Saves that are kept, 2 to 9: one is not touched while the next is written.
     directory : path, optional
@@ -107,7 +108,7 @@ class Checkpointer:
         mtbf_s: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        forked.refuse("Checkpointer")
+        forked_child.refuse("Checkpointer")
         self._options = Options(name, parity, group, keep, on_busy, chunk_bytes)
         check_comm(comm)
         protect(comm.hierarchy, self._options.parity, self._options.group)  # which may object
@@ -122,7 +123,7 @@ class Checkpointer:
         self._report: Exception | None = None
         self._pending: Pending | None = None
         self._worker = Worker("checkpoints")
-        forked.concern(self)
+        forked_child.concern(self)
 
     def __enter__(self) -> Checkpointer:
         self._check_usable()
@@ -303,7 +304,7 @@ class Checkpointer:
         PeerLost, Revoked
             If ranks have died; another call, after the recovery, removes the slots.
         """
-        if forked.is_copy():
+        if forked_child.is_copy():
             return
         self._is_closed = self._term is None and not self._is_unended
         if self._is_closed:
@@ -317,9 +318,9 @@ class Checkpointer:
             try:  # nobody else has the slots before they are gone
                 term.end(problem or unwritten, keep=keep)
             finally:
-                locks.release(self.key, self._root)
+                slot_locks.release(self.key, self._root)
         else:
-            locks.release(self.key, self._root)
+            slot_locks.release(self.key, self._root)
             if term is not None:
                 term.close()
             end_alone(self.key, self._root, unwritten, keep=keep)
@@ -327,7 +328,7 @@ class Checkpointer:
 
     def _leave(self) -> None:
         """Go after an error: everything stays, nobody is waited for."""
-        if forked.is_copy():
+        if forked_child.is_copy():
             return
         self._is_closed = True
         if self._term is not None:
@@ -335,7 +336,7 @@ class Checkpointer:
                 self._term.leave()
             finally:
                 self._forget()
-                locks.release(self.key, self._root)
+                slot_locks.release(self.key, self._root)
 
     def _forget(self) -> None:
         """Have no term any more."""
@@ -352,7 +353,7 @@ class Checkpointer:
 
     def _open(self) -> Term:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
-        from closeranks.checkpoint.term import Term
+        from closeranks.checkpoint.saving.membership_term import Term
 
         self._check_usable()
         if self._term is None or self._term.epoch != self._comm.epoch:
@@ -395,6 +396,6 @@ class Checkpointer:
 
     def _check_usable(self) -> None:
         """Refuse to work once closed, and in a child that was forked."""
-        forked.refuse("Checkpointer")
+        forked_child.refuse("Checkpointer")
         if self._is_closed:
             raise UsageError("Checkpointer", f"{self.key!r} is closed", "make another one")

@@ -31,12 +31,12 @@ from closeranks.errors import (
 
 if TYPE_CHECKING:
     from closeranks import checkpoint, collectives, comms, partitioning
-    from closeranks.collectives.communicator import Communicator
-    from closeranks.collectives.init import init
-    from closeranks.collectives.operations import MEAN
-    from closeranks.comms.discover import discover
-    from closeranks.comms.link import Link
-    from closeranks.comms.topology import Topology
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.communicator.initialization import init
+    from closeranks.collectives.reduction.op import MEAN
+    from closeranks.comms.discovery.discovery import discover
+    from closeranks.comms.topology.link import Link
+    from closeranks.comms.topology.topology import Topology
 
 __version__ = "0.1.0.dev0"
 
@@ -72,12 +72,12 @@ __all__ = [
 
 _ROOMS = ("comms", "collectives", "partitioning", "checkpoint")
 _MODULES = {
-    "Communicator": "closeranks.collectives.communicator",
-    "init": "closeranks.collectives.init",
-    "MEAN": "closeranks.collectives.operations",
-    "discover": "closeranks.comms.discover",
-    "Link": "closeranks.comms.link",
-    "Topology": "closeranks.comms.topology",
+    "Communicator": "closeranks.collectives.communicator.communicator",
+    "init": "closeranks.collectives.communicator.initialization",
+    "MEAN": "closeranks.collectives.reduction.op",
+    "discover": "closeranks.comms.discovery.discovery",
+    "Link": "closeranks.comms.topology.link",
+    "Topology": "closeranks.comms.topology.topology",
 }
 
 

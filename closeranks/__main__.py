@@ -20,13 +20,13 @@ import click
 from closeranks.errors import Error, UsageError
 
 _VERBS = {
-    "topology": "closeranks.jobs.topology:topology",
-    "run": "closeranks.jobs.run:run",
+    "topology": "closeranks.jobs.topology_command:topology",
+    "run": "closeranks.jobs.launch.run_command:run",
     "lab": "closeranks.jobs.lab.command:lab",
     "bench": "closeranks.jobs.bench.command:bench",
     "tune": "closeranks.jobs.tune.command:tune",
-    "checkpoint": "closeranks.jobs.care.command:checkpoint",
-    "doctor": "closeranks.jobs.doctor:doctor",
+    "checkpoint": "closeranks.jobs.checkpoint_tools.checkpoint_command:checkpoint",
+    "doctor": "closeranks.jobs.doctor_command:doctor",
     "demo": "closeranks.jobs.demo:demo",
 }
 #: What stands for the lines of a drawing where the output's encoding has none.

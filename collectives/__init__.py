@@ -9,15 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from closeranks.collectives.catalogue import algorithms
-from closeranks.collectives.cost import Cost, cost
-from closeranks.collectives.operations import MEAN
-from closeranks.collectives.plan import Plan
-from closeranks.collectives.planning import plan
-from closeranks.collectives.simulate import simulate
+from closeranks.collectives.analysis.cost_model import Cost, cost
+from closeranks.collectives.analysis.simulation import simulate
+from closeranks.collectives.builders.catalogue import algorithms
+from closeranks.collectives.plans.plan_type import Plan
+from closeranks.collectives.reduction.op import MEAN
+from closeranks.collectives.selection.planner import plan
 
 if TYPE_CHECKING:
-    from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.communicator.communicator import Communicator
 
 __all__ = ["MEAN", "Communicator", "Cost", "Plan", "algorithms", "cost", "plan", "simulate"]
 
@@ -26,6 +26,6 @@ def __getattr__(name: str) -> object:
     """Import what needs MPI when it is first asked for."""
     if name != "Communicator":
         raise AttributeError(f"module 'closeranks.collectives' has no attribute {name!r}")
-    value: object = import_module("closeranks.collectives.communicator").Communicator
+    value: object = import_module("closeranks.collectives.communicator.communicator").Communicator
     globals()[name] = value
     return value

@@ -116,7 +116,8 @@ def settle(ranks_on_node: int, cores: int) -> bool:
     ranks_on_node : int
         Ranks on this node, this one included.
     cores : int
-        What they have together, see `closeranks.comms.cores.cores_of`.
+        What they have together, see
+        `closeranks.comms.discovery.cpu_count.cores_of`.
 
     Returns
     -------

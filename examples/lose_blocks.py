@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from closeranks.checkpoint import Code
-from closeranks.checkpoint.groups import protect
-from closeranks.comms.topology import Topology
+from closeranks.checkpoint.placement.erasure_groups import protect
+from closeranks.comms.topology.topology import Topology
 
 rng = np.random.default_rng(0)
 code = Code(data=4, parity=2)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, Shard, slots
+from closeranks.checkpoint import Checkpointer, Shard
+from closeranks.checkpoint.memory import slot_file
 
 ROWS, COLUMNS = 64, 1000
 
@@ -26,8 +27,8 @@ with cr.init() as comm:
 
     if comm.rank == 0:
         print(keeper.plan())
-        for path, _ in slots.found(keeper.key):  # what a broken memory would do
-            if slots.look(path).share.member == 1:
+        for path, _ in slot_file.found(keeper.key):  # what a broken memory would do
+            if slot_file.look(path).share.member == 1:
                 path.unlink()
     comm.Barrier()
 

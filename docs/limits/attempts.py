@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 import closeranks
-from closeranks.collectives.communicator import Communicator
+from closeranks.collectives.communicator.communicator import Communicator
 
 SIZES = [8, 512, 4096, 8192, 65536, 1 << 20, 4 << 20]
 BLOCKS, BLOCK_BYTES = 21, 20_000_000

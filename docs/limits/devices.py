@@ -25,7 +25,7 @@ from mpi4py import MPI
 
 import closeranks
 from closeranks.checkpoint import Checkpointer, Code, PerRank
-from closeranks.collectives.communicator import Communicator
+from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.errors import Unavailable, UsageError
 
 try:

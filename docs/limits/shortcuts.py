@@ -17,9 +17,9 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks
-from closeranks.collectives import shortcut_words as code
-from closeranks.collectives.communicator import Communicator
-from closeranks.collectives.near import Near
+from closeranks.collectives.communicator.communicator import Communicator
+from closeranks.collectives.fastpath import shortcut_layout as code
+from closeranks.collectives.fastpath.shm_call import Near
 
 SIZES = [8, 512, 4096, 16384, 65536]
 BLOCKS, CALLS = 21, 500

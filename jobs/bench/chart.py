@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from closeranks.errors import Unavailable, UsageError
-from closeranks.jobs.bench.matrix import bandwidths
-from closeranks.jobs.bench.sizes import show_bytes
+from closeranks.jobs.bench.benches.bandwidth_matrix import bandwidths
+from closeranks.jobs.bench.measuring.sizes import show_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

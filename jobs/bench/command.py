@@ -12,34 +12,35 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from closeranks.comms.own_names import is_own_folder
 from closeranks.comms.settings import setting
+from closeranks.comms.shm.file_names import is_own_folder
 from closeranks.errors import UsageError
-from closeranks.jobs import alone, target
-from closeranks.jobs.bench import best as launches
-from closeranks.jobs.bench import checkpoint, erasure, faults
-from closeranks.jobs.bench.best import Best
+from closeranks.jobs.bench.benches import checkpoint, erasure, faults
+from closeranks.jobs.bench.benches.init_time import become_fresh
 from closeranks.jobs.bench.chart import check_drawable, draw
 from closeranks.jobs.bench.churn import campaign
-from closeranks.jobs.bench.churn.schedule import FEWEST, MOST
-from closeranks.jobs.bench.given import check_typed, finite, typed
-from closeranks.jobs.bench.names import NAMES, collectives_among, expand
-from closeranks.jobs.bench.nccl import Nccl
-from closeranks.jobs.bench.osu import Osu
-from closeranks.jobs.bench.pattern import as_dtype, check_op
-from closeranks.jobs.bench.schedule import Effort
-from closeranks.jobs.bench.session import Request, Session, ranks_per_node
-from closeranks.jobs.bench.sizes import parse_sizes
-from closeranks.jobs.bench.start import become_fresh
+from closeranks.jobs.bench.churn.events import FEWEST, MOST
+from closeranks.jobs.bench.measuring import best_settings_store as launches
+from closeranks.jobs.bench.measuring.benchmark_names import NAMES, collectives_among, expand
+from closeranks.jobs.bench.measuring.best_settings_store import Best
+from closeranks.jobs.bench.measuring.exact_inputs import as_dtype, check_op
+from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.measuring.session import Request, Session, ranks_per_node
+from closeranks.jobs.bench.measuring.sizes import parse_sizes
+from closeranks.jobs.bench.measuring.table import Table
+from closeranks.jobs.bench.measuring.typed_options import check_typed, finite, typed
+from closeranks.jobs.bench.measuring.wire_share import wire
+from closeranks.jobs.bench.nccl_format import Nccl
+from closeranks.jobs.bench.osu_format import Osu
 from closeranks.jobs.bench.suite import Format, Row, Write, run, run_setting
-from closeranks.jobs.bench.table import Table
-from closeranks.jobs.bench.wire import wire
-from closeranks.jobs.program import inside_a_job
+from closeranks.jobs.launch import single_process as alone
+from closeranks.jobs.launch import target
+from closeranks.jobs.launch.program import inside_a_job
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.communicator.communicator import Communicator
 
 FORMATS: dict[str, Callable[[Session], Format]] = {"table": Table, "osu": Osu, "nccl": Nccl}
 _COMPARISONS = ("native", "best", "copy", "plain")

@@ -6,7 +6,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from closeranks.jobs.bench.sizes import show_bytes
+from closeranks.jobs.bench.measuring.sizes import show_bytes
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

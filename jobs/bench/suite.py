@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import checkpoint, overlap, snapshot, start
-from closeranks.jobs.bench.alone import measure_setting
-from closeranks.jobs.bench.catalogue import COLLECTIVES
-from closeranks.jobs.bench.comparison import check_comparable
-from closeranks.jobs.bench.line import measure
-from closeranks.jobs.bench.matrix import as_table, measure_matrix
-from closeranks.jobs.bench.names import LOCAL
-from closeranks.jobs.bench.packs import HEAD, as_line, measure_packs
-from closeranks.jobs.bench.points import measure_points
+from closeranks.jobs.bench.benches import checkpoint, init_time, overlap, snapshot
+from closeranks.jobs.bench.benches.bandwidth_matrix import as_table, measure_matrix
+from closeranks.jobs.bench.benches.collective_row import measure
+from closeranks.jobs.bench.benches.pack import HEAD, as_line, measure_packs
+from closeranks.jobs.bench.benches.plan_steps import NBYTES, measure_steps
+from closeranks.jobs.bench.benches.point_to_point import measure_points
+from closeranks.jobs.bench.measuring.benchmark_names import LOCAL
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.comparison import check_comparable
+from closeranks.jobs.bench.measuring.session import Session
+from closeranks.jobs.bench.measuring.sizes import show_bytes
+from closeranks.jobs.bench.one_setting import measure_setting
 from closeranks.jobs.bench.progress import Progress
-from closeranks.jobs.bench.session import Session
-from closeranks.jobs.bench.sizes import show_bytes
-from closeranks.jobs.bench.steps import NBYTES, measure_steps
 
 if TYPE_CHECKING:
-    from closeranks.jobs.bench.best import Result
+    from closeranks.jobs.bench.measuring.best_settings_store import Result
 
 Row = dict[str, Any]
 Write = Callable[[str], None]
@@ -92,7 +92,7 @@ def items(session: Session) -> list[Item]:
             chosen.append(Item(name, "auto", 0))
             continue
         if name == "init":
-            chosen.append(Item(name, "auto", start.NBYTES))
+            chosen.append(Item(name, "auto", init_time.NBYTES))
             continue
         if name == "overlap":
             chosen += _overlaps(session)
@@ -140,7 +140,7 @@ def known_algorithms(name: str) -> tuple[str, ...]:
     tuple of str
         "auto" and "native" among them.
     """
-    from closeranks.collectives.catalogue import algorithms
+    from closeranks.collectives.builders.catalogue import algorithms
 
     return ("auto", "native", *algorithms(name))
 
@@ -226,8 +226,8 @@ def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row,
         for i, row in enumerate(snapshot.measure_snapshot(session, item.nbytes)):
             yield row, [snapshot.as_line(row)] if i else [snapshot.head(), snapshot.as_line(row)]
     elif item.name == "init":
-        row = start.measure_start(session)
-        yield row, start.as_lines(row)
+        row = init_time.measure_start(session)
+        yield row, init_time.as_lines(row)
     elif item.name == "matrix":
         rows = measure_matrix(session, item.nbytes)
         title = f"#  {show_bytes(item.nbytes)} messages"

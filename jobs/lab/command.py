@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import click
 
-from closeranks.comms.cores import usable_cores
+from closeranks.comms.discovery.cpu_count import usable_cores
 from closeranks.errors import UsageError
-from closeranks.jobs import library, program
 from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots
-from closeranks.jobs.launch import Launch, launch_all
-from closeranks.jobs.launcher import check_survives, choose
-from closeranks.jobs.run import OPTIONS_FIRST, check_settings, settings_of
+from closeranks.jobs.launch import mpi_library, program
+from closeranks.jobs.launch.launch import Launch, launch_all
+from closeranks.jobs.launch.launcher_choice import check_survives, choose
+from closeranks.jobs.launch.run_command import OPTIONS_FIRST, check_settings, settings_of
 
 
 class LabVerbs(click.Group):
@@ -98,7 +98,7 @@ def start(
         raise UsageError("lab", "called inside an MPI job", "start the lab outside of it")
     check_settings(sum(plan.slots) - spares)
     resolved = program.resolve(words)
-    linked = library.of_python(program.python_of(resolved))
+    linked = mpi_library.of_python(program.python_of(resolved))
     launcher = choose(linked, srun_first=False)
     if faults:
         check_survives(launcher)

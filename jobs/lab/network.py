@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from closeranks.errors import Error, Unavailable
-from closeranks.jobs.lab import namespaces
 from closeranks.jobs.lab.node import Node
 from closeranks.jobs.lab.plan import BURST_BYTES, HEAD, LabPlan
+from closeranks.jobs.launch import linux_namespaces
 
 _QUEUE_BYTES = 4 * 1024 * 1024
 
@@ -193,7 +193,7 @@ def build(plan: LabPlan, nodes: Sequence[Node]) -> None:
         shaped += [bucket(end, plan.rate) for end in ports]
     _execute("tc", shaped)
     for node in nodes:
-        with namespaces.network_of(node.pid):
+        with linux_namespaces.network_of(node.pid):
             _build_node(plan, node.number)
 
 

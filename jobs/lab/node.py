@@ -14,10 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from closeranks.jobs.lab import namespaces, scratch
+from closeranks.jobs.lab import scratch
 from closeranks.jobs.lab.plan import LabPlan
+from closeranks.jobs.launch import linux_namespaces
 
-_OWN = namespaces.MOUNT | namespaces.UTS | namespaces.IPC | namespaces.NET | namespaces.PID
+_OWN = (
+    linux_namespaces.MOUNT
+    | linux_namespaces.UTS
+    | linux_namespaces.IPC
+    | linux_namespaces.NET
+    | linux_namespaces.PID
+)
 
 
 class Node(NamedTuple):
@@ -74,7 +81,7 @@ def _isolate(
     """Enter new namespaces and leave a child there as first process."""
     os.close(reading)
     try:
-        namespaces.unshare(_OWN)
+        linux_namespaces.unshare(_OWN)
         pid = os.fork()
         if pid:
             os.write(writing, f"pid {pid}\n".encode())
@@ -104,10 +111,10 @@ def _reap_for_ever(writing: int) -> None:
 def _furnish(plan: LabPlan, number: int, folders: Sequence[str], files: Sequence[str]) -> None:
     """Give the node its name and its own /proc, /dev/shm, /tmp, /sys."""
     name = plan.name(number)
-    namespaces.rename_process(f"lab-{name}")
+    linux_namespaces.rename_process(f"lab-{name}")
     socket.sethostname(name)
-    namespaces.make_mounts_private()
-    namespaces.mount_fresh("proc", "/proc")
+    linux_namespaces.make_mounts_private()
+    linux_namespaces.mount_fresh("proc", "/proc")
     furnish_folders(plan, folders, files)
     show_own_sys()
 
@@ -123,13 +130,13 @@ def furnish_folders(plan: LabPlan, folders: Sequence[str], files: Sequence[str])
         What of the present /tmp stays visible (see `scratch`).
     """
     scratch.replace_tmp(folders, files)
-    namespaces.mount_fresh("tmpfs", "/dev/shm", options="mode=1777")
+    linux_namespaces.mount_fresh("tmpfs", "/dev/shm", options="mode=1777")
     hosts = ["127.0.0.1 localhost", "10.77.0.254 head"]
     hosts += [f"{plan.address(node)} {plan.name(node)}" for node in range(plan.nodes)]
     table = scratch.OWN / "hosts"
     table.write_text("\n".join(hosts) + "\n")
     if Path("/etc/hosts").exists():
-        namespaces.bind(str(table), "/etc/hosts")
+        linux_namespaces.bind(str(table), "/etc/hosts")
 
 
 def show_own_sys() -> None:
@@ -139,13 +146,13 @@ def show_own_sys() -> None:
     """
     cgroups = os.open("/sys/fs/cgroup", os.O_PATH) if Path("/sys/fs/cgroup").is_dir() else None
     try:
-        namespaces.mount_fresh("sysfs", "/sys")
+        linux_namespaces.mount_fresh("sysfs", "/sys")
     except OSError:
         return
     finally:
         if cgroups is not None:
             with contextlib.suppress(OSError):
-                namespaces.bind(f"/proc/self/fd/{cgroups}", "/sys/fs/cgroup")
+                linux_namespaces.bind(f"/proc/self/fd/{cgroups}", "/sys/fs/cgroup")
             os.close(cgroups)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import closeranks
-from closeranks.jobs.lab import namespaces
+from closeranks.jobs.launch import linux_namespaces
 
 TMP = Path("/tmp")
 OWN = TMP / ".closeranks"  # the lab's own files of a node
@@ -101,10 +101,10 @@ def replace_tmp(folders: Sequence[str], files: Sequence[str]) -> None:
     handles = {folder: os.open(folder, os.O_PATH) for folder in folders}
     contents = {name: (TMP / name).read_bytes() for name in files if (TMP / name).is_file()}
     stats = {name: (TMP / name).stat() for name in contents}
-    namespaces.mount_fresh("tmpfs", str(TMP), options="mode=1777")
+    linux_namespaces.mount_fresh("tmpfs", str(TMP), options="mode=1777")
     for folder, handle in handles.items():
         Path(folder).mkdir(parents=True)
-        namespaces.bind(f"/proc/self/fd/{handle}", folder)
+        linux_namespaces.bind(f"/proc/self/fd/{handle}", folder)
         os.close(handle)
     for name, content in contents.items():
         (TMP / name).write_bytes(content)

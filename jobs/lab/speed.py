@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from closeranks.errors import Error
-from closeranks.jobs.lab import namespaces
 from closeranks.jobs.lab.node import Node
 from closeranks.jobs.lab.plan import BURST_BYTES, PAYLOAD, LabPlan
+from closeranks.jobs.launch import linux_namespaces
 
 _TOLERANCE = 0.05
 _STRETCH_S = 0.2
@@ -117,9 +117,9 @@ def _connect(
 ) -> tuple[socket.socket, socket.socket]:
     """Open a TCP connection between two nodes; both ends are ours."""
     addresses = [plan.address(node, flow.nic) for node in (flow.source, flow.target)]
-    with namespaces.network_of(nodes[flow.target].pid):
+    with linux_namespaces.network_of(nodes[flow.target].pid):
         listener = socket.create_server((addresses[1], 0))
-    with namespaces.network_of(nodes[flow.source].pid):
+    with linux_namespaces.network_of(nodes[flow.source].pid):
         sender = socket.socket()
     with listener:
         sender.settimeout(_LIMIT_S)

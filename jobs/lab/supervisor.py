@@ -21,15 +21,22 @@ from types import FrameType
 import click
 
 from closeranks.errors import Error, Unavailable
-from closeranks.jobs.job import Host, Job, Reach
-from closeranks.jobs.lab import control, namespaces, network, scratch, scripts, speed
+from closeranks.jobs.lab import control, network, scratch, scripts, speed
 from closeranks.jobs.lab.node import Node, furnish_folders, show_own_sys, start_node
 from closeranks.jobs.lab.plan import HEAD, LAUNCHER_SUBNET, SUBNET, LabPlan
+from closeranks.jobs.launch import linux_namespaces
+from closeranks.jobs.launch.job_description import Host, Job, Reach
 
 # Variables of batch systems; of SLURM's, where its configuration is says nothing of a job.
 _BATCH = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "PE_HOSTFILE")
 _KEPT = ("SLURM_CONF",)
-_NAMESPACES = namespaces.MOUNT | namespaces.UTS | namespaces.IPC | namespaces.NET | namespaces.PID
+_NAMESPACES = (
+    linux_namespaces.MOUNT
+    | linux_namespaces.UTS
+    | linux_namespaces.IPC
+    | linux_namespaces.NET
+    | linux_namespaces.PID
+)
 
 
 def describe(plan: LabPlan, *, cores: int) -> Job:
@@ -98,22 +105,22 @@ def _keep(parent: int, supervise: Callable[[], int]) -> int:
     """Leave the machine's namespaces; everything below is the lab."""
     try:
         try:
-            namespaces.unshare(_NAMESPACES)
+            linux_namespaces.unshare(_NAMESPACES)
         except PermissionError:
-            namespaces.become_root()
-            namespaces.unshare(_NAMESPACES)
+            linux_namespaces.become_root()
+            linux_namespaces.unshare(_NAMESPACES)
     except OSError as cause:
         raise Unavailable(
             f"the emulated cluster ({cause})",
             "run as root, or allow user namespaces (sysctl user.max_user_namespaces, "
             "kernel.apparmor_restrict_unprivileged_userns=0)",
         ) from cause
-    namespaces.die_with_parent()
+    linux_namespaces.die_with_parent()
     if os.getppid() != parent:
         return 1
     supervisor = os.fork()
     if supervisor == 0:
-        namespaces.die_with_parent()
+        linux_namespaces.die_with_parent()
         _end_with(supervise)
     return _wait(supervisor)
 
@@ -122,12 +129,12 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
     """Be process 1 of the lab."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # else process 1 hears neither
         signal.signal(number, _leave)
-    namespaces.rename_process(control.PROCESS_NAME)
+    linux_namespaces.rename_process(control.PROCESS_NAME)
     folders, files = scratch.shared_folders(words), scratch.loose_files(words)
     outside = os.open(scratch.TMP, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     before = scratch.times(files, outside)
-    namespaces.make_mounts_private()
-    namespaces.mount_fresh("proc", "/proc")
+    linux_namespaces.make_mounts_private()
+    linux_namespaces.mount_fresh("proc", "/proc")
     socket.sethostname("head")
     furnish_folders(plan, folders, files)
     show_own_sys()

@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING
 import click
 
 from closeranks.errors import UsageError
-from closeranks.jobs import alone, target
-from closeranks.jobs.bench.catalogue import COLLECTIVES
 from closeranks.jobs.bench.command import open_session
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.measuring.session import Request
+from closeranks.jobs.bench.measuring.sizes import parse_sizes
 from closeranks.jobs.bench.progress import Progress
-from closeranks.jobs.bench.schedule import Effort
-from closeranks.jobs.bench.session import Request
-from closeranks.jobs.bench.sizes import parse_sizes
+from closeranks.jobs.launch import single_process, target
 from closeranks.jobs.tune import report, survey, winners
 from closeranks.jobs.tune.report import Row
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from closeranks.collectives.communicator import Communicator
-    from closeranks.collectives.tuned import Tuned
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.selection.tuning_table import Tuned
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -91,7 +91,7 @@ def execute(request: Request, output: Path) -> None:
     """
     import closeranks
 
-    alone.begin()
+    single_process.begin()
     with closeranks.init(tuning={}) as comm:  # an older table is of no use for a new one
         if comm.size == 1:
             raise UsageError("tune", "one rank has nothing to cross",
@@ -130,10 +130,10 @@ def measured(request: Request, comm: Communicator, progress: Progress) -> tuple[
     """
     from mpi4py import MPI
 
-    from closeranks.collectives import interpreter
-    from closeranks.collectives.origin import here
-    from closeranks.collectives.tuned import Tuned
-    from closeranks.collectives.world import World
+    from closeranks.collectives.engine import interpreter
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.selection.tuning_origin import here
+    from closeranks.collectives.selection.tuning_table import Tuned
 
     def tell(name: str, kind: str, nbytes: int) -> None:
         progress.show(name, kind, nbytes)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from closeranks.collectives.tuned import Crossing
-from closeranks.comms.link import SEGMENT_BYTES, Link
-from closeranks.jobs.tune.stage import Stage, Weight
+from closeranks.collectives.selection.tuning_table import Crossing
+from closeranks.comms.topology.link import SEGMENT_BYTES, Link
+from closeranks.jobs.tune.stage_plans import Stage, Weight
 
 #: What is faster than this was not resolved.
 _LEAST_S, _LEAST_S_PER_BYTE = 1e-9, 1e-13

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from closeranks.collectives.hierarchical.segments import segments, slots_of
-from closeranks.collectives.hierarchy import hierarchy
-from closeranks.collectives.problem import Problem
-from closeranks.jobs.bench.sizes import show_bytes
-from closeranks.jobs.bench.table import short
+from closeranks.collectives.builders.patterns.segments import segments, slots_of
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.port_tree import hierarchy
+from closeranks.jobs.bench.measuring.sizes import show_bytes
+from closeranks.jobs.bench.measuring.table import short
 from closeranks.jobs.tune.fit import Point, misfit
 from closeranks.jobs.tune.winners import Found
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from closeranks.collectives.tuned import Crossing
-    from closeranks.comms.link import Link
-    from closeranks.comms.topology import Topology
+    from closeranks.collectives.selection.tuning_table import Crossing
+    from closeranks.comms.topology.link import Link
+    from closeranks.comms.topology.topology import Topology
 
 Row = dict[str, Any]
 #: Vectors whose segments are shown, bytes.

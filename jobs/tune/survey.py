@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from closeranks.collectives.choose import NativeModel
-from closeranks.collectives.cost import Speed
-from closeranks.collectives.tuned import Crossing, together
-from closeranks.jobs.bench.measure import estimate
-from closeranks.jobs.bench.schedule import Effort
-from closeranks.jobs.tune import stage as stages
+from closeranks.collectives.analysis.cost_model import Speed
+from closeranks.collectives.selection.chooser import NativeModel
+from closeranks.collectives.selection.tuning_table import Crossing, together
+from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.measuring.timing import estimate
+from closeranks.jobs.tune import stage_plans as stages
 from closeranks.jobs.tune.fit import Point, crossing, line
-from closeranks.jobs.tune.stage import Stage
+from closeranks.jobs.tune.stage_plans import Stage
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from closeranks.collectives.bound import Bound
-    from closeranks.collectives.world import World
-    from closeranks.comms.topology import Topology
+    from closeranks.collectives.engine.bound_plan import Bound
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.comms.topology.topology import Topology
 
 Call = Callable[[], object]
 #: Called before each size with the stage, its kind and the bytes.
@@ -242,9 +242,9 @@ def _row_s(plain: MPI.Intracomm, call: Call, leading: int, counted: int) -> floa
 
 def _runner(bound: Bound) -> Call:
     """Give what runs a stage once."""
-    from closeranks.collectives import interpreter
-    from closeranks.collectives.engine import engine
-    from closeranks.collectives.identity import Identity
+    from closeranks.collectives.engine import interpreter
+    from closeranks.collectives.engine.progress_engine import engine
+    from closeranks.collectives.plans.identity import Identity
 
     world = bound.world
 
@@ -262,8 +262,8 @@ def _bound(world: World, stage: Stage, nbytes: int) -> Bound:
     """Tie a stage to memory."""
     from mpi4py import MPI
 
-    from closeranks.collectives.bound import Bound
-    from closeranks.collectives.operations import reducer
+    from closeranks.collectives.engine.bound_plan import Bound
+    from closeranks.collectives.reduction.op import reducer
 
     dtype: np.dtype[Any] = np.dtype(np.float32)
     given, taken = (np.ones(nbytes // dtype.itemsize, dtype).view(np.uint8) for _ in range(2))

@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from closeranks.collectives.key import UNSIZED
-from closeranks.collectives.rules import UNLIMITED, Ladder, Rules
-from closeranks.collectives.trial import RACES
-from closeranks.jobs.bench.catalogue import COLLECTIVES
-from closeranks.jobs.bench.planned import call_bytes
-from closeranks.jobs.bench.sides import make_case
+from closeranks.collectives.arguments.call_key import UNSIZED
+from closeranks.collectives.selection.rules import UNLIMITED, Ladder, Rules
+from closeranks.collectives.selection.trial import RACES
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.compared_sides import make_case
+from closeranks.jobs.bench.measuring.plan_facts import call_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from closeranks.jobs.bench.session import Session
+    from closeranks.jobs.bench.measuring.session import Session
 
 #: Operation -> (bytes as the choice sees them, algorithm), ascending.
 Found = Mapping[str, Sequence[tuple[int, str]]]

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from closeranks.checkpoint import archive, nest, volumes
-from closeranks.checkpoint.archive import About, Contents
-from closeranks.checkpoint.extent import Extent, describe
-from closeranks.checkpoint.gf256 import Bytes
+from closeranks.checkpoint.disk import hdf5_writer, saved_files
+from closeranks.checkpoint.disk.hdf5_writer import About, Contents
+from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.state import state_tree
+from closeranks.checkpoint.state.rank_image import Extent, describe
 
 NAME = "filed"
 RUN = "0123456789abcdef"
@@ -35,7 +36,7 @@ def extents(states: Sequence[Any], alike: Callable[[str], bool]) -> list[tuple[E
     """Take apart what ranks of one group hold."""
     made = []
     for rank, state in enumerate(states):
-        shape, leaves = nest.flatten(state)
+        shape, leaves = state_tree.flatten(state)
         same = [alike(leaf.path) and not leaf.own for leaf in leaves]
         extent = describe(shape, leaves, same, len(states), rank)
         made.append((extent, body_of(extent)))
@@ -54,9 +55,9 @@ def about_of(
 
 def put(folder: Path, own: Mapping[int, tuple[Extent, Bytes]], about: About) -> Path:
     """Write the file of some ranks."""
-    path = volumes.make(folder, about)
+    path = saved_files.make(folder, about)
     contents = {rank: contents_of(extent.text, body) for rank, (extent, body) in own.items()}
-    archive.write(path, about, contents)
+    hdf5_writer.write(path, about, contents)
     return path
 
 

@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from closeranks.checkpoint import nest, writing
-from closeranks.checkpoint.alone import Alone
-from closeranks.checkpoint.choosing import Save, saves
-from closeranks.checkpoint.coding import encoding
-from closeranks.checkpoint.erasure import Code
-from closeranks.checkpoint.extent import describe
-from closeranks.checkpoint.finding import Nodes, Recovery
-from closeranks.checkpoint.header import COMMITTED, STATES, WRITING, Header
-from closeranks.checkpoint.layout import Layout, Share, chunk_for
-from closeranks.checkpoint.recoding import Recoding
-from closeranks.checkpoint.scanning import scan
-from closeranks.checkpoint.slots import Slot
+from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.erasure.code import Code
+from closeranks.checkpoint.memory import slot_writing
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.checkpoint.placement.coding_tasks import encoding
+from closeranks.checkpoint.placement.slot_header import COMMITTED, STATES, WRITING, Header
+from closeranks.checkpoint.placement.stripe_layout import Layout, Share, chunk_for
+from closeranks.checkpoint.restore.coding_work import Recoding
+from closeranks.checkpoint.restore.generation_choice import Save, saves
+from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery
+from closeranks.checkpoint.restore.slot_scan import scan
+from closeranks.checkpoint.state import state_tree
+from closeranks.checkpoint.state.rank_image import describe
 
 NAME = "ground"
 
@@ -108,7 +109,7 @@ def make(
     }  # fmt: skip
     extents = {}
     for rank, value in states.items():
-        shape, leaves = nest.flatten(value)
+        shape, leaves = state_tree.flatten(value)
         alike = [leaf.path.startswith("alike") for leaf in leaves]
         extents[rank] = describe(shape, leaves, alike, len(sizes), rank)
     of = {rank: extent.size for rank, extent in extents.items()}
@@ -124,7 +125,7 @@ def make(
         for share in layout.shares
     }
     for rank, extent in extents.items():
-        writing.write(extent, layout, rank, slots)
+        slot_writing.write(extent, layout, rank, slots)
     tasks = encoding(layout, Code(layout.data, parity), apart=False)
     alone = [replace(task, worker=0) for task in tasks]
     Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone()).run()

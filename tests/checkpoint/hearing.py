@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from closeranks.checkpoint.talk import Talk
-from closeranks.comms.topology import Topology
+from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.comms.topology.topology import Topology
 from closeranks.errors import PeerLost
 from tests.checkpoint.stage import Stage, here
 

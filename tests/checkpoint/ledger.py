@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.checkpoint import PerRank, Shard, shelf, term
-from closeranks.checkpoint.choosing import Save
-from closeranks.checkpoint.header import WRITING, Header
-from closeranks.checkpoint.volumes import Volume
+from closeranks.checkpoint import PerRank, Shard
+from closeranks.checkpoint.disk.saved_files import Volume
+from closeranks.checkpoint.memory import slot_set
+from closeranks.checkpoint.placement.slot_header import WRITING, Header
+from closeranks.checkpoint.restore.generation_choice import Save
+from closeranks.checkpoint.saving import membership_term
 from tests.checkpoint import mishaps
 from tests.checkpoint.stage import acting
 
@@ -125,9 +127,13 @@ class Ledger:
 
     def listen(self, patch: pytest.MonkeyPatch) -> None:
         """Hear of what ranks know when they begin to change files."""
-        begin, clear, forget = shelf.Shelf.clear, shelf.clear, term.Term.forget_before
+        begin, clear, forget = (
+            slot_set.Shelf.clear,
+            slot_set.clear,
+            membership_term.Term.forget_before,
+        )
 
-        def begun(own: shelf.Shelf, place: int, head: Header) -> bool:
+        def begun(own: slot_set.Shelf, place: int, head: Header) -> bool:
             if (actor := acting()) is not None:
                 self._number[head.run, head.age] = actor.trying
             return begin(own, place, head)
@@ -137,14 +143,14 @@ class Ledger:
                 self.commit(actor.trying)
             clear(*arguments)
 
-        def restored(own: term.Term, one: Save | Volume) -> None:
+        def restored(own: membership_term.Term, one: Save | Volume) -> None:
             of = one if isinstance(one, Volume) else one.header
             self.restored(self._number[str(of.run), of.age])
             forget(own, one)
 
-        patch.setattr(shelf.Shelf, "clear", begun)
-        patch.setattr(term, "clear", committed)
-        patch.setattr(term.Term, "forget_before", restored)
+        patch.setattr(slot_set.Shelf, "clear", begun)
+        patch.setattr(membership_term, "clear", committed)
+        patch.setattr(membership_term.Term, "forget_before", restored)
 
     def number_of(self, header: Header) -> int:
         """Give the number of the try that a slot is of."""

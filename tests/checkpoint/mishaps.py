@@ -10,8 +10,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from closeranks.checkpoint.header import Header
-from closeranks.checkpoint.slots import Slot, found, look
+from closeranks.checkpoint.memory.slot_file import Slot, found, look
+from closeranks.checkpoint.placement.slot_header import Header
 from closeranks.errors import CheckpointError, Unavailable
 
 #: What may happen to a file.

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from closeranks.checkpoint import checkpointer, claim, flushing, locks, term
-from closeranks.checkpoint.area import Area
-from closeranks.checkpoint.recoding import Recoding
-from closeranks.checkpoint.slots import Slot
+from closeranks.checkpoint import checkpointer
+from closeranks.checkpoint.erasure.checked_region import Area
+from closeranks.checkpoint.memory import slot_locks
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.checkpoint.restore.coding_work import Recoding
+from closeranks.checkpoint.saving import flush, job_claim, membership_term
 from tests.checkpoint.hearing import Hearing
 from tests.checkpoint.stage import Killed, acting, here
 
@@ -30,12 +32,12 @@ def set_up(patch: pytest.MonkeyPatch) -> None:
     """Have ranks of stages talk in memory, and meet their fates."""
     patch.setattr(checkpointer, "_OPEN", _Open())
     patch.setattr(checkpointer, "own_job", str)  # names stand alone
-    patch.setattr(term, "Talk", Hearing)
-    patch.setattr(flushing, "Talk", Hearing)
+    patch.setattr(membership_term, "Talk", Hearing)
+    patch.setattr(flush, "Talk", Hearing)
     for name in ("take", "release"):  # they are of processes, and all ranks are in one
-        patch.setattr(locks, name, lambda *_: "")
+        patch.setattr(slot_locks, name, lambda *_: "")
     drawn = SimpleNamespace(token_hex=lambda n: f"{_draw(8 * n):0{2 * n}x}", randbits=_draw)
-    patch.setattr(claim, "secrets", drawn)
+    patch.setattr(job_claim, "secrets", drawn)
     for owner, name in (
         (Recoding, "_compute"), (Slot, "attach"), (Path, "unlink"), (os, "fsync"), (os, "replace"),
         (os, "pwrite"),

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.checkpoint import Checkpointer, PerRank, slots
-from closeranks.checkpoint.shelf import clear_unless_open
-from closeranks.comms.shared_folder import folder
+from closeranks.checkpoint import Checkpointer, PerRank
+from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.memory.slot_set import clear_unless_open
+from closeranks.comms.shm.shared_folder import folder
 from closeranks.errors import CheckpointError
 from tests.checkpoint.ground import NAME
 from tests.checkpoint.hearing import Company
+from tests.checkpoint.memory.test_slot_locks import holder
 from tests.checkpoint.points import set_up
 from tests.checkpoint.stage import Stage
-from tests.checkpoint.test_locks import holder
 
 NODES = (0, 0, 1)
 
@@ -46,7 +47,7 @@ def keepers(shm: Path, monkeypatch: pytest.MonkeyPatch) -> list[Checkpointer]:
 
 
 def remaining(root: Path) -> list[Path]:
-    return [path for node in set(NODES) for path, _ in slots.found(NAME, root / str(node))]
+    return [path for node in set(NODES) for path, _ in slot_file.found(NAME, root / str(node))]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from closeranks.checkpoint import Checkpointer, PerRank
-from closeranks.checkpoint.layout import Share
-from closeranks.checkpoint.slots import Slot
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.errors import TooManyErasures
 from tests.checkpoint.ground import NAME, Ground, contents, make
 from tests.checkpoint.hearing import Company

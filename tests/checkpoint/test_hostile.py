@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.checkpoint import Checkpointer, PerRank, slots, stock
-from closeranks.checkpoint.choosing import saves
-from closeranks.checkpoint.finding import Recovery
-from closeranks.checkpoint.header import Header
-from closeranks.checkpoint.layout import Share
-from closeranks.comms import shared_file
+from closeranks.checkpoint import Checkpointer, PerRank
+from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.placement.slot_header import Header
+from closeranks.checkpoint.placement.stripe_layout import Share
+from closeranks.checkpoint.restore import slot_inventory
+from closeranks.checkpoint.restore.generation_choice import saves
+from closeranks.checkpoint.restore.recovery_search import Recovery
+from closeranks.comms.shm import shared_file
 from closeranks.errors import CheckpointError, Unavailable
 from tests.checkpoint.ground import make
 from tests.checkpoint.hearing import Company
@@ -181,9 +183,9 @@ def test_a_first_save_that_was_cut_off_as_slots_were_made_is_nothing(
         told = ranks(root, os.getuid(), save, where=where, doomed=doomed)
         assert any(isinstance(one, Killed) for one in told), told
         places = [path for node in set(NODES) for path in (root / str(node)).iterdir()]
-        assert {holding.verdict for holding in stock.holdings(stock.look(places))} <= {
-            "it was being written"
-        }
+        assert {
+            holding.verdict for holding in slot_inventory.holdings(slot_inventory.look(places))
+        } <= {"it was being written"}
         assert ranks(root, os.getuid(), lambda keeper, _: keeper.restore()) == [None] * 4
     monkeypatch.setattr(shared_file, "_UNLOCKED_S", -1.0)
     assert ranks(root, os.getuid(), save) == [None] * 4
@@ -213,7 +215,7 @@ def test_a_rank_that_cannot_map_what_others_serve_is_an_error_on_all(
     def unequal(keeper: Checkpointer, rank: int) -> None:  # so that one's data are beside others'
         keeper.save(1, {"own": PerRank(np.full(5000 * rank, rank))}).committed.wait(10)
 
-    def called(recovery: Recovery, share: Share) -> slots.Slot | None:
+    def called(recovery: Recovery, share: Share) -> slot_file.Slot | None:
         is_here = recovery._node[share] == recovery._nodes.here
         if is_here and recovery.server(share) != recovery._nodes.rank == 1:
             failed.add(here().number)
@@ -246,7 +248,7 @@ def test_what_cannot_be_removed_keeps_nothing_else(root: Path, who: int) -> None
 def test_a_forged_save_is_no_save(root: Path, change: dict[str, int], who: int) -> None:
     ground = make(root, [100] * 4, 1)
     for path in ground.paths().values():
-        slot = slots.Slot.attach(path)
+        slot = slot_file.Slot.attach(path)
         slot.write(replace(slot.header, **change))  # type: ignore[arg-type]
         slot.close()
     (save,) = ground.saves()

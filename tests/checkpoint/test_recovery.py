@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.checkpoint import extent, nest
-from closeranks.checkpoint.alone import Alone
-from closeranks.checkpoint.delivery import Delivery
-from closeranks.checkpoint.fetch import fetch, of_extent
-from closeranks.checkpoint.header import ENCODED, WRITING, WRITTEN
-from closeranks.checkpoint.layout import Share
-from closeranks.checkpoint.slots import Slot
-from closeranks.checkpoint.sources import Slots
+from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.checkpoint.placement.slot_header import ENCODED, WRITING, WRITTEN
+from closeranks.checkpoint.placement.stripe_layout import Share
+from closeranks.checkpoint.restore.fetch import fetch, of_extent
+from closeranks.checkpoint.restore.redistribution import Delivery
+from closeranks.checkpoint.restore.restore_sources import Slots
+from closeranks.checkpoint.state import rank_image, state_tree
 from tests.checkpoint.ground import Ground, contents, make
 
 #: Bytes that ranks have: nothing, one, odd numbers, and one far more than the others.
@@ -56,11 +56,11 @@ def states_of(ground: Ground) -> list[object]:
         layout = ground.layout
         data = np.empty(layout.extent(rank), np.uint8)
         fetch(list(of_extent(layout, rank, 0, data)), alone, recovery.server, recovery.mapped)
-        head = extent.read(data)
-        entry = next(e for e, p in zip(head.leaves, nest.paths(head.shape), strict=True)
+        head = rank_image.read(data)
+        entry = next(e for e, p in zip(head.leaves, state_tree.paths(head.shape), strict=True)
                      if p == "own")  # fmt: skip
-        body = data[layout.head(rank) + head.own + entry["at"] :][: nest.nbytes(entry)]
-        found.append(nest.value(entry, body))
+        body = data[layout.head(rank) + head.own + entry["at"] :][: state_tree.nbytes(entry)]
+        found.append(state_tree.value(entry, body))
     recovery.close()
     return found
 
@@ -257,7 +257,7 @@ def test_what_is_left_of_another_run_hides_no_whole_save(root: Path) -> None:
 
 def test_a_state_for_others_goes_through_one_process(root: Path) -> None:
     ground = make(root, [40] * 3, 1)
-    from closeranks.checkpoint.values import PerRank
+    from closeranks.checkpoint.state.shards import PerRank
 
     recovery = ground.recovery()
     into = {"own": PerRank(lambda old, rank: [sum(map(int, part)) for part in old] + [rank]),

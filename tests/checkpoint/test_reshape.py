@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from closeranks.checkpoint import PerRank, Shard
-from closeranks.checkpoint.alone import Alone
-from closeranks.checkpoint.delivery import Delivery
-from closeranks.checkpoint.sources import Slots
+from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.restore.redistribution import Delivery
+from closeranks.checkpoint.restore.restore_sources import Slots
 from closeranks.errors import CheckpointError, UsageError
 from tests.checkpoint.ground import make
 

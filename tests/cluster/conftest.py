@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from closeranks.errors import Error
-from closeranks.jobs.launcher import choose
-from closeranks.jobs.library import Library, of_python
+from closeranks.jobs.launch.launcher_choice import choose
+from closeranks.jobs.launch.mpi_library import Library, of_python
 from tests.cluster import child
 from tests.cluster import slurm as starter
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.comms.topology import Topology
+from closeranks.comms.topology.topology import Topology
 from tests.cluster.child import closeranks
 
 PROGRAM = """\
 import sys
 from mpi4py import MPI
 import closeranks as cr
-from closeranks.comms.measure import measure, quick
+from closeranks.comms.discovery.link_survey import measure, quick
 topology = cr.discover()
 fast = quick(MPI.COMM_WORLD, topology)
 assert all(t == fast for t in MPI.COMM_WORLD.allgather(fast))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.comms.topology import Topology
+from closeranks.comms.topology.topology import Topology
 from tests.cluster.slurm import Slurm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.jobs.library import Library
-from closeranks.jobs.srun import FENCE, PLUGINS
+from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.slurm_srun import FENCE, PLUGINS
 from tests.cluster.slurm import Slurm
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(90)]

@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from closeranks.comms.cores import usable_cores
-from closeranks.jobs.library import Library
+from closeranks.comms.discovery.cpu_count import usable_cores
+from closeranks.jobs.launch.mpi_library import Library
 from tests.cluster.child import await_end, await_line, closeranks, end, said, start
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.jobs.library import Library
+from closeranks.jobs.launch.mpi_library import Library
 from tests.cluster.child import said
 from tests.cluster.slurm import Slurm
 

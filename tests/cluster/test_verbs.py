@@ -31,7 +31,7 @@ def test_the_topology_of_a_lab_is_the_labs(tmp_path: Path) -> None:
         pytest.skip(done.stderr.splitlines()[-1])
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("5 ranks (2 sites, 3 nodes)")
-    from closeranks.comms.topology import Topology
+    from closeranks.comms.topology.topology import Topology
 
     found = Topology.from_json(path.read_text())
     assert found.levels == ("site", "node", "rank")

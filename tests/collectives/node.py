@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from closeranks.collectives import node_words as kernels
-from closeranks.collectives.combiners import combiner_of
-from closeranks.collectives.node_memory import rings
+from closeranks.collectives.reduction.compiled_ops import combiner_of
+from closeranks.collectives.shm import segment_layout as kernels
+from closeranks.collectives.shm.segment import rings
 
 ITEM = 8
 LIMIT = 100_000

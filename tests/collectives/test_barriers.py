@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from closeranks.collectives.catalogue import ALGORITHMS
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Kind, Step
-from closeranks.comms.topology import Topology
+from closeranks.collectives.builders.catalogue import ALGORITHMS
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Kind, Step
+from closeranks.comms.topology.topology import Topology
 
 BARRIERS = ALGORITHMS["barrier"]
 

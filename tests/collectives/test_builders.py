@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from closeranks.collectives.catalogue import ALGORITHMS
-from closeranks.collectives.meaning import meaning
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import OPERATIONS, REDUCING, ROOTED, VECTOR, Problem
-from closeranks.collectives.simulate import own_place, simulate
-from closeranks.comms.topology import Topology
+from closeranks.collectives.analysis.simulation import own_place, simulate
+from closeranks.collectives.builders.catalogue import ALGORITHMS
+from closeranks.collectives.plans.collective import OPERATIONS, REDUCING, ROOTED, VECTOR, Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.semantics import meaning
+from closeranks.comms.topology.topology import Topology
 
 LISTED = [(operation, a) for operation in ALGORITHMS for a in ALGORITHMS[operation]]
 NAMES = [f"{operation}-{algorithm.name}" for operation, algorithm in LISTED]

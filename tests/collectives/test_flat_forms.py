@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.collectives.block import Block
-from closeranks.collectives.catalogue import ALGORITHMS, find
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import ROOTED, VECTOR, Problem
-from closeranks.collectives.script import Kind, Step
-from closeranks.collectives.simulate import simulate
-from closeranks.comms.topology import Topology
+from closeranks.collectives.analysis.simulation import simulate
+from closeranks.collectives.builders.catalogue import ALGORITHMS, find
+from closeranks.collectives.plans.block import Block
+from closeranks.collectives.plans.collective import ROOTED, VECTOR, Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Kind, Step
+from closeranks.comms.topology.topology import Topology
 from tests.pace import least_shares
 
 
@@ -146,7 +146,7 @@ def test_sixteen_thousand_ranks_are_no_trouble(operation: str) -> None:
     elif operation != "barrier":
         problem = replace(problem, count=size)
     for algorithm in ALGORITHMS[operation]:
-        if algorithm.build.__module__.startswith("closeranks.collectives.hierarchical"):
+        if algorithm.build.__module__.startswith("closeranks.collectives.builders.hierarchical"):
             continue
         plan = Plan(problem, algorithm)
         if not algorithm.objection(problem):

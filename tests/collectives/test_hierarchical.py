@@ -8,16 +8,16 @@ from functools import partial
 import numpy as np
 import pytest
 
-from closeranks.collectives.catalogue import find
-from closeranks.collectives.cost import cost
-from closeranks.collectives.hierarchical import segments as cutting
-from closeranks.collectives.hierarchical.algorithms import HIERARCHICAL
-from closeranks.collectives.meaning import meaning
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import ROOTED, VECTOR, Problem
-from closeranks.collectives.script import Kind
-from closeranks.collectives.simulate import simulate
-from closeranks.comms.topology import Topology
+from closeranks.collectives.analysis.cost_model import cost
+from closeranks.collectives.analysis.simulation import simulate
+from closeranks.collectives.builders.catalogue import find
+from closeranks.collectives.builders.hierarchical.algorithms import HIERARCHICAL
+from closeranks.collectives.builders.patterns import segments as cutting
+from closeranks.collectives.plans.collective import ROOTED, VECTOR, Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Kind
+from closeranks.collectives.plans.semantics import meaning
+from closeranks.comms.topology.topology import Topology
 
 LISTED = [(operation, a) for operation, listed in HIERARCHICAL.items() for a in listed]
 NAMES = [f"{operation}-{algorithm.name}" for operation, algorithm in LISTED]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives import attempts, near
-from closeranks.collectives.attempts import ABORT, AGAIN, AGREED, Attempt
-from closeranks.collectives.engine import engine
-from closeranks.comms import ulfm
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.fastpath import shm_call
+from closeranks.collectives.faults import attempts
+from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, Attempt
+from closeranks.comms.mpi import ulfm
 from closeranks.errors import PeerLost, Revoked, UsageError
 
 
@@ -174,5 +175,5 @@ def test_who_waits_in_node_memory_looks_for_the_dead(
     monkeypatch.setattr(type(driver), "in_flight", in_flight, raising=False)
     monkeypatch.setattr(driver, "lock", threading.RLock())  # no thread of other tests has it
     world: Any = SimpleNamespace(look=lambda: looked.append(True), closed=True)
-    near.make_way(world)
+    shm_call.make_way(world)
     assert looked == [True]

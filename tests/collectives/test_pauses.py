@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from closeranks.collectives import sweep
-from closeranks.collectives import sweep_words as at
+from closeranks.collectives.engine import compiled_loop
+from closeranks.collectives.engine import loop_layout as at
 
 _ENTERED_S = 1000.0
 
@@ -55,21 +55,21 @@ class _Clock:
 )
 def test_the_longer_the_wait_the_longer_the_sleep(waited_us: int, slept: list[int]) -> None:
     clock = _Clock(waited_us)
-    assert sweep.stay(clock.state(50, 20_000_000), _ENTERED_S)
+    assert compiled_loop.stay(clock.state(50, 20_000_000), _ENTERED_S)
     assert [*map(round, clock.slept)] == pytest.approx(slept, abs=1)
 
 
 def test_it_comes_back_when_its_patience_is_over_or_it_is_wanted() -> None:
     clock = _Clock(30_000)
-    assert not sweep.stay(clock.state(50, 20_000_000), _ENTERED_S)
+    assert not compiled_loop.stay(clock.state(50, 20_000_000), _ENTERED_S)
     clock = _Clock(100)
     state = clock.state(50, 20_000_000)
     clock._wanted[0] = 1
-    assert not sweep.stay(state, _ENTERED_S)
+    assert not compiled_loop.stay(state, _ENTERED_S)
     assert clock.slept == []
 
 
 def test_who_waits_itself_makes_way_and_does_not_sleep() -> None:
     clock = _Clock(100)
-    assert sweep.stay(clock.state(0, 20_000_000), _ENTERED_S)
+    assert compiled_loop.stay(clock.state(0, 20_000_000), _ENTERED_S)
     assert (clock.yielded, clock.slept) == (1, [])

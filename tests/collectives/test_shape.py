@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from closeranks.collectives.simulate import simulate
+from closeranks.collectives.analysis.simulation import simulate
 from tests.collectives.shape import counts_exchange, first_of, sparse_sum
 
 SIZES = [1, 2, 3, 5, 8]

@@ -11,9 +11,9 @@ import pytest
 from mpi4py import MPI
 
 import closeranks
-from closeranks.collectives.catalogue import ALGORITHMS
-from closeranks.collectives.persistent import Persistent
-from closeranks.collectives.request import Request
+from closeranks.collectives.builders.catalogue import ALGORITHMS
+from closeranks.collectives.dispatch.persistent_operation import Persistent
+from closeranks.collectives.dispatch.request import Request
 
 #: Lower-case methods whose arguments are ours: a wait has a timeout.
 OWN = {"wait", "test"}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from closeranks.comms.sysfs import cpu_list
+from closeranks.comms.discovery.sysfs import cpu_list
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from closeranks.collectives.spares import longest_nap_s
+from closeranks.collectives.faults.spares import longest_nap_s
 from closeranks.comms import wait as waiting
 from closeranks.comms.wait import Deadline, settle, wait
 from closeranks.errors import Revoked

@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 
 import closeranks as cr
-from closeranks.collectives.recovery import Recovery
+from closeranks.collectives.faults.recovery import Recovery
 
 WATCHDOG_S = 50
 #: When the alarm is, and when those come for whom seat 1 waits then, seconds after the sum.

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 import closeranks as cr
-from closeranks.collectives import synchronize
-from closeranks.collectives.engine import engine
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.replicated import synchronization
 from closeranks.comms.wait import Deadline, wait
 
 WATCHDOG_S, PATIENCE_S, LENGTH = 40, 0.5, 1 << 20
@@ -44,7 +44,7 @@ def main() -> None:
     way = sys.argv[1]
     comm = cr.init(timeout_s=PATIENCE_S if way == "late" else None)
     state = {name: np.full(LENGTH, float(comm.rank == 2)) for name in "abc"}
-    used: Any = synchronize
+    used: Any = synchronization
     if way == "late" and comm.rank == 2:
         used.Placing.put = pauses(used.Placing.put)
     if way == "error" and comm.rank == 0:

@@ -12,7 +12,7 @@ import signal
 import numpy as np
 
 import closeranks as cr
-from closeranks.collectives import recruits
+from closeranks.collectives.faults import respawn
 
 WATCHDOG_S, STEPS = 50, 20
 #: So many are started; each takes seconds.
@@ -22,7 +22,7 @@ NEWCOMERS = 3
 def main() -> None:
     """Step; say at the end how many are left."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    recruits._MOST_IN_VAIN = NEWCOMERS  # type: ignore[misc]
+    respawn._MOST_IN_VAIN = NEWCOMERS  # type: ignore[misc]
     with cr.init(on_failure="replace") as comm:
         if comm.joined:
             raise RuntimeError("no more coffee")

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import closeranks as cr
-from closeranks.collectives import node_arrays
+from closeranks.collectives.shm import shared_arrays
 
 STEPS = 8
 COUNT = 1 << 17
@@ -51,18 +51,18 @@ def held(comm: cr.Communicator) -> tuple[int, int]:
 def step(comm: cr.Communicator, point: str) -> None:
     """Make arrays, sum in them, drop them; or die at a point."""
     if point in LAST and point != "mapped":
-        setattr(node_arrays, LAST[point], die)
+        setattr(shared_arrays, LAST[point], die)
     x = comm.empty(COUNT, np.int64)
     if point == "mapped":
-        checked, found = node_arrays._checked, node_arrays._raise_first
+        checked, found = shared_arrays._checked, shared_arrays._raise_first
 
         def check(*given: Any) -> Any:
-            setattr(node_arrays, LAST[point], found)
+            setattr(shared_arrays, LAST[point], found)
             sizes = checked(*given)
-            setattr(node_arrays, LAST[point], die)
+            setattr(shared_arrays, LAST[point], die)
             return sizes
 
-        setattr(node_arrays, "_checked", check)  # noqa: B010 - which mypy would not have
+        setattr(shared_arrays, "_checked", check)  # noqa: B010 - which mypy would not have
     y = comm.empty(COUNT, np.int64)
     if point == "holding":
         die()
@@ -90,7 +90,7 @@ def main() -> None:
             before = held(comm)
         number += 1
     after = held(comm)
-    rows, promised = len(node_arrays._MAPPED), len(node_arrays._PROMISED)
+    rows, promised = len(shared_arrays._MAPPED), len(shared_arrays._PROMISED)
     who = f"{'newcomer' if comm.joined else 'survivor'} {comm.seat}"
     print(  # noqa: T201 - what the test reads
         f"{who}: epoch {comm.epoch}, files {before[0]} {after[0]},"

@@ -21,10 +21,10 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.communicator import Communicator
-from closeranks.collectives.lineage import Lineage
-from closeranks.collectives.persistent import Persistent
-from closeranks.comms import ulfm
+from closeranks.collectives.communicator.communicator import Communicator
+from closeranks.collectives.dispatch.persistent_operation import Persistent
+from closeranks.collectives.faults.derivation import Lineage
+from closeranks.comms.mpi import ulfm
 
 WATCHDOG_S = 50
 #: Who dies, and how often a call is made until machine code serves it.

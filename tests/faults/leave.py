@@ -21,7 +21,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.attempts import Attempt
+from closeranks.collectives.faults.attempts import Attempt
 
 WATCHDOG_S = 50
 

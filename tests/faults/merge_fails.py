@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import recruits
+from closeranks.collectives.faults import respawn
 
 WATCHDOG_S = 50
 
@@ -20,7 +20,7 @@ def main() -> None:
     """Step; say at the end who is there."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     comm = cr.init(on_failure="replace")
-    merge, merges = recruits._merged, [int(comm.joined or comm.seat != int(sys.argv[1]))]
+    merge, merges = respawn._merged, [int(comm.joined or comm.seat != int(sys.argv[1]))]
 
     def merged(
         joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool
@@ -31,7 +31,7 @@ def main() -> None:
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
         return made
 
-    recruits._merged = merged
+    respawn._merged = merged
     given, taken, step = np.ones(1000), np.zeros(1000), 0
     while step < 20:
         for attempt in comm.attempts():

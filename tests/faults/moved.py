@@ -15,12 +15,12 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.choose import NativeModel
-from closeranks.collectives.cost import Speed
-from closeranks.collectives.origin import here
-from closeranks.collectives.rules import Rules
-from closeranks.collectives.tuned import Tuned, shape
-from closeranks.comms.discover import discover
+from closeranks.collectives.analysis.cost_model import Speed
+from closeranks.collectives.selection.chooser import NativeModel
+from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.tuning_origin import here
+from closeranks.collectives.selection.tuning_table import Tuned, shape
+from closeranks.comms.discovery.discovery import discover
 
 WATCHDOG_S = 30
 SPARES = 1

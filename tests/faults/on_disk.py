@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, archive
+from closeranks.checkpoint import Checkpointer
+from closeranks.checkpoint.disk import hdf5_writer
 from tests.faults.remember import ROWS, always, check, die_at, say, state_of, wanted, whole
 
 #: Point -> what is called there, which call counts, whether death comes after it.
 POINTS: dict[str, tuple[Any, str, int, Any, bool]] = {
-    "laid out": (archive, "_lay_out", 1, always, True),
-    "in the data": (archive, "_write", 4, always, True),
-    "before the mark": (archive, "complete", 1, always, False),
+    "laid out": (hdf5_writer, "_lay_out", 1, always, True),
+    "in the data": (hdf5_writer, "_write", 4, always, True),
+    "before the mark": (hdf5_writer, "complete", 1, always, False),
     "before the name": (Path, "replace", 1, always, False),
-    "named": (archive, "sync", 1, always, False),
+    "named": (hdf5_writer, "sync", 1, always, False),
 }
 
 

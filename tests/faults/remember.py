@@ -25,18 +25,12 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint import (
-    Checkpointer,
-    PerRank,
-    Shard,
-    area,
-    finding,
-    header,
-    shelf,
-    slots,
-    writing,
-)
-from closeranks.checkpoint import recoding as recoding_
+from closeranks.checkpoint import Checkpointer, PerRank, Shard
+from closeranks.checkpoint.erasure import checked_region
+from closeranks.checkpoint.memory import slot_file, slot_set, slot_writing
+from closeranks.checkpoint.placement import slot_header
+from closeranks.checkpoint.restore import coding_work as recoding_
+from closeranks.checkpoint.restore import recovery_search
 from closeranks.errors import CheckpointError
 
 ROWS = 12
@@ -100,17 +94,17 @@ def always(*_: Any) -> bool:
 
 #: Point -> what is called there, which call counts, whether death comes after it.
 POINTS: dict[str, tuple[Any, str, int, Callable[..., bool], bool]] = {
-    "room": (shelf.Shelf, "clear", 1, always, True),
-    "before the copy": (writing, "write", 1, always, False),
-    "in the copy": (area.Area, "put", 2, always, True),
-    "copied": (writing, "write", 1, always, True),
-    "written": (shelf.Shelf, "mark", 1, _marks(header.WRITTEN), True),
+    "room": (slot_set.Shelf, "clear", 1, always, True),
+    "before the copy": (slot_writing, "write", 1, always, False),
+    "in the copy": (checked_region.Area, "put", 2, always, True),
+    "copied": (slot_writing, "write", 1, always, True),
+    "written": (slot_set.Shelf, "mark", 1, _marks(slot_header.WRITTEN), True),
     "in the code": (recoding_.Recoding, "_compute", 1, always, True),
-    "encoded": (shelf.Shelf, "mark", 1, _marks(header.ENCODED), True),
-    "committed": (shelf.Shelf, "mark", 1, _marks(header.COMMITTED), True),
-    "verified": (finding.Recovery, "verify", 1, always, True),
+    "encoded": (slot_set.Shelf, "mark", 1, _marks(slot_header.ENCODED), True),
+    "committed": (slot_set.Shelf, "mark", 1, _marks(slot_header.COMMITTED), True),
+    "verified": (recovery_search.Recovery, "verify", 1, always, True),
     "rebuilding": (recoding_.Recoding, "_compute", 1, always, True),
-    "rebuilt": (finding.Recovery, "_sum_up", 1, always, True),
+    "rebuilt": (recovery_search.Recovery, "_sum_up", 1, always, True),
 }
 
 
@@ -245,7 +239,7 @@ def large(name: str) -> None:
             keeper.save(1, {"own": PerRank(own)}).committed.wait(60)
             comm.Barrier()
             if comm.rank == 0:
-                next(path for path, _ in slots.found(keeper.key) if "-1." in path.name).unlink()
+                next(path for path, _ in slot_file.found(keeper.key) if "-1." in path.name).unlink()
             own[:] = 0
             comm.Barrier()
             found = keeper.restore(into={"own": own})

@@ -19,21 +19,21 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import recruits
+from closeranks.collectives.faults import respawn
 
 WATCHDOG_S = 50
 
 
 def die_when_told() -> None:
     """End this process when it has told the others what it runs."""
-    tell = recruits._in_common
+    tell = respawn._in_common
 
     def told(everybody: MPI.Intracomm) -> dict[str, str | None]:
         tell(everybody)
         os.kill(os.getpid(), signal.SIGKILL)
         return {}
 
-    recruits._in_common = told
+    respawn._in_common = told
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import closeranks as cr
-from closeranks.collectives.synchronize import _Comparison
+from closeranks.collectives.replicated.synchronization import _Comparison
 
 WATCHDOG_S, STEPS, LENGTH = 50, 3, 1 << 24
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.collectives.attempts import words_of
+from closeranks.collectives.faults.attempts import words_of
 from tests.conftest import ROOT, Launch
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")

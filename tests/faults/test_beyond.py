@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from closeranks.jobs.openmpi import session
+from closeranks.jobs.launch.openmpi_mpirun import session
 from tests.conftest import ROOT, Launch
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")

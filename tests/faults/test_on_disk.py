@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.checkpoint import slots, volumes
-from closeranks.checkpoint.farewell import FAREWELL
+from closeranks.checkpoint.control.sigterm_handler import FAREWELL
+from closeranks.checkpoint.disk import saved_files
+from closeranks.checkpoint.memory import slot_file
 from tests.checkpoint.filed import save
 from tests.faults.cells import due
 from tests.faults.on_disk import POINTS
@@ -37,7 +38,7 @@ def name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def kept(name: str) -> list[Path]:
     """Give all that is in memory."""
-    return [path for path, _ in slots.found(f"{name}.test")]
+    return [path for path, _ in slot_file.found(f"{name}.test")]
 
 
 def forget(name: str) -> None:
@@ -57,7 +58,7 @@ def test_a_writer_is_killed(tmp_path: Path, point: str) -> None:
         save(tmp_path, states, [(0, 1), (2,)], generation=2, step=20)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    (found,) = volumes.volumes(tmp_path.parent, tmp_path.name).values()
+    (found,) = saved_files.volumes(tmp_path.parent, tmp_path.name).values()
     assert [(one.step, one.objection() is None) for one in found if one.step == 10] == [(10, True)]
     if point == "named":
         assert [one.step for one in found] == [20, 10]
@@ -65,7 +66,7 @@ def test_a_writer_is_killed(tmp_path: Path, point: str) -> None:
     else:
         assert [one.step for one in found] == [10]
         assert len(list(tmp_path.rglob(".node-*"))) == 1
-    volumes.prune(tmp_path, (1 << 33, 0), {found[-1].folder})
+    saved_files.prune(tmp_path, (1 << 33, 0), {found[-1].folder})
     assert [one.name for one in tmp_path.iterdir()] == [found[-1].folder]
 
 
@@ -113,7 +114,7 @@ def test_a_job_that_is_told_to_end_comes_back_on_other_numbers_of_ranks(
 
 SIGNALLED = """
 import os, signal, sys, time, threading
-from closeranks.checkpoint.farewell import FAREWELL
+from closeranks.checkpoint.control.sigterm_handler import FAREWELL
 {before}
 def task():
     print("task", threading.current_thread() is threading.main_thread(), flush=True)

@@ -114,7 +114,7 @@ def test_all_ranks_name_the_owner_of_a_folder_that_is_not_ours(
     start = [sys.executable, "-m", "closeranks", "run", *faults, "-n", "3", "--", sys.executable]
     words = (  # the first one goes before the others have looked whether anybody has died
         "import closeranks as cr, os, sys\n"
-        "from closeranks.collectives import failure\n"
+        "from closeranks.collectives.engine import error_translation as failure\n"
         "failure.NEWS_S = 0 if os.environ['OMPI_COMM_WORLD_RANK'] == '0' else 2\n"
         "try: cr.init()\n"
         "except cr.Error as error: print(error, flush=True); sys.exit(1)"

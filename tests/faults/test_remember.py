@@ -19,7 +19,7 @@ from random import Random
 import psutil
 import pytest
 
-from closeranks.checkpoint import slots
+from closeranks.checkpoint.memory import slot_file
 from closeranks.comms.wait import Deadline
 from closeranks.errors import CheckpointError
 from tests.checkpoint.mishaps import MISHAPS, hurt
@@ -42,7 +42,7 @@ def name(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def kept(name: str) -> list[Path]:
     """Give the slots of a name."""
-    return sorted(path for path, _ in slots.found(f"{name}.{RUN}"))
+    return sorted(path for path, _ in slot_file.found(f"{name}.{RUN}"))
 
 
 #: Where a save is cut off, and the steps that may come back: what is copied everywhere counts.

@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
-from closeranks.comms.shared_folder import folder
+from closeranks.comms.shm.shared_folder import folder
 
 PROGRAM = str(Path(__file__).parent / "two_jobs.py")
 RANKS = 2

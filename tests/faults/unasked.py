@@ -14,7 +14,7 @@ import threading
 import time
 
 import closeranks as cr
-from closeranks.comms import ulfm
+from closeranks.comms.mpi import ulfm
 
 WATCHDOG_S = 20
 #: More than a message brings at once.

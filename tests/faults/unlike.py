@@ -13,7 +13,7 @@ import sys
 import numpy as np
 
 import closeranks as cr
-from closeranks.collectives import recruits
+from closeranks.collectives.faults import respawn
 
 WATCHDOG_S, STEPS = 50, 6
 GIVEN = ("MINE", "OURS", "GONE", "WRAPPED")
@@ -34,7 +34,7 @@ def main() -> None:
     os.environ.pop("GONE", None)
     with cr.init(on_failure="replace", recruits="asks" in sys.argv or None) as comm:
         if "hidden" in sys.argv and comm.seat == 2:
-            recruits._environment = hidden
+            respawn._environment = hidden
         for name in [name for name in os.environ if name.startswith("PMIX_SERVER_")]:
             del os.environ[name]  # as before jobs of one's own
         while state["step"] < STEPS:

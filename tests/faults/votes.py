@@ -16,8 +16,8 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import recovery
-from closeranks.comms import ballot
+from closeranks.collectives.faults import recovery
+from closeranks.comms.exit import exit_report
 
 WATCHDOG_S = 50
 
@@ -149,7 +149,7 @@ def first_dies_in_close() -> None:
     with cr.init(on_failure="replace") as comm:
         total(comm)
         if comm.seat == 0:
-            vars(ballot)["closed"] = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+            vars(exit_report)["closed"] = lambda _: os.kill(os.getpid(), signal.SIGKILL)
         say(comm, "closes")
 
 

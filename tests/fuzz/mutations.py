@@ -20,7 +20,7 @@ from tests.fuzz.launch import ROOT
 ROOMS = ("closeranks", "comms", "collectives", "partitioning", "checkpoint", "jobs")
 
 
-KEY = "collectives/key.py"
+KEY = "collectives/arguments/call_key.py"
 
 
 class Patch(NamedTuple):
@@ -43,7 +43,7 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
     "a key without in-place": (
         Patch(KEY, "counts, demand.in_place, id", "counts, False, id"),
         Patch(
-            "collectives/bindings.py",
+            "collectives/dispatch/plan_cache.py",
             "        bound.attach(memory.input, memory.output)\n",
             "        at = [None if one is None else one.memory.data.ctypes.data\n"
             "              for one in (demand.target, demand.source)]\n"
@@ -55,14 +55,14 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
     ),
     "a buffer freed early": (
         Patch(
-            "collectives/request.py",
+            "collectives/dispatch/request.py",
             "            dropped.keep(inner, self._keeps)",
             "            pass",
         ),
     ),
     "a trial's barrier skipped": (
         Patch(
-            "collectives/service.py",
+            "collectives/dispatch/dispatch.py",
             "if alone:\n            self.meet()  # else",
             "if alone and self.rank:\n            self.meet()  # else",
         ),

@@ -18,7 +18,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.comms import handlers
+from closeranks.comms.exit import signal_handlers
 from tests.fuzz import reductions
 from tests.fuzz.buffers import GUARD, Part, Pool
 from tests.fuzz.comparison import finish, is_equal_in_meaning, put
@@ -56,7 +56,7 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
     Where handlers are held, who raises for longer than they wait ends the job, as it is told.
     """
-    while not handlers.are_held() and frame is not None:
+    while not signal_handlers.are_held() and frame is not None:
         if frame.f_code.co_filename.endswith(_WAITING):
             raise Interruption
         frame = frame.f_back

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from closeranks.comms import code_store
+from closeranks.comms.jit import code_cache
 
 #: As many times the limit pass before a process ends that not even a thread can look at.
 _LAST = 6
@@ -57,7 +57,7 @@ class Watchdog:
         while not self._is_over:
             time.sleep(0.5)
             # Not by the frames of the other threads: CPython 3.11 may crash on the way.
-            if code_store._Spent.depth:
+            if code_cache._Spent.depth:
                 self._mine.touch()
             if self._is_late() and not self._somebody_compiles():
                 self._trace.write("Timeout (hang)\n")

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON)]
 
 def _roundtrip(array: Any) -> Any:
     """Read a device array, and write twice its values."""
-    from closeranks.comms.message import message
+    from closeranks.comms.buffers.buffer_spec import message
 
     found = message(array, "test", writable=True)
     data = found.data()
@@ -103,11 +103,11 @@ def test_erasure_codes(nbytes: int, apart: bool) -> None:
 def test_every_product_of_two_bytes() -> None:
     import cupy
 
-    from closeranks.checkpoint import device_code
-    from closeranks.checkpoint.gf256 import PRODUCTS
+    from closeranks.checkpoint.erasure import cuda_code
+    from closeranks.checkpoint.erasure.gf256 import PRODUCTS
 
     block = cupy.arange(256).astype(cupy.uint8)[None]
-    made = device_code.encode(np.arange(256, dtype=np.uint8)[:, None], block, None)
+    made = cuda_code.encode(np.arange(256, dtype=np.uint8)[:, None], block, None)
     np.testing.assert_array_equal(made.get(), PRODUCTS)
 
 

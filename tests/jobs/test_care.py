@@ -18,14 +18,14 @@ import pytest
 
 from closeranks.__main__ import main
 from closeranks.checkpoint import Shard
-from closeranks.checkpoint.key import job_of as job_of_process
-from closeranks.checkpoint.key import key_of
-from closeranks.checkpoint.slots import Slot
-from closeranks.jobs.care.choice import is_held_as, is_meant, job_of
-from closeranks.jobs.care.cleaning import parse_age
-from closeranks.jobs.care.ending import orderly
+from closeranks.checkpoint.memory.run_key import job_of as job_of_process
+from closeranks.checkpoint.memory.run_key import key_of
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.jobs.checkpoint_tools.clean import parse_age
+from closeranks.jobs.checkpoint_tools.exit_status import orderly
+from closeranks.jobs.checkpoint_tools.name_choice import is_held_as, is_meant, job_of
 from tests.checkpoint import filed, ground
-from tests.checkpoint.test_locks import HOLDER
+from tests.checkpoint.memory.test_slot_locks import HOLDER
 
 RING = {node: (node,) for node in range(4)}
 Care = Callable[..., tuple[int, str, str]]

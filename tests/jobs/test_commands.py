@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from closeranks.comms import ulfm
+from closeranks.comms.mpi import ulfm
 from closeranks.errors import UsageError
-from closeranks.jobs import mpich, openmpi, srun
-from closeranks.jobs.job import Host, Job, Reach
-from closeranks.jobs.library import Library
+from closeranks.jobs.launch import mpich_mpiexec, openmpi_mpirun, slurm_srun
+from closeranks.jobs.launch.job_description import Host, Job, Reach
+from closeranks.jobs.launch.mpi_library import Library
 
 NODES = (Host("a", 3), Host("b", 2), Host("c", 2))
 REACH = Reach("/x/agent", "/x/hosts", "10.0.0.9", "10.0.0.0/24", "10.0.0.0/16", ("/x/rank",))
@@ -45,17 +45,19 @@ OPENMPI_TABLE = [
 
 
 def test_ranks_that_may_start_others() -> None:
-    starting = openmpi.command("mpirun", Job(2, fabric=True, faults=True, here=True), ["prog"], {})
+    starting = openmpi_mpirun.command(
+        "mpirun", Job(2, fabric=True, faults=True, here=True), ["prog"], {}
+    )
     assert starting.words[-4:] == ("/usr/bin/env", "-u", "EVENT_NOEPOLL", "prog")
     assert starting.environment["CLOSERANKS_RECRUITS"] == "1"
-    elsewhere = openmpi.command("mpirun", Job(2, hosts=NODES, faults=True), ["prog"], {})
+    elsewhere = openmpi_mpirun.command("mpirun", Job(2, hosts=NODES, faults=True), ["prog"], {})
     assert "CLOSERANKS_RECRUITS" not in elsewhere.environment
     assert elsewhere.words[-1] == "prog"
 
 
 @pytest.mark.parametrize(("job", "expected"), OPENMPI_TABLE)
 def test_mpirun_of_open_mpi(job: Job, expected: str) -> None:
-    assert " ".join(openmpi.command("mpirun", job, ["prog", "x"], {}).words) == expected
+    assert " ".join(openmpi_mpirun.command("mpirun", job, ["prog", "x"], {}).words) == expected
 
 
 BY_TCP = {
@@ -84,19 +86,19 @@ BY_TCP = {
 def test_no_rank_that_dies_can_break_the_queue_of_another(
     job: Job, expected: dict[str, str]
 ) -> None:
-    chosen = openmpi.parameters(job)
+    chosen = openmpi_mpirun.parameters(job)
     assert {name: value for name, value in chosen.items() if "btl" in name} == expected
 
 
 def test_libfabric_stays_away_where_it_has_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMPI_MCA_btl", raising=False)
-    assert openmpi.parameters(Job(2, here=True))["btl"] == "^ofi"
-    assert "btl" not in openmpi.parameters(Job(2, hosts=NODES))
+    assert openmpi_mpirun.parameters(Job(2, here=True))["btl"] == "^ofi"
+    assert "btl" not in openmpi_mpirun.parameters(Job(2, hosts=NODES))
 
 
 def test_the_transports_of_the_environment_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_MCA_btl", "tcp,self")
-    assert "btl" not in openmpi.parameters(Job(2, here=True))
+    assert "btl" not in openmpi_mpirun.parameters(Job(2, here=True))
 
 
 def test_what_collectives_send_at_once_fits_a_fragment() -> None:
@@ -105,23 +107,23 @@ def test_what_collectives_send_at_once_fits_a_fragment() -> None:
 
 def test_how_messages_are_cut_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_MCA_btl_tcp_max_send_size", "131072")
-    assert not [name for name in openmpi.parameters(Job(2, faults=True)) if "size" in name]
+    assert not [name for name in openmpi_mpirun.parameters(Job(2, faults=True)) if "size" in name]
 
 
 @pytest.mark.parametrize(("ranks", "tree"), [(128, "3"), (129, None)])
 def test_agreements_of_small_jobs_go_by_a_star(ranks: int, tree: str | None) -> None:
-    chosen = openmpi.parameters(Job(ranks, faults=True))
+    chosen = openmpi_mpirun.parameters(Job(ranks, faults=True))
     assert chosen.get("coll_ftagree_era_topology") == tree
-    assert "coll_ftagree_era_topology" not in openmpi.parameters(Job(ranks))
+    assert "coll_ftagree_era_topology" not in openmpi_mpirun.parameters(Job(ranks))
 
 
 def test_nodes_of_a_lab_never_bind_to_the_same_core() -> None:
     job = Job(2, hosts=(Host("a", 1), Host("b", 1)), reach=REACH)
-    assert "--bind-to none" in " ".join(openmpi.command("mpirun", job, ["p"], {}).words)
+    assert "--bind-to none" in " ".join(openmpi_mpirun.command("mpirun", job, ["p"], {}).words)
 
 
 def test_open_mpi_passes_variables_on_and_keeps_its_own_out_of_the_words() -> None:
-    command = openmpi.command(
+    command = openmpi_mpirun.command(
         "mpirun", Job(1, fabric=True), ["p"], {"B": "2", "OMPI_MCA_coll": "x"}
     )
     assert " ".join(command.words) == "mpirun -n 1 -x B p"
@@ -130,8 +132,10 @@ def test_open_mpi_passes_variables_on_and_keeps_its_own_out_of_the_words() -> No
 
 @pytest.mark.parametrize("job", [job for job, _ in OPENMPI_TABLE])
 def test_the_librarys_collectives_are_left_alone(job: Job) -> None:
-    assert not [name for name in openmpi.parameters(job) if name.startswith("coll")]
-    assert not [name for name in mpich.parameters(job) if "COLL" in name or "ALGORITHM" in name]
+    assert not [name for name in openmpi_mpirun.parameters(job) if name.startswith("coll")]
+    assert not [
+        name for name in mpich_mpiexec.parameters(job) if "COLL" in name or "ALGORITHM" in name
+    ]
 
 
 MPICH_TABLE = [
@@ -150,13 +154,15 @@ MPICH_TABLE = [
 
 @pytest.mark.parametrize(("job", "expected"), MPICH_TABLE)
 def test_mpiexec_of_mpich(job: Job, expected: str) -> None:
-    assert " ".join(mpich.command("mpiexec", job, ["prog", "x"], {}).words) == expected
+    assert " ".join(mpich_mpiexec.command("mpiexec", job, ["prog", "x"], {}).words) == expected
 
 
 def test_hydra_cannot_deal_ranks_out_to_any_sizes() -> None:
     hosts = (Host("a", 2), Host("b", 3))
     with pytest.raises(UsageError, match="nodes of 2,3"):
-        mpich.command("mpiexec", Job(5, hosts=hosts, order="round-robin", reach=REACH), ["p"], {})
+        mpich_mpiexec.command(
+            "mpiexec", Job(5, hosts=hosts, order="round-robin", reach=REACH), ["p"], {}
+        )
 
 
 SRUN_TABLE = [
@@ -189,7 +195,7 @@ SRUN_TABLE = [
 
 @pytest.mark.parametrize(("library", "job", "words", "environment"), SRUN_TABLE)
 def test_srun(library: Library, job: Job, words: str, environment: dict[str, str]) -> None:
-    command = srun.command("srun", job, library, ["p"], {})
+    command = slurm_srun.command("srun", job, library, ["p"], {})
     assert (" ".join(command.words), command.environment) == (words, environment)
 
 
@@ -200,5 +206,5 @@ def test_seats_follow_the_order(order: str, expected: str) -> None:
 
 def test_host_files_name_every_slot() -> None:
     job = Job(7, hosts=NODES)
-    assert openmpi.hostfile(job) == "a slots=3\nb slots=2\nc slots=2\n"
-    assert mpich.hostfile(job) == "a:3\nb:2\nc:2\n"
+    assert openmpi_mpirun.hostfile(job) == "a slots=3\nb slots=2\nc slots=2\n"
+    assert mpich_mpiexec.hostfile(job) == "a:3\nb:2\nc:2\n"

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from closeranks.comms import ballot
-from closeranks.jobs.poll import Poll, open_poll
-from closeranks.jobs.votes import Parting
-from tests.jobs.test_votes import GIVEN, counted
+from closeranks.comms.exit import exit_report
+from closeranks.jobs.launch.exit_report_listener import Poll, open_poll
+from closeranks.jobs.launch.exit_reports import Parting
+from tests.jobs.launch.test_exit_reports import GIVEN, counted
 
 #: Four have begun, one is dead: what the others say of it.
 ACCOUNT = ("begun", "ended 1 0", *["left 0:1 4 3 0"] * 3)
@@ -75,7 +75,7 @@ def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
 #: A member of four, of whom three are left; it ends as it is told.
 LEAVER = """
 import os, sys
-from closeranks.comms import ballot
+from closeranks.comms.exit import exit_report as ballot
 ballot.opens()
 ballot.attend(4, 0)
 ballot.stand(2, 0, 0, 4)
@@ -133,8 +133,8 @@ def test_what_the_last_ones_end_with_counts_beside_a_signal_s_status() -> None:
 
 
 def test_of_very_many_nobody_says_how_it_ends(ear: Poll) -> None:
-    for number in (ballot.MOST_LEAVERS, ballot.MOST_LEAVERS + 1):
+    for number in (exit_report.MOST_LEAVERS, exit_report.MOST_LEAVERS + 1):
         command = [sys.executable, "-c", LEAVER, str(number), ""]
         subprocess.run(command, check=True, timeout=60, start_new_session=True)
     ear.judge(1)
-    assert [one.last for one in ear.votes.left] == [ballot.MOST_LEAVERS]
+    assert [one.last for one in ear.votes.left] == [exit_report.MOST_LEAVERS]

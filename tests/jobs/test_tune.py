@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.choose import NATIVE
-from closeranks.collectives.cost import Speed, cost
-from closeranks.collectives.rules import read_rules
-from closeranks.comms.link import SEGMENT_BYTES, Link
-from closeranks.comms.topology import Topology
-from closeranks.jobs.tune import stage as stages
+from closeranks.collectives.analysis.cost_model import Speed, cost
+from closeranks.collectives.selection.chooser import NATIVE
+from closeranks.collectives.selection.rules import read_rules
+from closeranks.comms.topology.link import SEGMENT_BYTES, Link
+from closeranks.comms.topology.topology import Topology
+from closeranks.jobs.tune import stage_plans as stages
 from closeranks.jobs.tune.fit import Point, crossing, line, misfit
 from closeranks.jobs.tune.report import level_rows, segment_rows, stage_rows
-from closeranks.jobs.tune.stage import Weight
+from closeranks.jobs.tune.stage_plans import Weight
 from closeranks.jobs.tune.winners import asked, rules
 
 MACHINES = {

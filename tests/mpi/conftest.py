@@ -193,8 +193,9 @@ def name(world: closeranks.Communicator | None) -> Iterator[str]:
     """A name for the checkpoints of this test alone; nothing of it is left behind."""
     import numpy as np
 
-    from closeranks.checkpoint import checkpointer, slots
-    from closeranks.comms.shared_folder import folder
+    from closeranks.checkpoint import checkpointer
+    from closeranks.checkpoint.memory import slot_file
+    from closeranks.comms.shm.shared_folder import folder
 
     if world is None:  # this rank is not one of the test's
         yield ""
@@ -204,5 +205,5 @@ def name(world: closeranks.Communicator | None) -> Iterator[str]:
         patch.setattr(checkpointer, "own_job", str)  # it stands alone
         yield made
     world.Barrier()
-    for path in [*(path for path, _ in slots.found(made)), folder() / f"lock-{made}"]:
+    for path in [*(path for path, _ in slot_file.found(made)), folder() / f"lock-{made}"]:
         path.unlink(missing_ok=True)

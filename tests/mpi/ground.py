@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.bound import Bound
-from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution
-from closeranks.collectives.identity import Identity
-from closeranks.collectives.interpreter import execution as interpreted
-from closeranks.collectives.interpreter import prepare
-from closeranks.collectives.operations import reducer
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Script
-from closeranks.collectives.world import World
-from closeranks.comms.topology import Topology
+from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.interpreter import execution as interpreted
+from closeranks.collectives.engine.interpreter import prepare
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.reduction.op import reducer
+from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import Deadline
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.comms.device_interface import install
+from closeranks.comms.gpu.array_interface import install
 from tests.fake_device import FakeArray, FakeDevice
 
 #: Which buffers lie on the device: those sent, those received, all, those of odd ranks.

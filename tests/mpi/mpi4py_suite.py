@@ -34,7 +34,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks
-from closeranks.collectives.catalogue import ALGORITHMS
+from closeranks.collectives.builders.catalogue import ALGORITHMS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.mpi.mpi4py_files import FAILS, FILES, READS, WANTS, left_out

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives import execute, numbers, pieces
-from closeranks.collectives import pointers as real
-from closeranks.collectives.handles import handle
-from closeranks.collectives.pointers import address, error_place, is_wide, pointers
-from closeranks.comms.link import Link
-from closeranks.comms.topology import Topology
+from closeranks.collectives.engine import execution, execution_arrays, message_segments
+from closeranks.collectives.engine import loop_mpi_functions as real
+from closeranks.collectives.engine.loop_mpi_functions import address, error_place, is_wide, pointers
+from closeranks.collectives.engine.mpi_handles import handle
+from closeranks.comms.topology.link import Link
+from closeranks.comms.topology.topology import Topology
 
 PIECE = 16
 _HANDLE: Any = ctypes.c_int64 if is_wide() else ctypes.c_int32
@@ -154,7 +154,7 @@ def pretended(
         left=lambda _: None,
     )
     with patch.context() as inner:
-        inner.setattr(execute, "_FEW", 10**9)
-        inner.setattr(pieces, "PIECE_BYTES", PIECE)
-        inner.setattr(numbers, "pointers", library.pointers)
+        inner.setattr(execution, "_FEW", 10**9)
+        inner.setattr(message_segments, "PIECE_BYTES", PIECE)
+        inner.setattr(execution_arrays, "pointers", library.pointers)
         yield world, library

@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from closeranks.comms import cores, packing
+from closeranks.comms.buffers import packing
+from closeranks.comms.discovery import cpu_count
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import errand, packs, snapshot, start, steps
-from closeranks.jobs.bench.alone import measure_setting
-from closeranks.jobs.bench.catalogue import COLLECTIVES
+from closeranks.jobs.bench.benches import init_time, overlap_operation, pack, plan_steps, snapshot
 from closeranks.jobs.bench.command import FORMATS, open_session
-from closeranks.jobs.bench.counters import TABLE
-from closeranks.jobs.bench.schedule import Effort
-from closeranks.jobs.bench.session import Request, Session
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.nic_counters import TABLE
+from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.measuring.session import Request, Session
+from closeranks.jobs.bench.measuring.table import Table
+from closeranks.jobs.bench.one_setting import measure_setting
 from closeranks.jobs.bench.suite import run
-from closeranks.jobs.bench.table import Table
 from tests.jobs.bench.keys import BASE
 
 if TYPE_CHECKING:
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep batches short: these tests look at results, not at times."""
-    monkeypatch.setattr("closeranks.jobs.bench.schedule.BATCH", 5)
-    monkeypatch.setattr("closeranks.jobs.bench.measure._ENOUGH_S", 1e-6)
+    monkeypatch.setattr("closeranks.jobs.bench.measuring.repetitions.BATCH", 5)
+    monkeypatch.setattr("closeranks.jobs.bench.measuring.timing._ENOUGH_S", 1e-6)
     for name, small in (("_SIDE", 80), ("_COLD_BYTES", 4096)):
-        monkeypatch.setattr(packs, name, small)
+        monkeypatch.setattr(pack, name, small)
 
 
 def session(world: closeranks.Communicator, *names: str, **changes: Any) -> Session:
@@ -100,8 +101,8 @@ def test_a_wrong_pack_is_counted(
 ) -> None:
     nothing = packing.Packer(lambda *_: None, lambda *_: None)
     monkeypatch.setattr(packing, "packer", lambda *_: nothing)
-    faces = packs.shapes()[2:3]
-    monkeypatch.setattr(packs, "shapes", lambda: faces)
+    faces = pack.shapes()[2:3]
+    monkeypatch.setattr(pack, "shapes", lambda: faces)
     _, rows = lines_and_rows(session(world, "pack"))
     assert [row["wrong"] for row in rows] == [80 * 80 * world.Get_size()]
 
@@ -172,9 +173,9 @@ def test_between_points(world: closeranks.Communicator) -> None:
 
 
 def test_steps(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "_RUNS", 3)
-    monkeypatch.setattr(steps, "_MOST", 1)
-    monkeypatch.setattr(steps, "_FEWEST", 1)
+    monkeypatch.setattr(plan_steps, "_RUNS", 3)
+    monkeypatch.setattr(plan_steps, "_MOST", 1)
+    monkeypatch.setattr(plan_steps, "_FEWEST", 1)
     where = session(world, "steps")
     rows = run(where, Table(where), lambda _: None)
     assert [row["algorithm"] for row in rows] == ["python", "compiled"]
@@ -200,7 +201,7 @@ def test_overlap(world: closeranks.Communicator) -> None:
         assert row["wrong"] == 0, row
         assert row["iterations"] == 2
         assert row["overall_us"] > row["compute_us"] > 0
-        bound = 1.15 * (row["alone_us"] + row["cpu_us"] / cores.usable_cores())
+        bound = 1.15 * (row["alone_us"] + row["cpu_us"] / cpu_count.usable_cores())
         assert row["bound_us"] == pytest.approx(bound)
     assert sum(not line.startswith("#") for line in lines) == len(rows)
     assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
@@ -237,7 +238,7 @@ def test_snapshots(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPat
 def test_wrong_results_beside_a_computation_are_counted(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pairs = ((errand.Single, "_case"), (errand.Gradients, "_arrays"))
+    pairs = ((overlap_operation.Single, "_case"), (overlap_operation.Gradients, "_arrays"))
     for kind, _ in pairs:
         monkeypatch.setattr(kind, "run", lambda _self, compute: compute(0, 1))
     where = session(world, "overlap", overlap_sizes=(6400,))
@@ -253,9 +254,9 @@ def test_a_start_needs_a_fresh_process(
     with pytest.raises(UsageError, match="MPI has started already; start it as a command"):
         run(where, Table(where), lambda _: None)
     rank, ranks = world.Get_rank(), world.Get_size()
-    laps = dict.fromkeys(start.PARTS, 0.25) | {"load_s": float(rank)}
-    monkeypatch.setattr(start._Taken, "laps", laps)
-    monkeypatch.setattr(start._Taken, "wrong", 3)
+    laps = dict.fromkeys(init_time.PARTS, 0.25) | {"load_s": float(rank)}
+    monkeypatch.setattr(init_time._Taken, "laps", laps)
+    monkeypatch.setattr(init_time._Taken, "wrong", 3)
     lines, (row,) = lines_and_rows(where)
     assert row["seconds"] == pytest.approx(1 + ranks - 1)
     assert (row["mpi_init_s"], row["load_s"]) == (0.25, ranks - 1)

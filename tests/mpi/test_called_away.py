@@ -18,17 +18,18 @@ import pytest
 from mpi4py import MPI
 
 import closeranks
-from closeranks.collectives import native, near_persistent
-from closeranks.collectives.bound import Bound
-from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution
-from closeranks.collectives.identity import Identity
-from closeranks.collectives.interpreter import execution as interpreted
-from closeranks.collectives.library_run import begin
-from closeranks.collectives.native import Handover
-from closeranks.collectives.request import Request
-from closeranks.comms import handlers
-from closeranks.comms.calling import in_turn
+from closeranks.collectives.arguments import native_handover
+from closeranks.collectives.arguments.native_handover import Handover
+from closeranks.collectives.dispatch import shm_persistent
+from closeranks.collectives.dispatch.request import Request
+from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.interpreter import execution as interpreted
+from closeranks.collectives.engine.native_call import begin
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.identity import Identity
+from closeranks.comms.exit import signal_handlers
+from closeranks.comms.mpi.mpi_lock import in_turn
 from closeranks.comms.wait import Deadline
 from closeranks.errors import Revoked
 from tests.mpi.ground import opened, rounds, run
@@ -233,7 +234,7 @@ def test_no_signal_comes_between_a_call_of_the_library_and_its_request() -> None
     before = signal.signal(signal.SIGALRM, ring)
     try:
         with pytest.raises(_Alarm):
-            native.begin(plain, Handover("Barrier", (int(signal.SIGALRM),), None), begun)
+            native_handover.begin(plain, Handover("Barrier", (int(signal.SIGALRM),), None), begun)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert len(begun) == 1
@@ -246,7 +247,7 @@ def test_a_kernel_that_has_ended_is_not_run_again(
     """The handler comes when it has returned, in the start or in the wait."""
     if world.size == 1:
         pytest.skip("needs two ranks")
-    monkeypatch.setattr(near_persistent, "UNATTENDED_S", float("inf"))
+    monkeypatch.setattr(shm_persistent, "UNATTENDED_S", float("inf"))
     x, y = np.full(100, world.rank + 1), np.zeros(100, int)
     wanted = world.size * (world.size + 1) // 2
     operation: Any = world.Allreduce_init(x, y, algorithm="shared")
@@ -287,7 +288,7 @@ def test_no_start_keeps_its_lock(
 ) -> None:
     if world.size == 1:
         pytest.skip("needs two ranks")
-    monkeypatch.setattr(near_persistent, "UNATTENDED_S", float("inf"))
+    monkeypatch.setattr(shm_persistent, "UNATTENDED_S", float("inf"))
     x, y = np.full(100, world.rank + 1), np.zeros(100, int)
     operation: Any = world.Allreduce_init(x, y, algorithm="shared")
     lock = operation._lock
@@ -322,7 +323,7 @@ def test_what_the_handler_of_a_signal_raises_waits_for_the_end_of_a_trial(
             found = known(*arguments, **named)
             if fresh.rank == 0 and (place != "decide" or found[1]) and next(comes, False):
                 if place == "decide":
-                    handlers.hold()  # as the next line of the call does
+                    signal_handlers.hold()  # as the next line of the call does
                 signal.raise_signal(signal.SIGALRM)
             return found
 
@@ -351,22 +352,22 @@ def test_a_signal_that_comes_for_a_while_does_not_wait(
     def ring(*_: object) -> None:
         raise _Alarm
 
-    monkeypatch.setattr(handlers, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(signal_handlers, "PATIENCE_S", 0.1)
 
     def thrice() -> None:
-        handlers.hold()
+        signal_handlers.hold()
         signal.raise_signal(signal.SIGALRM)
         signal.raise_signal(signal.SIGALRM)
-        assert handlers.are_held()
+        assert signal_handlers.are_held()
         time.sleep(0.1)
         signal.raise_signal(signal.SIGALRM)
         pytest.fail("nobody waits for the third")
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        with pytest.raises(_Alarm), handlers.Together():
+        with pytest.raises(_Alarm), signal_handlers.Together():
             thrice()
-        assert not handlers.are_held()
+        assert not signal_handlers.are_held()
         assert signal.getsignal(signal.SIGALRM) is ring
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, slots
+from closeranks.checkpoint import Checkpointer, PerRank
+from closeranks.checkpoint.memory import slot_file
 
 MIB = 1 << 20
 
@@ -21,7 +22,7 @@ def private_bytes() -> int:
 
 def file_bytes(name: str) -> int:
     """Pages of all slots of a name."""
-    return sum(path.stat().st_blocks * 512 for path, _ in slots.found(name))
+    return sum(path.stat().st_blocks * 512 for path, _ in slot_file.found(name))
 
 
 @pytest.mark.parametrize("parity", [1, 2])
@@ -43,7 +44,7 @@ def test_slots_cost_what_the_code_needs(
     world.Barrier()
     assert files <= needed + 16 * MIB * world.size
     assert private <= 8 * MIB
-    assert not list(slots.found(name))
+    assert not list(slot_file.found(name))
 
 
 def test_a_hundred_saves_cost_no_more_than_ten(world: cr.Communicator, name: str) -> None:

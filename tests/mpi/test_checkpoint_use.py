@@ -11,9 +11,11 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, claim, slots
-from closeranks.checkpoint.talk import Talk
-from closeranks.comms.shared_folder import folder
+from closeranks.checkpoint import Checkpointer, PerRank, Shard
+from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.saving import job_claim
+from closeranks.comms.shm.shared_folder import folder
 from closeranks.errors import CheckpointError, Disagreement, UsageError
 
 
@@ -57,8 +59,8 @@ def test_a_step_that_was_found_damaged_is_not_listed(
     assert keeper.steps() == (1, 2)
     world.Barrier()
     if world.rank == 0:
-        for path, _ in slots.found(name):
-            slot = slots.Slot.attach(path)
+        for path, _ in slot_file.found(name):
+            slot = slot_file.Slot.attach(path)
             for area in (slot.data, *slot.parity) if slot.header.step == 2 else ():
                 area.memory[::50] ^= 1
             slot.close()
@@ -100,7 +102,7 @@ def test_other_ranks_of_one_job_are_refused_a_name_that_is_open(
 ) -> None:
     if world.size < 2:
         return
-    monkeypatch.setattr(claim, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(job_claim, "PATIENCE_S", 0.3)
     part = world.Split(world.rank % 2, world.rank)
     keeper = Checkpointer(part, name=name)
     if world.rank % 2 == 0:

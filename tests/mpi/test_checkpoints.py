@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, slots
-from closeranks.comms.shared_folder import folder
+from closeranks.checkpoint import Checkpointer, PerRank, Shard
+from closeranks.checkpoint.memory import slot_file
+from closeranks.comms.shm.shared_folder import folder
 from closeranks.errors import CheckpointError, NotFound, TooManyErasures, UsageError
 
 ROOT = Path("/dev/shm")
@@ -97,7 +98,7 @@ def test_a_state_comes_back(world: cr.Communicator, name: str, lazy: bool) -> No
         with pytest.raises(NotFound, match="no step 9"):
             keeper.restore(step=9)
     world.Barrier()
-    assert not list(slots.found(name))
+    assert not list(slot_file.found(name))
     assert not lock.exists()
 
 
@@ -128,7 +129,7 @@ def test_parity_that_nobody_needed_is_repaired_too(world: cr.Communicator, name:
     world.Barrier()
     if world.rank == 0:
         for path in ROOT.glob(f"closeranks-*/checkpoint-{name}-*"):
-            slot = slots.Slot.attach(path)
+            slot = slot_file.Slot.attach(path)
             slot.parity[0].memory[3] ^= 1
             slot.close()
     world.Barrier()
@@ -213,11 +214,11 @@ def test_a_failure_that_nobody_saw_is_told_by_the_next_save(
     assert keeper.steps() == (1, 4)
     with pytest.raises(CheckpointError, match="a is a set"):
         keeper.close()
-    assert list(slots.found(name))
+    assert list(slot_file.found(name))
     world.Barrier()
     keeper.close()
     world.Barrier()
-    assert not list(slots.found(name))
+    assert not list(slot_file.found(name))
 
 
 def test_saves_that_are_not_due_cost_nothing_and_do_nothing(
@@ -355,7 +356,7 @@ def test_what_nobody_can_read_is_not_nothing(world: cr.Communicator, name: str) 
     keeper.save(np.int64(1), {"a": 1}).committed.wait(30)  # type: ignore[arg-type]
     keeper.close(keep=True)
     if world.rank == 0:
-        for path, _ in slots.found(name):
+        for path, _ in slot_file.found(name):
             path.write_bytes(bytes(path.stat().st_size))
     world.Barrier()
     again = Checkpointer(world, name=name)

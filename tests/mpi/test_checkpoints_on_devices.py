@@ -11,11 +11,14 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import Checkpointer, PerRank, Shard, ferry, fetch, slots, writing
-from closeranks.checkpoint.fetch import Want
-from closeranks.checkpoint.layout import Share
-from closeranks.checkpoint.talk import Talk
-from closeranks.comms.device_interface import device_array, install
+from closeranks.checkpoint import Checkpointer, PerRank, Shard
+from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.memory import slot_file, slot_writing
+from closeranks.checkpoint.placement.stripe_layout import Share
+from closeranks.checkpoint.restore import fetch
+from closeranks.checkpoint.restore.fetch import Want
+from closeranks.checkpoint.state import device_staging
+from closeranks.comms.gpu.array_interface import device_array, install
 from closeranks.errors import CheckpointError
 from tests.fake_device import FakeArray, FakeDevice
 from tests.mpi.test_checkpoints import drop
@@ -29,7 +32,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDevice]:
     """A device of this rank; nothing fits the buffers."""
     runtime = FakeDevice()
     remove = install(runtime)
-    monkeypatch.setattr(ferry, "PIECE", 4096)
+    monkeypatch.setattr(device_staging, "PIECE", 4096)
     yield runtime
     remove()
 
@@ -119,7 +122,7 @@ def test_what_is_equal_on_the_host_of_one_rank_and_the_device_of_another_is_kept
     with Checkpointer(world, name=name) as keeper:
         keeper.save(1, {"a": entry}).committed.wait(30)
         world.Barrier()
-        kept = sum(path.stat().st_size for path, _ in slots.found(name))
+        kept = sum(path.stat().st_size for path, _ in slot_file.found(name))
         if world.size > 2:  # one copy of the data, and one share of parity
             assert kept < 1.9 * plain.nbytes
         found = keeper.restore(into={"a": fake.array(plain * 0) if world.rank % 2 else plain * 0})
@@ -167,14 +170,14 @@ def test_an_array_that_changes_on_the_device_fails_the_save(
     x, last = fake.array(np.zeros(3000)), world.rank == world.size - 1
     keeper = Checkpointer(world, name=name)
     keeper.save(1, {"x": PerRank(x)}).committed.wait(30)
-    write = writing.write
+    write = slot_writing.write
 
     def slowly(*arguments: Any) -> None:
         if last:
             x.set(np.ones(3000))  # behind what was saved
         write(*arguments)
 
-    monkeypatch.setattr(writing, "write", slowly)
+    monkeypatch.setattr(slot_writing, "write", slowly)
     with pytest.raises(CheckpointError, match="changed while it was copied: x"):
         keeper.save(2, {"x": PerRank(x)}).committed.wait(30)
     monkeypatch.undo()
@@ -220,7 +223,12 @@ def test_what_lies_on_other_nodes_comes_to_devices_in_rounds(
     array = fake.array(np.zeros(len(wanted), np.uint8))
     there = device_array(array, "test")
     assert there is not None
-    target, host, wants, at = ferry.Distant(there), np.zeros(500, np.uint8), list[Want](), 0
+    target, host, wants, at = (
+        device_staging.Distant(there),
+        np.zeros(500, np.uint8),
+        list[Want](),
+        0,
+    )
     for rank in range(size):
         nbytes = 7000 + 5 * me - rank
         if me != 1 or size == 1:  # one rank wants nothing on its device

@@ -10,9 +10,10 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import family, tags
-from closeranks.collectives.starts import Starts
-from closeranks.comms import ulfm
+from closeranks.collectives.dispatch import init_state
+from closeranks.collectives.dispatch.persistent_starts import Starts
+from closeranks.collectives.plans import message_tags
+from closeranks.comms.mpi import ulfm
 
 
 class _Alarm(Exception):
@@ -28,13 +29,13 @@ def test_who_was_late_is_met_at_the_second_try(
 ) -> None:
     if comm.size == 1:
         return
-    monkeypatch.setattr(family, "CLOSING_S", 0.3)
+    monkeypatch.setattr(init_state, "CLOSING_S", 0.3)
     world = cr.init(comm, timeout_s=0.3)
     for _ in range(2 if comm.rank else 0):
         with pytest.raises(cr.PeerLate, match="close"):
             world.close()
     comm.Barrier()
-    monkeypatch.setattr(family, "CLOSING_S", 5.0)
+    monkeypatch.setattr(init_state, "CLOSING_S", 5.0)
     world.close()
     assert world == MPI.COMM_NULL
 
@@ -184,7 +185,7 @@ def test_ours_may_stand_in_the_place_of_mpis_own(
         own.close()
         assert not ulfm.listen()
         assert not heard.look()
-        assert tags.window() > 1
+        assert message_tags.window() > 1
     heard._comm.Free()
 
 

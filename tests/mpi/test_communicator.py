@@ -14,8 +14,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.catalogue import algorithms
-from closeranks.collectives.node_memory import LEAST_BYTES, SPACIOUS
+from closeranks.collectives.builders.catalogue import algorithms
+from closeranks.collectives.shm.segment import LEAST_BYTES, SPACIOUS
 from tests.mpi.expected import COUNT, cases, given, summed
 
 if TYPE_CHECKING:

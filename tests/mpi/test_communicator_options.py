@@ -14,8 +14,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import family
-from closeranks.collectives.choose import NativeModel
+from closeranks.collectives.dispatch import init_state
+from closeranks.collectives.selection.chooser import NativeModel
 from tests.mpi.expected import given, summed
 
 World = cr.Communicator
@@ -423,7 +423,7 @@ def test_closing_twice_is_harmless_and_later_calls_are_refused(comm: MPI.Intraco
 def test_closing_waits_for_who_is_busy(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch, timeout_s: float | None
 ) -> None:
-    monkeypatch.setattr(family, "CLOSING_S", 0.2)
+    monkeypatch.setattr(init_state, "CLOSING_S", 0.2)
     world = cr.init(comm, timeout_s=timeout_s)
     if comm.rank == 0:
         time.sleep(1)
@@ -434,7 +434,7 @@ def test_closing_waits_for_who_is_busy(
 def test_closing_has_a_deadline(comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch) -> None:
     if comm.size == 1:
         return
-    monkeypatch.setattr(family, "CLOSING_S", 0.5)
+    monkeypatch.setattr(init_state, "CLOSING_S", 0.5)
     world = cr.init(comm, timeout_s=0.3)
     if comm.rank:
         with pytest.raises(cr.PeerLate, match=r"close: not ended after 0\.\d+ s, limit 0\.5 s"):
@@ -504,7 +504,7 @@ def test_a_long_call_that_nobody_waits_for_is_a_plan(
     x = given(world.rank, 1000)
     y = np.empty_like(x)
     for limit_s, is_plan in ((0.0, True), (1e9, False)):
-        monkeypatch.setattr("closeranks.collectives.choose.UNATTENDED_S", limit_s)
+        monkeypatch.setattr("closeranks.collectives.selection.chooser.UNATTENDED_S", limit_s)
         native_is_quick = {"latency_s": 1e-12, "s_per_byte": 0.0}
         monkeypatch.setattr(world._service.chooser, "native", NativeModel(**native_is_quick))
         world._service.chooser._choices.clear()

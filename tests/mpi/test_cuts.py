@@ -12,10 +12,10 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint.talk import Talk
-from closeranks.collectives import bound, long_message, symbolic
-from closeranks.collectives.catalogue import algorithms
-from closeranks.comms import cuts
+from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.collectives.builders.catalogue import algorithms
+from closeranks.collectives.engine import bound_plan, deferred_blocks, long_message
+from closeranks.comms.mpi import message_limits
 from tests.mpi.expected import cases
 
 LIMIT = 1 << 10
@@ -32,10 +32,10 @@ def parted(
         return
     if interpreter == "python":
         monkeypatch.setenv("CLOSERANKS_INTERPRETER", "python")
-    monkeypatch.setattr(cuts, "LONGEST", LIMIT)
+    monkeypatch.setattr(message_limits, "LONGEST", LIMIT)
     posted: list[int] = []
-    for module in (bound, symbolic, long_message):
-        monkeypatch.setattr(module, "message", partial(_noted, bound.message, posted))
+    for module in (bound_plan, deferred_blocks, long_message):
+        monkeypatch.setattr(module, "message", partial(_noted, bound_plan.message, posted))
     ranks = np.arange(comm.size)
     groups = np.stack([ranks // 2, ranks]).astype(np.int32)
     with cr.init(comm, topology=cr.Topology.from_groups(("node", "rank"), groups)) as opened:

@@ -14,9 +14,10 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter, service
-from closeranks.collectives.problem import OPERATIONS
-from closeranks.comms import cuda_aware
+from closeranks.collectives.dispatch import dispatch
+from closeranks.collectives.engine import interpreter
+from closeranks.collectives.plans.collective import OPERATIONS
+from closeranks.comms.gpu import cuda_aware
 from closeranks.errors import UsageError
 from tests.fake_device import FakeArray, FakeDevice
 from tests.mpi.expected import cases, given, summed
@@ -262,7 +263,7 @@ def test_types_that_the_library_has_no_name_for(known: Lent) -> None:
 
 def _capsule() -> Any:
     """Make a capsule of one bfloat16; NumPy makes none."""
-    from closeranks.comms import dlpack
+    from closeranks.comms.gpu import dlpack
 
     shape = (ctypes.c_int64 * 1)(1)
     tensor = dlpack._Tensor(1, 2, 0, 1, 4, 16, 1, shape)
@@ -422,7 +423,7 @@ def test_trials_pay_for_the_copies(
         seen.append(fake.copies)
         return clock()
 
-    monkeypatch.setattr(service, "time", SimpleNamespace(perf_counter=look))
+    monkeypatch.setattr(dispatch, "time", SimpleNamespace(perf_counter=look))
     comm.Allreduce(x, y, algorithm=algorithm)
     assert seen == [0, 0, 2, 2]  # at the start, before and after the call, at the end
     assert y.get().tolist() == [comm.size] * 8

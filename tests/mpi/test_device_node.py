@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import device_calls
-from closeranks.comms import device_node
+from closeranks.collectives.dispatch import device_collectives
+from closeranks.comms.gpu import cuda_ipc_group
 from closeranks.errors import Unavailable, UsageError
 from tests.fake_device import FakeDevice
 from tests.mpi.expected import given, summed
@@ -24,8 +24,8 @@ LENGTHS = (5, 700)
 @pytest.fixture
 def known(comm: MPI.Intracomm | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lent | None]:
     """The ranks and a fake device with small desks; None on the ranks left out."""
-    monkeypatch.setattr(device_calls, "HALF_BYTES", 1024)
-    monkeypatch.setattr(device_node, "SHORT_BYTES", 64)
+    monkeypatch.setattr(device_collectives, "HALF_BYTES", 1024)
+    monkeypatch.setattr(cuda_ipc_group, "SHORT_BYTES", 64)
     yield from lend(comm, FakeDevice())
 
 

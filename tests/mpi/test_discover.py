@@ -13,12 +13,12 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.comms import discover as discovering
-from closeranks.comms import measure as measuring
-from closeranks.comms import ulfm
-from closeranks.comms.groups import Groups
-from closeranks.comms.measure import measure, quick, survey
-from closeranks.comms.topology import Topology
+from closeranks.comms.discovery import discovery as discovering
+from closeranks.comms.discovery import link_survey as measuring
+from closeranks.comms.discovery.link_survey import measure, quick, survey
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.topology.level_communicators import Groups
+from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError, UsageError
 
 

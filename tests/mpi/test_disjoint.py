@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter
+from closeranks.collectives.engine import interpreter
 from closeranks.errors import Disagreement, UsageError
 
 World = cr.Communicator

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import dropped
-from closeranks.collectives.farewell import Farewell
+from closeranks.collectives.dispatch import dropped_requests
+from closeranks.collectives.faults.final_meeting import Farewell
 
 World = cr.Communicator
 
@@ -25,7 +25,7 @@ def test_buffers_of_a_dropped_request_live_until_it_is_over(
         return
     count = 1000 if algorithm != "auto" else 3
     world.Allreduce(np.ones(count), np.zeros(count), algorithm=algorithm)  # all is set up
-    before = dropped.kept()
+    before = dropped_requests.kept()
     comm.Barrier()
     if comm.rank:
         comm.recv(source=0)  # so that rank 0 cannot be through before this
@@ -43,7 +43,7 @@ def test_buffers_of_a_dropped_request_live_until_it_is_over(
     world.Allreduce(np.ones(count), total, algorithm=algorithm)
     assert (total == comm.size).all()
     deadline = time.monotonic() + 20
-    while not all(comm.allgather(dropped.kept() <= before)):
+    while not all(comm.allgather(dropped_requests.kept() <= before)):
         assert time.monotonic() < deadline, "they are let go when it is over"
         world.Iallreduce(np.ones(1), np.zeros(1), algorithm="native").Wait()
 
@@ -63,20 +63,20 @@ def test_many_dropped_requests_spoil_no_sum(world: World | None) -> None:
 def test_a_farewell_that_is_left_keeps_what_it_hears_in(comm: MPI.Intracomm) -> None:
     if comm.size != 2:
         return
-    dropped.let_go()
-    traffic, before = comm.Dup(), dropped.kept()
+    dropped_requests.let_go()
+    traffic, before = comm.Dup(), dropped_requests.kept()
     farewell = Farewell(traffic, 1, given_up=False)
     if comm.rank == 0:
         assert not farewell.is_over()  # the other one has not come
         del farewell
-        assert dropped.kept() == before + 2
+        assert dropped_requests.kept() == before + 2
         comm.Barrier()
     else:
         comm.Barrier()
         while not farewell.is_over():
             pass
     comm.Barrier()
-    while dropped.kept() > before:
+    while dropped_requests.kept() > before:
         comm.Iprobe()
-        dropped.let_go()
+        dropped_requests.let_go()
     traffic.Free()

@@ -12,16 +12,16 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives import engine as driving
-from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.bound import Bound
-from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution
-from closeranks.collectives.identity import Identity
-from closeranks.collectives.look import Patience
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Script
-from closeranks.collectives.world import World
+from closeranks.collectives.engine import progress_engine as driving
+from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.progress_answer import Patience
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.plans.schedule import Script
 from closeranks.comms import wait as waiting
 from closeranks.errors import PeerLate, Revoked, Unavailable
 from tests.collectives.shape.ring import ring

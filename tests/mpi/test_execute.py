@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives import bound as ways
-from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.engine import engine
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Script
+from closeranks.collectives.engine import bound_plan as ways
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.schedule import Script
 from closeranks.errors import PlanError, UsageError
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened, rounds, run, start, toy

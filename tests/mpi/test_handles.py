@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives import handles as places
-from closeranks.collectives import table as columns
-from closeranks.collectives.handles import addresses, handle, handles
-from closeranks.collectives.script import Kind
-from closeranks.collectives.table import Table
+from closeranks.collectives.engine import mpi_handles as places
+from closeranks.collectives.engine.mpi_handles import addresses, handle, handles
+from closeranks.collectives.plans import step_table as columns
+from closeranks.collectives.plans.schedule import Kind
+from closeranks.collectives.plans.step_table import Table
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from mpi4py import MPI
 
-from closeranks.comms import heard
+from closeranks.comms.liveness import recovery_allgather
 
 
 @pytest.mark.parametrize("length", [0, 1, 100_000])
 def test_objects_arrive(comm: MPI.Intracomm, length: int) -> None:
     every = [(rank, "x" * length * rank) for rank in range(comm.size)]
-    assert heard.allgather(comm, every[comm.rank]) == every
+    assert recovery_allgather.allgather(comm, every[comm.rank]) == every
     for root in range(comm.size):
         one = every[root] if comm.rank == root else None
-        assert heard.bcast(comm, one, root) == every[root]
+        assert recovery_allgather.bcast(comm, one, root) == every[root]
 
 
 def test_what_the_library_did_not_write_is_a_dead_rank() -> None:
-    heard._check(1)
+    recovery_allgather._check(1)
     with pytest.raises(MPI.Exception):
-        heard._check(0)
+        recovery_allgather._check(0)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.collectives.hierarchical.algorithms import HIERARCHICAL
-from closeranks.comms.topology import Topology
+from closeranks.collectives.builders.hierarchical.algorithms import HIERARCHICAL
+from closeranks.comms.topology.topology import Topology
 from tests.mpi.expected import cases
 
 if TYPE_CHECKING:

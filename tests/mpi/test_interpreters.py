@@ -12,24 +12,24 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import bound as ways
-from closeranks.collectives import interpreter, numbers, pieces
-from closeranks.collectives import sweep_words as sweep
-from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.bound import Bound
-from closeranks.collectives.catalogue import algorithms
-from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution
-from closeranks.collectives.fast import Fast
-from closeranks.collectives.identity import Identity
-from closeranks.collectives.kernels import KERNELS
-from closeranks.collectives.numbers import Layout
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Script
-from closeranks.collectives.world import World
-from closeranks.comms import code_store
-from closeranks.comms.link import Link
+from closeranks.collectives.builders.catalogue import algorithms
+from closeranks.collectives.engine import bound_plan as ways
+from closeranks.collectives.engine import execution_arrays, interpreter, message_segments
+from closeranks.collectives.engine import loop_layout as sweep
+from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.compiled_execution import Fast
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.execution_arrays import Layout
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.apply_kernels import KERNELS
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Script
+from closeranks.comms.jit import code_cache
+from closeranks.comms.topology.link import Link
 from closeranks.comms.wait import Deadline
 from closeranks.errors import Revoked, UsageError
 from tests.collectives.shape.ring import ring
@@ -314,7 +314,7 @@ def test_every_operation_and_algorithm(
     node = [rank // 2 for rank in range(comm.size)]
     links = {"node": Link(1e-4, 1e4)}  # so slow that messages are cut
     topology = cr.Topology.from_groups(("node", "rank"), [node, list(range(comm.size))], links)
-    monkeypatch.setattr(pieces, "PIECE_BYTES", 16)
+    monkeypatch.setattr(message_segments, "PIECE_BYTES", 16)
     used: dict[str, int] = {}
     with cr.init(comm, topology=topology) as world:
         for root in range(world.size):
@@ -352,11 +352,11 @@ def test_a_setting_that_means_nothing_is_refused(
 def test_without_numba_python_runs_the_plans(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cached = (interpreter.is_loaded, numbers.load_loop, code_store.address_of)
+    cached = (interpreter.is_loaded, execution_arrays.load_loop, code_cache.address_of)
     for function in cached:
         function.cache_clear()
     with monkeypatch.context() as patch:
-        patch.setattr(code_store, "_read", lambda *_: None)  # nor has anybody compiled before
+        patch.setattr(code_cache, "_read", lambda *_: None)  # nor has anybody compiled before
         patch.setitem(sys.modules, "numba", None)
         with opened(comm) as world:
             assert world.compiled is False
@@ -375,7 +375,7 @@ def test_who_waits_loads_what_is_there_and_compiles_nothing(
     stored: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loads: list[bool] = []
-    monkeypatch.setattr(code_store, "is_stored", lambda *_: stored)
+    monkeypatch.setattr(code_cache, "is_stored", lambda *_: stored)
     monkeypatch.setattr(interpreter, "is_loaded", lambda: loads.append(True))
     interpreter.load_early()
     assert loads == [True] * stored
@@ -385,7 +385,7 @@ def test_where_nothing_can_be_compiled_python_and_the_library_do_all(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "1")
-    cached = (interpreter.is_loaded, numbers.load_loop, code_store.address_of)
+    cached = (interpreter.is_loaded, execution_arrays.load_loop, code_cache.address_of)
     for function in cached:
         function.cache_clear()
     gaps = np.arange(20000.0)[::2] * (comm.rank == 0)

@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.comms import ulfm
+from closeranks.comms.mpi import ulfm
 from closeranks.comms.wait import Deadline, wait
 
 LIMIT_S = 0.25

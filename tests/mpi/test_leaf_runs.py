@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.engine import engine
-from closeranks.collectives.leaf_runs import ISSUES, Native
-from closeranks.collectives.plan import Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Kind, Leaf, Script
+from closeranks.collectives.engine.native_leaves import ISSUES, Native
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.plan_type import Plan
+from closeranks.collectives.plans.schedule import Kind, Leaf, Script
 from tests.mpi.ground import bind, opened, rounds, run, start, toy
 
 Steps = Generator[None, None, None]

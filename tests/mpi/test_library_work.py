@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.catalogue import algorithms
+from closeranks.collectives.builders.catalogue import algorithms
 from tests.mpi.expected import cases
 from tests.mpi.served import Served
 from tests.mpi.test_communicator import _served

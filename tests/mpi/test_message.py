@@ -11,9 +11,9 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.comms.arrays import memory
-from closeranks.comms.message import message
-from closeranks.comms.vector import vector
+from closeranks.comms.buffers.array_memory import memory
+from closeranks.comms.buffers.buffer_spec import message
+from closeranks.comms.buffers.vector_spec import vector
 from closeranks.errors import UsageError
 
 

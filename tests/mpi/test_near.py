@@ -12,12 +12,12 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter
-from closeranks.collectives.choose import NATIVE, SHARED, Choice
-from closeranks.collectives.key import Agreed, size_class
-from closeranks.collectives.near import OPERATIONS
-from closeranks.collectives.node_memory import NodeMemory
-from closeranks.comms.shared_file import share
+from closeranks.collectives.arguments.call_key import Agreed, size_class
+from closeranks.collectives.engine import interpreter
+from closeranks.collectives.fastpath.shm_call import OPERATIONS
+from closeranks.collectives.selection.chooser import NATIVE, SHARED, Choice
+from closeranks.collectives.shm.segment import NodeMemory
+from closeranks.comms.shm.shared_file import share
 from closeranks.errors import Unavailable
 from tests.mpi.test_short_way import arguments, result
 
@@ -209,7 +209,7 @@ def test_a_small_node_memory_gets_smaller_desks(
             raise Unavailable("node memory", "give it more")
         return share(node, nbytes, **options)
 
-    monkeypatch.setattr("closeranks.collectives.node_memory.share", cramped)
+    monkeypatch.setattr("closeranks.collectives.shm.segment.share", cramped)
     memory = NodeMemory(comm, 0)
     assert memory.desk_bytes < 128 * 1024 * comm.size
     memory.close()

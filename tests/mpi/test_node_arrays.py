@@ -13,10 +13,10 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import node_arrays
-from closeranks.collectives import node_words as words
-from closeranks.comms import code_store
-from closeranks.comms.shared_file import SharedFile, share
+from closeranks.collectives.shm import segment_layout as words
+from closeranks.collectives.shm import shared_arrays
+from closeranks.comms.jit import code_cache
+from closeranks.comms.shm.shared_file import SharedFile, share
 from closeranks.errors import Unavailable, UsageError
 
 World = cr.Communicator
@@ -34,7 +34,7 @@ class Rude:
 
 
 needs_kernels = pytest.mark.skipif(
-    not code_store.is_possible(), reason="nothing can be compiled here"
+    not code_cache.is_possible(), reason="nothing can be compiled here"
 )
 
 
@@ -115,10 +115,10 @@ def test_the_last_to_drop_an_array_gives_its_memory_back(world: World) -> None:
     gc.collect()
     world.Barrier()
     first = world.empty(0)  # unmaps what others have left
-    rows = set(node_arrays._MAPPED)
+    rows = set(shared_arrays._MAPPED)
     x = world.empty((3, 1 << 18))
-    (row,) = set(node_arrays._MAPPED) - rows
-    mapped = node_arrays._MAPPED[row]
+    (row,) = set(shared_arrays._MAPPED) - rows
+    mapped = shared_arrays._MAPPED[row]
     part = x[1, ::2]
     x[:] = 7
     world.Barrier()
@@ -139,7 +139,7 @@ def test_the_last_to_drop_an_array_gives_its_memory_back(world: World) -> None:
     world.Barrier()
     del data
     world.empty(1)
-    assert node_arrays._MAPPED[row] is not mapped, "its row is used again"
+    assert shared_arrays._MAPPED[row] is not mapped, "its row is used again"
     del first
 
 
@@ -182,11 +182,11 @@ def test_a_node_without_room_fails_everywhere(
             raise Unavailable("node memory", "make room")
         return file
 
-    monkeypatch.setattr("closeranks.collectives.node_arrays.share", cramped)
+    monkeypatch.setattr("closeranks.collectives.shm.shared_arrays.share", cramped)
     with pytest.raises(Unavailable, match="make room"):
         world.empty(10)
     monkeypatch.undo()
-    monkeypatch.setattr(node_arrays, "MOST", 0)
+    monkeypatch.setattr(shared_arrays, "MOST", 0)
     with pytest.raises(Unavailable, match="more than 0 arrays"):
         world.empty(10)
 
@@ -205,7 +205,7 @@ def test_threads_make_arrays_of_their_own(world: World, monkeypatch: pytest.Monk
     def work(which: int) -> list[Any]:
         return [comms[which].empty(COUNT + which * 512) for _ in range(4)]
 
-    monkeypatch.setattr("closeranks.collectives.node_arrays.share", slow)
+    monkeypatch.setattr("closeranks.collectives.shm.shared_arrays.share", slow)
     with ThreadPoolExecutor(2) as pool:
         made = list(pool.map(work, range(2)))
     for comm, arrays in zip(comms, made, strict=True):
@@ -220,8 +220,8 @@ def test_threads_make_arrays_of_their_own(world: World, monkeypatch: pytest.Monk
 def test_a_forked_child_drops_nothing(world: World) -> None:
     x = world.empty(4)
     (mapped,) = [
-        one for one in node_arrays._MAPPED.values() if one.first < x.ctypes.data < one.last
+        one for one in shared_arrays._MAPPED.values() if one.first < x.ctypes.data < one.last
     ]
-    node_arrays._drop(mapped.file, 0, world.size, process=-1)
+    shared_arrays._drop(mapped.file, 0, world.size, process=-1)
     assert not mapped.file.array[: world.size].any()
     world.Barrier()

@@ -12,8 +12,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import objects
-from closeranks.comms import cuts
+from closeranks.collectives.communicator import object_calls
+from closeranks.comms.mpi import message_limits
 
 CAREFUL = [False, True]
 OPS = [MPI.SUM, MPI.MAX, lambda one, other: [*one, *other]]
@@ -27,7 +27,7 @@ def test_they_are_reduced_in_the_order_of_the_ranks(
     op: Callable[[Any, Any], Any],
     careful: bool,
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    monkeypatch.setattr(object_calls, "_CAREFUL", careful)
     rank, size = world.rank, world.size
     given = [rank, str(rank)]
     every = [[other, str(other)] for other in range(size)]
@@ -46,7 +46,7 @@ def test_they_are_reduced_in_the_order_of_the_ranks(
 def test_they_go_where_they_belong(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool, length: int
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    monkeypatch.setattr(object_calls, "_CAREFUL", careful)
     rank, size = world.rank, world.size
 
     def one(of: int, to: int = 0) -> tuple[int, int, bytes]:
@@ -70,8 +70,8 @@ def test_they_go_where_they_belong(
 def test_long_ones_go_by_plans(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", careful)
-    monkeypatch.setattr(cuts, "LONGEST", 1 << 10)
+    monkeypatch.setattr(object_calls, "_CAREFUL", careful)
+    monkeypatch.setattr(message_limits, "LONGEST", 1 << 10)
     rank, size = world.rank, world.size
     every = [bytes([of]) * (1500 + 1000 * of) for of in range(size)]
     root = size - 1
@@ -88,14 +88,14 @@ def test_long_ones_go_by_plans(
 def test_what_arrays_are_to_go_by_is_not_for_them(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", True)
+    monkeypatch.setattr(object_calls, "_CAREFUL", True)
     with world.using(algorithm=algorithm):
         assert world.bcast("all", 0) == "all"
         assert world.allgather(world.rank) == list(range(world.size))
 
 
 def test_they_have_all_the_time(world: cr.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", True)
+    monkeypatch.setattr(object_calls, "_CAREFUL", True)
     with world.using(timeout_s=0.2):
         if world.rank == 0:
             time.sleep(0.7)
@@ -133,7 +133,7 @@ LAST: dict[str, Callable[[Any, bool], object]] = {
 def test_what_one_rank_may_not_pass_keeps_nobody_waiting(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool, name: str
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    monkeypatch.setattr(object_calls, "_CAREFUL", careful)
     size, is_last = world.size, world.rank == world.size - 1
     met: Exception | None = None
     try:
@@ -173,7 +173,7 @@ def test_what_cannot_combine_is_refused_on_entry(
 def test_the_mean_of_numbers_and_arrays(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", careful)
+    monkeypatch.setattr(object_calls, "_CAREFUL", careful)
     rank, size = world.rank, world.size
     mean = sum(range(size)) / size
     assert world.allreduce(rank, cr.MEAN) == mean
@@ -212,7 +212,7 @@ CALLS: dict[str, Callable[[Any], object]] = {
 def test_what_has_not_come_is_a_death(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(objects, "_CAREFUL", True)
+    monkeypatch.setattr(object_calls, "_CAREFUL", True)
     monkeypatch.setattr(type(world), "explained", lambda _, name, error: RuntimeError(name, error))
     asked = "Allgather" if name == "gather" else name.capitalize()
     monkeypatch.setattr(type(world), asked, lambda *_: None)

@@ -13,7 +13,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.operations import MEAN, Reducer, is_commutative, reducer
+from closeranks.collectives.reduction.op import MEAN, Reducer, is_commutative, reducer
 from closeranks.errors import UsageError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)

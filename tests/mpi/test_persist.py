@@ -14,21 +14,15 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import (
-    Checkpointer,
-    PerRank,
-    Shard,
-    archive,
-    saving,
-    slots,
-    term,
-    volumes,
-)
-from closeranks.checkpoint.delivery import Delivery
-from closeranks.checkpoint.finding import Nodes
-from closeranks.checkpoint.library import Files, Library
-from closeranks.checkpoint.sources import Unreadable
-from closeranks.checkpoint.talk import Talk
+from closeranks.checkpoint import Checkpointer, PerRank, Shard
+from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.disk import hdf5_writer, saved_files
+from closeranks.checkpoint.disk.saved_file_index import Files, Library
+from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.restore.recovery_search import Nodes
+from closeranks.checkpoint.restore.redistribution import Delivery
+from closeranks.checkpoint.restore.restore_sources import Unreadable
+from closeranks.checkpoint.saving import membership_term, save
 from closeranks.errors import CheckpointError, NotFound, PeerLost, TooManyErasures, UsageError
 from tests.checkpoint.filed import about_of, extents, put
 from tests.mpi.test_checkpoints import assert_same, small, state_of
@@ -54,7 +48,7 @@ def forget(world: cr.Communicator, name: str) -> None:
     """Lose all that is in memory."""
     world.Barrier()
     if not world.rank:
-        for path, _ in slots.found(name):
+        for path, _ in slot_file.found(name):
             path.unlink()
     world.Barrier()
 
@@ -86,7 +80,7 @@ def test_a_state_comes_back_from_disk(
         pending.persisted.wait(30)
         assert keeper.steps() == (2, 3)
         assert keeper.verify() == {2: "whole; whole on disk", 3: "whole; whole on disk"}
-    assert not list(slots.found(name))
+    assert not list(slot_file.found(name))
     assert not files(place, name, 1)
     with Checkpointer(world, name=name, persist=place) as keeper:
         assert keeper.steps() == (2, 3)
@@ -100,7 +94,7 @@ def test_a_state_comes_back_from_disk(
             keeper.restore(step=9)
     world.Barrier()
     if not world.rank:
-        (listed,) = volumes.volumes(place).values()
+        (listed,) = saved_files.volumes(place).values()
         assert [(one.step, one.objection(), one.world) for one in listed] == [
             (3, None, world.size), (2, None, world.size),
         ]  # fmt: skip
@@ -246,13 +240,13 @@ def test_a_full_disk_harms_nothing_in_memory(world: cr.Communicator, small: str,
 def test_slots_wait_until_they_are_on_disk(
     world: cr.Communicator, name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, write = threading.Event(), archive.write
+    gate, write = threading.Event(), hdf5_writer.write
 
     def slowly(*arguments: Any, **options: Any) -> None:
         assert gate.wait(30)
         write(*arguments, **options)
 
-    monkeypatch.setattr(archive, "write", slowly)
+    monkeypatch.setattr(hdf5_writer, "write", slowly)
     keeper = Checkpointer(world, name=name, persist=place, on_busy="skip")
     first = keeper.save(1, {"a": 1})
     first.committed.wait(30)
@@ -325,7 +319,7 @@ def test_an_error_in_the_block_writes_the_newest_save(
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert list(slots.found(name))
+    assert list(slot_file.found(name))
     forget(world, name)
     with Checkpointer(world, name=name, persist=place) as keeper:
         found = keeper.restore()
@@ -337,7 +331,7 @@ def test_an_error_in_the_block_writes_the_newest_save(
 def test_who_was_not_told_that_a_save_is_committed_writes_it_all_the_same(
     world: cr.Communicator, name: str, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    carry_out = saving.carry_out
+    carry_out = save.carry_out
 
     def untold(*arguments: Any) -> None:
         carry_out(*arguments)
@@ -347,12 +341,12 @@ def test_who_was_not_told_that_a_save_is_committed_writes_it_all_the_same(
         with Checkpointer(world, name=name, persist=place, persist_every=9) as keeper:
             keeper.save(1, {"a": 1}).committed.wait(30)
             world.Barrier()
-            monkeypatch.setattr(term, "carry_out", untold)
+            monkeypatch.setattr(membership_term, "carry_out", untold)
             keeper.save(2, {"a": 2}).committed.wait(30)
 
     with pytest.raises(PeerLost):
         fail()
-    monkeypatch.setattr(term, "carry_out", carry_out)
+    monkeypatch.setattr(membership_term, "carry_out", carry_out)
     forget(world, name)
     with Checkpointer(world, name=name, persist=place) as keeper:
         assert keeper.steps() == (1, 2)

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives.bound import Bound
-from closeranks.collectives.engine import engine
-from closeranks.collectives.execute import Execution
-from closeranks.collectives.identity import Identity
-from closeranks.collectives.plan import Plan
-from closeranks.collectives.world import World
-from closeranks.comms.topology import Topology
+from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.plans.plan_type import Plan
+from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import Deadline
 from tests.collectives.shape import counts_exchange, first_of, sparse_sum
 

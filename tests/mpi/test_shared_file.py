@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.comms import pages, shared_file
-from closeranks.comms.shared_file import share
+from closeranks.comms.shm import pages, shared_file
+from closeranks.comms.shm.shared_file import share
 from closeranks.errors import Unavailable, UsageError
 
 

@@ -14,14 +14,14 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import (
-    interpreter,
+from closeranks.collectives.engine import interpreter
+from closeranks.collectives.fastpath import (
     shortcut,
     shortcut_proof,
     shortcut_record,
     shortcut_versions,
 )
-from closeranks.collectives.problem import OPERATIONS
+from closeranks.collectives.plans.collective import OPERATIONS
 
 World = cr.Communicator
 COUNT = 6
@@ -357,7 +357,9 @@ def test_the_code_is_proven_on_sentinels_and_listed(
     assert interpreter.is_loaded()
     assert shortcut_proof.holds(), "what stands in memory here is not what the code reads"
     listed = shortcut_versions.are_listed()
-    assert listed, f"add {shortcut_versions.versions()} to closeranks.collectives.shortcut_versions"
+    assert listed, (
+        f"add {shortcut_versions.versions()} to closeranks.collectives.fastpath.shortcut_versions"
+    )
     types = shortcut_record._plain().copy()
     types[:, 2] = np.roll(types[:, 2], 1)  # each datatype means another type
     monkeypatch.setattr(shortcut_record, "_plain", lambda: types)

@@ -12,8 +12,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 import closeranks as cr
-from closeranks.collectives.catalogue import algorithms
-from closeranks.comms import packing
+from closeranks.collectives.builders.catalogue import algorithms
+from closeranks.comms.buffers import packing
 
 World = cr.Communicator
 SIDE = 72

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.checkpoint import talk
-from closeranks.checkpoint.talk import Talk
+from closeranks.checkpoint.control import control_channel
+from closeranks.checkpoint.control.control_channel import Talk
 from closeranks.errors import CheckpointError
 
 #: Bytes that the library is given at most: all goes by it, or nothing does.
@@ -16,7 +16,7 @@ MOST = [1 << 30, 8]
 
 @pytest.mark.parametrize("most", MOST)
 def test_all_hear_all(world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(talk, "_MOST", most)
+    monkeypatch.setattr(control_channel, "_MOST", most)
     said, rank, size = Talk(world), world.rank, world.size
     assert said.everything(["x" * 50 * rank, rank]) == [["x" * 50 * of, of] for of in range(size)]
     rows = said.gather(np.arange(3) + rank)

@@ -9,8 +9,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.followed import Followed
-from closeranks.comms import ulfm
+from closeranks.collectives.engine.tracked_communicators import Followed
+from closeranks.comms.mpi import ulfm
 
 World = cr.Communicator
 

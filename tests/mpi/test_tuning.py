@@ -16,20 +16,20 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives import interpreter
-from closeranks.collectives.choose import NATIVE, NativeModel
-from closeranks.collectives.cost import Speed
-from closeranks.collectives.hierarchy import hierarchy
-from closeranks.collectives.origin import here
-from closeranks.collectives.rules import Rules
-from closeranks.collectives.tuned import Crossing, Tuned, together
-from closeranks.collectives.world import World
-from closeranks.comms.link import Link
-from closeranks.comms.topology import Topology
+from closeranks.collectives.analysis.cost_model import Speed
+from closeranks.collectives.engine import interpreter
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.plans.port_tree import hierarchy
+from closeranks.collectives.selection.chooser import NATIVE, NativeModel
+from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.tuning_origin import here
+from closeranks.collectives.selection.tuning_table import Crossing, Tuned, together
+from closeranks.comms.topology.link import Link
+from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Disagreement, UsageError
-from closeranks.jobs.bench.schedule import Effort
-from closeranks.jobs.bench.session import Request
-from closeranks.jobs.tune import stage as stages
+from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.measuring.session import Request
+from closeranks.jobs.tune import stage_plans as stages
 from closeranks.jobs.tune import survey
 from closeranks.jobs.tune.command import measured
 

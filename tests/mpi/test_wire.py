@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.comms.topology import Topology
+from closeranks.comms.topology.topology import Topology
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

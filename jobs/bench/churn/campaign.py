@@ -17,15 +17,15 @@ from typing import Any, Final
 import numpy as np
 import psutil
 
-from closeranks.comms import warden
+from closeranks.comms.liveness import watchdog
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.churn.events import FEWEST, Episode, episode
 from closeranks.jobs.bench.churn.judge import Verdict, judge
 from closeranks.jobs.bench.churn.member import HANG_S, WHERE
 from closeranks.jobs.bench.churn.model import Model
 from closeranks.jobs.bench.churn.record import read
-from closeranks.jobs.bench.churn.schedule import FEWEST, Episode, episode
-from closeranks.jobs.bench.distribution import NO_BANDWIDTH, Timing
-from closeranks.jobs.run import prepare
+from closeranks.jobs.bench.measuring.time_distribution import NO_BANDWIDTH, Timing
+from closeranks.jobs.launch.run_command import prepare
 
 Row = dict[str, Any]
 
@@ -226,7 +226,7 @@ def _note(folder: Path) -> None:
     for one in psutil.process_iter():
         with suppress(psutil.Error):  # it has ended, or is another user's
             words = one.cmdline()
-            if str(folder) in words or warden.__file__ in words:
+            if str(folder) in words or watchdog.__file__ in words:
                 lines.append(f"{one.pid} {one.status()} {' '.join(words)}\n")
             if str(folder) in words and words[1:3] == ["-m", _MEMBER]:
                 one.send_signal(WHERE)

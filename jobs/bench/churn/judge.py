@@ -15,9 +15,9 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
+from closeranks.jobs.bench.churn.events import Episode, met, victims
 from closeranks.jobs.bench.churn.parts import whole
 from closeranks.jobs.bench.churn.record import Record
-from closeranks.jobs.bench.churn.schedule import Episode, met, victims
 
 _Steps = dict[int, list[Record]]
 _Processes = dict[str, list[Record]]

@@ -20,12 +20,12 @@ import numpy as np
 import psutil
 
 import closeranks
+from closeranks.jobs.bench.churn.events import Episode, Event, episode, met, victims
 from closeranks.jobs.bench.churn.parts import UNWRITTEN, part, read_sums
 from closeranks.jobs.bench.churn.record import Record, line
-from closeranks.jobs.bench.churn.schedule import Episode, Event, episode, met, victims
 
 if TYPE_CHECKING:
-    from closeranks.collectives.communicator import Communicator
+    from closeranks.collectives.communicator.communicator import Communicator
 
 #: A step that takes longer is a hang.
 HANG_S: Final = 45.0

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import random
 
-from closeranks.collectives.roster import Report, roster
+from closeranks.collectives.faults.rank_assignment import Report, roster
+from closeranks.jobs.bench.churn.events import Episode, Event, met, victims
 from closeranks.jobs.bench.churn.parts import whole
 from closeranks.jobs.bench.churn.record import Record
-from closeranks.jobs.bench.churn.schedule import Episode, Event, met, victims
 
 #: Where an event may find a member: before it has added its bits, before it has voted,
 #: after the vote.

@@ -10,11 +10,11 @@ from collections.abc import Generator
 
 import numpy as np
 
-from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Script
-from closeranks.comms.topology import Topology
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Script
+from closeranks.comms.topology.topology import Topology
 
 
 def build(out: Script, problem: Problem) -> Generator[None, None, None]:

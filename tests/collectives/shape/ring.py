@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Generator
 
-from closeranks.collectives.block import INPUT, OUTPUT, Block, bounds
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import NOTHING, Script
-from closeranks.comms.topology import Topology
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, bounds
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import NOTHING, Script
+from closeranks.comms.topology.topology import Topology
 
 
 def build(out: Script, problem: Problem) -> Generator[None, None, None]:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.block import INPUT, OUTPUT, Block
-from closeranks.collectives.kernels import kernel
-from closeranks.collectives.plan import Algorithm, Plan
-from closeranks.collectives.problem import Problem
-from closeranks.collectives.script import Script
-from closeranks.comms.topology import Topology
+from closeranks.collectives.plans.apply_kernels import kernel
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Script
+from closeranks.comms.topology.topology import Topology
 
 Indices = NDArray[np.int64]
 Values = NDArray[Any]

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from closeranks.jobs.bench.best import Best, Key, Result
-from closeranks.jobs.bench.session import Request, Session
+from closeranks.jobs.bench.measuring.best_settings_store import Best, Key, Result
+from closeranks.jobs.bench.measuring.session import Request, Session
 
 
 def _session(**changes: Any) -> Session:

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import counters
-from closeranks.jobs.bench.catalogue import COLLECTIVES
-from closeranks.jobs.bench.distribution import Timing, bandwidth
-from closeranks.jobs.bench.exchange import window
-from closeranks.jobs.bench.names import (
+from closeranks.jobs.bench.benches.osu_exchange import window
+from closeranks.jobs.bench.measuring import nic_counters
+from closeranks.jobs.bench.measuring.benchmark_names import (
     APART,
     NAMES,
     POINT_TO_POINT,
     collectives_among,
     expand,
 )
-from closeranks.jobs.bench.schedule import BATCH, BLOCKS, Effort
-from closeranks.jobs.bench.sizes import parse_bytes, parse_sizes, show_bytes
-from closeranks.jobs.bench.wire import Wire, wire
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.repetitions import BATCH, BLOCKS, Effort
+from closeranks.jobs.bench.measuring.sizes import parse_bytes, parse_sizes, show_bytes
+from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
+from closeranks.jobs.bench.measuring.wire_share import Wire, wire
 
 MIB = 1 << 20
 
@@ -152,10 +152,10 @@ def test_counters_leave_the_loopback_out() -> None:
         "  eth0: 10 1 0 0 0 0 0 0 1234 5 0 0 0 0 0 0\n"
         "nic1:20 1 0 0 0 0 0 0 66 5 0 0 0 0 0 0\n"
     )
-    assert counters.sent_bytes(table) == {"eth0": 1234, "nic1": 66}
-    assert all(sent >= 0 for sent in counters.node_sent_bytes().values())
+    assert nic_counters.sent_bytes(table) == {"eth0": 1234, "nic1": 66}
+    assert all(sent >= 0 for sent in nic_counters.node_sent_bytes().values())
 
 
 def test_nics_are_even_if_they_send_alike() -> None:
-    assert counters.evenness({"nic0": 90, "nic1": 100, "eth0": 0}) == 90
-    assert counters.evenness({"nic0": 5}) == counters.evenness({}) == 100
+    assert nic_counters.evenness({"nic0": 90, "nic1": 100, "eth0": 0}) == 90
+    assert nic_counters.evenness({"nic0": 5}) == nic_counters.evenness({}) == 100

@@ -1,0 +1,216 @@
+"""What a save gives back: how far it has come."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
+
+from closeranks.comms.exit import forked_child
+from closeranks.comms.numeric_argument import real, shown
+from closeranks.errors import CheckpointError, UsageError
+
+
+class Milestone:
+    """A point that a save reaches, or not.
+
+    Local; any thread may wait.
+
+    Parameters
+    ----------
+    step : int
+        Of the save.
+    what : str
+        For the text of an error: what is done then.
+    """
+
+    def __init__(self, step: int, what: str) -> None:
+        self._step, self._what = step, what
+        self._event, self._waiting = threading.Event(), set[int]()
+        self._error: Exception | None = None
+        #: Whether somebody has been told of the error.
+        self.is_told = False
+
+    @property
+    def error(self) -> Exception | None:
+        """Why it was not reached."""
+        return self._error
+
+    def reach(self, error: Exception | None = None) -> None:
+        """Say that it is reached, or why not; the first word counts.
+
+        Local.
+
+        Parameters
+        ----------
+        error : Exception, optional
+            Why not.
+        """
+        if not self._event.is_set():
+            self._error = error
+            self._event.set()
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Say that this thread waits for it.  Local."""
+        self._waiting.add(me := threading.get_ident())
+        try:
+            yield
+        finally:
+            self._waiting.discard(me)
+
+    def is_awaited(self) -> bool:
+        """Tell whether somebody waits for it.  Local; never blocks."""
+        return bool(self._waiting)
+
+    def done(self) -> bool:
+        """Tell whether it is reached, or will not be.  Local; never blocks."""
+        return self._event.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until it is reached.
+
+        Local.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Seconds; for ever if not given.
+
+        Raises
+        ------
+        CheckpointError, PeerError
+            Why it was not.
+        UsageError
+            If ``timeout_s`` is no time.
+        TimeoutError
+            If it takes longer; the save goes on.
+        """
+        forked_child.refuse("wait")
+        limit_s = _limit_s(timeout_s)
+        with self.awaited():
+            reached = self._event.wait(limit_s)
+        if not reached:
+            raise TimeoutError(f"step {self._step}: not {self._what} after {limit_s:g} s")
+        if self._error is not None:
+            self.is_told = True
+            raise self._error
+
+
+def _limit_s(timeout_s: float | None) -> float | None:
+    """Give a time limit; what is longer than any clock counts is none."""
+    if timeout_s is None or (isinstance(timeout_s, float) and timeout_s == inf):
+        return None
+    found = real(timeout_s)
+    if found is None or found < 0:
+        raise UsageError("wait", f"timeout_s={shown(timeout_s)}", "give seconds from 0 on, or None")
+    return found if found < threading.TIMEOUT_MAX else None
+
+
+class Pending:
+    """A save that goes on in the background.
+
+    Made by `Checkpointer.save`.
+
+    Parameters
+    ----------
+    step : int
+        The caller's number.
+
+    Attributes
+    ----------
+    step : int
+        As given.
+    copied : Milestone
+        The caller's arrays are free.
+    committed : Milestone
+        All ranks have it, with parity: it can be restored.
+    persisted : Milestone
+        It is on disk, all of it, if `Checkpointer` was told where.
+    is_due : bool
+        Whether it was time to save; if not, nothing is done or awaited.
+    """
+
+    def __init__(self, step: int) -> None:
+        self.step, self.is_due = step, True
+        self.copied = Milestone(step, "copied")
+        self.committed = Milestone(step, "committed")
+        self.persisted = Milestone(step, "on disk")
+        #: Why an earlier save is not on disk, if this one is to tell; the same on all ranks.
+        self.report: Exception | None = None
+
+    def __repr__(self) -> str:
+        if not self.is_due:
+            return f"<Pending step {self.step}: not due>"
+        reached = [name for name in ("copied", "committed", "persisted")
+                   if (mark := getattr(self, name)).done() and mark.error is None]  # fmt: skip
+        return f"<Pending step {self.step}: {', '.join(reached) or 'nothing yet'}>"
+
+    def fail(self, error: Exception) -> None:
+        """Say of all that is not reached yet that it will not be.
+
+        Local.
+
+        Parameters
+        ----------
+        error : Exception
+            Why not.
+        """
+        for mark in (self.copied, self.committed, self.persisted):
+            mark.reach(error)
+
+    def await_end(self) -> None:
+        """Wait until it is committed, or will not be; nobody is told why not.  Local."""
+        while not self.committed.done():
+            try:
+                self.committed.wait(60.0)
+            except TimeoutError:
+                continue
+            except Exception:
+                self.committed.is_told = False
+
+    def stays(self, why: str) -> None:
+        """Say that it will not be written to disk.
+
+        Local.
+
+        Parameters
+        ----------
+        why : str
+            Why not.
+        """
+        problem = f"step {self.step} is not written to disk: {why}"
+        self.persisted.reach(CheckpointError("persist", problem, "wait for committed"))
+        self.persisted.is_told = True
+
+    @property
+    def untold(self) -> Exception | None:
+        """Why it is not committed, if nobody has been told; told now."""
+        error = self.copied.error or self.committed.error
+        every = (self.copied, self.committed, self.persisted)
+        marks = [mark for mark in every if mark.error is error]
+        if error is None or any(mark.is_told for mark in marks):
+            return None
+        for mark in marks:
+            mark.is_told = True
+        return error
+
+
+def skipped(step: int) -> Pending:
+    """Give what a save gives back that was not done, for another one was under way."""
+    pending = Pending(step)
+    pending.fail(CheckpointError("save", f"step {step} skipped: the save before goes on",
+                                 "wait for it, or pass on_busy='wait'"))  # fmt: skip
+    for mark in (pending.copied, pending.committed, pending.persisted):
+        mark.is_told = True
+    return pending
+
+
+def not_due(step: int) -> Pending:
+    """Give what a save gives back that was not done, for it was not time."""
+    pending = Pending(step)
+    pending.is_due = False
+    for mark in (pending.copied, pending.committed, pending.persisted):
+        mark.reach()
+    return pending

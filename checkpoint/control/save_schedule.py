@@ -1,0 +1,152 @@
+"""When the next save is due: decided by all ranks alike, mostly without a word.
+
+Ranks compare no clocks: each measures what has passed since its last save.  At
+some calls they tell each other, and reckon from the same numbers how many of
+the next ones need no word: half of those that are left until the save at the
+pace so far, and no more than there have been.  A thousand calls between two
+saves are about 20 words, and a save comes late only by as much as later calls
+take longer than those before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any, Final, Literal
+
+from numpy.typing import NDArray
+
+from closeranks.checkpoint.control import young_daly
+from closeranks.comms.numeric_argument import real, shown
+from closeranks.errors import UsageError
+
+#: Saves whose cost counts: the first one pays for the pages of the slots.
+_MEASURED: Final = 5
+#: Of a save that cost nothing that a clock shows.
+_LEAST_COST_S: Final = 1e-6
+_SECOND: Final = 1_000_000_000
+#: Nanoseconds, more than any; a century.
+_NEVER: Final = 100 * 366 * 86400 * _SECOND
+
+
+class Cadence:
+    """Tells whether a call of ``save`` is to save.
+
+    Parameters
+    ----------
+    interval : float, "auto" or None
+        Seconds from the end of one save to the start of the next; ``"auto"`` for
+        what `closeranks.checkpoint.interval` makes of the measured cost; None for
+        a save at every call.
+    mtbf_s : float or None
+        Mean seconds between failures of the job, for ``"auto"``.
+    clock : callable
+        Gives seconds.
+
+    Raises
+    ------
+    UsageError
+        If they are none of these (local).
+    """
+
+    def __init__(
+        self,
+        interval: float | Literal["auto"] | None,
+        mtbf_s: float | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        is_auto = isinstance(interval, str) and interval == "auto"
+        if isinstance(interval, str) and not is_auto:
+            raise UsageError("Checkpointer", f"interval={interval!r}", "seconds, 'auto' or None")
+        if is_auto != (mtbf_s is not None):
+            problem = f"interval={shown(interval)} with mtbf_s={shown(mtbf_s)}"
+            raise UsageError("Checkpointer", problem, "'auto' needs it, and nothing else does")
+        self._interval: float | Literal["auto"] | None = "auto"
+        if not isinstance(interval, str):
+            self._interval = _seconds("interval", interval)
+        self._mtbf_s, self._clock = _seconds("mtbf_s", mtbf_s), clock
+        self._costs: deque[float] = deque(maxlen=_MEASURED)
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, with all ranks: the next call is to save.  Local."""
+        self._calls = self._silent = 0
+        self._begun = 0.0
+        self._ended: float | None = None
+
+    def is_due(
+        self,
+        agree: Callable[[Sequence[int]], NDArray[Any]],
+        *,
+        now: bool = False,
+        has_failed: bool = False,
+    ) -> bool:
+        """Decide about a call.
+
+        Collective, mostly without a word.
+
+        Parameters
+        ----------
+        agree : callable
+            Gives the least of each number over all ranks; collective.
+        now : bool
+            Whether it is to save in any case; the same on all ranks.
+        has_failed : bool
+            Whether the save before is known to have failed here.
+
+        Returns
+        -------
+        bool
+            The same on all ranks.
+        """
+        if self._interval is None:
+            return True
+        self._calls += 1
+        if self._silent and not now:
+            self._silent -= 1
+            return False
+        begun = self._clock()
+        if not now and not self._ask(agree, begun, has_failed):
+            return False
+        # From here on ranks may fare differently; so the next call is not silent.
+        self._calls = self._silent = 0
+        self._begun = begun
+        return True
+
+    def note(self) -> None:
+        """Note that the save has given its arrays back to this rank.  Local."""
+        self._ended = self._clock()
+        self._costs.append(max(_LEAST_COST_S, self._ended - self._begun))
+
+    def _ask(
+        self, agree: Callable[[Sequence[int]], NDArray[Any]], time_s: float, has_failed: bool
+    ) -> bool:
+        """Tell what has passed here; the shortest time and the dearest save count."""
+        is_well = self._ended is not None and not has_failed
+        passed = max(1, int((time_s - (self._ended or 0.0)) * _SECOND)) if is_well else 1
+        said = agree([passed, -self._wanted(), is_well])
+        passed, wanted = int(said[0]), -int(said[1])
+        if passed >= wanted or said[2] != 1:
+            return True
+        left = self._calls * (wanted - passed) // passed
+        self._silent = max(0, min(self._calls, left // 2 - 1))
+        return False
+
+    def _wanted(self) -> int:
+        """Give the nanoseconds between two saves, as far as this rank knows."""
+        seconds = self._interval
+        if isinstance(seconds, str):
+            mtbf_s = self._mtbf_s or 0.0
+            seconds = young_daly.interval(median(self._costs), mtbf_s) if self._costs else 0.0
+        return int((seconds or 0.0) * _SECOND)
+
+
+def _seconds(name: str, value: float | None) -> float | None:
+    """Check a time that somebody passes; None stays."""
+    found = None if value is None else real(value)
+    if value is not None and (found is None or not 0 < found * _SECOND < _NEVER):
+        problem = f"{name}={shown(value)}"
+        raise UsageError("Checkpointer", problem, "give positive seconds, below a century")
+    return found

@@ -1,0 +1,373 @@
+"""Writing the file of one node: HDF5 that any tool reads.
+
+HDF5 makes the file with room for every data set, which then is at a known
+place; bytes go there straight from where they lie in memory, without another
+copy, the GIL or HDF5's lock.  The mark that it is complete is written when all
+else is on disk, and it gets its name when the mark is.
+
+In a file::
+
+    /                  attributes: closeranks_format, and what ``about`` says
+    /about             JSON, see `About`
+    /complete          1, and a sum of ``about`` and of all sums; 0 until then
+    /descriptions/<r>  JSON of rank r: the nest, and what is in it
+    /sums/<r>          CRC-32C of each 256 KiB: of its description, then of
+                       each of its data sets
+    /ranks/<r>/...     its data sets, called as the entries of the nest
+
+For the command line: `write(path, about, contents)` writes a file,
+`closeranks.checkpoint.disk.hdf5_reader.Archive(path)` reads one, and
+`closeranks.checkpoint.disk.saved_files.volumes(directory, name)` lists what
+there is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from closeranks.checkpoint.disk.hdf5_datasets import Part, parts
+from closeranks.checkpoint.erasure import crc32c as checksum
+from closeranks.checkpoint.erasure.crc32c import Sums, crc32c
+from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.state import rank_image
+from closeranks.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import h5py
+
+#: Of a file; a newer one is refused.
+FORMAT: Final = 1
+#: Bytes that have a check sum of their own.
+BLOCK: Final = 256 << 10
+#: Bytes that are summed up and written at a time.
+_UNIT: Final = 32 * BLOCK
+_ALL: Final = np.uint32(0xFFFFFFFF)
+#: Bytes of integers that stand for elements that HDF5 has no type for.
+_INTEGERS: Final = (1, 2, 4, 8)
+_REMEDY: Final = "make room there, or pass another persist="
+
+
+@dataclass(frozen=True)
+class About:
+    """What a file says of itself.
+
+    Attributes
+    ----------
+    name, run : str
+        Of the checkpoints, and of the run.
+    epoch, generation, step, world : int
+        Of the save.
+    node : int
+        Number of the file: that of the node among those of the job.
+    files : int
+        How many files the save has.
+    members : tuple of int
+        Ranks of the erasure group, ascending: each has a slice of what is alike.
+    ranks : tuple of (int, int, int)
+        Ranks of the node, each with the bytes of its description and of its data.
+    """
+
+    name: str
+    run: str
+    epoch: int
+    generation: int
+    step: int
+    world: int
+    node: int
+    files: int
+    members: tuple[int, ...]
+    ranks: tuple[tuple[int, int, int], ...]
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What orders saves of a run: the later, the larger."""
+        return self.epoch, self.generation
+
+    def encode(self) -> bytes:
+        """Write it as JSON."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> About:
+        """Read it; CheckpointError if it is none."""
+        try:
+            found = json.loads(text)
+            numbers = {name: found[name] for name in _NUMBERS}
+            ranks = tuple((rank, head, body) for rank, head, body in found["ranks"])
+            members = tuple(found["members"])
+            made = cls(str(found["name"]), str(found["run"]), **numbers, members=members,
+                       ranks=ranks)  # fmt: skip
+            made._check()
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError("restore", f"no word about a file ({error})") from error
+        return made
+
+    def _check(self) -> None:
+        """Raise ValueError unless it makes sense."""
+        sizes = [number for rank in self.ranks for number in rank]
+        numbers = (self.epoch, self.generation, self.world, self.node, self.files)
+        for number in (*numbers, *self.members, *sizes):
+            if type(number) is not int or not 0 <= number < 1 << 64:
+                raise ValueError(f"{str(number)[:40]!r} is no number of it")
+        if type(self.step) is not int or abs(self.step) >= 1 << 63:
+            raise ValueError(f"step {str(self.step)[:40]!r}")
+        ranks = [rank for rank, _, _ in self.ranks]
+        if not self.node < self.files or sorted(set(ranks)) != ranks or not ranks:
+            raise ValueError(f"ranks {str(ranks)[:80]}, file {self.node} of {self.files}")
+        if sorted(set(self.members)) != list(self.members) or not set(ranks) <= set(self.members):
+            raise ValueError(f"members {str(self.members)[:80]}")
+        if self.members[-1] >= self.world:
+            raise ValueError(f"{self.world} ranks, and one is {self.members[-1]}")
+
+
+_NUMBERS: Final = ("epoch", "generation", "step", "world", "node", "files")
+
+
+class Contents(NamedTuple):
+    """What a rank has.
+
+    Attributes
+    ----------
+    text : bytes
+        Its description, as `closeranks.checkpoint.state.rank_image.parse` takes
+        it.
+    read : callable
+        ``read(start, stop)`` gives bytes of its data, uint8, in one piece.
+    """
+
+    text: bytes
+    read: Callable[[int, int], Bytes]
+
+
+def write(
+    path: Path,
+    about: About,
+    contents: Mapping[int, Contents],
+    *,
+    check: Callable[[], None] = lambda: None,
+    approve: Callable[[], None] = lambda: None,
+) -> None:
+    """Write a file; it has its name when it is whole, and on disk.
+
+    Local.  A process that is killed leaves a file whose name starts with a dot.
+
+    Parameters
+    ----------
+    path : Path
+        In a folder that is there; what has this name is replaced.
+    about : About
+        What it says of itself.
+    contents : mapping of int to Contents
+        Of each of its ranks.
+    check : callable
+        Called every some MiB; raises to give up.
+    approve : callable
+        Called before the file gets its name; raises if it must not.
+
+    Raises
+    ------
+    CheckpointError
+        If it cannot be written; nothing is left of it then.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        try:
+            places = _lay_out(temporary, about, contents)
+            handle = os.open(temporary, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                _fill(handle, places, about, contents, check)
+            finally:
+                os.close(handle)
+            approve()
+            temporary.replace(path)
+            sync(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        problem = f"{path} not written: {error.strerror or error}"
+        raise CheckpointError("persist", problem, _REMEDY) from error
+
+
+def _lay_out(path: Path, about: About, contents: Mapping[int, Contents]) -> dict[str, int]:
+    """Make a file with room for all; gives where each data set with bytes is."""
+    import h5py
+
+    sets = {
+        "complete": (h5py.h5t.STD_U64LE, (2,), {}),
+        "about": _text(about.encode()),
+    }
+    for rank, own in contents.items():
+        every = _parts(about, rank, own)
+        count = blocks(len(own.text)) + sum(blocks(part.nbytes) for part in every)
+        sets[f"descriptions/{rank:06d}"] = _text(own.text)
+        sets[f"sums/{rank:06d}"] = h5py.h5t.STD_U32LE, (count,), {}
+        for part in every:
+            sets[f"ranks/{rank:06d}/{part.name}"] = stored_as(part)
+    with closing(h5py.File(path, "x", libver=("v108", "v108"), locking=False)) as file:
+        said = asdict(about) | {"closeranks_format": FORMAT, "block": BLOCK}
+        _say(
+            file, {word: value for word, value in said.items() if word not in ("members", "ranks")}
+        )
+        return dict(_make(file, sets))
+
+
+def _make(file: h5py.File, sets: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """Make data sets; gives where the bytes of each are."""
+    from h5py import Dataset, h5d, h5p, h5s
+
+    with_groups, plain = h5p.create(h5p.LINK_CREATE), h5p.create(h5p.DATASET_CREATE)
+    with_groups.set_create_intermediate_group(True)
+    plain.set_layout(h5d.CONTIGUOUS)
+    plain.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    plain.set_fill_time(h5d.FILL_TIME_NEVER)
+    plain.set_obj_track_times(False)
+    for name, (kind, shape, said) in sets.items():
+        space = h5s.create_simple(shape) if shape else h5s.create(h5s.SCALAR)
+        made = h5d.create(file.id, name.encode(), kind, space, plain, with_groups)
+        _say(Dataset(made), said)
+        where = made.get_offset()
+        if where is not None:
+            yield name, where
+
+
+def _say(what: h5py.HLObject, said: Mapping[str, Any]) -> None:
+    """Write attributes: texts of a fixed length, and integers."""
+    for word, value in said.items():
+        if isinstance(value, str):
+            what.attrs[word] = np.bytes_(value.encode() or b"\0")
+        else:
+            least = np.min(value, initial=0)
+            what.attrs[word] = np.array(value, np.int64 if least < 0 else np.uint64)
+
+
+def _text(text: bytes) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    """Give the data set of a text."""
+    import h5py
+
+    return h5py.h5t.py_create(np.dtype(("S", max(1, len(text)))), logical=True), (), {}
+
+
+def stored_as(part: Part) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
+    """Give the data set of a part: where HDF5 has no such type, of integers as long.
+
+    Local.
+
+    Parameters
+    ----------
+    part : Part
+        Whose.
+
+    Returns
+    -------
+    kind : h5py.h5t.TypeID
+        Of its elements.
+    shape : tuple of int
+        In the file.
+    attributes : dict of str to object
+        What is said beside it.
+    """
+    import h5py
+
+    dtype, shape = part.dtype, part.shape
+    is_plain = dtype.kind != "V" or type(dtype) is np.dtypes.VoidDType
+    if is_plain:
+        with suppress(TypeError, ValueError):
+            kind = h5py.h5t.py_create(dtype, logical=True)
+            if kind.get_size() == dtype.itemsize:
+                return kind, shape, part.attributes
+    said = {**part.attributes, "dtype": str(dtype)}
+    if dtype.itemsize in _INTEGERS:
+        sign, order = "i" if dtype.kind in "mM" else "u", ">" if dtype.byteorder == ">" else "<"
+        whole = np.dtype(f"{order}{sign}{dtype.itemsize}")
+    else:
+        whole, said["shape"] = np.dtype(np.uint8), part.attributes.get("shape", list(shape))
+        shape = (part.nbytes,)
+    return h5py.h5t.py_create(whole, logical=True), shape, said
+
+
+def _fill(
+    handle: int,
+    places: Mapping[str, int],
+    about: About,
+    contents: Mapping[int, Contents],
+    check: Callable[[], None],
+) -> None:
+    """Write what the data sets hold, and that it is complete when it is."""
+    total = crc32c(about.encode())
+    _write(handle, places["about"], np.frombuffer(about.encode(), np.uint8))
+    for rank, own in contents.items():
+        text = np.frombuffer(own.text, np.uint8)
+        _write(handle, places[f"descriptions/{rank:06d}"], text)
+        kept = [sums_of(text)]
+        for part in _parts(about, rank, own):
+            for start in range(0, part.nbytes, _UNIT):
+                check()
+                at = part.at + start
+                data = own.read(at, min(at + _UNIT, part.at + part.nbytes))
+                kept.append(sums_of(data))
+                _write(handle, places[f"ranks/{rank:06d}/{part.name}"] + start, data)
+        sums = np.concatenate(kept).view(np.uint8)
+        total = crc32c(sums, total)
+        _write(handle, places[f"sums/{rank:06d}"], sums)
+    os.fsync(handle)
+    _write(handle, places["complete"], complete(total))
+    os.fsync(handle)
+
+
+def complete(total: int) -> Bytes:
+    """Give the mark of a file that is complete.
+
+    Local.
+
+    Parameters
+    ----------
+    total : int
+        CRC-32C of what it says of itself and of the sums of its ranks.
+    """
+    return np.array([1, total], "<u8").view(np.uint8)
+
+
+def sums_of(data: Bytes) -> Sums:
+    """Give the CRC-32C of each block, from the first byte on.  Local."""
+    if not data.size:
+        return np.empty(0, "<u4")
+    seeds = np.full(blocks(data.size), _ALL)
+    return (checksum.sums(data, BLOCK, seeds) ^ _ALL).astype("<u4")
+
+
+def blocks(nbytes: int) -> int:
+    """Give how many check sums some bytes have.  Local."""
+    return -(-nbytes // BLOCK)
+
+
+def _parts(about: About, rank: int, own: Contents) -> list[Part]:
+    """Give the data sets of a rank."""
+    body = next(body for other, _, body in about.ranks if other == rank)
+    return parts(rank_image.parse(own.text, body), len(about.members), about.members.index(rank))
+
+
+def _write(handle: int, at: int, data: Bytes) -> None:
+    """Write all of some bytes to a place."""
+    left = data.data
+    while left:
+        done = os.pwrite(handle, left, at)
+        left, at = left[done:], at + done
+
+
+def sync(folder: Path) -> None:
+    """Have the names in a folder on disk.  Local; OSError if that is not possible."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,394 @@
+"""Slots: files in node memory, outside of processes, that hold shares.
+
+A slot has a header twice, check sums, data and parity.  Of the two headers the
+older one is overwritten, so that one is always whole, from before the slot has
+its name; the state that it names goes from *writing* over *written* and
+*encoded* to *committed*.  The check sums start from seeds that say whose, when
+and where: a chunk that belongs elsewhere, or to another time, is as good as
+damaged.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from closeranks.checkpoint.erasure.checked_region import Area
+from closeranks.checkpoint.erasure.crc32c import crc32c
+from closeranks.checkpoint.placement.slot_header import WRITING, Header
+from closeranks.checkpoint.placement.slot_name import NAMED, name_of
+from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.comms.shm.pages import large_page
+from closeranks.comms.shm.shared_file import SharedFile
+from closeranks.comms.shm.shared_folder import ROOT, folder
+from closeranks.errors import CheckpointError
+
+#: Of what is in a slot; a newer one is refused.
+FORMAT: Final = 1
+_MAGIC: Final = b"clsrslot"
+#: Magic, format, how often the header was written, bytes of JSON, room for a header, check sum.
+_PROLOGUE: Final = struct.Struct("<8sIQQQI")
+_PAGE: Final = 4096
+#: Longest header that is read.
+_MOST_HEADER: Final = 64 << 20
+
+
+class Slot:
+    """A slot, mapped.
+
+    Made by `create` and `attach`.  Whoever maps it may write its data; the keeper
+    of its share alone writes the header.
+
+    Parameters
+    ----------
+    file : SharedFile
+        All of it.
+    header : Header
+        What it says.
+    room : int
+        Bytes of each of its two headers.
+    count : int
+        How often its header was written.
+
+    Attributes
+    ----------
+    header : Header
+        As it was when last read or written here.
+    data : Area
+        Its data.
+    room : ndarray of uint8
+        The blocks of its data: what is in no chunk of them is zero.
+    parity : tuple of Area
+        Its blocks of parity.
+    """
+
+    def __init__(self, file: SharedFile, header: Header, room: int, count: int) -> None:
+        self.file, self.header, self._room, self._count = file, header, room, count
+        self._name_areas()
+
+    @classmethod
+    def create(
+        cls, header: Header, place: int, root: Path | None = None, *, bare: bool = False
+    ) -> Slot:
+        """Make a slot, in a state that says that nothing is in it.
+
+        Local.
+
+        Parameters
+        ----------
+        header : Header
+            What it will hold.
+        place : int
+            Which of the share's slots it is.
+        root : Path, optional
+            The file system in memory; /dev/shm.
+        bare : bool
+            Only the headers have pages; all who map it `ask` for the others.
+
+        Returns
+        -------
+        Slot
+            Zeros.
+
+        Raises
+        ------
+        Unavailable
+            If node memory is full, or the folder cannot be trusted.
+        """
+        header = replace(header, state=WRITING)
+        room = _PAGE * -(-(_PROLOGUE.size + 2 * len(header.encode())) // _PAGE)
+        (path := path_of(header, place, root)).unlink(missing_ok=True)
+        file = SharedFile.create(
+            _places(header, room)[-1][1], root=root, name=path.name, whole=not bare,
+            asked=2 * room if bare else None, front=bytes(room) + _packed(header, room, 1),
+        )  # fmt: skip
+        return cls(file, header, room, 1)
+
+    @classmethod
+    def attach(cls, path: Path, *, whole: bool = True) -> Slot:
+        """Map a slot that is there.
+
+        Local.
+
+        Parameters
+        ----------
+        path : Path
+            Its name.
+        whole : bool
+            Map all pages at once, not those that are touched then.
+
+        Returns
+        -------
+        Slot
+            With the newer one of its headers that are whole.
+
+        Raises
+        ------
+        CheckpointError
+            If no header is whole, or it is of another size than it says.
+        Unavailable
+            If it is not there, not ours, or no plain file.
+        """
+        (header, room, count), nbytes = _look(path)
+        return cls(SharedFile.attach(path, nbytes, whole=whole), header, room, count)
+
+    @property
+    def path(self) -> Path:
+        """Its name."""
+        return self.file.path
+
+    def ask(self, part: int, parts: int) -> None:
+        """Ask for the pages of a part of all of it.
+
+        Local.
+
+        Parameters
+        ----------
+        part, parts : int
+            Which part of how many, about equal.
+
+        Raises
+        ------
+        Unavailable
+            If node memory is full.
+        """
+        size, nbytes = large_page(), self.file.nbytes
+        first, last = (-(-nbytes // size) * at // parts * size for at in (part, part + 1))
+        self.file.ask(min(first, nbytes), min(last, nbytes))
+
+    def fits(self, header: Header) -> bool:
+        """Whether it may be used for other contents as it is, and others find it."""
+        long = _PROLOGUE.size + len(header.encode()) > self._room
+        mine, other = self.header.layout, header.layout
+        same = self.header.share == header.share and self.file.is_named()
+        return same and not long and _shape(mine, header.share) == _shape(other, header.share)
+
+    def write(self, header: Header) -> None:
+        """Write the header: over the older one, and that it is whole at the end of it.
+
+        Local; for the keeper.
+
+        Parameters
+        ----------
+        header : Header
+            What is so now.
+        """
+        if self._has(self._count + 1) or not self._has(self._count):
+            self.reread()  # others have written it meanwhile
+        self._count += 1
+        start = self._count % 2 * self._room
+        packed = np.frombuffer(_packed(header, self._room, self._count), np.uint8)
+        memory = self.file.array[start : start + self._room]
+        memory[: len(_MAGIC)] = 0  # what is there now is whole no longer
+        memory[_PROLOGUE.size : packed.size] = packed[_PROLOGUE.size :]
+        memory[: _PROLOGUE.size] = packed[: _PROLOGUE.size]
+        self.header = header
+        with suppress(OSError):  # its time is not that of writes to mapped memory
+            os.utime(self.path, follow_symlinks=False)
+        self._name_areas()
+
+    def _has(self, count: int) -> bool:
+        """Whether its header of that number is there; whether it is whole nobody looks."""
+        start = count % 2 * self._room
+        magic, version, number, _, room, _ = _PROLOGUE.unpack_from(self.file.array.data, start)
+        return (magic, version, number, room) == (_MAGIC, FORMAT, count, self._room)
+
+    def _name_areas(self) -> None:
+        """Find the parts; their check sums start from what the header says."""
+        header, layout = self.header, self.header.layout
+        whole, chunk, block = self.file.array, layout.chunk, layout.block
+        places = _places(header, self._room)
+        sums, parity_sums, self.room, parity = (whole[start:stop] for start, stop in places)
+        whose = f"{header.run} {header.epoch} {header.generation} {tuple(header.share)}"
+        filled, each = layout.filled(header.share), 4 * -(-block // chunk)
+        own = sums.view(np.uint32)
+        self.data = Area(self.room[:filled], own, chunk, crc32c(f"{whose} data".encode()))
+        self.parity = tuple(
+            Area(parity[number * block : (number + 1) * block],
+                 parity_sums[number * each : (number + 1) * each].view(np.uint32),
+                 chunk, crc32c(f"{whose} {number}".encode()))
+            for number in range(layout.parity)
+        )  # fmt: skip
+
+    def following(self, header: Header) -> Slot:
+        """Take over what the keeper has written into the header; gives itself.  Local."""
+        self.header = header
+        self._name_areas()
+        return self
+
+    def reread(self) -> None:
+        """Look what the header says now.
+
+        Local.
+
+        Raises
+        ------
+        CheckpointError
+            If it says nothing.
+        """
+        memory = self.file.array
+        header, self._room, self._count = _read(
+            self.path, lambda nbytes, at: memory[at : at + nbytes].tobytes(), memory.size
+        )
+        self.following(header)
+
+    def remove(self) -> None:
+        """Take its name away, and let go of it.  Local."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of it; the file stays.  Local."""
+        del self.data, self.parity, self.room
+        self.file.close()
+
+
+def path_of(header: Header, place: int, root: Path | None = None) -> Path:
+    """Give the name of a slot.
+
+    Local.
+
+    Parameters
+    ----------
+    header : Header
+        What it holds.
+    place : int
+        Which of the share's slots it is.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Returns
+    -------
+    Path
+        In this user's folder, which is made if need be.
+    """
+    return folder(root or ROOT) / name_of(header, place)
+
+
+def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
+    """Give all slots of a name.  Local.
+
+    Parameters
+    ----------
+    name : str
+        Of the checkpoints.
+    root : Path, optional
+        The file system in memory; /dev/shm.
+
+    Yields
+    ------
+    path : Path
+        In no order; whether they are whole nobody has looked.
+    epoch : int
+        In which it was made.
+    """
+    for path in folder(root or ROOT).iterdir():
+        parts = NAMED.fullmatch(path.name)
+        if parts and parts[1] == name:
+            yield path, int(parts[2], 16)
+
+
+def look(path: Path) -> Header:
+    """Read what a slot says of itself, without mapping it.
+
+    Local.
+
+    Parameters
+    ----------
+    path : Path
+        Its name.
+
+    Returns
+    -------
+    Header
+        The newer one that is whole.
+
+    Raises
+    ------
+    CheckpointError
+        If none is, or the file is of another size than it says.
+    Unavailable
+        If it is not there, not ours, or no plain file.
+    """
+    return _look(path)[0][0]
+
+
+def _look(path: Path) -> tuple[tuple[Header, int, int], int]:
+    """Read the newer header of a file, and its size; refuse another than it says."""
+    with SharedFile.reading(path) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        found = _read(path, partial(os.pread, handle.fileno()), size)
+    wanted = _places(*found[:2])[-1][1]
+    if wanted != size:
+        problem = f"{path}: {size} bytes, its header says {wanted}"
+        raise CheckpointError("restore", problem, "it is left out")
+    return found, size
+
+
+def _shape(layout: Layout, share: Share) -> tuple[int, ...]:
+    """Give what decides how long the parts of a slot are, and which chunks it has."""
+    filled = layout.filled(share)
+    return layout.members, layout.parity, layout.block, layout.chunk, filled
+
+
+def _places(header: Header, room: int) -> tuple[tuple[int, int], ...]:
+    """Give where the parts of a slot lie."""
+    layout, at = header.layout, 2 * room
+    places = []
+    chunks = -(-layout.filled(header.share) // layout.chunk)
+    parity_chunks = layout.parity * -(-layout.block // layout.chunk)
+    for nbytes in (4 * chunks, 4 * parity_chunks, layout.data_bytes, layout.parity_bytes):
+        places.append((at, at + nbytes))
+        at += -(-nbytes // _PAGE) * _PAGE
+    return tuple(places)
+
+
+def _packed(header: Header, room: int, count: int) -> bytes:
+    """Give a header as it lies in a slot."""
+    text = header.encode()
+    total = crc32c(struct.pack("<IQQQ", FORMAT, count, len(text), room) + text)
+    return _PROLOGUE.pack(_MAGIC, FORMAT, count, len(text), room, total) + text
+
+
+def _read(path: Path, read: Callable[[int, int], bytes], size: int) -> tuple[Header, int, int]:
+    """Read the newer header that is whole; gives its room and its number too."""
+    best: tuple[Header, int, int] | None = None
+    for start in _starts(read, size):
+        taken = read(_PROLOGUE.size, start)
+        if len(taken) < _PROLOGUE.size:
+            continue
+        magic, version, count, length, room, total = _PROLOGUE.unpack(taken)
+        if magic != _MAGIC or length > _MOST_HEADER or room > _MOST_HEADER:
+            continue
+        text = read(length, start + _PROLOGUE.size)
+        words = struct.pack("<IQQQ", version, count, length, room)
+        whole = crc32c(words + text) == total
+        if whole and version > FORMAT:  # else it is the number that is damaged
+            problem = f"{path}: format {version}, newer than {FORMAT}"
+            raise CheckpointError("restore", problem, "use the closeranks that wrote it")
+        if whole and start == count % 2 * room and (best is None or count > best[2]):
+            best = Header.decode(text), room, count
+        if best is not None and start:
+            break
+    if best is None:
+        raise CheckpointError("restore", f"{path}: no header is whole", "it is left out")
+    return best
+
+
+def _starts(read: Callable[[int, int], bytes], size: int) -> Iterator[int]:
+    """Give where headers may start: at the front, and after the room of the first."""
+    yield 0
+    first = read(_PROLOGUE.size, 0)
+    if len(first) == _PROLOGUE.size and first.startswith(_MAGIC):
+        room = _PROLOGUE.unpack(first)[4]
+        if 0 < room < min(size, _MOST_HEADER):
+            yield room
+    yield from range(_PAGE, min(size, 1 << 20), _PAGE)

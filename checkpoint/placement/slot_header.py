@@ -1,0 +1,91 @@
+"""What a slot says of itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Final
+
+from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.errors import CheckpointError
+
+#: States, in their order.
+WRITING, WRITTEN, ENCODED, COMMITTED = "writing", "written", "encoded", "committed"
+STATES: Final = (WRITING, WRITTEN, ENCODED, COMMITTED)
+
+
+#: The next ones after it have names of 16 digits, too, or nobody would find them.
+_MOST_EPOCH: Final = 1 << 62
+_TEXTS: Final = ("name", "run", "state")
+_NUMBERS: Final = ("epoch", "generation", "step", "world", "groups")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a slot says of itself.
+
+    Attributes
+    ----------
+    name : str
+        Of the checkpoints.
+    run : str
+        Of the run: 16 digits, the same in all epochs.
+    epoch : int
+        Between two starts or recoveries: their number, and 32 random bits, for a
+        node that comes back may count otherwise.
+    generation : int
+        Number of the save, counted from the first of the run.
+    step : int
+        The caller's number.
+    state : str
+        One of `STATES`.
+    world : int
+        Ranks that saved.
+    groups : int
+        Erasure groups of all.
+    share : Share
+        What it holds.
+    layout : Layout
+        Of its group.
+    """
+
+    name: str
+    run: str
+    epoch: int
+    generation: int
+    step: int
+    state: str
+    world: int
+    groups: int
+    share: Share
+    layout: Layout
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """What orders saves of a run: the later, the larger."""
+        return self.epoch, self.generation
+
+    def encode(self) -> bytes:
+        """Write it as JSON."""
+        found = {name: getattr(self, name) for name in (*_TEXTS, *_NUMBERS)}
+        found |= {"lane": self.share.lane, "member": self.share.member}
+        text = json.dumps(found, separators=(",", ":"))
+        return f'{text[:-1]},"layout":{self.layout.text}}}'.encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Header:
+        """Read it; CheckpointError if it is none."""
+        try:
+            found = json.loads(text)
+            layout = Layout.from_json(found["layout"])
+            share = Share(layout.group, int(found["lane"]), int(found["member"]))
+            is_there = 0 <= share.lane < layout.lanes and 0 <= share.member < layout.members
+            if not is_there or found["state"] not in STATES:
+                raise ValueError(f"share {share}, state {found['state']!r}")
+            texts = {name: str(found[name]) for name in _TEXTS}
+            numbers = {name: int(found[name]) for name in _NUMBERS}
+            if not 0 <= numbers["epoch"] < _MOST_EPOCH:
+                raise ValueError(f"epoch {numbers['epoch']:.4g}")
+            return cls(**texts, **numbers, share=share, layout=layout)  # type: ignore[arg-type]
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise CheckpointError("restore", f"no header of a slot ({error})") from error

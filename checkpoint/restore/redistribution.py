@@ -1,0 +1,352 @@
+"""Handing a restored save out: to the ranks that saved it, or to others.
+
+Where as many ranks restore as have saved, each gets back what it had.  For any
+other number, or another layout, the caller passes a nest of the shape that it
+wants: shards are put together from the old ones that meet them, what was alike
+on all ranks is alike again, and what each rank had for itself goes through a
+function of the caller's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.placement.stripe_layout import slice_of
+from closeranks.checkpoint.restore.restore_sources import Source, Wanted
+from closeranks.checkpoint.state import container_types, state_tree
+from closeranks.checkpoint.state.device_staging import (
+    Anywhere,
+    assign,
+    bytes_of,
+    is_writable,
+    memory_of,
+)
+from closeranks.checkpoint.state.dtype_json import read_dtype
+from closeranks.checkpoint.state.rank_image import Description
+from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.state.state_tree import Array
+from closeranks.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.control.control_channel import Talk
+
+
+class _Box(NamedTuple):
+    """Part of an array: where it starts, and its shape."""
+
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+class Delivery:
+    """Hands out one save.
+
+    Parameters
+    ----------
+    source : Source
+        The save, whole.
+    talk : Talk
+        Between the ranks.
+    into : dict, list, tuple or None
+        What the caller wants it to be like, and whose arrays are filled.
+    """
+
+    def __init__(self, source: Source, talk: Talk, into: Any) -> None:
+        self._source, self._talk = source, talk
+        self._world = source.world
+        self._same = self._world == talk.size
+        self._shape, self._wanted = talk.taken("restore", lambda: _taken_apart(into))
+        self._heads: dict[int, Description] = {}
+        self._wants: list[Wanted] = []
+        self._later: list[tuple[int, Any]] = []
+        self._old: dict[tuple[int, int], Bytes] = {}
+
+    def run(self) -> Any:
+        """Hand it out.
+
+        Collective.
+
+        Returns
+        -------
+        dict, list or tuple
+            The state of this rank.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if what one of them wants does not fit.
+        Unreadable
+            On all ranks, if the save is damaged; arrays may be filled in part then.
+        """
+        self._read_heads()
+        mine = self._heads[self._talk.rank % self._world]
+        leaves = self._talk.taken("restore", lambda: self._plan(mine))
+        self._source.fetch(self._wants)
+
+        def finish() -> None:
+            for at, make in self._later:  # the caller's functions may raise anything
+                leaves[at] = make()
+
+        self._talk.taken("restore", finish)
+        return state_tree.unflatten(self._shape if self._shape is not None else mine.shape, leaves)
+
+    def _read_heads(self) -> None:
+        """Read the descriptions of this rank's, or of all, old ranks."""
+        me, size = self._talk.rank, self._talk.size
+        every = not self._same or any(isinstance(one, PerRank | Shard) for one in self._wanted)
+        every = int(self._talk.least([not every])[0]) != 1
+        own = range(me, self._world, size) if every or me < self._world else [me % self._world]
+        self._heads = self._source.heads(own)
+        if every:
+            said = self._talk.everything(
+                [[rank, *_told(description)] for rank, description in self._heads.items()]
+            )
+            self._heads = {rank: Description(*rest) for lot in said for rank, *rest in lot}
+
+    def _plan(self, mine: Description) -> list[Any]:
+        """Decide what is fetched for each entry."""
+        paths = list(state_tree.paths(mine.shape))
+        if self._shape is None:
+            state_tree.check_kinds(mine.shape)
+        if self._shape is not None and list(state_tree.paths(self._shape)) != paths:
+            differing = set(paths) ^ set(state_tree.paths(self._shape))
+            told = ", ".join(sorted(differing)[:8]) or "another order"
+            problem = f"into has other entries: {told}"
+            raise CheckpointError("restore", problem, "pass a nest as it was saved")
+        wanted = self._wanted or [None] * len(paths)
+        leaves: list[Any] = [None] * len(paths)
+        for at, (path, entry, into) in enumerate(zip(paths, mine.leaves, wanted, strict=True)):
+            if isinstance(into, PerRank):
+                self._per_rank(at, into)
+            elif entry["kind"] == "shard" or isinstance(into, Shard):
+                leaves[at] = self._shard(at, path, entry, into)
+            elif entry["alike"] or self._same:
+                leaves[at] = self._whole(at, path, entry, into)
+            else:
+                problem = f"{path} is of each of {self._world} ranks, and now there are"
+                raise CheckpointError(
+                    "restore", f"{problem} {self._talk.size}",
+                    f"pass into with PerRank(function(old_values, rank)) at {path}",
+                )  # fmt: skip
+        return leaves
+
+    def _whole(self, at: int, path: str, entry: dict[str, Any], into: Any) -> Any:
+        """Get an entry as it was."""
+        if "at" not in entry:
+            return state_tree.value(entry, None)
+        old = None if entry["alike"] else self._talk.rank
+        wanted = state_tree.array_of(into, "restore")
+        if wanted is not None:
+            return self._filled(at, path, entry, old, into, wanted)
+        data = np.empty(state_tree.nbytes(entry), np.uint8)
+        self._want(entry, old, 0, data)
+        self._later.append((at, lambda: state_tree.value(entry, data)))
+        return None
+
+    def _filled(
+        self, at: int, path: str, entry: dict[str, Any], old: int | None, into: Any, array: Array
+    ) -> Any:
+        """Get an array into the caller's memory."""
+        _check_like(path, entry, array)
+        target = memory_of(array)
+        if target is not None:
+            self._want(entry, old, 0, target)
+            return into
+        data = np.empty(array.nbytes, np.uint8)
+        self._want(entry, old, 0, data)
+
+        def finish() -> Any:
+            assign(array, (), state_tree.value(entry, data))
+            return into
+
+        self._later.append((at, finish))
+        return None
+
+    def _per_rank(self, at: int, into: PerRank) -> None:
+        """Get the values of all old ranks, and let the caller make one of them."""
+        values: list[Any] = [None] * self._world
+        if not callable(into.value):
+            raise CheckpointError("restore", f"PerRank({into.value!r}) in into is no function",
+                                  "pass PerRank(function(old_values, rank))")  # fmt: skip
+        kept: list[tuple[dict[str, Any], Bytes | None]] = []
+        for old in range(self._world):
+            entry = self._heads[old].leaves[at]
+            data = np.empty(state_tree.nbytes(entry), np.uint8) if "at" in entry else None
+            if data is not None:
+                self._want(entry, None if entry["alike"] else old, 0, data)
+            kept.append((entry, data))
+
+        def finish() -> Any:
+            for old, (entry, data) in enumerate(kept):
+                values[old] = state_tree.value(entry, data)
+            return into.value(values, self._talk.rank)
+
+        self._later.append((at, finish))
+
+    def _shard(self, at: int, path: str, entry: dict[str, Any], into: Any) -> Any:
+        """Get a part of an array that the ranks have together."""
+        if into is None:
+            if not self._same or entry["kind"] != "shard":
+                raise CheckpointError(
+                    "restore", f"{path} is a part of a whole on each of {self._world} ranks",
+                    f"pass into with the Shard of this rank at {path}",
+                )  # fmt: skip
+            array = np.empty(entry["shape"], read_dtype(entry["dtype"]))
+            self._want(entry, self._talk.rank, 0, array.reshape(-1).view(np.uint8))
+            array = state_tree.dressed(entry, array)
+            return Shard(array, entry["global_shape"], entry["offset"], entry.get("padded", False))
+        if not isinstance(into, Shard):
+            raise CheckpointError("restore", f"{path} was saved as a Shard",
+                                  "pass into with a Shard there")  # fmt: skip
+        self._assemble(at, path, into)
+        return into
+
+    def _assemble(self, at: int, path: str, into: Shard) -> None:
+        """Put a shard together from the old ones that meet it."""
+        array = state_tree.array_of(into.array, "restore")
+        if array is None or not is_writable(array):
+            raise CheckpointError("restore", f"{path} is a Shard of what cannot be written",
+                                  "pass a writable array")  # fmt: skip
+        box, target = _inside(_Box(into.offset, array.shape), into.global_shape), memory_of(array)
+        met: dict[_Box, _Box] = {}
+        apart: list[tuple[_Box, _Box, NDArray[Any]]] = []
+        for old, head in sorted(self._heads.items()):
+            entry = head.leaves[at]
+            is_shard = entry["kind"] == "shard"
+            offset = tuple(entry["offset"]) if is_shard else (0,) * len(entry["shape"])
+            theirs = _Box(offset, tuple(entry["shape"]))
+            if not is_shard and not entry["alike"]:
+                raise CheckpointError("restore", f"{path} is of each rank, and no part of a whole",
+                                      "pass into with PerRank(function) there")  # fmt: skip
+            whole = tuple(entry["global_shape" if is_shard else "shape"])
+            if whole != into.global_shape or read_dtype(entry["dtype"]) != array.dtype:
+                found = f"{array.dtype} of {into.global_shape}"
+                problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
+                raise CheckpointError("restore", problem, "ask for what was saved")
+            overlap = _overlap(box, theirs)
+            if theirs in met or overlap is None:
+                continue
+            met[theirs] = overlap
+            if target is not None and theirs.shape[1:] == overlap.shape[1:] == array.shape[1:]:
+                self._rows(entry, old, theirs, overlap, _rows_of(target, array, box, overlap))
+            else:
+                of = _Box((overlap.offset[0], *theirs.offset[1:]),
+                          (overlap.shape[0], *theirs.shape[1:]))  # fmt: skip
+                apart.append((overlap, of, np.empty(of.shape, array.dtype)))
+                self._rows(entry, old, theirs, overlap, bytes_of(apart[-1][2]))
+        if not _is_covered(box, list(met.values())):
+            problem = f"{path}: nobody has saved all of {box.shape} from {box.offset}"
+            raise CheckpointError("restore", problem, "ask for what was saved")
+
+        def finish() -> Shard:
+            for overlap, of, rows in apart:
+                assign(array, _within(overlap, box), rows[_within(overlap, of)])
+            return into
+
+        self._later.append((at, finish))
+
+    def _rows(
+        self, entry: dict[str, Any], old: int, box: _Box, overlap: _Box, target: Anywhere
+    ) -> None:
+        """Fetch the rows of an old shard that meet a new one."""
+        row_bytes = target.size // overlap.shape[0] if box.shape else 0
+        first = overlap.offset[0] - box.offset[0] if box.shape else 0
+        self._want(entry, None if entry["alike"] else old, first * row_bytes, target)
+
+    def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Anywhere) -> None:
+        """Ask for bytes of an entry: of an old rank's own, or of what was alike on all."""
+        at = entry["at"] + start
+        if old is not None:
+            self._wants.append(Wanted(old, self._heads[old].own + at, target))
+            return
+        alike = next(iter(self._heads.values())).alike
+        members = self._source.members(self._talk.rank % self._world)
+        for number, rank in enumerate(members):
+            first, last = slice_of(alike, len(members), number)
+            low, high = max(first, at), min(last, at + target.size)
+            if low < high:
+                part = target[low - at : high - at]
+                self._wants.append(Wanted(rank, low - first, part))
+
+
+def _taken_apart(into: Any) -> tuple[Any, list[Any]]:
+    """Take apart what a caller wants filled: functions are leaves there."""
+    if into is None:
+        return None, []
+    leaves: list[Any] = []
+
+    def shape(part: Any) -> Any:
+        kind = container_types.kind_of(part, "into", "restore")
+        if kind is None:
+            leaves.append(part)
+            return len(leaves) - 1
+        if container_types.is_mapping(kind):
+            return {kind: [[key, shape(value)] for key, value in part.items()]}
+        return {kind: [shape(value) for value in part]}
+
+    return shape(into), leaves
+
+
+def _told(head: Description) -> tuple[Any, ...]:
+    """Give a description as plain JSON."""
+    return head.shape, head.leaves, head.alike, head.own, head.body, head.of_sums
+
+
+def _check_like(path: str, entry: dict[str, Any], into: Array) -> None:
+    """Refuse an array that an entry does not fit into."""
+    has = (read_dtype(entry["dtype"]), tuple(entry["shape"])) if "dtype" in entry else ()
+    if has != (into.dtype, into.shape) or not is_writable(into):
+        problem = f"{path} is {into.dtype} of shape {into.shape} in into, saved as"
+        saved = f"{entry.get('dtype', entry['kind'])} of shape {tuple(entry.get('shape', ()))}"
+        raise CheckpointError("restore", f"{problem} {saved}", "pass a writable array like it")
+
+
+def _inside(box: _Box, whole: tuple[int, ...]) -> _Box:
+    """Give what of a box is inside of the whole: the rest is padding."""
+    ends = zip(box.offset, box.shape, whole, strict=True)
+    return _Box(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
+
+
+def _overlap(one: _Box, other: _Box) -> _Box | None:
+    """Give what two boxes share, None if that is nothing."""
+    offset = tuple(map(max, one.offset, other.offset))
+    ends = [min(a + m, b + n) for a, m, b, n in
+            zip(one.offset, one.shape, other.offset, other.shape, strict=True)]  # fmt: skip
+    shape = tuple(end - start for start, end in zip(offset, ends, strict=True))
+    return _Box(offset, shape) if all(length > 0 for length in shape) else None
+
+
+def _rows_of(target: Anywhere, array: Array, box: _Box, part: _Box) -> Anywhere:
+    """Give the bytes of an array where whole rows of it lie."""
+    if not box.shape:
+        return target
+    row_bytes = array.nbytes // array.shape[0]
+    first = (part.offset[0] - box.offset[0]) * row_bytes
+    return target[first : first + part.shape[0] * row_bytes]
+
+
+def _within(part: _Box, whole: _Box) -> tuple[slice, ...]:
+    """Give where one box lies in another."""
+    return tuple(
+        slice(start - origin, start - origin + length)
+        for start, origin, length in zip(part.offset, whole.offset, part.shape, strict=True)
+    )
+
+
+def _is_covered(box: _Box, parts: Sequence[_Box]) -> bool:
+    """Tell whether parts of a box fill it."""
+    if 0 in box.shape:
+        return True
+    if all(_overlap(one, other) is None for one, other in combinations(parts, 2)):
+        return sum(prod(part.shape) for part in parts) == prod(box.shape)
+    covered = np.zeros(box.shape, bool)
+    for part in parts:
+        covered[_within(part, box)] = True
+    return bool(covered.all())

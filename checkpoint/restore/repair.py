@@ -1,0 +1,311 @@
+"""Checking saves, and making them whole again, in one process without MPI.
+
+By the code that ranks run, on slots that lie in folders, each taken for a
+node.  What is damaged is never worked on where it lies: a copy of it is, and
+takes its place once all that was made anew has been compared with what ranks
+had saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.placement.slot_name import name_of, place_of
+from closeranks.checkpoint.placement.stripe_layout import Share
+from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
+from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery
+from closeranks.checkpoint.restore.restore_sources import Slots, Source
+from closeranks.checkpoint.restore.slot_copy import carry, copy, scratch
+from closeranks.comms.shm.shared_folder import folder
+from closeranks.errors import CheckpointError, TooManyErasures, Unavailable, named
+
+#: What became of a save.
+WHOLE, REPAIRABLE, LOST = "whole", "repairable", "lost"
+
+
+class Verdict(NamedTuple):
+    """What the check sums of a save say.
+
+    Attributes
+    ----------
+    outcome : str
+        ``whole``, ``repairable`` or ``lost``.
+    text : str
+        Why, for a reader; empty if it is whole.
+    damaged : dict of Share to Damaged
+        What does not fit its check sums.
+    """
+
+    outcome: str
+    text: str
+    damaged: dict[Share, Damaged]
+
+
+def verify(save: Save, done: Callable[[int], None]) -> Verdict:
+    """Look at all check sums of a save.
+
+    Local.
+
+    Parameters
+    ----------
+    save : Save
+        Found in folders of this machine.
+    done : callable
+        Is told how many bytes were looked at, slot by slot.
+
+    Returns
+    -------
+    Verdict
+        On what is here.
+
+    Raises
+    ------
+    CheckpointError
+        If a job has used a slot for another save meanwhile.
+    """
+    damaged: dict[Share, Damaged] = {}
+    for share, one in save.found.items():
+        part = replace(save, found={share: one._replace(node=0)})
+        with _recovery(part, None) as recovery:
+            damaged |= recovery.verify(parity=True)
+        with suppress(FileNotFoundError):  # as will be said below
+            done(Path(one.path).stat().st_size)
+    check_unchanged(save)
+    return judge(save, damaged)
+
+
+def judge(save: Save, damaged: Mapping[Share, Damaged]) -> Verdict:
+    """Say what damage means.
+
+    Local and pure.
+
+    Parameters
+    ----------
+    save : Save
+        Which.
+    damaged : mapping of Share to Damaged
+        What does not fit its check sums.
+
+    Returns
+    -------
+    Verdict
+        On what is here.
+    """
+    text = ", ".join(_told(save, damaged))
+    objection = save.objection(damaged)
+    if objection is not None:
+        return Verdict(LOST, "; ".join(filter(None, [objection.text, text])), dict(damaged))
+    return Verdict(REPAIRABLE if text else WHOLE, text, dict(damaged))
+
+
+def check_unchanged(save: Save) -> None:
+    """Raise `CheckpointError` if slots hold another save by now.  Local."""
+    for one in save.found.values():
+        try:
+            header = slot_file.look(Path(one.path))
+        except Unavailable:
+            header = None
+        if header is None or header.age != one.header.age or header.run != one.header.run:
+            problem = f"step {save.step}: {one.path} was removed or overwritten meanwhile"
+            raise CheckpointError("checkpoint", problem, "wait until the job has ended")
+
+
+def repair(
+    save: Save,
+    damaged: Mapping[Share, Damaged],
+    places: Sequence[Path],
+    into: Path | None = None,
+) -> list[Path]:
+    """Make what is lost or damaged anew, and put it where it belongs.
+
+    Local.  Nothing is changed before all of a group is made and compared.
+
+    Parameters
+    ----------
+    save : Save
+        Found in folders of this machine.
+    damaged : mapping of Share to Damaged
+        As `verify` has found it.
+    places : sequence of Path
+        The folders; a lost share goes where fewest of its group are.
+    into : Path, optional
+        Or there.
+
+    Returns
+    -------
+    list of Path
+        Slots that were made anew.
+
+    Raises
+    ------
+    TooManyErasures
+        If more is lost than can be made anew.
+    CheckpointError
+        If what was made anew is not what was saved, or there is no place for it.
+    Unavailable
+        If there is no room.
+    """
+    objection = save.objection(damaged)
+    if objection is not None:
+        raise TooManyErasures("repair", objection.lost, objection.tolerated, objection.text)
+    made: list[Path] = []
+    for group in sorted(save.layouts):
+        part = _of_group(save, group)
+        hurt = sorted({share for share, _ in part.damage(group, damaged)})
+        if not hurt:
+            continue
+        targets = _targets(part, hurt, places, into)
+        with scratch(next(iter(targets.values())).parent) as work:
+            whole = rebuilt(part, damaged, work, lasting=True)
+            for share, target in targets.items():
+                carry(Path(whole.found[share].path), target)
+        made += targets.values()
+    return made
+
+
+def rebuilt(
+    save: Save, damaged: Mapping[Share, Damaged], work: Path, *, lasting: bool = False
+) -> Save:
+    """Make copies of what is damaged, and slots for what is lost, and fill them.
+
+    Local.
+
+    Parameters
+    ----------
+    save : Save
+        Without objection to the damage.
+    damaged : mapping of Share to Damaged
+        As `verify` has found it.
+    work : Path
+        A folder for them.
+    lasting : bool
+        Whether headers shall say that all is well.
+
+    Returns
+    -------
+    Save
+        Whole: as found, but for what was made.
+
+    Raises
+    ------
+    CheckpointError
+        If what was made anew is not what was saved.
+    Unavailable
+        If there is no room.
+    """
+    hurt = {share for group in save.layouts for share, _ in save.damage(group, damaged)}
+    found = {share: one._replace(node=0) for share, one in save.found.items()}
+    for share in hurt & set(found):
+        made = folder(work) / Path(found[share].path).name
+        copy(Path(found[share].path), made)
+        found[share] = found[share]._replace(path=str(made))
+    with _recovery(replace(save, found=found), work) as recovery:
+        wrong = recovery.rebuild(dict(damaged))
+        if wrong:
+            problem = f"step {save.step}: what was made anew of {named(wrong)} is wrong"
+            raise CheckpointError("repair", problem, "take an older step")
+        if lasting:
+            recovery.settle()
+    place = place_of(Path(next(iter(found.values())).path))
+    for share in save.lost:
+        header = replace(save.header, share=share, layout=save.layouts[share.group])
+        found[share] = Found(0, str(slot_file.path_of(header, place, work)), header)
+    return replace(save, found=found)
+
+
+@contextmanager
+def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Iterator[Source]:
+    """Have a save that can be read; what is lost of it is made anew beside it.
+
+    Local; nothing of the save is changed.
+
+    Parameters
+    ----------
+    save : Save
+        Without objection to the damage.
+    damaged : mapping of Share to Damaged
+        As `verify` has found it.
+    place : Path
+        Where there is room for what is lost or damaged, meanwhile.
+
+    Yields
+    ------
+    Source
+        Of its data.
+    """
+    here = {share: one._replace(node=0) for share, one in save.found.items()}
+    with ExitStack() as stack:
+        whole = replace(save, found=here)
+        if save.lost or any(of.data for of in damaged.values()):
+            whole = rebuilt(save, damaged, stack.enter_context(scratch(place)))
+        yield Slots(stack.enter_context(_recovery(whole, None)), Alone())
+
+
+@contextmanager
+def _recovery(save: Save, root: Path | None) -> Iterator[Recovery]:
+    """Begin to restore a save that lies on one node, as the only rank."""
+    recovery = Recovery(save, Alone(), Nodes([0], 0), root)
+    try:
+        yield recovery
+    finally:
+        recovery.close()
+
+
+def _of_group(save: Save, group: int) -> Save:
+    """Give what of a save is of one group."""
+    found = {share: one for share, one in save.found.items() if share.group == group}
+    return replace(save, layouts={group: save.layouts[group]}, found=found)
+
+
+def _told(save: Save, damaged: Mapping[Share, Damaged]) -> Iterator[str]:
+    """Name what is wrong."""
+    if save.lost:
+        yield f"{_many(len(save.lost), 'share')} lost"
+    if damaged:
+        chunks = sum(len(of.data) + len(of.parity) for of in damaged.values())
+        yield f"{_many(chunks, 'chunk')} of {_many(len(damaged), 'share')} damaged"
+    bare = {share for group in save.layouts for share, _ in save.damage(group, {})}
+    if bare - set(save.lost):
+        yield f"{_many(len(bare - set(save.lost)), 'share')} without parity"
+
+
+def _many(number: int, what: str) -> str:
+    """Write a number of things."""
+    return f"{number} {what}{'s' if number != 1 else ''}"
+
+
+def _targets(
+    save: Save, hurt: Sequence[Share], places: Sequence[Path], into: Path | None
+) -> dict[Share, Path]:
+    """Decide where what was made anew goes: what is damaged where it is."""
+    seats = {share: Path(one.path).parent for share, one in save.found.items()}
+    place = place_of(Path(next(iter(save.found.values())).path))
+    targets = {}
+    for share in hurt:
+        header = replace(save.header, share=share, layout=save.layouts[share.group])
+        name = name_of(header, place)
+        if share not in save.found:
+            beside = [seat for other, seat in seats.items() if other.lane == share.lane]
+            every = list(seats.values())
+            free = [one for one in ([into] if into else places) if not _is_slot(one / name)]
+            if not free:
+                raise CheckpointError("repair", f"{name}: a slot of this name is in the way",
+                                      "name another folder with --into")  # fmt: skip
+            seats[share] = min(free, key=lambda one: (beside.count(one), every.count(one)))
+        targets[share] = seats[share] / name
+    return targets
+
+
+def _is_slot(path: Path) -> bool:
+    """Tell whether there is a slot that says something."""
+    try:
+        slot_file.look(path)
+    except (CheckpointError, Unavailable):
+        return False
+    return True

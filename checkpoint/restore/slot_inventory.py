@@ -1,0 +1,272 @@
+"""What lies in folders of slots, for who looks after them without a running job.
+
+Each folder is taken for a node: the one of this node, or several into which
+the slots of nodes were collected.  Looking changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.placement.slot_header import STATES, Header
+from closeranks.checkpoint.placement.slot_name import NAMED, name_of, place_of
+from closeranks.checkpoint.restore.generation_choice import Found, Objection, Save, saves
+from closeranks.comms.shm.shared_folder import ROOT
+from closeranks.errors import CheckpointError, Unavailable, UsageError
+
+#: State of what cannot be read.
+UNREADABLE = "unreadable"
+
+
+class Kept(NamedTuple):
+    """A file that is called as slots are.
+
+    Attributes
+    ----------
+    node : int
+        Which of the folders it is in.
+    path : Path
+        Of the file.
+    name : str
+        Of the checkpoints, with the job.
+    nbytes : int
+        Its size.
+    changed : float
+        When its header was last written, seconds since 1970.
+    header : Header or None
+        What it says; None if it cannot be read.
+    problem : str
+        Why not.
+    """
+
+    node: int
+    path: Path
+    name: str
+    nbytes: int
+    changed: float
+    header: Header | None
+    problem: str
+
+
+def places(directories: Sequence[Path]) -> list[Path]:
+    """Find the folders that somebody means.
+
+    Local.
+
+    Parameters
+    ----------
+    directories : sequence of Path
+        Folders of slots, or such as a Checkpointer takes for ``directory``; none
+        for that of this node.
+
+    Returns
+    -------
+    list of Path
+        Folders of slots; empty if this node has none.
+
+    Raises
+    ------
+    UsageError
+        If one is not there, not this user's, or others may write into it.
+    """
+    mine = f"closeranks-{os.getuid()}"
+    if not directories and not os.path.lexists(ROOT / mine):
+        return []
+    inner = [place / mine for place in directories or [ROOT]]
+    outer = directories or inner
+    found = [a if os.path.lexists(a) else b for a, b in zip(inner, outer, strict=True)]
+    for place in found:
+        _check_place(place)
+    twice = [str(place) for at, place in enumerate(found) if place in found[:at]]
+    if twice:
+        raise UsageError("checkpoint", f"{twice[0]} twice", "give each folder once")
+    return found
+
+
+def look(places: Sequence[Path]) -> list[Kept]:
+    """Look what is in folders.
+
+    Local.
+
+    Parameters
+    ----------
+    places : sequence of Path
+        As `places` gives them.
+
+    Returns
+    -------
+    list of Kept
+        By name; what vanishes meanwhile is left out.
+    """
+    found = []
+    for node, place in enumerate(places):
+        for path in sorted(place.iterdir()):
+            if parts := NAMED.fullmatch(path.name):
+                with suppress(FileNotFoundError):
+                    found.append(_kept(node, path, parts[1]))
+    return found
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What is left of one save in some folders, or files of no use.
+
+    Made by `holdings`.
+
+    Attributes
+    ----------
+    name : str
+        Of the checkpoints, with the job.
+    files : tuple of Kept
+        All of it.
+    save : Save or None
+        None if its files cannot be read, or nothing in them was complete.
+    """
+
+    name: str
+    files: tuple[Kept, ...]
+    save: Save | None
+
+    @property
+    def header(self) -> Header | None:
+        """What one of the files says, None if they cannot be read."""
+        return self.files[0].header
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all files."""
+        return sum(one.nbytes for one in self.files)
+
+    @property
+    def changed(self) -> float:
+        """When it was last written, seconds since 1970."""
+        return max(one.changed for one in self.files)
+
+    @property
+    def state(self) -> str:
+        """How far it has come: what one says, all had reached."""
+        if self.header is None:
+            return UNREADABLE
+        states = [one.header.state for one in self.files if one.header is not None]
+        return max(states, key=STATES.index)
+
+    @cached_property
+    def objection(self) -> Objection | None:
+        """Why it cannot be restored from what is here, None if it can."""
+        if self.save is None:
+            told = self.files[0].problem or "it was being written"
+            return Objection(told, (), 0)
+        return self.save.objection()
+
+    @property
+    def verdict(self) -> str:
+        """Whether it can be restored from what is here, for a reader."""
+        if self.objection is not None:
+            return self.objection.text
+        lost = len(self.save.lost) if self.save else 0
+        return f"restorable, {lost} lost" if lost else "whole"
+
+    def row(self, now: float, *, owner: str) -> dict[str, Any]:
+        """Describe it as plain JSON.
+
+        Local.
+
+        Parameters
+        ----------
+        now : float
+            Seconds since 1970.
+        owner : str
+            Who has it open; empty if nobody has.
+
+        Returns
+        -------
+        dict of str to object
+            Flat.
+        """
+        header = self.header
+        found: dict[str, Any] = {"name": self.name, "run": header.run if header else None}
+        for key in ("step", "generation", "epoch"):
+            found[key] = getattr(header, key) if header else None
+        found |= {"state": self.state, "ranks": header.world if header else None}
+        found |= {"groups": header.groups if header else None}
+        layouts = self.save.layouts.values() if self.save else ()
+        found |= {
+            "groups_seen": len(layouts),
+            "shares": sum(len(layout.shares) for layout in layouts),
+            "shares_present": len(self.save.found) if self.save else 0,
+            "files": len(self.files),
+            "bytes": self.nbytes,
+            "age_s": max(0.0, round(now - self.changed, 1)),
+            "locked": bool(owner),
+            "owner": owner,
+            "restorable": self.objection is None,
+            "verdict": self.verdict,
+        }
+        return found
+
+
+def holdings(kept: Iterable[Kept]) -> list[Holding]:
+    """Sort files into saves.
+
+    Local.
+
+    Parameters
+    ----------
+    kept : iterable of Kept
+        What was found.
+
+    Returns
+    -------
+    list of Holding
+        By name, the newest save first, what cannot be read last.
+    """
+    lots: dict[tuple[Any, ...], list[Kept]] = {}
+    for one in kept:
+        of = one.header
+        age = (1, 0, 0, "") if of is None else (0, -of.epoch, -of.generation, of.run)
+        lots.setdefault((one.name, *age), []).append(one)
+    return [_holding(lot) for _, lot in sorted(lots.items())]
+
+
+def _holding(lot: Sequence[Kept]) -> Holding:
+    """Put the files of one save together."""
+    found = [Found(one.node, str(one.path), one.header) for one in lot if one.header is not None]
+    of_run = saves(found)
+    return Holding(lot[0].name, tuple(lot), of_run[0] if of_run else None)
+
+
+def _kept(node: int, path: Path, name: str) -> Kept:
+    """Look at one file."""
+    told = path.lstat()
+    header, problem = None, ""
+    try:
+        header = slot_file.look(path)
+        if name_of(header, place_of(path)) != path.name:
+            header, problem = None, "another slot than its name says"
+    except CheckpointError as error:
+        problem = error.problem.removeprefix(f"{path}: ")
+    except Unavailable as error:
+        problem = error.what.removeprefix(f"node memory {path}: ")
+    return Kept(node, path, name, told.st_size, told.st_mtime, header, problem)
+
+
+def _check_place(place: Path) -> None:
+    """Refuse a folder that others may have a hand in."""
+    try:
+        found = place.lstat()
+    except OSError as error:
+        raise UsageError("checkpoint", f"{place}: {error.strerror}", "give a folder") from error
+    if not stat.S_ISDIR(found.st_mode):
+        raise UsageError("checkpoint", f"{place} is no folder", "give one, and no link to one")
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        problem = f"{place} is not this user's, or others may write into it"
+        remedy = "copy the slots into a folder of your own, or chmod go-w it"
+        raise UsageError("checkpoint", problem, remedy)

@@ -1,0 +1,1 @@
+"""The package checkpoint.saving."""

@@ -1,0 +1,312 @@
+"""Saves on their way to disk, beside all else that a job does.
+
+A thread of its own writes, so that neither the program nor the next save waits
+for a disk.  One rank of each node writes the node's file, from the slots where
+they lie; those are not written over before that is done.  All ranks hear what
+became of it.
+
+Whoever leaves in the middle of it all, by an exception or a signal, writes the
+newest save of its node without asking anybody: what is found on disk decides.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from closeranks.checkpoint.control.background_thread import Worker
+from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.pending import Pending
+from closeranks.checkpoint.disk import node_file, saved_files
+from closeranks.checkpoint.disk.hdf5_writer import About
+from closeranks.checkpoint.disk.node_file import Kept
+from closeranks.checkpoint.disk.persist_policy import Persist
+from closeranks.checkpoint.disk.saved_files import Volume
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.checkpoint.placement.stripe_layout import Share
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import CheckpointError, Unavailable
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.disk.saved_file_index import Library
+    from closeranks.collectives.communicator.communicator import Communicator
+
+#: How long a process that leaves writes at most, in seconds.
+LEAVING_S: Final = 60.0
+_Age = tuple[int, int]
+
+
+@dataclass(eq=False)
+class _Job:
+    """A save to be written."""
+
+    kept: Kept
+    pending: Pending
+    is_written: bool = False
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Flushing:
+    """Writes committed saves to disk.
+
+    Making it is collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        Of the job.
+    library : Library
+        What is on disk, and which nodes see it.
+    persist : Persist
+        What is asked for.
+    known : sequence of Volume
+        What is there.
+    run : str
+        This run: what is of other ones stays.
+    last : int
+        Generation of the newest save that is anywhere: others count from it.
+    """
+
+    def __init__(
+        self,
+        comm: Communicator,
+        library: Library,
+        persist: Persist,
+        known: list[Volume],
+        run: str,
+        last: int,
+    ) -> None:
+        self._talk, self._nodes, self._persist = Talk(comm), library.nodes, persist
+        self._is_shared = library.is_shared()
+        self._worker = Worker("checkpoint files") if comm.threaded else None
+        self._others = {one.folder for one in known if one.run not in (None, run)}
+        self._whole = sorted(one.age for one in known if one.run == run and one.objection() is None)
+        self._damaged: set[_Age] = set()
+        self._jobs: dict[int, _Job] = {}
+        self._last = last
+        self._newest: Kept | None = None
+        self._least: _Age = (0, 0)
+        self._stopped = False
+        self._writing = threading.Lock()
+
+    def expect(self, pending: Pending, generation: int) -> None:
+        """Say of a save whether it will be written; the one before is over.
+
+        Local.  One that is due and fails leaves it to the next, and a new start
+        goes on where the last one was.
+
+        Parameters
+        ----------
+        pending : Pending
+            Who is told.
+        generation : int
+            Its number.
+        """
+        every = self._persist.every
+        if generation // every == self._last // every:
+            pending.stays(f"persist_every={every}")
+
+    def take(self, place: int, slots: Mapping[Share, Slot], pending: Pending) -> None:
+        """Take a save over that is committed.
+
+        Collective.  Returns at once; below ``MPI_THREAD_MULTIPLE`` when it is written.
+
+        Parameters
+        ----------
+        place : int
+            Which slots: they are not to be written over until `wait` has returned.
+        slots : mapping of Share to Slot
+            All of this rank's node.
+        pending : Pending
+            Who is told.
+        """
+        self._newest = Kept.of(slots)
+        self._last = self._newest.header.generation
+        if pending.persisted.done():
+            return
+        job = self._jobs[place] = _Job(self._newest, pending)
+        if self._worker is not None:
+            self._worker.order(lambda: self._do(job))
+        else:
+            self._do(job)
+
+    def is_free(self, place: int) -> bool:
+        """Tell whether slots may be written over.  Local."""
+        return place not in self._jobs or self._jobs[place].done.is_set()
+
+    def wait(self, place: int) -> Pending | None:
+        """Wait until slots may be written over.
+
+        Local.
+
+        Parameters
+        ----------
+        place : int
+            Which.
+
+        Returns
+        -------
+        Pending or None
+            Of the save that was in them, if it is not on disk: the same on all ranks.
+        """
+        job = self._jobs.pop(place, None)
+        if job is None:
+            return None
+        job.done.wait()
+        return None if job.pending.persisted.error is None else job.pending
+
+    def finish(self) -> Exception | None:
+        """Wait for all that is being written; gives what nobody was told.  Local."""
+        found = [self.wait(place) for place in sorted(self._jobs)]
+        untold = [one.persisted for one in found if one is not None and not one.persisted.is_told]
+        for mark in untold:
+            mark.is_told = True
+        return untold[0].error if untold else None
+
+    def adopt(self, slots: Mapping[Share, Slot]) -> None:
+        """Take a save over that came back from memory: `leave` writes it.
+
+        Local; on all ranks.
+
+        Parameters
+        ----------
+        slots : mapping of Share to Slot
+            All that the same node of its job has kept.
+        """
+        kept = Kept.of(slots)
+        if self._newest is None or self._newest.header.age < kept.header.age:
+            self._newest = kept
+
+    def distrust(self, age: _Age) -> None:
+        """Count a save on disk no more, for it was found to be damaged.
+
+        Local; on all ranks.
+
+        Parameters
+        ----------
+        age : tuple of int
+            Of the save.
+        """
+        self._damaged.add(age)
+
+    def leave(self, places: Mapping[int, Mapping[Share, Slot]]) -> None:
+        """Write the newest save of this node, for the process goes.
+
+        Local; on any thread, for a minute at most.  What hinders it is a warning.
+
+        Parameters
+        ----------
+        places : mapping of int to mapping of Share to Slot
+            All slots of this node, by place.
+        """
+        deadline = Deadline(LEAVING_S)
+
+        def check() -> None:
+            if deadline.expired:
+                raise CheckpointError("persist", f"not written in {LEAVING_S:g} s")
+
+        for kept in self._candidates(places):
+            self._least = kept.header.age  # what is older need not be finished
+            try:
+                self._write(kept, check)
+            except Exception as error:  # why the process goes is what counts
+                warnings.warn(f"closeranks: {error}", RuntimeWarning, 2)
+
+    def stop(self) -> None:
+        """Write no more, for the ranks are others now.  Local."""
+        self._stopped = True
+        if self._worker is not None:
+            self._worker.stop()
+
+    def close(self) -> None:
+        """End.  Collective; nothing is being written."""
+        self.stop()
+        self._talk.close()
+
+    def _candidates(self, places: Mapping[int, Mapping[Share, Slot]]) -> list[Kept]:
+        """Give what this node should have on disk, the newest first.
+
+        Where this rank was not told that a save is committed, others may have been:
+        what is copied everywhere is written, and the one before, too.
+        """
+        known = [] if self._newest is None else [self._newest]
+        for slots in list(places.values()):
+            try:
+                kept = Kept.of(dict(slots))
+                if all(one.header.age < kept.header.age for one in known):
+                    kept.check()
+                    known.insert(0, kept)
+            except (CheckpointError, Unavailable, AttributeError, ValueError):
+                continue  # nothing is in them, or no longer
+        return known
+
+    def _do(self, job: _Job) -> None:
+        """Write a save, and tell what became of it."""
+        mark = job.pending.persisted
+        try:
+            problem: Exception | None = None
+            if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+                problem = self._tried(job)
+            self._talk.together("persist", problem)
+        except Exception as error:  # of this thread: whoever waits is told
+            try:
+                if isinstance(error, CheckpointError):  # all ranks know; of lost ones nobody does
+                    self._discard(job)
+            finally:
+                mark.reach(error)
+        else:
+            self._whole.append(job.kept.header.age)
+            self._prune()
+            mark.reach()
+        finally:
+            job.done.set()
+
+    def _tried(self, job: _Job) -> Exception | None:
+        """Write a save; gives what was met."""
+        header = job.kept.header
+
+        def check() -> None:
+            if self._stopped or header.age < self._least:
+                raise CheckpointError("persist", f"step {header.step}: the process goes")
+
+        try:
+            job.is_written = self._write(job.kept, check)
+        except Exception as error:  # of this thread: all ranks are told
+            return error
+        return None
+
+    def _write(self, kept: Kept, check: Callable[[], None]) -> bool:
+        """Write the file of this node, unless it is there; tells whether it was not."""
+        wait(lambda: self._writing.acquire(blocking=False), abort=check, polite=True)
+        try:
+            return node_file.write(self._persist.folder, self._about(kept), kept, check)
+        finally:
+            self._writing.release()
+
+    def _about(self, kept: Kept) -> About:
+        """Give what the file of this node says of itself."""
+        order = sorted(self._nodes.ranks)
+        return kept.about(self._persist.name, order.index(self._nodes.here), len(order))
+
+    def _discard(self, job: _Job) -> None:
+        """Remove the file of a save that another node has not written: it is of no use."""
+        with self._writing:
+            # What is there when the process goes is what `leave` has found, and counts on.
+            if self._least == (0, 0) and self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+                about = self._about(job.kept)
+                saved_files.discard(self._persist.folder, about, is_written=job.is_written)
+
+    def _prune(self) -> None:
+        """Remove what is older than those that are kept, which are whole."""
+        sound = [age for age in self._whole if age not in self._damaged]
+        self._whole = sound[-self._persist.keep :]
+        if len(self._whole) < self._persist.keep:
+            return
+        if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
+            # On a disk of its own a node may have had another number before.
+            is_all = self._nodes.rank == 0 or not self._is_shared
+            node = None if is_all else sorted(self._nodes.ranks).index(self._nodes.here)
+            saved_files.prune(self._persist.folder, self._whole[0], self._others, node=node)

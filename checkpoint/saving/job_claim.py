@@ -1,0 +1,183 @@
+"""Which ranks have the checkpoints of a name: those of one job, while they live."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from closeranks.checkpoint.memory import slot_locks
+from closeranks.checkpoint.memory.slot_locks import Owner
+from closeranks.errors import CheckpointError, Disagreement, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.restore.recovery_search import Nodes
+
+#: How long who has been killed may take to be gone, seconds: who is there after that, lives.
+PATIENCE_S: Final = 3.0
+#: Seconds between two tries, how many times as long the next one waits, and at most.
+_FIRST_S, _SLOWER, _SLOWEST_S = 0.01, 1.5, 0.3
+
+
+class Claim(NamedTuple):
+    """What ranks have in common that have the slots of a name.
+
+    Made by `claim`.
+
+    Attributes
+    ----------
+    key : str
+        Name of the checkpoints, with that of the job.
+    token : str
+        What tells these ranks from all others: 16 digits.
+    run : str or None
+        What tells this run from others of the name; None if that is not known.
+    """
+
+    key: str
+    token: str
+    run: str | None = None
+
+
+class Meeting(NamedTuple):
+    """What ranks that have met know.
+
+    Attributes
+    ----------
+    claim : Claim
+        Of members of before, else a new one.
+    number : int
+        Drawn at this meeting, 32 bits.
+    """
+
+    claim: Claim
+    number: int
+
+
+def meet(
+    talk: Talk,
+    nodes: Nodes,
+    asked: Claim | str,
+    root: Path | None,
+    *,
+    options: Mapping[str, Any],
+    is_open: bool = False,
+) -> Meeting:
+    """Agree whose checkpoints these are, and take their slots.
+
+    Collective.  What members of before know counts, else what the first rank does.
+
+    Parameters
+    ----------
+    talk : Talk
+        Between the ranks; closed where they are refused.
+    nodes : Nodes
+        Where they are.
+    asked : Claim or str
+        What this rank knows as a member of before; the key, if it is none.
+    root : Path or None
+        The file system in memory.
+    options : mapping of str to object
+        What must be alike on all ranks, as plain JSON.
+    is_open : bool
+        Whether another checkpointer of this process has the key open.
+
+    Returns
+    -------
+    Meeting
+        The same on all ranks.
+
+    Raises
+    ------
+    UsageError, Disagreement
+        On all ranks, if one has them open already, or their options differ.
+    CheckpointError
+        On all ranks, if others have them, or a node has no such folder; who was no
+        member of before holds nothing then.
+    """
+    try:
+        return _met(talk, nodes, asked, root, options, is_open=is_open)
+    except (CheckpointError, Disagreement, UsageError):  # on all ranks
+        talk.close()
+        raise
+
+
+def _met(
+    talk: Talk,
+    nodes: Nodes,
+    asked: Claim | str,
+    root: Path | None,
+    options: Mapping[str, Any],
+    *,
+    is_open: bool,
+) -> Meeting:
+    """Agree, and take the slots."""
+    before = asked if isinstance(asked, Claim) else None
+    fresh = Claim(asked if isinstance(asked, str) else asked.key, secrets.token_hex(8))
+    said = talk.everything([before, fresh, secrets.randbits(32), {**options}, is_open])
+    members = [Claim(*one) for one, *_ in said if one is not None]
+    claim = members[0] if members else Claim(*said[0][1])
+    _compare([one for *_, one, _ in said], claim.key)
+    if any(one for *_, one in said):
+        raise UsageError("Checkpointer", f"{claim.key!r} is open twice", "close the other one")
+    if before is None:  # a checkpointer that was dropped, and not closed, is no hindrance
+        slot_locks.release(claim.key, root)
+    _take(talk, nodes, claim, root)
+    return Meeting(claim, int(said[0][2]))
+
+
+def _compare(options: Sequence[Mapping[str, Any]], key: str) -> None:
+    """Raise if ranks ask for different things."""
+    for name, value in options[0].items():
+        values = {rank: one.get(name) for rank, one in enumerate(options)}
+        if any(other != value for other in values.values()):
+            told = {rank: f"{name}={other!r}" for rank, other in values.items()}
+            raise Disagreement(f"Checkpointer {key}", told)
+
+
+def _take(talk: Talk, nodes: Nodes, claim: Claim, root: Path | None) -> None:
+    """Take the slots on all nodes, or on none.
+
+    One rank of each node takes them; the others join it.  Two jobs that come at
+    once may have some nodes each: both let go, and try again after times that
+    differ, until one of them has all.
+    """
+    owner, is_first = Owner.here(claim.token), nodes.turn(nodes.here, 0) == nodes.rank
+    had, until = slot_locks.holds(claim.key, root), time.monotonic() + PATIENCE_S
+    pause_s = _FIRST_S * (1 + int(claim.token, 16) % 16 / 8)
+
+    def is_taken() -> list[int]:
+        found[:] = [slot_locks.take(claim.key, owner, root)]
+        return [not found[0]]
+
+    def is_free() -> list[int]:
+        found[:] = [""]
+        return is_taken() if is_first else [1]
+
+    found: list[str] = []
+    try:
+        while not talk.told("checkpoint", is_free, 1, talk.least)[0]:
+            said = talk.everything([found[0], time.monotonic() > until])
+            if said[0][1]:
+                _refuse(claim.key, [other for other, _ in said])
+            if not had:
+                slot_locks.release(claim.key, root)
+            time.sleep(pause_s)
+            pause_s = min(pause_s * _SLOWER, _SLOWEST_S)
+        if not talk.told("checkpoint", is_taken, 1, talk.least)[0]:
+            _refuse(claim.key, talk.everything(found[0]))
+    except BaseException:
+        if not had:
+            slot_locks.release(claim.key, root)
+        raise
+
+
+def _refuse(key: str, others: Sequence[str]) -> None:
+    """Raise if somebody else has them on a node."""
+    told = next(filter(None, others), "")
+    if told:
+        remedy = "let it end, or give one of the two another name, or another CLOSERANKS_RUN"
+        raise CheckpointError("checkpoint", f"{key} is open elsewhere: {told}", remedy)

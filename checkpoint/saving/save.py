@@ -1,0 +1,396 @@
+"""One save: how ranks come from a state to a generation that all have.
+
+Its phases, each of which ends with a word of all ranks, so that none goes on
+where another one could not: the same state; room for it; copied; coded;
+committed.  Until the last one the generation before is not touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from closeranks.checkpoint.control.pending import Pending
+from closeranks.checkpoint.control.save_options import check_step
+from closeranks.checkpoint.erasure.code import Code
+from closeranks.checkpoint.memory import slot_writing
+from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.checkpoint.memory.slot_set import Shelf
+from closeranks.checkpoint.placement.coding_tasks import encoding
+from closeranks.checkpoint.placement.erasure_groups import Protection
+from closeranks.checkpoint.placement.slot_header import COMMITTED, ENCODED, WRITTEN, Header
+from closeranks.checkpoint.placement.stripe_layout import Layout, Share, Size, chunk_for
+from closeranks.checkpoint.restore.coding_work import Recoding
+from closeranks.checkpoint.state import state_tree
+from closeranks.checkpoint.state.device_staging import Anywhere, Arrivals, Distant, bytes_of
+from closeranks.checkpoint.state.rank_image import Extent, describe
+from closeranks.checkpoint.state.state_tree import Array, Leaf
+from closeranks.comms.gpu.device_array import DeviceArray
+from closeranks.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.control.control_channel import Talk
+
+#: Bytes of an entry that ranks compare before they read the rest: most that differ do there.
+_GLANCE: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this rank stands in its erasure group.
+
+    Parameters
+    ----------
+    protection : Protection
+        Of the job.
+    nodes : tuple of int
+        Rank -> its node.
+    rank : int
+        This one.
+    """
+
+    protection: Protection
+    nodes: tuple[int, ...]
+    rank: int
+
+    @property
+    def group(self) -> int:
+        """Its group."""
+        return self.protection.group_of[self.nodes[self.rank]]
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The ranks of its group."""
+        own = set(self.protection.rings[self.group])
+        return tuple(rank for rank, node in enumerate(self.nodes) if node in own)
+
+    def layout(self, sizes: Sequence[Size], most: int) -> Layout:
+        """Lay the group out.
+
+        Local; the same on all ranks of the group.
+
+        Parameters
+        ----------
+        sizes : sequence of Size
+            Of all ranks of the job.
+        most : int
+            Bytes of a chunk at most.
+
+        Returns
+        -------
+        Layout
+            Of this rank's group.
+        """
+        ring, members = self.protection.rings[self.group], self.members
+        ranks = {node: tuple(rank for rank in members if self.nodes[rank] == node) for node in ring}
+        own = {rank: sizes[rank] for rank in members}
+        lanes = self.protection.lanes[self.group]
+        chunk = chunk_for(dict(enumerate(sizes)), most)
+        return Layout(self.group, self.protection.parity, lanes, ring, ranks, own, chunk)
+
+
+class Saving:
+    """One save of one rank; `carry_out` does it.
+
+    Parameters
+    ----------
+    pending : Pending
+        Who is told.
+    shape, leaves
+        The state, as `closeranks.checkpoint.state.state_tree.flatten` takes it
+        apart; empty where that was not possible.
+    problem : Exception or None
+        Why it was not.
+    checks : bool
+        Whether to look that the arrays do not change until they are copied.
+    """
+
+    def __init__(
+        self,
+        pending: Pending,
+        shape: Any,
+        leaves: Sequence[Leaf],
+        problem: Exception | None,
+        *,
+        checks: bool,
+    ) -> None:
+        self.pending, self._problem = pending, problem
+        self._shape, self._leaves = shape, leaves
+        self._before = _digests(leaves) if checks else None
+
+    @classmethod
+    def of(cls, pending: Pending, state: Any, problem: Exception | None, *, checks: bool) -> Saving:
+        """Take a state apart.
+
+        Local; raises nothing, for other ranks are told first what is wrong.
+
+        Parameters
+        ----------
+        pending : Pending
+            Who is told; its step becomes a plain integer.
+        state : dict, list or tuple
+            What the caller wants kept.
+        problem : Exception or None
+            Why nothing can be.
+        checks : bool
+            As above.
+
+        Returns
+        -------
+        Saving
+            Of nothing, if there is a problem.
+        """
+        if problem is None:
+            try:
+                pending.step = check_step("save", pending.step)
+                return cls(pending, *state_tree.flatten(state), None, checks=checks)
+            except Exception as error:
+                pending.step, problem = 0, error
+        return cls(pending, None, (), problem, checks=False)
+
+    def agree(self, talk: Talk) -> tuple[bool, ...]:
+        """Make sure that all ranks save the same state; gives what of it is alike.
+
+        Collective.
+
+        Parameters
+        ----------
+        talk : Talk
+            Between the ranks.
+
+        Returns
+        -------
+        tuple of bool
+            For each leaf whether all ranks have the same.
+
+        Raises
+        ------
+        CheckpointError
+            On all ranks, if they differ in steps, paths or kinds, or if one has what
+            cannot be saved.
+        """
+
+        def words() -> NDArray[np.int64]:
+            if self._problem is not None:
+                raise self._problem
+            return np.array([self.pending.step, *_signature(self._shape, self._leaves)], np.int64)
+
+        if not all(_same(talk, words, 3)):
+            here = f"step {self.pending.step} of {_told(self._leaves)}"
+            problem = UsageError("save", f"{here}; not all ranks save the same",
+                                 "pass the same step and nest on all ranks")  # fmt: skip
+            talk.together("save", problem)
+        return self._alike(talk)
+
+    def _alike(self, talk: Talk) -> tuple[bool, ...]:
+        """Find out what all ranks have alike: at a glance, then by reading the rest."""
+        shared, before = tuple(not leaf.own for leaf in self._leaves), self._before
+        if before is not None:
+            return _agreed(talk, shared, lambda: before)
+        alike = _agreed(talk, shared, lambda: _digests(self._leaves, shared, _GLANCE))
+        longer = [maybe and leaf.array is not None and leaf.array.nbytes > _GLANCE
+                  for maybe, leaf in zip(alike, self._leaves, strict=True)]  # fmt: skip
+        if not any(longer):
+            return alike
+        return _agreed(talk, alike, lambda: _digests(self._leaves, longer))
+
+    def extent(self, alike: Sequence[bool], place: Place) -> Extent:
+        """Decide what this rank keeps.  Local."""
+        members = place.members
+        at = members.index(place.rank)
+        return describe(self._shape, self._leaves, alike, len(members), at)
+
+    def check_unchanged(self) -> None:
+        """Raise if an array has changed since the save began.  Local."""
+        if self._before is None:
+            return
+        for leaf in self._leaves:
+            if isinstance(leaf.array, DeviceArray):
+                leaf.array.ready = None  # what its stream was given since then counts
+        changed = (_digests(self._leaves) != self._before).reshape(-1, 2).any(axis=1)
+        paths = [leaf.path for leaf, other in zip(self._leaves, changed, strict=True) if other]
+        if paths:
+            raise UsageError("save", f"changed while it was copied: {', '.join(paths)}",
+                             "wait for pending.copied before you write to arrays")  # fmt: skip
+
+    def forget(self) -> None:
+        """Let go of the caller's arrays.  Local."""
+        self._leaves = ()
+
+
+def carry_out(
+    saving: Saving,
+    talk: Talk,
+    place: Place,
+    shelf: Shelf,
+    number: int,
+    head: Callable[[Layout], Header],
+    chunk_bytes: int,
+) -> None:
+    """Do a save.
+
+    Collective; on any thread.
+
+    Parameters
+    ----------
+    saving : Saving
+        Whose state.
+    talk : Talk
+        Between the ranks.
+    place : Place
+        Where this rank stands.
+    shelf : Shelf
+        Its slots.
+    number : int
+        Which slots it takes.
+    head : callable
+        Gives a header for a layout.
+    chunk_bytes : int
+        At most so many in a chunk.
+
+    Raises
+    ------
+    CheckpointError
+        On all ranks alike, what one of them met.
+    PeerLost, Revoked
+        If ranks have died.
+    """
+    alike = saving.agree(talk)
+    held = list[Extent]()
+
+    def size() -> Size:
+        held.append(saving.extent(alike, place))
+        return held[0].size
+
+    sizes = [
+        Size(*map(int, pair)) for pair in talk.told("save", size, len(Size._fields), talk.gather)
+    ]
+    layout = place.layout(sizes, chunk_bytes)
+    header = head(layout)
+    [is_ready] = talk.told("save", lambda: [shelf.clear(number, header)], 1, talk.least)
+    if not is_ready:  # room is taken once all have given theirs back
+        talk.taken("save", lambda: shelf.make(number, header))
+    here = place.nodes[place.rank]
+    near = {share for share in layout.shares if layout.ring[share.member] == here}
+    slots: dict[Share, Slot] = {}
+
+    def copy() -> None:
+        slots.update(shelf.map(number, header, near))
+        slot_writing.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
+        saving.check_unchanged()
+        saving.forget()
+        saving.pending.copied.reach()
+
+    talk.taken("save", copy)
+
+    def coded() -> Recoding:
+        shelf.mark(number, WRITTEN)
+        return recoding_of(layout, slots, place, talk)
+
+    recoding = talk.taken("save", coded)
+    recoding.run(talk.pace(saving.pending.committed.is_awaited))
+    talk.taken("save", lambda: shelf.mark(number, ENCODED))
+    # It is a fact now.  A header that cannot be written says no less: evidence counts.
+    with suppress(CheckpointError):
+        shelf.mark(number, COMMITTED)
+
+
+def recoding_of(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk) -> Recoding:
+    """Prepare to make the parities of a group.
+
+    Local.
+
+    Parameters
+    ----------
+    layout : Layout
+        Of the group.
+    slots : mapping of Share to Slot
+        All that are on this rank's node.
+    place : Place
+        Where this rank stands.
+    talk : Talk
+        Between the ranks.
+
+    Returns
+    -------
+    Recoding
+        All ranks of the group run theirs.
+    """
+    code = Code(layout.data, layout.parity)
+    tasks = encoding(layout, code, apart=len(set(layout.ring)) > 1)
+
+    def reaches(rank: int, share: Share) -> bool:
+        return layout.ring[share.member] == place.nodes[rank]
+
+    return Recoding(tasks, layout, slots, layout.keeper, reaches, talk)
+
+
+def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:
+    """Give 126 bits of what a nest and the kinds of its entries are."""
+    kinds = [(leaf.path, leaf.own, leaf.described.get("global_shape")) for leaf in leaves]
+    digest = xxhash.xxh3_128(repr((shape, kinds)).encode()).intdigest()
+    return digest >> 65, digest & (1 << 63) - 1
+
+
+def _agreed(
+    talk: Talk, alike: tuple[bool, ...], digests: Callable[[], NDArray[np.int64]]
+) -> tuple[bool, ...]:
+    """Give what is still alike once ranks have compared digests.  Collective."""
+    same = np.all(_same(talk, digests, 2 * len(alike)).reshape(-1, 2), axis=1)
+    return tuple(maybe and bool(equal) for maybe, equal in zip(alike, same, strict=True))
+
+
+def _same(talk: Talk, words: Callable[[], NDArray[np.int64]], count: int) -> NDArray[np.bool_]:
+    """Tell which of so many numbers all ranks have alike.  Collective."""
+
+    def both() -> NDArray[np.int64]:
+        found = words()
+        return np.concatenate([found, ~found])
+
+    least, greatest = np.split(talk.told("save", both, 2 * count, talk.least), 2)
+    return np.asarray(least == ~greatest)
+
+
+def _digests(
+    leaves: Sequence[Leaf], chosen: Sequence[bool] | None = None, most: int | None = None
+) -> NDArray[np.int64]:
+    """Give 128 bits of each leaf, or of its front; zeros if it is not chosen."""
+    found = np.zeros((len(leaves), 2), np.int64)
+    compared = [at for at in range(len(leaves)) if chosen is None or chosen[at]]
+    arrays = (leaves[at].array for at in compared)
+    arrivals = Arrivals(_distant(array, most) for array in arrays if isinstance(array, DeviceArray))
+    for at in compared:
+        described, array = leaves[at].described, leaves[at].array
+        digest = xxhash.xxh3_128(repr(described).encode())
+        for piece in () if array is None else arrivals.of(_front(array, most)):
+            digest.update(piece.data)
+        found[at] = np.frombuffer(digest.digest(), np.int64)
+    return found.reshape(-1)
+
+
+def _front(array: Array, most: int | None) -> Anywhere:
+    """Give about so many of the first bytes of an array, all if not said."""
+    if isinstance(array, DeviceArray):
+        return _distant(array, most)
+    if most is None or array.nbytes <= most:
+        return bytes_of(array)
+    count = most // array.itemsize
+    return bytes_of(array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count])
+
+
+def _distant(array: DeviceArray, most: int | None) -> Distant:
+    """Give as many of the first bytes of an array on a device."""
+    size = array.dtype.itemsize
+    return Distant(array)[: None if most is None else most // size * size]
+
+
+def _told(leaves: Sequence[Leaf]) -> str:
+    """Name some entries."""
+    names = [leaf.path for leaf in leaves[:4]]
+    return ", ".join(names) + (", ..." if len(leaves) > len(names) else "")

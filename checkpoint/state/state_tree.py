@@ -1,0 +1,356 @@
+"""A state as a nest of leaves, and the description that is kept with its bytes.
+
+Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
+strings and bytes; of a class derived of `str` or `bytes` they come back as
+these, and a `numpy.memmap` as a plain array.  A leaf is described by plain
+JSON; what is an array, or as long as one, has bytes beside it.  Nothing of it
+is ever executed: no pickle.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.state import container_types
+from closeranks.checkpoint.state.dtype_json import read_dtype, write_dtype
+from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.comms.gpu.array_interface import foreign_array
+from closeranks.comms.gpu.device_array import DeviceArray
+from closeranks.errors import CheckpointError, UsageError
+
+State: TypeAlias = Any
+Described: TypeAlias = dict[str, Any]
+Array: TypeAlias = NDArray[Any] | DeviceArray
+
+_Kind: TypeAlias = tuple[tuple[type, ...], Callable[[Any], Any], Callable[[Any], Any]]
+
+#: Bytes and strings that are longer lie beside the description.
+_SHORT: Final = 256
+_REMEDY: Final = "dict, list, tuple, array, number, string, bytes, Shard or PerRank"
+
+
+class Leaf(NamedTuple):
+    """One entry of a state.
+
+    Attributes
+    ----------
+    path : str
+        Such as ``model/layers/0/weight``.
+    described : dict
+        What it is, as plain JSON.
+    array : ndarray, DeviceArray or None
+        Its bytes, where they lie beside the description.
+    own : bool
+        Whether this rank alone has it, as somebody said: a `Shard` or a `PerRank`.
+    """
+
+    path: str
+    described: Described
+    array: Array | None
+    own: bool
+
+
+def flatten(state: State) -> tuple[Any, list[Leaf]]:
+    """Take a state apart.
+
+    Local; arrays are looked at, not copied.  Those on devices are what the work
+    that their streams have been given until now makes of them.
+
+    Parameters
+    ----------
+    state : dict, list or tuple
+        A nest; keys are strings or integers.
+
+    Returns
+    -------
+    shape : object
+        The nest as plain JSON, with numbers for leaves.
+    leaves : list of Leaf
+        In the order of the numbers.
+
+    Raises
+    ------
+    UsageError
+        If something else is in it.
+    Unavailable
+        If an array lies on a device, and what copies from there is missing.
+    """
+    leaves: list[Leaf] = []
+    return _shape(state, "", False, leaves), leaves
+
+
+def _shape(state: State, path: str, own: bool, leaves: list[Leaf]) -> Any:
+    """Describe a nest, and collect what is in it."""
+    if isinstance(state, PerRank):
+        return _shape(state.value, path, True, leaves)
+    kind = container_types.kind_of(state, path, "save")
+    if kind is not None and container_types.is_mapping(kind):
+        return {kind: [[_key(key, path), _shape(value, _below(path, key), own, leaves)]
+                       for key, value in state.items()]}  # fmt: skip
+    if kind is not None:
+        items = enumerate(state)
+        return {kind: [_shape(value, _below(path, at), own, leaves) for at, value in items]}
+    leaves.append(_leaf(state, path, own))
+    return len(leaves) - 1
+
+
+def _key(key: Any, path: str) -> str | int:
+    """Check a key of a dict."""
+    if type(key) not in (str, int):
+        problem = f"the key {key!r} of {path or 'the state'} is a {type(key).__name__}"
+        raise UsageError("save", problem, "use strings or integers")
+    return key  # type: ignore[no-any-return]
+
+
+def _below(path: str, key: object) -> str:
+    """Give the path of an entry of a nest."""
+    return f"{path}/{key}" if path else str(key)
+
+
+def _leaf(value: Any, path: str, own: bool) -> Leaf:
+    """Describe what is no nest."""
+    if isinstance(value, Shard):
+        leaf = _leaf(value.array, path, True)
+        place: Described = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
+        place |= {"padded": True} if value.padded else {}
+        return leaf._replace(described={**leaf.described, **place, "kind": "shard"})
+    if isinstance(value, np.ndarray):
+        return Leaf(path, _array(value, path), array_of(value, "save"), own)
+    if isinstance(value, np.generic):
+        array = np.asarray(value)
+        return Leaf(path, {**_array(array, path), "kind": "scalar"}, array, own)
+    value = _plain(value)
+    if isinstance(value, str | bytes) and len(value) > _SHORT:
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+        described = {"kind": type(value).__name__, "shape": [len(data)]}
+        return Leaf(path, described, np.frombuffer(data, np.uint8), own)
+    for kind, (types, write, _) in _VALUES.items():
+        if type(value) in types:
+            return Leaf(path, {"kind": kind, "value": write(value)}, None, own)
+    found = array_of(value, "save")
+    if found is not None:
+        if isinstance(found, DeviceArray):
+            found.mark()
+        return Leaf(path, _array(found, path), found, own)
+    problem = f"{path or 'the state'} is a {type(value).__name__}"
+    raise UsageError("save", problem, _REMEDY)
+
+
+def _plain(value: Any) -> Any:
+    """See a text or bytes of a derived class as plain ones: they come back so."""
+    if isinstance(value, str):
+        return str.__str__(value)
+    return bytes(memoryview(value)) if isinstance(value, bytes) else value
+
+
+def array_of(value: Any, operation: str) -> Array | None:
+    """See an entry as an array, of whatever library.
+
+    Local; nothing is copied.
+
+    Parameters
+    ----------
+    value : object
+        Any.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    ndarray, DeviceArray or None
+        None if it is no array.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        As `closeranks.comms.gpu.array_interface.device_array`.
+    """
+    if not isinstance(value, np.ndarray):
+        return foreign_array(value, operation)
+    # A matrix has two axes whatever is done to it.
+    return value.view(np.ndarray) if type(value) in _SEEN_PLAIN else value
+
+
+def _array(array: Array, path: str) -> Described:
+    """Describe an array."""
+    if array.dtype.hasobject or isinstance(array, np.ma.MaskedArray):
+        kind = "objects" if array.dtype.hasobject else "values and masks"
+        raise UsageError("save", f"{path or 'the state'} is an array of {kind}", _REMEDY)
+    dtype = write_dtype(array.dtype)
+    if read_dtype(json.loads(json.dumps(dtype))) != array.dtype:
+        problem = f"{path or 'the state'} has elements of type {array.dtype}"
+        raise UsageError("save", problem, "which nobody could read back; use plain types")
+    dress = {name: True for name, one in _DRESSES.items() if type(array) is one}
+    plain = not isinstance(array, np.ndarray) or type(array) in (np.ndarray, np.memmap)
+    if not plain and not dress:
+        problem = f"{path or 'the state'} is a {type(array).__name__}"
+        raise UsageError("save", f"{problem}, which would come back as an ndarray",
+                         "pass np.asarray(...), and what else it holds beside it")  # fmt: skip
+    dress |= {_RECORD: True} if array.dtype.type is np.record else {}
+    return {"kind": "array", "dtype": dtype, "shape": list(array.shape), **dress}
+
+
+def dressed(described: Described, array: NDArray[Any]) -> NDArray[Any]:
+    """Give an array the class that it had when it was saved.
+
+    Local.
+
+    Parameters
+    ----------
+    described : dict
+        Of the leaf.
+    array : ndarray
+        Its numbers.
+    """
+    if _RECORD in described:
+        array = array.view(np.dtype((np.record, array.dtype)))
+    for name, one in _DRESSES.items():
+        array = array.view(one) if name in described else array
+    return array
+
+
+#: In a description: what arrays may be beside plain ones, and that their elements are records.
+_DRESSES: Final[Mapping[str, Any]] = {"matrix": np.matrix, "recarray": np.recarray}
+_RECORD: Final = "record"
+#: Classes whose numbers are all that is copied.
+_SEEN_PLAIN: Final = (*_DRESSES.values(), np.memmap)
+
+
+#: Kind -> types, how a value is written as JSON, and how it is read.
+_VALUES: Final[Mapping[Any, _Kind]] = {
+    "none": ((type(None),), lambda _: None, lambda _: None),
+    "bool": ((bool,), bool, bool),
+    "int": ((int,), hex, lambda text: int(text, 16)),
+    "float": ((float,), float.hex, float.fromhex),
+    "complex": (
+        (complex,),
+        lambda value: [value.real.hex(), value.imag.hex()],
+        lambda parts: complex(*map(float.fromhex, parts)),
+    ),
+    "text": ((str,), lambda text: text.encode("utf-8", "surrogatepass").hex(),
+             lambda digits: bytes.fromhex(digits).decode("utf-8", "surrogatepass")),
+    "data": ((bytes,), lambda data: base64.b64encode(data).decode(), base64.b64decode),
+}  # fmt: skip
+
+
+def nbytes(described: Described) -> int:
+    """Give how many bytes lie beside a description.  Local.
+
+    Parameters
+    ----------
+    described : dict
+        Of a leaf.
+
+    Returns
+    -------
+    int
+        0 where all is in the description.
+    """
+    if "shape" not in described:
+        return 0
+    itemsize = read_dtype(described["dtype"]).itemsize if "dtype" in described else 1
+    count = 1
+    for length in described["shape"]:
+        count *= int(length)
+    return count * itemsize
+
+
+def value(described: Described, data: Bytes | None) -> Any:
+    """Make a leaf anew.
+
+    Local.
+
+    Parameters
+    ----------
+    described : dict
+        What it is.
+    data : ndarray of uint8, or None
+        Its bytes, if any lie beside the description; an array keeps them.
+
+    Returns
+    -------
+    object
+        An array, a number, a text or bytes; of a shard its array.
+
+    Raises
+    ------
+    CheckpointError
+        If there is no such kind.
+    """
+    kind = described.get("kind")
+    if data is None:
+        if kind not in _VALUES:
+            raise CheckpointError("restore", f"an entry of kind {kind!r}", "use a newer closeranks")
+        return _VALUES[kind][2](described["value"])
+    if kind in ("str", "bytes"):
+        plain = data.tobytes()
+        return plain.decode("utf-8", "surrogatepass") if kind == "str" else plain
+    if "dtype" not in described:
+        raise CheckpointError("restore", f"an entry of kind {kind!r}", "use a newer closeranks")
+    numbers = data.view(read_dtype(described["dtype"])).reshape(described["shape"])
+    array = dressed(described, numbers)
+    return array[()] if kind == "scalar" else array
+
+
+def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
+    """Put a state together.  Local.
+
+    Parameters
+    ----------
+    shape : object
+        As `flatten` has given it.
+    leaves : sequence
+        What stands for its numbers.
+
+    Returns
+    -------
+    dict, list or tuple
+        The nest.
+    """
+    if isinstance(shape, int):
+        return leaves[shape]
+    ((kind, items),) = shape.items()
+    if container_types.is_mapping(kind):
+        return container_types.made(kind, ((key, unflatten(item, leaves)) for key, item in items))
+    return container_types.made(kind, [unflatten(item, leaves) for item in items])
+
+
+def check_kinds(shape: Any) -> None:
+    """Raise CheckpointError if `unflatten` cannot make a nest here.  Local."""
+    if isinstance(shape, int):
+        return
+    ((kind, items),) = shape.items()
+    container_types.check(kind)
+    for item in items:
+        check_kinds(item[1] if container_types.is_mapping(kind) else item)
+
+
+def paths(shape: Any, path: str = "") -> Iterator[str]:
+    """Give the paths of the leaves of a nest, in their order.  Local.
+
+    Parameters
+    ----------
+    shape : object
+        As `flatten` has given it.
+    path : str
+        Of the nest itself.
+
+    Yields
+    ------
+    str
+        Such as ``model/layers/0/weight``.
+    """
+    if isinstance(shape, int):
+        yield path
+        return
+    ((kind, items),) = shape.items()
+    for at, item in enumerate(items):
+        key, below = item if container_types.is_mapping(kind) else (at, item)
+        yield from paths(below, _below(path, key))

@@ -1,0 +1,84 @@
+"""All algorithms, listed once: tested, priced, explained and benched."""
+
+from __future__ import annotations
+
+from closeranks.collectives.builders.flat import (
+    allgather,
+    allreduce,
+    alltoall,
+    barrier,
+    bcast,
+    gather,
+    reduce,
+    reduce_scatter,
+    scan,
+    scatter,
+    shared_memory,
+)
+from closeranks.collectives.builders.hierarchical.algorithms import HIERARCHICAL
+from closeranks.collectives.plans.plan_type import Algorithm
+from closeranks.comms import argument
+from closeranks.errors import UsageError
+
+_FLAT: dict[str, tuple[Algorithm, ...]] = {
+    "barrier": barrier.ALGORITHMS,
+    "bcast": bcast.ALGORITHMS,
+    "reduce": reduce.ALGORITHMS,
+    "allreduce": allreduce.ALGORITHMS,
+    "reduce_scatter_block": reduce_scatter.ALGORITHMS,
+    "reduce_scatter": reduce_scatter.ALGORITHMS,
+    "allgather": allgather.ALGORITHMS,
+    "allgatherv": allgather.ALGORITHMS_V,
+    "gather": gather.ALGORITHMS,
+    "gatherv": gather.ALGORITHMS_V,
+    "scatter": scatter.ALGORITHMS,
+    "scatterv": scatter.ALGORITHMS_V,
+    "alltoall": alltoall.ALGORITHMS,
+    "alltoallv": alltoall.ALGORITHMS_V,
+    "scan": scan.ALGORITHMS,
+    "exscan": scan.ALGORITHMS_EXCLUSIVE,
+}
+ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
+    operation: (
+        *flat,
+        *HIERARCHICAL.get(operation, ()),
+        *([shared_memory.shared(operation)] if operation in shared_memory.MEANINGS else ()),
+    )
+    for operation, flat in _FLAT.items()
+}
+
+
+def algorithms(operation: str) -> tuple[str, ...]:
+    """Names that ``algorithm=`` takes for an operation, besides "auto" and "native".
+
+    Parameters
+    ----------
+    operation : str
+        For instance ``"allreduce"``.
+
+    Returns
+    -------
+    tuple of str
+        Names, in the order of the catalogue.
+
+    Raises
+    ------
+    UsageError
+        If there is no such operation.
+    """
+    if not isinstance(operation, str) or operation not in ALGORITHMS:
+        problem = f"no operation {argument.shown(operation)}"
+        raise UsageError("algorithms", problem, f"one of {', '.join(ALGORITHMS)}")
+    return tuple(algorithm.name for algorithm in ALGORITHMS[operation])
+
+
+def find(operation: str, name: str) -> Algorithm:
+    """Return the algorithm ``name`` of an operation; UsageError names the choices."""
+    names = algorithms(operation)
+    if not isinstance(name, str) or name not in names:
+        raise UsageError(
+            operation,
+            f"no algorithm {argument.shown(name)}",
+            f"one of auto, native, {', '.join(names)}",
+        )
+    return ALGORITHMS[operation][names.index(name)]

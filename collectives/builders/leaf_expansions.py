@@ -1,0 +1,195 @@
+"""What the leaves of a plan mean: collectives written out as moves.
+
+A writer is called as ``writer(out, members, me, root, source, block, after,
+slot)`` and returns the steps after which the leaf is done on this rank and
+none of its blocks is in use.  ``source`` and ``block`` are this rank's input
+and output as the operation of that name has them, contiguous; blocks of
+members are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+
+from closeranks.collectives.builders.patterns.binomial_tree import binomial_bcast, binomial_reduce
+from closeranks.collectives.builders.patterns.bruck import bruck_allgather, bruck_alltoall
+from closeranks.collectives.builders.patterns.direct_exchange import (
+    direct_allgather,
+    direct_reduce_scatter,
+    one_shot_allreduce,
+    two_shot_allreduce,
+)
+from closeranks.collectives.builders.patterns.dissemination import dissemination
+from closeranks.collectives.builders.patterns.linear import linear_gather, linear_scatter
+from closeranks.collectives.builders.patterns.pairwise_exchange import pairwise_alltoall
+from closeranks.collectives.builders.patterns.recursive_doubling import (
+    doubling_allgather,
+    doubling_allreduce,
+)
+from closeranks.collectives.builders.patterns.recursive_halving import (
+    halving_reduce_scatter,
+    rabenseifner_allreduce,
+)
+from closeranks.collectives.builders.patterns.ring import (
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+)
+from closeranks.collectives.plans.block import Block
+from closeranks.collectives.plans.chunks import cut
+from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.stage import Members, Writing, bring
+
+Writer = Callable[
+    [Script, Members, int, int, Block, Block, After, int], Generator[None, None, After]
+]
+#: A stage as leaves see it: everything but the root's turn is said.
+_Stage = Callable[[Script, Members, int, int, Block, Block, After, int], Writing]
+
+
+def _leaf(stage: _Stage) -> Writer:
+    """Turn a stage into a writer: what comes later waits for all of it."""
+
+    def write(
+        out: Script,
+        members: Members,
+        me: int,
+        root: int,
+        source: Block,
+        block: Block,
+        after: After,
+        slot: int,
+    ) -> Generator[None, None, After]:
+        written = yield from stage(out, members, me, root, source, block, after, slot)
+        return written.over
+
+    return write
+
+
+def _rootless(stage: Callable[[Script, Members, int, Block, Block, After, int], Writing]) -> Writer:
+    return _leaf(
+        lambda out, members, me, _, source, block, after, slot: stage(
+            out, members, me, source, block, after, slot
+        )
+    )
+
+
+def _from_root(members: Members, me: int, root: int) -> tuple[list[int], int]:
+    """Turn the members so that the root comes first."""
+    return [*members[root:], *members[:root]], (me - root) % len(members)
+
+
+def _bcast(
+    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    after: After, slot: int,
+) -> Writing:  # fmt: skip
+    turned, place = _from_root(members, me, root)
+    return binomial_bcast(out, turned, place, source, block, after, slot)
+
+
+def _reduce(
+    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    after: After, slot: int,
+) -> Writing:  # fmt: skip
+    turned, place = _from_root(members, me, root)
+    target = None if place else block
+    return binomial_reduce(out, turned, place, source, target, after, slot)
+
+
+def _gather(
+    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    after: After, slot: int,
+) -> Writing:  # fmt: skip
+    return linear_gather(out, members, me, root, source, cut(block, len(members)), after, slot)
+
+
+def _scatter(
+    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    after: After, slot: int,
+) -> Writing:  # fmt: skip
+    return linear_scatter(out, members, me, root, cut(source, len(members)), block, after, slot)
+
+
+def _ring_reduce_scatter(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    operands = cut(source, len(members))
+    return ring_reduce_scatter(out, members, me, operands, block, block.count, after, slot)
+
+
+def _halving_reduce_scatter(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    operands = cut(source, len(members))
+    return halving_reduce_scatter(out, members, me, operands, block, after, slot)
+
+
+def _direct_reduce_scatter(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    operands = cut(source, len(members))
+    everybody = range(len(members))
+    return direct_reduce_scatter(out, members, me, everybody, operands, block, after, slot)
+
+
+def _ring_allgather(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    results = cut(block, len(members))
+    ready = bring(out, source, results(me), after)
+    return ring_allgather(out, members, me, results, ready, slot, after)
+
+
+def _doubling_allgather(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    results = cut(block, len(members))
+    ready = bring(out, source, results(me), after)
+    return doubling_allgather(out, members, me, results, ready, slot, after)
+
+
+def _direct_allgather(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    results = cut(block, len(members))
+    ready = bring(out, source, results(me), after)
+    everybody = range(len(members))
+    return direct_allgather(out, members, me, everybody, results, ready, slot, after)
+
+
+def _pairwise_alltoall(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    size = len(members)
+    return pairwise_alltoall(out, members, me, cut(source, size), cut(block, size), after, slot)
+
+
+def _barrier(
+    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+) -> Writing:
+    assert source.count == block.count == 0
+    return dissemination(out, members, me, after, slot)
+
+
+#: Name -> writer; the last word is the operation that the leaf must be.
+EXPANSIONS: dict[str, Writer] = {
+    "ring_allreduce": _rootless(ring_allreduce),
+    "doubling_allreduce": _rootless(doubling_allreduce),
+    "rabenseifner_allreduce": _rootless(rabenseifner_allreduce),
+    "two_shot_allreduce": _rootless(two_shot_allreduce),
+    "one_shot_allreduce": _rootless(one_shot_allreduce),
+    "binomial_bcast": _leaf(_bcast),
+    "binomial_reduce": _leaf(_reduce),
+    "linear_gather": _leaf(_gather),
+    "linear_scatter": _leaf(_scatter),
+    "ring_reduce_scatter_block": _rootless(_ring_reduce_scatter),
+    "halving_reduce_scatter_block": _rootless(_halving_reduce_scatter),
+    "direct_reduce_scatter_block": _rootless(_direct_reduce_scatter),
+    "ring_allgather": _rootless(_ring_allgather),
+    "doubling_allgather": _rootless(_doubling_allgather),
+    "direct_allgather": _rootless(_direct_allgather),
+    "bruck_allgather": _rootless(bruck_allgather),
+    "pairwise_alltoall": _rootless(_pairwise_alltoall),
+    "bruck_alltoall": _rootless(bruck_alltoall),
+    "dissemination_barrier": _rootless(_barrier),
+}

@@ -1,0 +1,249 @@
+"""Direct exchange: every member talks to every owner, nothing is forwarded.
+
+One step in time where the network takes many messages at once: inside a node.
+Sums are taken in the order of members, so they are the same whoever owns them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Sequence
+
+from closeranks.collectives.plans.block import Block
+from closeranks.collectives.plans.chunks import cut
+from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.stage import BlockOf, Members, Stage, Window, Writing, bring
+
+#: Messages in flight in each direction.
+_WIDTH = 32
+
+
+def direct_reduce_scatter(
+    out: Script,
+    members: Members,
+    me: int,
+    owners: Sequence[int],
+    source: BlockOf,
+    target: Block | None,
+    after: After,
+    slot: int,
+) -> Writing:
+    """Send every owner its operand; owners sum in the order of members.
+
+    Parameters
+    ----------
+    out : Script
+        The pen.
+    members : sequence of int
+        Ranks of the group.
+    me : int
+        Own place in ``members``.
+    owners : sequence of int
+        Places in ``members`` of those that own a chunk, ascending.
+    source : callable
+        ``source(k)`` is this rank's operand of the chunk of ``owners[k]``.
+    target : Block or None
+        Where the own chunk's result goes, None without one; may be the memory
+        of this rank's own operand of it, but of no other's.
+    after : tuple of int
+        Steps to wait for.
+    slot : int
+        First slot; a message ``d`` places on has slot ``slot + d``.
+    """
+    going = Window(_WIDTH, after)
+    start = bisect_right(owners, me)
+    for turn in range(len(owners)):
+        which = (start + turn) % len(owners)
+        if owners[which] != me:
+            at = slot + (owners[which] - me) % len(members)
+            peer = members[owners[which]]
+            going.admit(out.send(peer, source(which), at, going.gate()))
+            yield
+    if target is None:
+        return Stage(after, going.tail())
+    mine = source(bisect_left(owners, me))
+    summed = yield from _sum(out, members, me, mine, target, after, after, slot)
+    return Stage(summed, going.tail())
+
+
+def direct_allgather(
+    out: Script,
+    members: Members,
+    me: int,
+    owners: Sequence[int],
+    chunks: BlockOf,
+    after: After,
+    slot: int,
+    free: After = (),
+) -> Writing:
+    """Send the own chunk to every other member.
+
+    Parameters
+    ----------
+    out : Script
+        The pen.
+    members : sequence of int
+        Ranks of the group.
+    me : int
+        Own place in ``members``.
+    owners : sequence of int
+        Places in ``members`` of those that own a chunk, ascending.
+    chunks : callable
+        ``chunks(k)`` is the place of the chunk of ``owners[k]``.
+    after : tuple of int
+        Steps to wait for.
+    slot : int
+        First slot; a message ``d`` places on has slot ``slot + d``.
+    free : tuple of int
+        Further steps to wait for before the others' chunks are written.
+    """
+    size = len(members)
+    coming, going = Window(_WIDTH, after + free), Window(_WIDTH, after)
+    start = bisect_right(owners, me)
+    own = bisect_left(owners, me)
+    has_one = own < start
+    for turn in range(max(size - 1, len(owners))):
+        if has_one and turn < size - 1:
+            peer = members[(me + 1 + turn) % size]
+            going.admit(out.send(peer, chunks(own), slot + 1 + turn, going.gate()))
+        which = (start - 1 - turn) % len(owners)
+        if turn < len(owners) and owners[which] != me:
+            peer, at = members[owners[which]], slot + (me - owners[which]) % size
+            coming.admit(out.receive(peer, chunks(which), at, coming.gate()))
+        yield
+    return Stage(coming.tail(), going.tail())
+
+
+def two_shot_allreduce(
+    out: Script,
+    members: Members,
+    me: int,
+    source: Block,
+    target: Block,
+    after: After,
+    slot: int,
+) -> Writing:
+    """Reduce-scatter and allgather, both direct: two steps, ``2 (P - 1)`` messages.
+
+    Parameters
+    ----------
+    out : Script
+        The pen.
+    members : sequence of int
+        Ranks of the group.
+    me : int
+        Own place in ``members``.
+    source, target : Block
+        Operand and result, contiguous; may be the same memory.
+    after : tuple of int
+        Steps to wait for.
+    slot : int
+        First slot; uses P + 1.
+    """
+    everybody = range(len(members))
+    operands, results = cut(source, len(members)), cut(target, len(members))
+    summed = yield from direct_reduce_scatter(
+        out, members, me, everybody, operands, results(me), after, slot
+    )
+    return (
+        yield from direct_allgather(
+            out, members, me, everybody, results, summed.done, slot + 1, summed.busy
+        )
+    )
+
+
+def one_shot_allreduce(
+    out: Script,
+    members: Members,
+    me: int,
+    source: Block,
+    target: Block,
+    after: After,
+    slot: int,
+) -> Writing:
+    """Send everything to everybody, who all sum in the order of members.
+
+    One step, ``P - 1`` messages of the whole vector.
+
+    Parameters
+    ----------
+    out : Script
+        The pen.
+    members : sequence of int
+        Ranks of the group.
+    me : int
+        Own place in ``members``.
+    source, target : Block
+        Operand and result, contiguous; may be the same memory.
+    after : tuple of int
+        Steps to wait for.
+    slot : int
+        First slot; a message ``d`` places on has slot ``slot + d``.
+    """
+    going = Window(_WIDTH, after)
+    for turn in range(1, len(members)):
+        peer = members[(me + turn) % len(members)]
+        going.admit(out.send(peer, source, slot + turn, going.gate()))
+        yield
+    free = (*after, *going.tail())
+    summed = yield from _sum(out, members, me, source, target, after, free, slot)
+    return Stage(summed, going.tail())
+
+
+def _sum(
+    out: Script,
+    members: Members,
+    me: int,
+    mine: Block,
+    target: Block,
+    after: After,
+    free: After,
+    slot: int,
+) -> Generator[None, None, After]:
+    """Sum one operand of each member, from the last to the first, into ``target``.
+
+    The first to arrive keeps its room and takes the others' sum; ``free`` is
+    what ``target`` waits for.
+    """
+    last, count = len(members) - 1, mine.count
+    if count == 0:
+        return after
+    rooms = _Rooms(out, count, last, keeps=me != last)
+    here, ready = target, after
+    if me == last:
+        ready = bring(out, mine, target, (*after, *free))
+    for j in range(last - (me == last), -1, -1):
+        if j == me:
+            ready = (out.reduce(mine, here, (*ready, *after)),)
+            continue
+        room, room_free = rooms.next()
+        came = out.receive(members[j], room, slot + (me - j) % len(members), room_free)
+        if j == last:
+            here, ready = room, (came,)
+        else:
+            ready = (out.reduce(room, here, (came, *ready)),)
+            rooms.use(ready)
+        yield
+    return bring(out, here, target, ready if here == target else (*ready, *free))
+
+
+class _Rooms:
+    """Scratch for arriving operands, at most `_WIDTH` of them at a time."""
+
+    def __init__(self, out: Script, count: int, arrivals: int, *, keeps: bool) -> None:
+        rooms = min(arrivals, _WIDTH)
+        self.count, self.keeps = count, keeps
+        self.work = out.scratch(count * rooms) if rooms else -1
+        self.users: list[After] = [()] * rooms
+        self.at = -1
+
+    def next(self) -> tuple[Block, After]:
+        """Return the next room, and what it waits for; a kept first never recurs."""
+        self.at += 1
+        if self.at == len(self.users):
+            self.at = int(self.keeps)
+        return Block(self.work, self.at * self.count, self.count), self.users[self.at]
+
+    def use(self, steps: After) -> None:
+        """Note who uses the room that `next` gave."""
+        self.users[self.at] = steps

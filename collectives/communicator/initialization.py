@@ -1,0 +1,398 @@
+"""Open a communicator: find out where the ranks sit, and what the library can do."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mpi4py import MPI
+
+from closeranks.collectives.arguments import native_handover as native
+from closeranks.collectives.communicator.communicator import Communicator
+from closeranks.collectives.communicator.init_options import Options, options
+from closeranks.collectives.dispatch.argument_check import agree_equal
+from closeranks.collectives.dispatch.fault_injection import Injection
+from closeranks.collectives.dispatch.init_state import Family, alike
+from closeranks.collectives.engine import interpreter
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.error_translation import blaming, leaving, opening
+from closeranks.collectives.engine.interruptible_calls import interruptible
+from closeranks.collectives.faults.recovery import Recovery
+from closeranks.collectives.faults.respawn import recruited
+from closeranks.collectives.faults.spares import Crew
+from closeranks.collectives.selection.agreed_tuning import agreed_tuning
+from closeranks.collectives.selection.calibration import calibrate
+from closeranks.collectives.selection.chooser import Chooser
+from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.tuning_file import tuning as read_tuning
+from closeranks.collectives.selection.tuning_origin import fitting
+from closeranks.collectives.selection.tuning_table import Tuned, together
+from closeranks.comms import argument
+from closeranks.comms.discovery.discovery import discover
+from closeranks.comms.discovery.link_survey import quick
+from closeranks.comms.exit import exit_report, forked_child
+from closeranks.comms.exit.hard_deadline import LastResort, age_s
+from closeranks.comms.gpu import array_interface, cuda_aware
+from closeranks.comms.liveness import watchdog
+from closeranks.comms.liveness.collective_creation import all_or_none
+from closeranks.comms.liveness.failure_notices import Notices
+from closeranks.comms.liveness.peer_watch import mates
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.finalization import before_finalize
+from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.predefined import WORLD
+from closeranks.comms.mpi.translate_ranks import ranks_in
+from closeranks.comms.settings import setting
+from closeranks.errors import Revoked, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.comms.topology.topology import Topology
+
+
+def init(
+    comm: MPI.Intracomm | None = None,
+    *,
+    topology: Topology | None = None,
+    on_failure: str = "raise",
+    spares: int = 0,
+    recruits: bool | None = None,
+    timeout_s: float | None = None,
+    recovery_timeout_s: float = 30,
+    tuning: str | Path | Mapping[str, Any] | None = None,
+    deterministic: bool = False,
+    check: bool | None = None,
+    faults: bool = False,
+) -> Communicator:
+    """Open a communicator that knows the hierarchy of its ranks.
+
+    Collective over ``comm``; some tens of milliseconds.  A context manager.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm, default MPI.COMM_WORLD
+        The ranks; it is duplicated.
+    topology : Topology, optional
+        Where they sit, newcomers too; discovered and measured if not given.
+    on_failure : str
+        "raise": calls raise `PeerLost`; "shrink": `Communicator.attempts` goes on
+        with those who are left; "replace": with spares in the seats of the dead,
+        then with new processes.
+    spares : int
+        How many of the last ranks wait in here, until they are needed or the job
+        ends: then they leave by SystemExit.  Default: as ``closeranks run
+        --spares`` says.
+    recruits : bool, optional
+        Whether processes that run the same command line are started in the
+        place of the dead where no spare is left.  Default: where ``closeranks
+        run --faults`` can, on one node, with all ranks of the job in ``comm``.
+    timeout_s : float, optional
+        Deadline of every collective, seconds; then `PeerLate`.
+    recovery_timeout_s : float
+        Deadline of a recovery, seconds; above 1, for ranks that are stopped in it.
+        New processes get twice the time more that this one has taken to come here.
+    tuning : path or mapping, optional
+        See `closeranks.collectives.selection.tuning_file`; default
+        ``CLOSERANKS_TUNING``.  Of a table of `closeranks tune` a warning on rank 0
+        names what does not hold here; the links of ``topology`` go before its
+        numbers.
+    deterministic : bool
+        Leave nothing to the library: the same bits in every run.
+    check : bool, optional
+        Compare arguments at every call; default ``CLOSERANKS_CHECK``.
+    faults : bool
+        Let ranks fail on purpose, where ``CLOSERANKS_FAULTS`` or
+        `Injection.fail_at` of ``comm.faults`` says so; also in jobs started by
+        ``closeranks run --faults`` that set it.
+
+    Returns
+    -------
+    Communicator
+        The ranks of ``comm``.
+
+    Raises
+    ------
+    UsageError, TopologyError, Unavailable
+        If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown; where
+        that is so on some ranks only, the others raise `Revoked`.
+    Disagreement
+        On every rank, if tuning files, options or recruits' programs differ.
+    PeerLost, Revoked
+        On every rank, if one dies or fails meanwhile, in a job that survives it: a
+        first world is of all ranks or none.
+    """
+    forked_child.refuse("init")
+    given = MPI.COMM_WORLD if comm is None else comm
+    argument.instance("init", "comm", given, MPI.Intracomm, "give an MPI.Intracomm, or none")
+    if given == MPI.COMM_NULL:
+        raise UsageError("init", "comm is MPI.COMM_NULL", "call it on the ranks of a communicator")
+    likeness = MPI.Comm.Compare(given, WORLD)
+    ask = partial(
+        options,
+        ranks=given.size,
+        whole=likeness != MPI.UNEQUAL,
+        in_order=likeness != MPI.SIMILAR,
+        topology=topology,
+        on_failure=on_failure,
+        spares=spares,
+        recruits=recruits,
+        timeout_s=timeout_s,
+        recovery_timeout_s=recovery_timeout_s,
+        tuning=tuning,
+        deterministic=deterministic,
+        check=check,
+        faults=faults,
+    )
+    with opening(given):
+        with leaving(), blaming("init", given):
+            wanted = _agreed(MPI.Intracomm(given), ask)
+            start_s = _guarded(given, wanted)
+        with _arrival(recovery_timeout_s + 2 * start_s):
+            with leaving():
+                plain, crew = _staffed(given, wanted)
+            opened, family = _opened(plain, crew, topology, wanted)
+    exit_report.opened()
+    family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
+    if family.joined:
+        family.recovery.fill()  # the others do so, too
+        exit_report.stand(family.world.rank, family.world.epoch, family.group)
+    return opened
+
+
+def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options]) -> Options:
+    """Ask for the same on all ranks, so that nobody waits for one that is refused."""
+    try:
+        wanted = ask()
+    except Exception:
+        native.agreed_max(comm, [1.0])
+        raise
+    _stand(comm, wanted)
+    if native.agreed_max(comm, [0.0])[0]:
+        raise Revoked("init")
+    agree_equal(comm, "init", wanted.in_common())
+    return wanted
+
+
+def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
+    """Note the place of a member to be: its end in here counts, too.  Local."""
+    exit_report.opens()
+    if setting("JOINS") is not None:
+        return
+    group, members = _group_of(comm), comm.size - wanted.spares
+    exit_report.attend(comm.size, group)
+    if comm.rank < members:
+        exit_report.stand(comm.rank, 0, group, members)
+
+
+def _group_of(comm: MPI.Intracomm) -> int:
+    return max(0, ranks_in(comm, WORLD)[0])  # see `ballot.stand`
+
+
+def _arrival(limit_s: float) -> AbstractContextManager[object]:
+    """Let a process that was started for a vacant seat end if it comes in vain."""
+    if setting("JOINS") is None:
+        return nullcontext()
+    return LastResort(limit_s, "closeranks: a new process is not awaited any more; it ends")
+
+
+def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew | None]:
+    """Set the spares apart; gives the members' communicator.  Collective."""
+    spares, recruits = wanted.spares, wanted.recruits
+    if found := recruited():
+        whole, new, seats = found
+        return whole, _on_call(Crew(whole, new, seats=seats, recruits=recruits))
+    plain = members = MPI.Intracomm(comm).Dup()
+    crew = _on_call(Crew(plain, spares, recruits=recruits)) if spares or recruits else None
+    if crew is not None and spares:
+        members = MPI.Intracomm(plain.Split(int(crew.is_spare), plain.rank))
+    if ulfm.is_on():
+        members.Barrier()  # who were still making it would crash where it is revoked
+    return members, crew
+
+
+def _on_call(crew: Crew) -> Crew:
+    before_finalize(crew.end)  # the spares go home with this process, if it opens nothing, too
+    return crew
+
+
+def _opened(
+    plain: MPI.Intracomm, crew: Crew | None, topology: Topology | None, wanted: Options
+) -> tuple[Communicator, Family]:
+    """Open it on all members, or on none; spares wait for a seat in it."""
+    if crew is not None and crew.is_spare:
+        opened, family = _joined(crew, wanted)
+    else:
+        opened, family = all_or_none(
+            plain, lambda: _tried(plain, topology, wanted), lambda made: made[1].world.drop()
+        )
+    if crew is not None:
+        family.crew = family.world.own(crew)
+    return opened, family
+
+
+def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
+    """Wait until a seat is free, and take it; leaves when the job is over."""
+    interpreter.load_early()  # the others will wait for this process
+    gc.collect()  # else Python's next full collection may come while they do
+    seat = crew.wait_for_seat(wanted.recovery_timeout_s)
+    world, facts = seat.world, seat.facts
+    assert world is not None
+    assert seat.seated is not None
+    injected = Injection(world.seats[world.rank], seats=crew.seats, joined=True)
+    family = Family(
+        timeout_s=wanted.timeout_s,
+        deterministic=wanted.deterministic,
+        check=wanted.check,
+        faults=None if wanted.faults is None else injected,
+        **facts.family,
+    )
+    family.world, family.joined = world, True
+    family.seats, family.given = crew.seats, facts.given
+    family.seat_newcomers(facts.newcomers, seat.seated.joined)
+    family.before, family.came = facts.before, facts.came | set(seat.seated.joined)
+    family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
+    if wanted.timeout_s is not None:
+        world.attendance.open()
+    chooser = alike(facts.chooser, facts.sat, world.topology, facts.known)
+    opened = Communicator.adopt(
+        world.comm, family, world.topology, chooser=chooser, world=world, seats=world.seats
+    )
+    return opened, family
+
+
+def _tried(
+    plain: MPI.Intracomm, topology: Topology | None, wanted: Options
+) -> tuple[Communicator, Family]:
+    """Make it, and tell a failure of one's own from those of others; collective."""
+    with blaming("init", plain):
+        if ulfm.is_on():
+            return _open(plain, topology, wanted, Notices())
+        notices = Notices.open(plain)
+        with notices.beginning():
+            return _open(interruptible(plain, notices), topology, wanted, notices)
+
+
+def _open(
+    plain: MPI.Intracomm, topology: Topology | None, wanted: Options, notices: Notices
+) -> tuple[Communicator, Family]:
+    """Make the communicator; collective."""
+    deterministic, faults = wanted.deterministic, wanted.faults
+    if faults is not None and plain.rank == 0:
+        sys.stderr.write(f"closeranks: faults on purpose: {setting('FAULTS') or 'as they come'}\n")
+    table = read_tuning(agreed_tuning(plain, wanted.tuning))
+    placed = _placed(plain, topology)
+    tuned = fitting(plain, table, placed)
+    with notices.inside:
+        found = _linked(
+            plain, placed, tuned, is_given=topology is not None, measures=not deterministic
+        )
+    can = _abilities(plain)
+    family = Family(
+        timeout_s=wanted.timeout_s,
+        deterministic=deterministic,
+        check=wanted.check,
+        tuning=table if isinstance(table, Rules) else Rules(),
+        threaded=can.threaded,
+        devices=can.devices,
+        reaches_devices=can.reaches_devices,
+        group=_group_of(plain),
+        faults=None if faults is None else Injection(plain.rank, faults, seats=plain.size),
+        notices=notices,
+    )
+    family.seats, family.given = plain.size, topology
+    family.world = world = World(0, plain, found, notices=notices)
+    try:
+        if wanted.timeout_s is not None:
+            world.arm()
+        plain = MPI.Intracomm(plain)
+        with notices.inside:
+            chooser = _chooser(plain, found, tuned, deterministic=deterministic)
+        seats = tuple(range(plain.size))
+        return Communicator.adopt(
+            plain, family, found, chooser=chooser, world=world, seats=seats
+        ), family
+    except Exception:
+        world.revoke()  # others may wait for this rank on any of its communicators
+        world.close()
+        raise
+
+
+class _Abilities(NamedTuple):
+    """What all ranks together can do; see `Family`."""
+
+    threaded: bool
+    devices: bool
+    reaches_devices: bool
+
+
+def _abilities(plain: MPI.Intracomm) -> _Abilities:
+    """Agree on what depends on how the ranks were started, and where.  Collective."""
+    threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
+    devices = array_interface.are_there()
+    reaches = devices and cuda_aware.reaches_devices()
+    said = [float(not threaded), float(devices), float(not reaches)]
+    lacks_threads, has_devices, lacks_reach = native.agreed_max(plain, said)
+    return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
+
+
+def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
+    """Watch over the processes of this node: who ends, who stands still.
+
+    Collective; gives the age of the slowest rank, for by then all are here.
+    """
+    if not ulfm.is_on():
+        return 0.0
+    node = neighbours(everybody)
+    pids = mates().keep(node)
+    if pids[0] == os.getpid():
+        watchdog.start(pids, wanted.silence_s)
+    node.Free()
+    return age_s()
+
+
+def _placed(plain: MPI.Intracomm, topology: Topology | None) -> Topology:
+    """Give the topology: the caller's, or a discovered one."""
+    return discover(plain) if topology is None else topology
+
+
+def _linked(
+    plain: MPI.Intracomm,
+    topology: Topology,
+    tuned: Tuned | None,
+    *,
+    is_given: bool,
+    measures: bool,
+) -> Topology:
+    """Give the topology its links: the caller's, a table's, or quickly measured ones."""
+    known = {} if tuned is None else {name: level.link for name, level in tuned.levels.items()}
+    if is_given:
+        known = {name: k for name, k in known.items() if topology.links[name].source == "default"}
+    elif measures and plain.size > 1 and not set(together(topology)) <= set(known):
+        topology = quick(plain, topology)
+    return topology.with_links(known) if known else topology
+
+
+def _chooser(
+    plain: MPI.Intracomm, topology: Topology, tuned: Tuned | None, *, deterministic: bool
+) -> Chooser:
+    """Make the chooser; a deterministic one depends on nothing measured now."""
+    speed = None if tuned is None else tuned.speed
+    winners = None if tuned is None else tuned.winners
+    most = ulfm.BRIEF_BYTES if ulfm.is_on() else None
+    if deterministic or plain.size == 1:
+        allowed = not deterministic
+        return Chooser(
+            topology, speed=speed, allow_native=allowed, native_bytes=most, winners=winners
+        )
+    native = None if tuned is None else tuned.native
+    if native is None or speed is None:
+        native, measured = calibrate(plain)
+        speed = speed or measured
+    return Chooser(
+        topology, native=native, speed=speed, trials=True, native_bytes=most, winners=winners
+    )

@@ -1,0 +1,409 @@
+"""How the calls of one communicator are served: by the library or by a plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from mpi4py import MPI
+
+from closeranks.collectives.arguments import argument_readers, native_handover
+from closeranks.collectives.arguments.call_key import agreed_of
+from closeranks.collectives.arguments.collective_call import Demand
+from closeranks.collectives.builders.catalogue import find
+from closeranks.collectives.dispatch.argument_check import agree_equal, check_sizes, described
+from closeranks.collectives.dispatch.call_counting import Counting
+from closeranks.collectives.dispatch.device_collectives import ELSEWHERE, DeviceCalls
+from closeranks.collectives.dispatch.device_pipeline import Relay, in_time
+from closeranks.collectives.dispatch.outstanding_calls import Outstanding
+from closeranks.collectives.dispatch.persistent_creation import persistent
+from closeranks.collectives.dispatch.persistent_starts import listening, starts
+from closeranks.collectives.dispatch.plan_cache import Bindings
+from closeranks.collectives.dispatch.request import Request
+from closeranks.collectives.engine import interpreter
+from closeranks.collectives.engine.call_counters import WHOLE, Counters, Statistics
+from closeranks.collectives.engine.call_guard import Gate
+from closeranks.collectives.engine.error_translation import ended, explained
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.native_call import begin, followed
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.fastpath.shm_call import Nears
+from closeranks.collectives.fastpath.shortcut import size_of
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.selection import call_options
+from closeranks.collectives.selection.call_options import AUTO
+from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
+from closeranks.comms.exit import signal_handlers
+from closeranks.comms.lazy import lazy
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.dispatch.init_state import Family
+    from closeranks.collectives.dispatch.persistent_operation import Persistent
+    from closeranks.collectives.engine.bound_plan import Bound
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.fastpath.shortcut import Shortcuts
+    from closeranks.collectives.selection.trial import Trial
+    from closeranks.comms.liveness.call_counter import Counted
+
+
+class Service(Counting):
+    """Serves one communicator of a family.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The communicator as mpi4py knows it; borrowed.
+    family : Family
+        What all communicators of one `init` share.
+    open_world : callable
+        Gives the world that carries plans; collective, called when the first
+        plan is needed.
+    chooser : Chooser
+        Who chooses.
+    shortcuts : Shortcuts
+        Of the communicator.
+    calls : Counted
+        Counts its calls.
+
+    Attributes
+    ----------
+    plain, family, chooser, shortcuts, calls
+        As given.
+    rank, size : int
+        Of ``plain``.
+    counters : Counters
+        What was done.
+    gate, outstanding : Gate, Outstanding
+        Refuses calls; what the library has under way.
+    """
+
+    def __init__(
+        self,
+        plain: MPI.Intracomm,
+        family: Family,
+        open_world: Callable[[], World],
+        chooser: Chooser,
+        shortcuts: Shortcuts,
+        calls: Counted,
+    ) -> None:
+        self.family, self.counters, self.calls = family, Counters(), calls
+        self._open_world = open_world
+        self._take(plain, chooser, shortcuts)
+
+    def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
+        self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
+        self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
+        self._nears, self._asked = (Nears(lambda: self.world) for _ in "ab")  # an entry is in one
+        self.shortcuts.explain = self.explained
+        self.shortcuts.words = self.calls.word, self.family.notices.inside.word
+        self.family.admit(shortcuts)
+        self.gate = Gate(self.family, partial(self.__dict__.get, "world"))
+        self.shortcuts.is_over = self.gate.is_over
+
+    def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
+        """Serve what has taken the communicator's place; keep nothing bound.  Local."""
+        self.shut()
+        self.counters.add(self.shortcuts.calls())
+        for bound in ("world", "bindings", "relay"):
+            self.__dict__.pop(bound, None)
+        self._take(plain, chooser, shortcuts)
+
+    @lazy
+    def world(self) -> World:
+        """Give what carries the plans; collective at first use."""
+        return self._open_world()
+
+    @lazy
+    def bindings(self) -> Bindings:
+        """Bound plans that are kept."""
+        return Bindings(self.world)
+
+    @lazy
+    def relay(self) -> Relay:
+        """Who serves blocking calls where there are devices."""
+        calls = DeviceCalls(lambda: self.world, self.family)
+        return Relay(self.plain, self.family.reaches_devices, self.counters.device, calls)
+
+    def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
+        """Read the arguments of a call; collective where arguments are compared."""
+        if form and "block" in self.__dict__:
+            starts().look()
+        self.gate.refuse(operation)
+        demand = (self._compared(operation, form, algorithm, arguments) if self.family.check
+                  else self._read(operation, form, arguments))  # fmt: skip
+        if self.family.attempt is not None:
+            self.family.attempt.keep(demand)
+        return demand
+
+    def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> Demand:
+        """Read the arguments; sums of half precision travel as a ``using`` block says."""
+        own, wide, spoilt = (
+            (self.rank, self.size),
+            self.wire() is not None,
+            native_handover.spoilt(form),
+        )
+        with self.calls.reading:
+            return argument_readers.read(operation, *own, arguments, wide=wide, spoilt=spoilt)
+
+    def _compared(
+        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
+    ) -> Demand:
+        """Read the arguments and compare them with those of all ranks."""
+        demand: Demand | None = None
+        problem: UsageError | None = None
+        try:
+            demand = self._read(operation, form, arguments)
+            wanted = self.wanted(operation, algorithm)
+            said = described(demand, wanted, form)
+        except UsageError as error:
+            problem, said = error, f"a call that is wrong: {error}"
+        signal_handlers.hold()
+        agree_equal(self.careful, operation, said)
+        if demand is None or problem is not None:
+            raise problem or UsageError(operation, "unreadable", "pass an array")
+        fits = check_sizes(self.careful, demand) or "sizes that fit"
+        agree_equal(self.careful, operation, fits)
+        return demand
+
+    def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
+        """Serve a blocking call."""
+        known = self.shortcuts.asked_for(algorithm)
+        probe = known and known.probes.get(operation)
+        if probe and probe(*arguments) is None:
+            return
+        started = time.perf_counter()
+        try:
+            name = self.counted(operation, self._block, algorithm, arguments)
+        except MPI.Exception as error:
+            raise self.explained(operation, error)  # noqa: B904 - which knows its cause
+        self.counters.count(operation, name, time.perf_counter() - started)
+
+    def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
+        """Serve a blocking call that takes no shortcut; returns the algorithm."""
+        demand = self.read(operation, "", algorithm, arguments)
+        again = partial(self.read, operation, "", algorithm, arguments)
+        serve = partial(self.serve, algorithm, again)
+        if not self.family.devices:
+            return serve(demand)
+        wanted = self.wanted(operation, algorithm)
+        return self.relay.serve(demand, wanted, serve, timed=self.is_timed())
+
+    def explained(self, operation: str, error: MPI.Exception) -> Exception:
+        """Return what the user is told of an error of the library's own call.  Local."""
+        return explained(operation, self.plain, self.family.world, error)
+
+    def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
+        """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
+        name, trial = self.decide(demand, algorithm)
+        if trial is not None:
+            signal_handlers.hold()  # what is done beside the call waits for all
+        timed = self.is_timed()
+        serve = self._prepared(demand, name, timed=timed)
+        alone = trial is not None and not timed
+        if alone:
+            self.meet()  # else it pays for what the last one left undone
+        began = time.perf_counter()
+        if trial is not None and name not in (NATIVE, SHARED):
+            self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
+        with self.family.notices.inside if name == NATIVE else nullcontext():
+            serve()
+        ended_s = time.perf_counter()
+        if alone:
+            self.meet()  # and for what ranks do that need not wait
+        if trial is not None:
+            self._learn(trial, ended_s - began)
+        elif not timed:
+            self._remember(demand, name, algorithm)
+        return name
+
+    def _prepared(self, demand: Demand, name: str, *, timed: bool) -> Callable[[], object]:
+        """Prepare all of a call that later calls of its kind will not have to do."""
+        if name == NATIVE and not timed:
+            return in_time(
+                demand,
+                lambda: native_handover.ready(
+                    self.plain, native_handover.hand_over(demand, straight=True)
+                ),
+            )
+        if name == SHARED and not timed:
+            way = self._nears.of(demand)
+            if way is not None and not self.world.node_memory.turns:
+                interpreter.prepare(self.world, together=True)  # shortcuts come with it
+                quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
+                return in_time(demand, lambda: way.ready(demand, quick))
+        if name not in (NATIVE, SHARED):
+            interpreter.prepare(self.world, together=True)
+        return lambda: self._launch(demand, name, waits=True)
+
+    def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
+        """Start an ``I`` call."""
+        return self.counted(operation, self._begin, algorithm, arguments)
+
+    def _begin(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
+        demand = self.read(operation, "I", algorithm, arguments)
+        demand.background = True
+        name, _ = self.decide(demand, algorithm, "I")
+        self.counters.count(operation, name)
+        if demand.on_device:
+            self.counters.device[WHOLE] += 1
+        request = self.request(demand, name)
+        if self.family.attempt is not None:
+            self.family.attempt.follow(request)
+        return request
+
+    def prepare(
+        self, operation: str, algorithm: str, *arguments: Any,
+        info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
+    ) -> Persistent:  # fmt: skip
+        """Make a persistent operation; one that is ``shown``, mpi4py may start."""
+        make = partial(persistent, self, info=info, shown=shown)
+        return self.counted(operation, make, algorithm, arguments)
+
+    def listen(self) -> None:
+        """Hear of starts that mpi4py makes before each call from now on."""
+        if "block" not in self.__dict__:
+            self.block = listening(self.block)  # type: ignore[method-assign]
+            self.shortcuts.step_back()
+
+    def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
+        """Start an operation and return; ``bound`` is used instead of a kept one."""
+        told = partial(ended, demand.operation, self.family, self.family.world)
+        if name == NATIVE and not self.is_timed():
+            self.gate.refuse_late(demand.operation)
+            given = native_handover.hand_over(demand)
+            if given.finish is None:
+                take = partial(
+                    Request.of_library, operation=demand.operation, ended=told,
+                    explain=partial(self.explained, demand.operation),
+                    keeps=given.arguments, notices=self.family.notices,
+                )  # fmt: skip
+                begun = begin(self.family.world, self.plain, demand.operation, given, take)
+                return self.outstanding.note(begun)
+        return Request.of_plan(self._launch(demand, name, bound), told)
+
+    def _launch(
+        self, demand: Demand, name: str, bound: Bound | None = None, *, waits: bool = False
+    ) -> Execution:
+        """Start a plan, or an operation that the engine follows; then the clock.
+
+        From its number on the others wait for it, whatever a signal's handler raises.
+        """
+        driver, number, execution = engine(), None, None
+        alone = name == NATIVE and "world" not in self.__dict__  # a rank may follow it alone
+        world = self.family.world if alone else self.world
+        try:
+            if name == NATIVE:
+                execution = followed(world, self.plain, demand, call_options.deadline(self.family))
+                self.outstanding.follow(execution)
+            else:
+                bound = self._bound(demand, name, bound)
+                number = world.sequence()  # noted before Python looks for signals again
+                execution = self._execution(bound, Identity(world.epoch, number))
+            driver.start(execution, background=self.family.threaded and not waits)
+            if waits:
+                driver.wait(execution)
+        except BaseException:
+            if execution is not None:
+                driver.leave(execution)
+            elif number is not None:
+                world.revoke()
+            raise
+        return execution
+
+    def _bound(self, demand: Demand, name: str, bound: Bound | None) -> Bound:
+        """Give the plan of a call with its arrays."""
+        interpreter.prepare(self.world, together=False)
+        if bound is None:
+            bound, sent = self.bindings.take(demand, name)
+            self.counters.sent.update(sent)
+        else:
+            self.bindings.tie(bound, demand)
+        return bound
+
+    def _execution(self, bound: Bound, identity: Identity) -> Execution:
+        return interpreter.execution(bound, identity, deadline=call_options.deadline(self.family))
+
+    def statistics(self) -> Statistics:
+        """Give the counters as they stand.  Local."""
+        return self.counters.freeze(self.shortcuts.calls())
+
+    def shut(self, why: str = "the communicator is closed") -> None:
+        """Serve no more calls; let go of the callers' memory.  Local."""
+        self.gate.shut(why)
+        self.family.dismiss(self.shortcuts)
+        if "bindings" in self.__dict__:
+            self.bindings.clear()
+
+    def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
+        """Choose; the same on every rank.  A trial takes the time of the call."""
+        wanted = self.wanted(demand.operation, algorithm)
+        if wanted != AUTO:
+            return self._insist(demand, wanted), None
+        return self._choose(demand, form)
+
+    def _insist(self, demand: Demand, name: str) -> str:
+        """Return an algorithm that was asked for, or say why it cannot be."""
+        if objection := self._objection(demand, name):
+            raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
+                             "pass algorithm='auto'")  # fmt: skip
+        return name
+
+    def _objection(self, demand: Demand, name: str) -> str | None:
+        """Say why an algorithm cannot serve a call, or None."""
+        if name == NATIVE:
+            exact = self.family.deterministic
+            return "this communicator is deterministic" if exact else demand.native
+        if name in call_options.AMONG_DEVICES:
+            return ELSEWHERE
+        if demand.planned:
+            return demand.planned
+        return find(demand.operation, name).objection(self.bindings.problem(demand))
+
+    def _choose(self, demand: Demand, form: str) -> tuple[str, Trial | None]:
+        family, blocking = self.family, not form
+        if demand.planned:
+            if family.deterministic:
+                raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
+                                 "communicator leaves nothing to the library",
+                                 "use another type or op")  # fmt: skip
+            return NATIVE, None
+        if not (blocking or family.threaded or family.deterministic or demand.native):
+            return NATIVE, None
+        forced = family.tuning.name(demand.operation, demand.nbytes)
+        if forced is not None and not self._objection(demand, forced):
+            return forced, None
+        if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
+            return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
+        choice = (self.chooser.choose if blocking else self.chooser.settled)(agreed_of(demand))
+        name, trial = choice.algorithm, choice.trial
+        if not blocking:
+            name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
+        elif trial is not None and trial.winner is not None:
+            trial = None
+        problem = None if name == NATIVE else self.bindings.problem(demand)
+        if problem is not None and find(demand.operation, name).objection(problem):
+            name = self.chooser.cheapest(problem)
+        return name, trial
+
+    def _remember(self, demand: Demand, name: str, algorithm: str = AUTO) -> None:
+        """Let the next call of this kind take a short way."""
+        known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
+        if known is None or size is None or not self.family.straight or demand.divisor() != 1:
+            return
+        if algorithm == AUTO and not self.chooser.is_lasting(agreed_of(demand)):
+            return
+        if name == NATIVE:
+            known.learn(demand.operation, size)
+        nears = self._nears if algorithm == AUTO else self._asked
+        way = nears.of(demand) if name == SHARED else None
+        if way is not None:
+            known.learn_near(demand.operation, size, way)
+
+    def _learn(self, trial: Trial, seconds: float) -> None:
+        trial.record(seconds)
+        if trial.is_full:
+            trial.settle(native_handover.agreed_max(self.careful, trial.samples))

@@ -1,0 +1,288 @@
+"""Requests: what ``I...`` calls return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives.dispatch import dropped_requests
+from closeranks.collectives.engine.ignored_errors import has_ended
+from closeranks.collectives.engine.interruptible_calls import keep_left
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.comms.argument import patience
+from closeranks.comms.exit import forked_child
+from closeranks.comms.wait import Deadline, wait
+
+if TYPE_CHECKING:
+    from closeranks.collectives.dispatch.outstanding_calls import Outstanding
+    from closeranks.collectives.engine.execution import Execution
+    from closeranks.comms.liveness.failure_notices import Notices
+
+
+class Request(MPI.Request):
+    """A collective under way, for `MPI.Request.Waitall` like any other.
+
+    Made by the ``I...`` methods of `Communicator`.  The buffers of the call
+    belong to it until it is over, also where the program drops it.  A plan is
+    driven by a thread of its own while nobody waits for it; an operation of the
+    MPI library is driven by whatever MPI call comes along.
+    """
+
+    _execution: Execution | None
+    _operation: str
+    #: The library's request object, which keeps the buffers alive.
+    _inner: MPI.Request | None
+    #: What must outlive the operation.
+    _keeps: object
+    #: What turns an error of the library into what the user is told.
+    _explain: Callable[[MPI.Exception], Exception] | None
+    #: What says why it has failed, whenever somebody waits, and the error that it has met.
+    _ended: Callable[[BaseException], BaseException]
+    _error: BaseException | None
+    #: What is heard of ranks that give up; None where a plan hears by itself.
+    _notices: Notices | None
+    #: Whether whoever waits hears of an error from us, not from MPI.
+    _told: bool
+    #: What is to know where the program drops it; None where the engine knows.
+    outstanding: Outstanding | None = None
+
+    def __new__(cls, request: MPI.Request | None = None) -> Request:
+        """Make the object around a handle; see `of_library` and `of_plan`."""
+        made = MPI.Request.__new__(cls, request)
+        made._execution, made._inner, made._operation = None, request, ""
+        made._told, made._keeps, made._explain = False, None, None
+        made._ended, made._error, made._notices = _itself, None, None
+        return made
+
+    def __del__(self) -> None:
+        """Keep the buffers if the library is not known to be through with them."""
+        inner, self._inner = self._inner, None
+        if inner is not None and self._execution is None and self != MPI.REQUEST_NULL:
+            dropped_requests.keep(inner, self._keeps)
+            if self.outstanding is not None:
+                self.outstanding.dropped.append(inner)
+
+    @classmethod
+    def of_library(
+        cls,
+        request: MPI.Request,
+        operation: str,
+        explain: Callable[[MPI.Exception], Exception],
+        ended: Callable[[BaseException], BaseException],
+        keeps: object,
+        notices: Notices,
+    ) -> Request:
+        """Wrap a request of the MPI library.  Local.
+
+        Parameters
+        ----------
+        request : MPI.Request
+            Not to be used otherwise from now on.  Keeps the caller's buffers alive.
+        operation : str
+            What it does.
+        explain : callable
+            Turns an error of the library into what it is to the user.
+        ended : callable
+            Turns that into what is raised, now or after a recovery.
+        keeps : object
+            Stays alive until it is over: packed copies of the caller's arrays.
+        notices : Notices
+            What is heard of ranks that give up, for whom the library waits for ever.
+
+        Returns
+        -------
+        Request
+            The same request.
+        """
+        dropped_requests.let_go()
+        made = cls(request)
+        made._operation, made._keeps = operation, keeps
+        made._explain, made._ended, made._notices = explain, ended, notices
+        return made
+
+    @classmethod
+    def of_plan(
+        cls, execution: Execution, ended: Callable[[BaseException], BaseException]
+    ) -> Request:
+        """Make a request that completes when an execution has finished.  Local.
+
+        Parameters
+        ----------
+        execution : Execution
+            Started in the background.
+        ended : callable
+            See `of_library`.
+
+        Returns
+        -------
+        Request
+            A generalized request as MPI sees it.
+        """
+
+        def query(status: MPI.Status) -> None:
+            del status
+            if execution.error is not None and not made._told:
+                raise MPI.Exception(MPI.ERR_OTHER)
+
+        general = MPI.Grequest.Start(query)
+        made = cls(general)
+        made._execution, made._operation = execution, execution.operation
+        made._ended = ended
+        # Once, whatever signal comes between: only C runs from taking it to completing it.
+        ends = map(MPI.Grequest.Complete, iter((general,)))
+        execution.when_finished(lambda _: next(ends, None))
+        return made
+
+    def Wait(self, status: MPI.Status | None = None) -> bool:  # type: ignore[override]
+        """Wait until the operation is over.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in.
+
+        Returns
+        -------
+        bool
+            True.
+
+        Raises
+        ------
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        forked_child.refuse(self._operation)
+        running = self._execution
+        if running is not None and self != MPI.REQUEST_NULL:
+            wait(lambda: running.finished, progress=engine().progress)
+        elif self._notices is not None and self != MPI.REQUEST_NULL:
+            return wait(lambda: self.Test(status))
+        return self._end(status)
+
+    def Test(self, status: MPI.Status | None = None) -> bool:
+        """Tell whether the operation is over; never blocks.
+
+        Parameters
+        ----------
+        status : MPI.Status, optional
+            Filled in if it is.
+
+        Returns
+        -------
+        bool
+            Whether the buffers may be used again.
+
+        Raises
+        ------
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        forked_child.refuse(self._operation)
+        running = self._execution
+        if running is not None and self != MPI.REQUEST_NULL:
+            engine().progress()
+            return running.finished and self._end(status)
+        self._check()
+        try:
+            over = bool(MPI.Request.Test(self, status))
+        except MPI.Exception as error:
+            raise self._failed(error)  # noqa: B904 - which knows its cause
+        if over:
+            self._inner = self._keeps = None
+        return over
+
+    def wait(self, timeout_s: float | None = None) -> None:  # type: ignore[override]
+        """Wait until the operation is over, or for some time.
+
+        Parameters
+        ----------
+        timeout_s : float, optional
+            Patience in seconds; None waits as long as it takes.
+
+        Raises
+        ------
+        UsageError
+            If ``timeout_s`` is no number (local); one below 0 is 0.
+        TimeoutError
+            After ``timeout_s``: the operation goes on and keeps its buffers.
+        PeerError, MPI.Exception
+            What made it fail.
+        """
+        if timeout_s is None:
+            self.Wait()
+        elif not wait(self.Test, deadline=Deadline(patience("wait", timeout_s))):
+            raise TimeoutError(f"{self._operation}: not finished after {timeout_s:g} s; it goes on"
+                               " and keeps its buffers, wait for it again")  # fmt: skip
+
+    def test(self) -> bool:  # type: ignore[override]
+        """Tell whether the operation is over; never blocks."""
+        return self.Test()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What it has met, told or not; None if nothing, or not yet."""
+        return self._error or (self._execution.error if self._execution else None)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is over and went well, waited for or not."""
+        if self._execution is not None:
+            return self._execution.finished and self._execution.error is None
+        return self._error is None and has_ended(self)
+
+    def is_done(self) -> bool:
+        """Tell whether it is over, well or not; makes it go on.  Local."""
+        running = self._execution
+        if running is None:
+            return self._error is not None or has_ended(self)
+        if not running.finished:
+            engine().progress()
+        return running.finished
+
+    def when_over(self, tell: Callable[[], None]) -> None:
+        """Have something called when a plan is over; of the library nobody hears.
+
+        Parameters
+        ----------
+        tell : callable
+            In any thread, at once if it is over.
+        """
+        if self._execution is not None:
+            self._execution.when_finished(lambda _: tell())
+
+    def _check(self) -> None:
+        """Raise what it has failed for, if it has: nobody takes it for done."""
+        if self._error is not None:
+            raise self._ended(self._error)
+        news = None if self._notices is None else self._notices.notice
+        if news is not None and self != MPI.REQUEST_NULL and not has_ended(self):
+            assert self._notices is not None
+            keep_left(self, self._inner, self._keeps)
+            raise self._failed(self._notices.revoked(self._operation, news))
+
+    def _failed(self, error: BaseException) -> BaseException:
+        """Note an error, and return what the user is told."""
+        if isinstance(error, MPI.Exception) and self._explain is not None:
+            error = self._explain(error)
+        self._error = error
+        return self._ended(error)
+
+    def _end(self, status: MPI.Status | None) -> bool:
+        """Give the handle back; raise what went wrong."""
+        self._check()
+        self._told = True
+        try:
+            MPI.Request.Wait(self, status)
+        except MPI.Exception as error:
+            raise self._failed(error)  # noqa: B904 - which knows its cause
+        self._inner = self._keeps = None
+        running, self._execution = self._execution, None
+        if running is not None and running.error is not None:
+            raise self._failed(running.error)
+        return True
+
+
+def _itself(error: BaseException) -> BaseException:
+    return error

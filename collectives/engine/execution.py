@@ -1,0 +1,400 @@
+"""Run a bound plan, a little at a time.
+
+An `Execution` is one run of a plan on this rank.  `Execution.advance` starts
+every step that is ready, in the order of the steps' numbers, looks at what has
+completed, and returns; it never blocks.  This interpreter is the reference:
+what it does with a table is what every other one must do.
+
+Tags.  Messages travel on the world's own duplicate of the communicator (so an
+epoch never meets another), with ``tag = (sequence mod window) * 2**20 +
+slot``; `window` is as large as the library's MPI_TAG_UB allows.  An execution
+starts only when the one ``window`` before it has drained on this rank: MPI
+keeps the order of equal tags, so no execution takes another's messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from heapq import heapify, heappop, heappush
+from itertools import compress
+from typing import Any, Final
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives.engine.bound_plan import (
+    COPY,
+    DROPPED,
+    LONG_RECEIVE,
+    LONG_SEND,
+    RECEIVE,
+    REDUCE,
+    SEND,
+    Bound,
+)
+from closeranks.collectives.engine.deferred_blocks import Symbolic
+from closeranks.collectives.engine.error_translation import translated
+from closeranks.collectives.engine.ignored_errors import QUIET, is_gone, is_over, quietly, test_some
+from closeranks.collectives.engine.progress_answer import Look, Patience, Poll
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.plans.schedule import Kind
+from closeranks.comms.wait import Deadline
+
+Array = NDArray[Any]
+
+#: Requests up to this number are tested one by one, more of them by Testsome.
+_FEW: Final = 4
+
+
+class Execution:
+    """One run of a bound plan on this rank; local to make.
+
+    Driven by `closeranks.collectives.engine.progress_engine.Engine`, whose lock
+    every call of a method needs; attributes may be read without.
+
+    Parameters
+    ----------
+    bound : Bound
+        The plan and its memory; taken until the execution has drained.
+    identity : Identity
+        Equal on all ranks.
+    priority : int
+        Executions of a higher priority are advanced first.
+    deadline : Deadline, optional
+        The communicator's patience: when it expires the execution fails with
+        `PeerLate` and its world is revoked.
+
+    Attributes
+    ----------
+    finished : bool
+        Whether the result may be used, or `error` says why there is none.
+    drained : bool
+        Whether all steps are done, so that the buffers are free again; may come
+        later than ``finished`` where messages are optional.
+    error : BaseException or None
+        Why it failed.
+    completed : int
+        Steps done so far.
+    turn : int
+        How many collectives with a deadline its world had begun before; or -1.
+    """
+
+    __slots__ = (
+        "_admitted",
+        "_advancing",
+        "_base",
+        "_callbacks",
+        "_hooks",
+        "_left",
+        "_owners",
+        "_pieces",
+        "_polls",
+        "_ready",
+        "_requests",
+        "_required",
+        "_symbolic",
+        "bound",
+        "completed",
+        "deadline",
+        "done",
+        "drained",
+        "error",
+        "finished",
+        "identity",
+        "priority",
+        "turn",
+    )
+
+    def __init__(
+        self,
+        bound: Bound,
+        identity: Identity,
+        *,
+        priority: int = 0,
+        deadline: Deadline | None = None,
+    ) -> None:
+        assert not bound.busy, "one execution at a time may use a bound plan"
+        bound.busy = True
+        self.bound, self.identity = bound, identity
+        self.priority, self.deadline = priority, deadline
+        self.finished = self.drained = False
+        self.error: BaseException | None = None
+        self.completed, self.turn = 0, -1
+        self._base = bound.world.first_tag(identity.sequence)
+        self._requests: list[MPI.Request] = []
+        self._owners: list[int] = []
+        self._polls: list[tuple[int, Poll]] = []
+        self._hooks: dict[int, Callable[[], None]] = {}
+        self._pieces: dict[int, int] = {}
+        self._symbolic: Symbolic | None = None
+        self._callbacks: dict[Callable[[Execution], None], None] = {}
+        self._advancing = self._admitted = False
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """Note what is ready and what every step waits for."""
+        bound = self.bound
+        self.done: bytearray | NDArray[np.int64] = bytearray(len(bound.need))
+        self._left = bound.need.copy()
+        self._ready = bound.first.copy()
+        heapify(self._ready)
+        self._required = len(self._left) - len(bound.optional)
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "drained" if self.drained else "running"
+        return (
+            f"<{self.operation} {self.identity.epoch}.{self.identity.sequence}: {state},"
+            f" {self.completed} of {len(self.bound.need)} steps>"
+        )
+
+    @property
+    def operation(self) -> str:
+        """Name of the collective."""
+        return self.bound.plan.problem.operation
+
+    def when_finished(self, callback: Callable[[Execution], None]) -> None:
+        """Call ``callback(self)`` once it has finished or failed; at once if it has.
+
+        Local.  The callback runs in whichever thread makes the progress, under the
+        engine's lock, and must not wait; the handler of a signal may let it run twice.
+        """
+        self._callbacks[callback] = None
+        if self.finished:
+            self.announce()
+
+    def advance(self, patience: Patience | None = None) -> bool:
+        """Do what can be done now, and return; never blocks.
+
+        Parameters
+        ----------
+        patience : Patience, optional
+            How long compiled code may wait for what is under way.
+
+        Returns
+        -------
+        bool
+            Whether the execution has finished.  An exception of a kernel, a
+            reducer or the MPI library ends it: see `error`.
+        """
+        if self.drained or self._advancing or self.error is not None:
+            return self.finished
+        if not (self._admitted or self.bound.admits(self.identity.sequence)):
+            return False
+        self._admitted = self._advancing = True
+        try:
+            if self._required == 0 and not self.finished:  # nothing to do, or nothing to wait for
+                self._conclude()
+            self._move(patience)
+        except BaseException as error:  # kept, and raised by whoever waits
+            self.fail(translated(error, self) if isinstance(error, Exception) else error)
+            if self.announce() or not isinstance(error, Exception):
+                raise  # of a signal: the result was there, or nobody waits
+        finally:
+            self._advancing = False
+        return self.finished
+
+    def _move(self, patience: Patience | None) -> None:
+        """Start what is ready and look at what is under way until nothing moves."""
+        del patience
+        if self._ready:
+            self._start_ready()
+        while self._collect():
+            self._start_ready()
+
+    def _start_ready(self) -> None:
+        """Start every ready step, lowest number first, until none is ready."""
+        bound, ready = self.bound, self._ready
+        how, payloads, peers, slots = bound.ways, bound.payloads, bound.peers, bound.slots
+        traffic, base, reducer = bound.world.traffic, self._base, bound.reducer
+        requests, owners, in_quiet = self._requests, self._owners, QUIET.run
+        while ready:
+            step = heappop(ready)
+            way = how[step]
+            if way == SEND:
+                requests.append(traffic.Isend(payloads[step], peers[step], base + slots[step]))
+                owners.append(step)
+                continue
+            if way == RECEIVE:
+                requests.append(traffic.Irecv(payloads[step], peers[step], base + slots[step]))
+                owners.append(step)
+                continue
+            if way == REDUCE:
+                in_quiet(reducer, *payloads[step])  # type: ignore[arg-type]
+            elif way == COPY:
+                np.copyto(*payloads[step])
+            elif way != DROPPED and not self._start_slowly(step, way):
+                continue
+            self._finish(step)
+
+    def _start_slowly(self, step: int, way: int) -> bool:
+        """Start a step that needs more than one call; True if it is done."""
+        if way in (LONG_SEND, LONG_RECEIVE):
+            pieces, packed, view = self.bound.payloads[step]
+            if way == LONG_SEND and packed is not None:
+                np.copyto(packed, view)
+            self._pieces[step] = len(pieces)
+            # Equal tags: MPI keeps the pieces in order.
+            for piece in pieces:
+                self.post(step, piece, sending=way == LONG_SEND)
+            return False
+        if self._symbolic is None:
+            self._symbolic = Symbolic(self.bound, self)
+        poll = QUIET.run(self._symbolic.start, step)
+        if poll is None:
+            return self.bound.kinds[step] not in (Kind.SEND, Kind.RECEIVE)
+        self._polls.append((step, poll))
+        return False
+
+    def post(self, step: int, spec: Any, *, sending: bool) -> None:
+        """Post the message of a step; the step is done when the request is."""
+        traffic, tag = self.bound.world.traffic, self.tag(step)
+        start = traffic.Isend if sending else traffic.Irecv
+        self.follow(step, start(spec, self.bound.peers[step], tag))
+
+    def follow(self, step: int, request: MPI.Request) -> None:
+        """Let ``step`` be done when ``request`` is."""
+        self._requests.append(request)
+        self._owners.append(step)
+
+    def once_done(self, step: int, hook: Callable[[], None]) -> None:
+        """Run ``hook`` when the request of ``step`` has completed."""
+        self._hooks[step] = hook
+
+    def tag(self, step: int) -> int:
+        """Return the tag of a step's message."""
+        return self._base + self.bound.slots[step]
+
+    def _finish(self, step: int) -> None:
+        """Note that a step is done; its followers may become ready."""
+        self.done[step] = 1
+        self.completed += 1
+        left = self._left
+        for later in self.bound.following[step]:
+            remaining = left[later] - 1
+            left[later] = remaining
+            if remaining == 0:
+                heappush(self._ready, later)
+        if step not in self.bound.optional:
+            self._required -= 1
+        if self._required == 0 and not self.finished:
+            self._conclude()
+        elif self.completed == len(left):
+            self._drain()
+
+    def _collect(self) -> bool:
+        """Look at what is under way; True if any step has become done."""
+        arrived: list[int] = []
+        requests, owners = self._requests, self._owners
+        if len(requests) <= _FEW:
+            for place in range(len(requests) - 1, -1, -1):
+                if is_over(requests[place]):
+                    arrived.append(owners.pop(place))
+                    del requests[place]
+        else:
+            arrived = self._collect_many()
+        if self._polls:
+            arrived += self._look()
+        for step in arrived:
+            if step in self._pieces and not self._all_pieces(step):
+                continue
+            if step in self._hooks:
+                self._hooks.pop(step)()
+            self._finish(step)
+        return bool(arrived)
+
+    def _all_pieces(self, step: int) -> bool:
+        """Count a piece of a long or strided message; True if it was the last."""
+        left = self._pieces[step] - 1
+        if left:
+            self._pieces[step] = left
+            return False
+        del self._pieces[step]
+        _, packed, view = self.bound.payloads[step]
+        if packed is not None and self.bound.ways[step] == LONG_RECEIVE:
+            np.copyto(view, packed)
+        return True
+
+    def _look(self) -> list[int]:
+        """Look at everything that is no request; returns the steps that are done."""
+        looks = [(poll(), step, poll) for step, poll in self._polls]
+        self._polls = [(step, poll) for look, step, poll in looks if look == Look.WAITING]
+        return [step for look, step, _ in looks if look == Look.DONE]
+
+    def _collect_many(self) -> list[int]:
+        if not (indices := test_some(self._requests)):
+            return []
+        arrived, gone = [self._owners[index] for index in indices], set(indices)
+        kept = [index for index in range(len(self._owners)) if index not in gone]
+        # In place: _start_ready holds on to these lists.
+        self._requests[:] = [self._requests[index] for index in kept]
+        self._owners[:] = [self._owners[index] for index in kept]
+        return arrived
+
+    def _conclude(self) -> None:
+        """All that the result needs is done: tell whoever waits."""
+        if self.bound.epilogue is not None and self.error is None:
+            self.bound.epilogue()
+        if self.completed == len(self.bound.need):
+            self._drain()  # first: who is told may start the bound plan again
+        self.announce()
+
+    def announce(self) -> bool:
+        """Tell that it has finished, again where a signal came between; True if well."""
+        if self.deadline is not None:
+            self.bound.world.attendance.leave(self.turn)
+        self.finished = True
+        for callback in tuple(self._callbacks):
+            callback(self)
+            self._callbacks.pop(callback, None)
+        return self.error is None
+
+    def _drain(self) -> None:
+        self._symbolic = None
+        self.bound.world.left(self.identity.sequence)
+        self.bound.release()
+        self.drained = True  # last: what a signal ends before may be done again
+
+    def awaited(self) -> tuple[int, ...]:
+        """Return the ranks whose messages are awaited, else those that take none of ours."""
+        others = self._symbolic.members(self._waiting()) if self._symbolic else ()
+        return self.peers(Kind.RECEIVE) or self.peers(Kind.SEND) or others
+
+    def peers(self, kind: Kind) -> tuple[int, ...]:
+        """Return whose messages of a kind are under way, ascending."""
+        kinds, peers = self.bound.kinds, self.bound.peers
+        return tuple(sorted({peers[step] for step in self._waiting() if kinds[step] == kind}))
+
+    def _waiting(self) -> list[int]:
+        return [*self._owners, *(step for step, _ in self._polls)]
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error; what is under way is cancelled where MPI can.  Local.
+
+        Buffers stay bound until `settled`.  The caller revokes the world.
+        """
+        if self.error is not None or self.drained:
+            return
+        self.error = error
+        for request, step in zip(self._requests, self._owners, strict=True):
+            if self.bound.kinds[step] == Kind.RECEIVE:
+                quietly(request.Cancel)
+        if self._symbolic is not None:
+            self._symbolic.cancel()
+        self._polls.clear()
+        self._ready.clear()
+        if not self.finished:
+            self._conclude()
+
+    def settled(self) -> bool:
+        """Whether MPI holds none of this execution's buffers any more; never blocks."""
+        stays = [not is_gone(request) for request in self._requests]
+        self._requests = list(compress(self._requests, stays))
+        self._owners = list(compress(self._owners, stays))
+        if not (self._requests or self.drained or self.is_held()):
+            self._drain()
+        return self.drained
+
+    def is_held(self) -> bool:
+        """Whether MPI has buffers by what is no request of a step; never blocks."""
+        return self._symbolic is not None and self._symbolic.is_held()

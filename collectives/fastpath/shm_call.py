@@ -1,0 +1,299 @@
+"""The short way into node memory: a blocking call, one kernel, nothing between.
+
+For calls that are known to be served by a kernel alone: machine code calls it,
+see `closeranks.collectives.fastpath.shortcut`.  The order of a node's segments
+is that of the calls, so this way is open only while no leaf waits for its
+turn; a rank that takes the engine's way meanwhile meets the others all the
+same, since both ways run the same kernel and count the same sequence number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from closeranks.collectives.arguments.call_key import Key, arrays_of, key_of
+from closeranks.collectives.arguments.collective_call import lay_out
+from closeranks.collectives.engine.library_progress import let_work
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.engine.shm_leaves import (
+    combiner_for,
+    kernel_address,
+    kernel_name,
+    load_kernel,
+)
+from closeranks.collectives.fastpath import shortcut_layout as code
+from closeranks.collectives.fastpath.interrupted_kernel import Interrupted
+from closeranks.collectives.plans.collective import REDUCING
+from closeranks.collectives.shm.segment_layout import START
+from closeranks.comms.mpi.mpi_lock import in_turn
+from closeranks.comms.wait import wait
+
+if TYPE_CHECKING:
+    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.engine.epoch_world import World
+
+#: So many short ways are kept ready; the first to come is the first to go.
+_MOST = 256
+#: Operations that have a short way.
+OPERATIONS = frozenset(
+    {
+        "allreduce", "allgather", "alltoall", "barrier", "bcast", "reduce",
+        "reduce_scatter_block",
+    }
+)  # fmt: skip
+
+
+class Near:
+    """Calls of one operation, size, type, op and root that a kernel serves.
+
+    Local to make.
+
+    Parameters
+    ----------
+    world : World
+        Whose node memory is used; all its ranks share one node.
+    demand : Demand
+        A call of that kind.
+
+    Attributes
+    ----------
+    address : int
+        Of what machine code knows about it, see
+        `closeranks.collectives.fastpath.shortcut_layout`.
+    key : Key
+        Of the calls that it runs.
+    """
+
+    __slots__ = (
+        "_entry",
+        "_finish",
+        "_fixed",
+        "_keeps",
+        "_kernel",
+        "_leave",
+        "_operation",
+        "_world",
+        "address",
+        "key",
+    )
+
+    def __init__(self, world: World, demand: Demand) -> None:
+        self._world, self._operation = world, demand.operation
+        self.key = key_of(demand)
+        memory = world.node_memory
+        combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
+        frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
+        name = kernel_name(demand.operation, demand.nbytes)
+        self._kernel = load_kernel(name)
+        self._finish, self._leave = self._finished, self._left
+        entry = self._entry = np.zeros(code.ENTRY, np.int64)
+        self._fixed = frame.ctypes.data, memory.state.ctypes.data, demand.nbytes
+        entry[code.E_KERNEL] = kernel_address(name)
+        entry[code.E_FRAME], entry[code.E_STATE], entry[code.E_BYTES] = self._fixed
+        entry[code.E_ROOT] = demand.root
+        entry[code.E_QUEUE], entry[code.E_SEQUENCE] = memory.queue_at, world.sequence_at
+        entry[code.E_IN_PLACE] = demand.operation in ("allreduce", "reduce")
+        forms = {"bcast": code.ONE, "barrier": code.NO_ARRAY, "reduce": code.AT_ROOT}
+        entry[code.E_FORM] = forms.get(demand.operation, code.PAIR)
+        entry[code.E_FINISH], entry[code.E_LEAVE] = id(self._finish), id(self._leave)
+        self._keeps = (demand.op, *dtypes(demand))
+        if demand.operation in REDUCING:
+            entry[code.E_OP] = id(demand.op)
+        entry[[code.E_GIVEN_TYPE, code.E_TAKEN_TYPE]] = list(map(id, self._keeps[1:]))
+        given, taken = _nbytes(demand)
+        entry[code.E_GIVEN_BYTES], entry[code.E_TAKEN_BYTES] = given, taken
+        first, second = (getattr(one, "itemsize", 0) or 1 for one in self._keeps[1:])
+        entry[code.E_GIVEN_ITEMS], entry[code.E_TAKEN_ITEMS] = given // first, taken // second
+        self.address = entry.ctypes.data
+
+    @property
+    def calls(self) -> int:
+        """How many calls machine code has served."""
+        return int(self._entry[code.E_CALLS])
+
+    def followed_by(self, other: Near | None) -> None:
+        """Let calls of this size that are of another kind be another one's.  Local."""
+        self._entry[code.E_NEXT] = 0 if other is None else other.address
+
+    def ready(self, demand: Demand, quick: Callable[..., object]) -> Callable[[], None]:
+        """Prepare a call whose arguments may be of any form.  Local.
+
+        Parameters
+        ----------
+        demand : Demand
+            The call.
+        quick : callable
+            What runs it at once if its arguments let it, see `Shortcuts.quick`.
+
+        Returns
+        -------
+        callable
+            Runs it, once.
+        """
+        memory, counted = lay_out(demand), self._entry.data
+        given, taken = (
+            0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
+        )
+
+        def serve() -> None:
+            if memory.finish is None and quick(*demand.arguments) is None:
+                counted[code.E_CALLS] -= 1  # the caller counts it
+                return
+            self._run(given, taken, memory)
+            if memory.finish is not None:
+                memory.finish()
+
+        return serve
+
+    def _finished(self, *_: object, **__: object) -> None:
+        """Wait for the kernel that machine code has begun."""
+        self._wait(*self._noted())
+
+    def _left(self, *arguments: object, **named: object) -> None:
+        """Leave that kernel to others: its end was not waited for."""
+        self._let_go_on(*self._noted(), (arguments, named))
+
+    def _noted(self) -> tuple[int, int]:
+        """Give the arrays of the call that machine code is at."""
+        return int(self._entry[code.E_GIVEN]), int(self._entry[code.E_TAKEN])
+
+    def _run(self, given: int, taken: int, keeps: object) -> None:
+        """Run the kernel to its end, be it after an exception has come between."""
+        counters, number = self._world.node_memory.state, None
+        began = counters[START]
+        try:
+            number = self._world.sequence()  # from here on the others wait for this rank
+            self._wait(given, taken)
+        except BaseException:
+            if number is not None and counters[START] == began:  # which its end moves on
+                self._let_go_on(given, taken, keeps)
+            raise
+
+    def _let_go_on(self, given: int, taken: int, keeps: object) -> None:
+        if not self._world.revoked:
+            Interrupted(self._world, self._step(given, taken), keeps)
+
+    def _step(self, given: int, taken: int) -> Callable[[], bool]:
+        frame, state, nbytes = self._fixed
+        return partial(self._kernel, frame, state, given, taken, nbytes)
+
+    def _wait(self, given: int, taken: int) -> None:
+        step = self._step(given, taken)
+        if not step():
+            wait(step, progress=partial(make_way, self._world), abort=self._abort)
+
+    def _abort(self) -> None:
+        self._world.check(self._operation)
+
+
+def make_way(world: World) -> bool:
+    """Advance what is in flight, and let the library work, which kernels do not call.
+
+    Local.
+
+    Parameters
+    ----------
+    world : World
+        Whose memory is used: nobody else hears there of ranks that die.
+
+    Returns
+    -------
+    bool
+        Whether anything of ours has moved.
+    """
+    driver = engine()
+    moved = driver.progress()
+    in_turn(driver.lock, _listen, world)
+    return moved
+
+
+def _listen(world: World) -> bool:
+    """Let the library work, and ask it who has died; needs the engine's lock."""
+    let_work(world)  # what is in flight may be kernels, too
+    world.look()  # what is in flight may be of others, who all live
+    return True
+
+
+class Nears:
+    """The short ways of one communicator.
+
+    Parameters
+    ----------
+    open_world : callable
+        Gives the communicator's world; collective at first use.
+    """
+
+    def __init__(self, open_world: Callable[[], World]) -> None:
+        self._open_world = open_world
+        self._known: dict[Key, Near] = {}
+
+    def of(self, demand: Demand) -> Near | None:
+        """Give the short way of a call that goes to ``shared``, or None.  Local."""
+        world = self._open_world()
+        if not is_near(world, demand):
+            return None
+        key = key_of(demand)
+        if key not in self._known:
+            if len(self._known) == _MOST:
+                self._known.pop(next(iter(self._known)))
+            self._known[key] = Near(world, demand)
+        return self._known[key]
+
+
+def dtypes(demand: Demand) -> tuple[object, object]:
+    """Give the types of a call's arrays; None where a kernel cannot take them.
+
+    Parameters
+    ----------
+    demand : Demand
+        One of `OPERATIONS`.
+
+    Returns
+    -------
+    tuple of object
+        Of the first array and of the second one.
+    """
+    first, second = arrays_of(demand)
+    if first is None:
+        first, second = second, first
+    if demand.operation in REDUCING and {first, second or first} != {demand.dtype}:
+        return None, None  # summed in another type than the arrays have
+    return first, second or first
+
+
+def _nbytes(demand: Demand) -> tuple[int, int]:
+    """Give the bytes of the first array of a call, and of the second one."""
+    blocks = {"allgather": (1, demand.size), "alltoall": (demand.size,) * 2}
+    blocks["reduce_scatter_block"] = demand.size, 1
+    given, taken = blocks.get(demand.operation, (1, 1))
+    return given * demand.nbytes, taken * demand.nbytes
+
+
+def is_near(world: World, demand: Demand) -> bool:
+    """Tell whether calls like this one may take the short way.  Local.
+
+    Parameters
+    ----------
+    world : World
+        Of the communicator.
+    demand : Demand
+        A call that goes to ``shared``.
+
+    Returns
+    -------
+    bool
+        Only where a kernel runs it alone.
+    """
+    if demand.operation not in OPERATIONS or not world.kernels:
+        return False
+    if not demand.nbytes and demand.operation != "barrier":
+        return False
+    if not 1 < world.size == world.node.size:
+        return False
+    if demand.operation not in REDUCING:
+        return True
+    return combiner_for(demand.operation, demand.reducer, demand.dtype) is not None

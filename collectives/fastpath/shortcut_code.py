@@ -1,0 +1,399 @@
+"""What a shortcut does, as machine code; see `shortcut`.
+
+Importing this imports Numba.  The code talks to the interpreter through the
+functions of its C interface, whose addresses stand in the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+from closeranks.collectives.fastpath.shortcut_layout import (
+    ARRAY,
+    AT_ROOT,
+    BEGUN_AT,
+    BLOCKED,
+    BRIEF,
+    BY_TOTAL,
+    CLEAR,
+    DATA,
+    DECREF,
+    DTYPE_AT,
+    E_BYTES,
+    E_CALLS,
+    E_FINISH,
+    E_FORM,
+    E_FRAME,
+    E_GIVEN,
+    E_GIVEN_BYTES,
+    E_GIVEN_ITEMS,
+    E_GIVEN_TYPE,
+    E_IN_PLACE,
+    E_KERNEL,
+    E_LEAVE,
+    E_NEXT,
+    E_OP,
+    E_QUEUE,
+    E_ROOT,
+    E_SEQUENCE,
+    E_STATE,
+    E_TAKEN,
+    E_TAKEN_BYTES,
+    E_TAKEN_ITEMS,
+    E_TAKEN_TYPE,
+    EQUAL,
+    ERROR,
+    EXCEPTION,
+    EXPLAIN,
+    FETCH,
+    FLAGS_AT,
+    GIVEN,
+    IN_PLACE,
+    INCREF,
+    INSIDE_AT,
+    ITEMS,
+    KEPT,
+    KNOWN,
+    MATCHES,
+    MEMBERS,
+    MOVES,
+    NDIM_AT,
+    NO_ARRAY,
+    NONE,
+    NORMALIZE,
+    ONE,
+    OP_NAME,
+    PAIR,
+    PART,
+    PLACE,
+    PUT_BACK,
+    READABLE,
+    RESTORE,
+    ROOT,
+    ROOT_NAME,
+    ROW,
+    ROW_CALLS,
+    ROW_ENTRY,
+    SAVE,
+    SECOND,
+    SHAPE_AT,
+    SIZED,
+    SUM,
+    TRACE,
+    TYPE,
+    UNREADABLE,
+    VECTOR,
+    VECTORCALL,
+    WHOLE,
+    WRITABLE,
+    slot_of,
+)
+from closeranks.collectives.fastpath.shortcut_specs import (
+    apart_on_host,
+    is_of_one_type,
+    length,
+    number,
+    place,
+    vector,
+)
+from closeranks.comms.jit.c_calls import (
+    call0,
+    call1,
+    call2,
+    call3,
+    call4,
+    is_true,
+    kernel5,
+    set_word,
+    word,
+)
+
+_compiled: Callable[..., Any] = numba.njit(error_model="numpy")
+
+
+_slot_of = _compiled(slot_of)
+
+
+@_compiled
+def find(record: int, nbytes: int) -> int:
+    """Give the place of a known size; -1 if it is not known."""
+    at = place(record, KNOWN) + 8 * ROW * _slot_of(nbytes)
+    return at if word(at) == nbytes else -1
+
+
+@_compiled
+def root_of(record: int, args: int, nargs: int, names: int) -> int:
+    """Give the root, 0 where none is named; -1 if a keyword or the root is unknown."""
+    root, at = 0, place(record, ROOT)
+    if 0 <= at < nargs:
+        root = number(record, word(args + 8 * at))
+    if names != 0:
+        for index in range(word(names + DATA)):
+            name = word(names + ITEMS + 8 * index)
+            if name == place(record, ROOT_NAME):
+                root = number(record, word(args + 8 * (nargs + index)))
+            elif name != place(record, OP_NAME):
+                return -1
+    return root if root < place(record, MEMBERS) else -1
+
+
+@_compiled
+def fits(record: int, args: int) -> int:
+    """Give the bytes that all arguments agree on, or -1."""
+    nbytes = 0
+    sized, whole, equal = place(record, SIZED), place(record, WHOLE), place(record, EQUAL)
+    blocks = place(record, MEMBERS) if place(record, BLOCKED) != 0 else 1
+    if sized >= 0:
+        nbytes = length(record, word(args + 8 * sized), blocks)
+    if whole >= 0:
+        members = place(record, MEMBERS)
+        if length(record, word(args + 8 * whole), members) != nbytes * members:
+            return -1
+    if equal >= 0 and length(record, word(args + 8 * equal), blocks) != nbytes:
+        return -1
+    if place(record, MOVES) != 0 and not is_of_one_type(record, args):
+        return -1
+    at = place(record, VECTOR)
+    if at >= 0:
+        own, total = vector(record, word(args + 8 * at))
+        part, second = place(record, PART), place(record, SECOND)
+        if part >= 0 and length(record, word(args + 8 * part), 1) != own:
+            return -1
+        if second >= 0 and vector(record, word(args + 8 * second))[0] != own:
+            return -1
+        if own < 0:
+            return -1
+        if place(record, BY_TOTAL) != 0:
+            return total
+    return nbytes
+
+
+@_compiled
+def looked_up(record: int, args: int, nargs: int, names: int) -> int:
+    """Give the place of the known size of a call; -1 if it goes the long way."""
+    given = place(record, GIVEN)
+    most = max(place(record, SIZED), place(record, VECTOR), place(record, PART), given)
+    most = max(most, place(record, WHOLE), place(record, EQUAL), place(record, SECOND))
+    if nargs <= most or (given >= 0 and word(args + 8 * given) == place(record, NONE)):
+        return -1
+    root = root_of(record, args, nargs, names)
+    if root < 0:
+        return -1
+    if place(record, ROOT) >= 0 and root != place(record, PLACE):
+        nbytes = 0  # what the root alone looks at may be anything here
+        if place(record, SIZED) >= 0:
+            nbytes = length(record, word(args + 8 * place(record, SIZED)), 1)
+    else:
+        nbytes = fits(record, args)
+    return find(record, nbytes) if nbytes >= 0 else -1
+
+
+@_compiled
+def array_of(record: int, thing: int, dtype: int, items: int, flags: int) -> int:
+    """Give the memory of an array of a type and size that lies side by side, else 0."""
+    if word(thing + TYPE) != place(record, ARRAY) or word(thing + DTYPE_AT) != dtype:
+        return 0
+    if word(thing + FLAGS_AT) & flags != flags:
+        return 0
+    shape, found = word(thing + SHAPE_AT), 1
+    for axis in range(word(thing + NDIM_AT) & 0xFFFFFFFF):
+        found *= word(shape + 8 * axis)
+    return word(thing + DATA) if found == items else 0
+
+
+@_compiled
+def given_of(record: int, entry: int, args: int, flags: int) -> int:
+    """Give the memory of the first array of a call, 0 if it is of another kind."""
+    dtype, items = place(entry, E_GIVEN_TYPE), place(entry, E_GIVEN_ITEMS)
+    return array_of(record, word(args), dtype, items, flags)
+
+
+@_compiled
+def taken_of(record: int, entry: int, args: int) -> int:
+    """Give the memory of the second array of a call, 0 if it is of another kind."""
+    dtype, items = place(entry, E_TAKEN_TYPE), place(entry, E_TAKEN_ITEMS)
+    return array_of(record, word(args + 8), dtype, items, WRITABLE)
+
+
+@_compiled
+def op_of(record: int, args: int, nargs: int, names: int) -> int:
+    """Give the op of a call: its third argument, or the keyword, or the sum."""
+    if nargs > 2:
+        return word(args + 16)
+    if names != 0:
+        for index in range(word(names + DATA)):
+            if word(names + ITEMS + 8 * index) == place(record, OP_NAME):
+                return word(args + 8 * (nargs + index))
+    return place(record, SUM)
+
+
+@_compiled
+def arrays_of(record: int, entry: int, args: int, nargs: int) -> tuple[int, int]:
+    """Give the memory that a call reads and that it writes, 0 for what does not suit."""
+    form, at_root = place(entry, E_FORM), place(record, PLACE) == place(entry, E_ROOT)
+    if form == NO_ARRAY:
+        return -1, -1
+    if form == ONE:
+        only = given_of(record, entry, args, READABLE if at_root else WRITABLE)
+        return only, only
+    if form == AT_ROOT and not at_root:
+        given = given_of(record, entry, args, READABLE)
+        return given, given
+    if nargs < 2:
+        return 0, 0
+    taken = taken_of(record, entry, args)
+    if place(entry, E_IN_PLACE) != 0 and word(args) == place(record, IN_PLACE):
+        return taken, taken
+    return given_of(record, entry, args, READABLE), taken
+
+
+@_compiled
+def suits(record: int, entry: int, args: int, nargs: int, names: int) -> bool:
+    """Tell whether a kernel may serve a call now; notes its arrays."""
+    if word(place(entry, E_QUEUE)) != 0:
+        return False
+    reduces, rooted = place(entry, E_OP) != 0, place(record, ROOT) >= 0
+    if names != 0 and not reduces and not rooted:
+        return False
+    if nargs > 2 + reduces + (place(entry, E_FORM) == AT_ROOT):
+        return False
+    if reduces and op_of(record, args, nargs, names) != place(entry, E_OP):
+        return False
+    if rooted and root_of(record, args, nargs, names) != place(entry, E_ROOT):
+        return False
+    given, taken = arrays_of(record, entry, args, nargs)
+    set_word(entry + 8 * E_GIVEN, given)
+    set_word(entry + 8 * E_TAKEN, taken)
+    return given != 0 and taken != 0 and is_apart(record, entry, args)
+
+
+@_compiled
+def is_apart(record: int, entry: int, args: int) -> bool:
+    """Tell whether the arrays that were noted share no memory, or are meant to."""
+    form, at_root = place(entry, E_FORM), place(record, PLACE) == place(entry, E_ROOT)
+    both = form == PAIR or (form == AT_ROOT and at_root)
+    if not both or word(args) == place(record, IN_PLACE):
+        return True
+    given, taken = place(entry, E_GIVEN), place(entry, E_TAKEN)
+    before = given + place(entry, E_GIVEN_BYTES) <= taken
+    return before or taken + place(entry, E_TAKEN_BYTES) <= given
+
+
+@_compiled
+def run(record: int, entry: int, args: int, nargs: int, names: int) -> int:
+    """Run a kernel on the arrays that were noted; gives None, or 0 and an error."""
+    number = place(entry, E_SEQUENCE)
+    set_word(number, word(number) + 1)
+    set_word(entry + 8 * E_CALLS, place(entry, E_CALLS) + 1)
+    brief, before = place(entry, E_BYTES) < BRIEF, word(place(entry, E_STATE))
+    thread = 0 if brief else call0(place(record, SAVE))
+    over = kernel5(
+        place(entry, E_KERNEL), place(entry, E_FRAME), place(entry, E_STATE),
+        place(entry, E_GIVEN), place(entry, E_TAKEN), place(entry, E_BYTES),
+    )  # fmt: skip
+    if not brief:
+        call1(place(record, RESTORE), thread)
+    if not over:
+        finish = place(entry, E_FINISH)
+        result = call4(place(record, VECTORCALL), finish, args, nargs, names)
+        if result == 0 and word(place(entry, E_STATE)) == before:
+            left(record, entry, args, nargs, names)
+        return result
+    call1(place(record, INCREF), place(record, NONE))
+    return place(record, NONE)
+
+
+@_compiled
+def left(record: int, entry: int, args: int, nargs: int, names: int) -> None:
+    """Leave a kernel that is not over to others; raise what has come between.
+
+    Who waits for its end cannot: a signal's handler runs before its first line.
+    """
+    at = record + 8 * ERROR
+    call4(place(record, FETCH), at, at + 8, at + 16, 0)
+    kind, error, trace = word(at), word(at + 8), word(at + 16)
+    result = 0
+    for _ in range(2):  # another signal may come between this, too
+        result = call4(place(record, VECTORCALL), place(entry, E_LEAVE), args, nargs, names)
+        if result != 0:
+            break
+        call1(place(record, CLEAR), 0)
+    if result != 0:
+        call1(place(record, DECREF), result)
+    call3(place(record, PUT_BACK), kind, error, trace)
+
+
+@_compiled
+def is_kept(record: int, args: int, nargs: int) -> bool:
+    """Tell whether what a call overwrites has to be kept first."""
+    at = place(record, KEPT)
+    if at < 0 or at >= nargs:
+        return False
+    given = word(args + 8 * at)
+    return given == place(record, IN_PLACE) or given == place(record, NONE)
+
+
+@_compiled
+def explained(record: int) -> int:
+    """Raise what the user is told of the error that the library has raised; gives 0.
+
+    The call is not made the long way again: the others may have ended it.
+    """
+    at = record + 8 * ERROR
+    call4(place(record, FETCH), at, at + 8, at + 16, 0)
+    call4(place(record, NORMALIZE), at, at + 8, at + 16, 0)
+    kind, error, trace = word(at), word(at + 8), word(at + 16)
+    if trace != 0:
+        call2(place(record, TRACE), error, trace)
+    result = call4(place(record, VECTORCALL), place(record, EXPLAIN), at + 8, 1, 0)
+    call1(place(record, DECREF), kind)
+    call1(place(record, DECREF), error)
+    call1(place(record, DECREF), trace)
+    return result
+
+
+@_compiled
+def add(at: int, step: int) -> None:
+    """Count at an address."""
+    set_word(at, word(at) + step)
+
+
+@_compiled
+def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
+    """Do what a known call does: call the library, or a kernel; else call the method.
+
+    A C function of the kind METH_FASTCALL | METH_KEYWORDS; ``itself`` is the
+    tuple (library's method, ours, record).
+    """
+    record = word(word(itself + ITEMS + 16) + DATA)
+    at = -1 if is_kept(record, args, nargs) else looked_up(record, args, nargs, names)
+    entry = 0 if at < 0 else place(at, ROW_ENTRY)
+    if at >= 0 and entry == 0 and apart_on_host(record, args, nargs):
+        add(place(record, BEGUN_AT), 1)
+        add(place(record, INSIDE_AT), 1)
+        result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)
+        add(place(record, INSIDE_AT), -1)
+        if result != 0:
+            set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)
+            return result
+        if not is_true(place(record, MATCHES), place(record, UNREADABLE)):
+            is_told = is_true(place(record, MATCHES), place(record, EXCEPTION))
+            return explained(record) if is_told else 0
+        call1(place(record, CLEAR), 0)
+        add(place(record, BEGUN_AT), -1)  # the long way counts it
+    while entry != 0:
+        if suits(record, entry, args, nargs, names):
+            add(place(record, BEGUN_AT), 1)
+            return run(record, entry, args, nargs, names)
+        entry = place(entry, E_NEXT)
+    ours = word(itself + ITEMS + 8)
+    return call4(place(record, VECTORCALL), ours, args, nargs, names)
+
+
+def exported(name: str) -> tuple[Callable[..., int], Any]:
+    """Give the function that a builtin's description names, and its signature."""
+    return {"shortcut": shortcut}[name], types.int64(*(types.int64,) * 4)

@@ -1,0 +1,344 @@
+"""Attempts: a body that is repeated until all members agree that it has ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from mpi4py import MPI
+
+from closeranks.collectives.engine.error_translation import may_blame
+from closeranks.collectives.engine.ignored_errors import is_gone
+from closeranks.collectives.fastpath.shm_call import make_way
+from closeranks.comms.buffers.buffer_spec import message
+from closeranks.comms.exit import forked_child
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.interruption import Interruption
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.dispatch.persistent_operation import Persistent
+    from closeranks.collectives.dispatch.request import Request
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.faults.recovery import Recovery
+    from closeranks.comms.buffers.array_memory import Bytes
+    from closeranks.comms.buffers.buffer_spec import Message
+    from closeranks.comms.buffers.vector_spec import Vector
+    from closeranks.comms.gpu.device_array import Event
+
+#: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.
+AGREED, AGAIN, ABORT = 0b011, 0b010, 0b000
+#: How long calls of the library may take to end where nobody can end them, in seconds.
+_QUIET_S: Final = 0.2
+#: What it says that meets the end of the first one before it has begun it.
+UNBEGUN = 0b110
+
+
+class Attempt:
+    """One run of the body, see `Communicator.attempts`; a context manager.
+
+    Parameters
+    ----------
+    recovery : Recovery
+        Of the communicator.
+    number : int
+        1 for the first; the same on all members, newcomers too.
+    lost : tuple of int
+        What the attempt before has cost.
+    restores : bool
+        Whether buffers that are overwritten in place are kept.
+
+    Attributes
+    ----------
+    number, lost, restores
+        As given; ``lost`` are seats.
+    world : int
+        Number of members at its start.
+    agreed : bool or None
+        How it has ended: all results are valid on all members, or none is; None
+        before it has.
+    error : Exception or None
+        Why it has failed, as this rank met it.
+    marks : dict of str to float
+        When a failed one was "raised", "revoked", "agreed" and "shrunk" here, by
+        `time.monotonic`.
+    """
+
+    def __init__(
+        self, recovery: Recovery, number: int, lost: tuple[int, ...], *, restores: bool
+    ) -> None:
+        self.number, self.lost, self.restores = number, lost, restores
+        self.world = recovery.size
+        self.agreed: bool | None = None
+        self.error: Exception | None = None
+        self.is_repeated = False
+        self.marks: dict[str, float] = {}
+        self._recovery = recovery
+        self._kept: list[tuple[Message | Vector, Bytes]] = []
+        self._places: set[tuple[Any, ...]] = set()
+        self._requests: list[Request] = []
+        self._started: dict[int, Persistent] = {}
+        self._streams: dict[tuple[tuple[int, int], int], tuple[Event, tuple[World, ...]]] = {}
+
+    def __repr__(self) -> str:
+        state = {None: "under way", True: "agreed", False: "failed"}[self.agreed]
+        return f"<Attempt {self.number}: {self.world} members, {state}>"
+
+    def __enter__(self) -> Attempt:
+        forked_child.refuse("attempts")
+        if self.agreed is not None:
+            raise UsageError("attempts", "an attempt entered twice", "one with block an attempt")
+        try:
+            self._recovery.begin(self)
+            return self
+        except BaseException as met:
+            self._recovery.note(met)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        if forked_child.is_copy():
+            return False  # the parent votes
+        interruption = Interruption()
+        self.agreed = False
+        try:
+            error, vote, agreed = self._voted(error, interruption)
+            if agreed not in (AGREED, ABORT):
+                self._go_on(error)
+        except BaseException as met:
+            self._recovery.note(met, error)
+            raise
+        self.agreed = agreed == AGREED
+        if interruption.error is not None:
+            raise interruption.error  # it changes nothing for the others
+        if agreed == ABORT and vote != ABORT:
+            raise self._recovery.aborted() from error
+        if agreed == ABORT and kind is None:
+            assert error is not None
+            raise error
+        return self.is_repeated
+
+    def _voted(
+        self, error: BaseException | None, interruption: Interruption
+    ) -> tuple[BaseException | None, int, int]:
+        """Vote on what has ended it here; gives that, the vote, and what was agreed."""
+        self._recovery.end()
+        self.mark("raised")
+        if error is None:
+            error = self._left_over()
+        elif isinstance(error, MPI.Exception):
+            error = self._meant(error)
+        vote = vote_of(error, self._recovery.comm)
+        agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
+        if agreed != AGREED:
+            for one in self._started.values():
+                one.spoil()  # its result is to be put back
+            self._restore()
+        self._kept.clear()  # the program may hold on to this for long
+        return error, vote, agreed
+
+    def _go_on(self, error: BaseException | None) -> None:
+        """Begin again with those who are left."""
+        self.error = error if isinstance(error, Exception) else None
+        self._recovery.recover(self.error)
+        self.mark("shrunk")
+        self.is_repeated = True
+        self._recovery.leave()  # for all that is known here
+
+    def mark(self, event: str) -> None:
+        """Note when something has happened.  Local."""
+        self.marks[event] = time.monotonic()
+
+    def keep(self, demand: Demand) -> None:
+        """Copy what a call in place overwrites, once for each buffer.
+
+        Local; called before anything is sent.
+
+        Parameters
+        ----------
+        demand : Demand
+            The call.
+        """
+        if demand.in_place and demand.target is not None:
+            self.save(demand.target if demand.source is None else demand.source)
+
+    def save(self, whole: Message | Vector) -> None:
+        """Copy what is about to be overwritten, unless a copy is there.  Local."""
+        if not whole.element.plain and whole.memory.device is None:
+            whole = message(whole.memory.data, "keep")  # its datatype may be freed before the end
+        place = whole.place and (id(whole.memory.device), *whole.place)
+        if not self.restores or place in self._places:
+            return
+        self._kept.append((whole, whole.data().copy()))  # the device's array stays, and its name
+        if place is not None:
+            self._places.add(place)
+
+    def follow(self, request: Request) -> None:
+        """Note a request that has to be over at the end.  Local."""
+        self._requests = [other for other in self._requests if other != MPI.REQUEST_NULL]
+        self._requests.append(request)
+
+    def follow_start(self, operation: Persistent) -> None:
+        """Note a persistent operation that has to be over at the end.  Local."""
+        self._started[id(operation)] = operation
+
+    def follow_stream(self, stream: tuple[int, int], event: Event, *worlds: World) -> None:
+        """Note what a device has to be through with at the end, the last of a stream."""
+        self._streams[stream, id(worlds[-1])] = event, worlds
+
+    def _left_over(self) -> BaseException | None:
+        """Give what calls have met that nobody has waited for; None if all went well."""
+        calls: list[Request | Persistent] = [*self._requests]
+        calls += [one for one in self._started.values() if one.under_way or one.is_void]
+        try:
+            if self._streams and ulfm.is_on():  # else nothing is repeated
+                wait(self._is_dry)
+            if all(one.Test() for one in calls):
+                return None
+        except BaseException as error:
+            return error  # as if the body had raised it
+        return UsageError("attempts", "a request is unfinished at the end of an attempt",
+                          "wait for it inside the with block")  # fmt: skip
+
+    def _meant(self, error: MPI.Exception) -> BaseException:
+        """Give what a request has met, where `MPI.Request.Waitall` could not say it."""
+        met = (one.error for one in self._requests)
+        return next((found for found in met if isinstance(found, PeerError)), error)
+
+    def _is_dry(self) -> bool:
+        """Tell whether devices are through with what they were given.  Local."""
+        for _, worlds in self._streams.values():
+            for world in worlds:
+                make_way(world)
+                world.check("attempts")
+        return all(event.done for event, _ in self._streams.values())
+
+    def _restore(self) -> None:
+        """Put back what was overwritten, once nobody writes there any more."""
+        patience = None if ulfm.is_on() else Deadline(_QUIET_S)
+        with self._recovery.last_resort():
+            wait(self._is_quiet, polite=True, deadline=patience)
+        for whole, saved in reversed(self._kept):  # what was copied first is the oldest
+            whole.store(saved)
+
+    def _is_quiet(self) -> bool:
+        """Tell whether MPI is through with all that was begun.  Local."""
+        starts = all(one.is_gone() for one in self._started.values())
+        return all(map(_is_over, self._requests)) and starts
+
+
+def _is_over(request: Request) -> bool:
+    try:
+        return is_gone(request)
+    except PeerError:
+        return True
+
+
+def vote_of(error: BaseException | None, comm: MPI.Intracomm) -> int:
+    """Tell how a rank votes that leaves an attempt with an error, or without.
+
+    Parameters
+    ----------
+    error : BaseException or None
+        What ended it.
+    comm : MPI.Intracomm
+        All members.
+
+    Returns
+    -------
+    int
+        `AGAIN` where a peer is to blame, `ABORT` for everything else, and for what
+        would be met in the next attempt again.
+    """
+    if error is None:
+        return AGREED
+    if isinstance(error, Revoked) and error.for_good:
+        return ABORT
+    return AGAIN if isinstance(error, Exception) and may_blame(error, comm) else ABORT
+
+
+def words_of(error: BaseException) -> str:
+    """Write what an error says, for the others; its class where it cannot."""
+    try:
+        return repr(error)[:1000]  # all will get it
+    except Exception:
+        return type(error).__name__
+
+
+def _spent(error: Exception | None, lost: tuple[int, ...], limit: int) -> Exception:
+    """Give what has ended the last attempt that was allowed, with a way out."""
+    if error is None and not lost:
+        return Revoked(
+            "attempts", problem="the last one failed by what its body had caught, or elsewhere",
+            remedy=f"limit={limit}: allow more", for_good=True,
+        )  # fmt: skip
+    error = error or PeerLost("attempts", (), seats=lost)
+    if isinstance(error, PeerLost):
+        error.remedy = f"limit={limit} attempts have failed: allow more"
+    return error
+
+
+def attempts(
+    recovery: Recovery, limit: int | None, min_ranks: int, *, restores: bool
+) -> Iterator[Attempt]:
+    """Give attempts until one is agreed, see `Communicator.attempts`.  Collective.
+
+    Parameters
+    ----------
+    recovery : Recovery
+        Of the communicator.
+    limit : int or None
+        How many at most.
+    min_ranks : int
+        With fewer members nobody goes on.
+    restores : bool
+        Whether buffers that are overwritten in place are kept.
+
+    Yields
+    ------
+    Attempt
+        To be entered at once.
+    """
+    recovery.check_alone()
+    loop = recovery.start()
+    try:
+        recovery.catch_up()
+        yield from _repeated(recovery, limit, min_ranks, restores=restores)
+    finally:
+        recovery.finish(loop)
+
+
+def _repeated(
+    recovery: Recovery, limit: int | None, min_ranks: int, *, restores: bool
+) -> Iterator[Attempt]:
+    """Give attempts until one is agreed, or there are no more."""
+    error: Exception | None = None
+    while True:
+        lost = recovery.lost
+        if limit is not None and recovery.number > limit:
+            raise _spent(error, lost, limit)
+        if recovery.is_fruitless:
+            raise Revoked("attempts", problem="they fail again and again, though nobody is lost",
+                          remedy="see the cause", for_good=True) from error  # fmt: skip
+        if recovery.size < min_ranks:
+            raise PeerLost(
+                "attempts", (), seats=lost, cause=f"{recovery.size} are left",
+                remedy=f"min_ranks={min_ranks} are wanted: relaunch",
+            )  # fmt: skip
+        attempt = Attempt(recovery, recovery.number, lost, restores=restores)
+        yield attempt
+        recovery.leave(False)
+        if attempt.agreed is None:
+            raise UsageError("attempts", "an attempt that was not entered",
+                             "for attempt in comm.attempts(): with attempt: ...")  # fmt: skip
+        if attempt.agreed:
+            return
+        error = attempt.error

@@ -1,0 +1,69 @@
+"""The last meeting of the ranks of a world that some may have given up."""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives.dispatch import dropped_requests
+from closeranks.comms.exit.signal_handlers import Together, hold
+
+
+class Farewell:
+    """A barrier of messages, which tells whether any rank has given the world up.
+
+    A rank may give up at any time before it closes: while the others wait for it
+    here already, or unheard by them, on another node.  So all meet in the same way
+    whatever they know, and not in a collective of the library: one that was given
+    up may still be under way on some ranks and never have begun on others, and
+    then no later one comes to an end.
+
+    The rounds are those of the dissemination barrier: Hensgen, Finkel, Manber,
+    "Two algorithms for barrier synchronization", 1988.  Local to make.
+
+    Parameters
+    ----------
+    traffic : MPI.Intracomm
+        Carries the messages.
+    tag : int
+        Which nobody else uses there.
+    given_up : bool
+        Whether this rank has given up.
+
+    Attributes
+    ----------
+    given_up : bool
+        Whether any rank has, once it is over.
+    """
+
+    def __init__(self, traffic: MPI.Intracomm, tag: int, *, given_up: bool) -> None:
+        self.given_up = given_up
+        self._traffic, self._tag = traffic, tag
+        self._distance, self._flying = 1, list[MPI.Request]()
+        self._said, self._heard = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
+
+    def __del__(self) -> None:
+        """Keep what the library may still write to, where nobody has come in time."""
+        for request in self._flying:
+            dropped_requests.keep(request, (self._said, self._heard))
+
+    def is_over(self) -> bool:
+        """Come, and tell whether all have.  Local; calls MPI."""
+        while MPI.Request.Testall(self._flying):
+            self.given_up = self.given_up or bool(self._heard[0])
+            if self._distance >= self._traffic.size:
+                return True
+            with Together():
+                hold()  # a round that is begun twice would be heard twice
+                self._exchange()
+        return False
+
+    def _exchange(self) -> None:
+        """Begin a round: tell a rank ahead what this one knows, hear one behind."""
+        rank, size = self._traffic.rank, self._traffic.size
+        self._said[0] = self.given_up
+        self._flying = [
+            self._traffic.Irecv(self._heard, (rank - self._distance) % size, self._tag),
+            self._traffic.Isend(self._said, (rank + self._distance) % size, self._tag),
+        ]
+        self._distance *= 2

@@ -1,0 +1,402 @@
+"""Going on without the ranks that have died."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from mpi4py import MPI
+
+from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.error_translation import may_blame
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
+from closeranks.collectives.faults.join_message import Facts
+from closeranks.collectives.faults.rank_assignment import Report, Roster, roster
+from closeranks.collectives.faults.spares import placed, reported, split
+from closeranks.collectives.faults.survivor_creation import together
+from closeranks.collectives.faults.vote_counter import Urn
+from closeranks.collectives.shm import shared_arrays
+from closeranks.comms.exit import exit_report
+from closeranks.comms.exit.hard_deadline import LastResort
+from closeranks.comms.liveness.agreement import agree
+from closeranks.comms.liveness.collective_creation import all_or_none, hurry
+from closeranks.comms.liveness.recovery_allgather import bcast
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.interruption import Interruption
+from closeranks.comms.mpi.translate_ranks import ranks_in
+from closeranks.comms.wait import wait
+from closeranks.errors import Error, PeerLost, UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.arguments.call_key import Agreed
+    from closeranks.collectives.communicator.closing import Closing
+    from closeranks.collectives.communicator.recoverable import Recovering
+    from closeranks.collectives.dispatch.init_state import Family
+
+#: So many attempts in a row that fail without a loss are the fault of what they do.
+FRUITLESS: Final = 10
+
+
+class _Next(NamedTuple):
+    """What takes the place of a world that was revoked."""
+
+    whole: MPI.Intracomm
+    seated: Roster
+    world: World
+    derived: list[tuple[Recovering, MPI.Intracomm | None]]
+    heritage: dict[Agreed, str]
+
+    def drop(self) -> None:
+        """Let go of a world that was made in vain.  Local."""
+        self.world.drop()
+
+
+class _Told(NamedTuple):
+    """Why members leave."""
+
+    reports: list[Report]
+
+    def drop(self) -> None:
+        """Do nothing."""
+
+
+class Recovery:
+    """How the communicators of one `init` go on after ranks have died.
+
+    Parameters
+    ----------
+    root : Closing
+        The first communicator of the family.
+    family : Family
+        What all of them share.
+    on_failure : str
+        "raise": they do not; "shrink": with those who are left; "replace": with
+        spares in the seats that are free.
+    limit_s : float
+        How long a recovery may take; then the process ends with status 75.
+    start_s : float
+        How long the program took to come to `init`; new processes take it again.
+
+    Collective to make where the library notices no deaths.
+    """
+
+    def __init__(
+        self, root: Closing, family: Family, on_failure: str, limit_s: float, start_s: float
+    ) -> None:
+        self._root, self._family = root, family
+        self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
+        hurry(limit_s)
+        self._cause: tuple[int, str] | None = None
+        self._loop: object = None
+        self._urn = None if ulfm.is_on() else Urn(family.world)
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """All members."""
+        return self._family.world.comm
+
+    @property
+    def size(self) -> int:
+        """How many members there are."""
+        return self._family.world.size
+
+    @property
+    def number(self) -> int:
+        """Which attempt comes next; the same on all members."""
+        return self._family.failed + 1
+
+    @property
+    def lost(self) -> tuple[int, ...]:
+        """Seats that the attempt before has cost; the same on all members."""
+        return self._family.lost
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether attempts fail again and again; the same on all members."""
+        return self._family.fruitless >= FRUITLESS
+
+    def begin(self, attempt: Attempt) -> None:
+        """Let an attempt begin.  Local."""
+        self.check_alone()
+        self._family.begin(attempt)
+        self._reach("begin")
+
+    def _reach(self, point: str) -> None:
+        """Meet the faults that a schedule wants here."""
+        if self._family.faults is not None:
+            self._family.faults.reach(point)
+
+    def check_alone(self) -> None:
+        """Refuse an attempt inside of another one.  Local."""
+        if self._family.attempt is not None:
+            raise UsageError("attempts", "an attempt inside of another one",
+                             "repeat the outer one as a whole")  # fmt: skip
+
+    def end(self) -> None:
+        """Let the attempt be over.  Local."""
+        self._family.end()
+
+    def vote(
+        self,
+        vote: int,
+        error: BaseException | None,
+        mark: Callable[[str], object] = len,
+        waits: Callable[..., bool] = wait,
+    ) -> int:
+        """Agree on how an attempt has ended.
+
+        Collective over all members; one agreement where it has ended well.
+
+        Parameters
+        ----------
+        vote : int
+            This rank's.
+        error : BaseException or None
+            What has ended it here.
+        mark : callable
+            Is told when the world is "revoked" and the members have "agreed".
+        waits : callable
+            Waits for the others, as `closeranks.comms.wait.wait`.
+
+        Returns
+        -------
+        int
+            `AGREED`, `AGAIN`, `ABORT` or `UNBEGUN`, the same on all members; where the
+            library cannot tell them, the own vote.
+        """
+        world = self._family.world
+        if vote == AGREED and world.revoked:
+            vote = AGAIN  # the body has caught what it has met
+        if vote != AGREED:
+            world.revoke()
+        mark("revoked")
+        self._reach("vote")
+        agreed = self._agreed(vote, waits)
+        self._family.settle(agreed=agreed == AGREED)
+        if agreed == AGREED and self._family.crew is not None:
+            self._family.crew.settle()
+        mark("agreed")
+        self._reach("voted")
+        if agreed == AGREED or not ulfm.is_on():
+            return agreed
+        world.revoke()
+        with self.last_resort():
+            engine().end_revoked()
+            if agreed == ABORT:
+                self._cause = self._told(error if vote == ABORT else None)
+                if self._cause is None:  # who was to leave has died
+                    return AGAIN
+        return agreed
+
+    def _agreed(self, vote: int, waits: Callable[..., bool]) -> int:
+        world = self._family.world
+        if self._urn is not None:
+            return self._urn.count(vote, waits)
+        agreed, died = agree(world.comm, vote, rouse=world.look, waits=waits)
+        return agreed & UNBEGUN if died else agreed
+
+    def _told(self, error: BaseException | None) -> tuple[int, str] | None:
+        """Tell the others what makes this rank leave; give the first that was told."""
+        world, cause = self._family.world, None if error is None else words_of(error)
+        report = Report(world.seats[world.rank], cause, tells=True)
+        said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
+        causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
+        return next(causes, None)
+
+    @property
+    def _base(self) -> MPI.Intracomm:
+        """All processes that may be left."""
+        crew = self._family.crew
+        return self._family.world.comm if crew is None else crew.everybody
+
+    def aborted(self) -> PeerLost:
+        """Give what the others are told when a rank leaves by an exception.  Local."""
+        assert self._cause is not None
+        seat, text = self._cause
+        rank = self._family.world.seats.index(seat)
+        return PeerLost("attempts", [rank], seats=[seat], cause=text, remedy="see what it met")
+
+    def recover(self, error: Exception | None, *, begun: bool = True) -> None:
+        """Go on with the members that are left.
+
+        Collective over them, after a vote for `AGAIN`.
+
+        Parameters
+        ----------
+        error : Exception or None
+            What has ended the attempt here, for ``on_failure="raise"``.
+        begun : bool
+            Whether any member had begun it.
+
+        Raises
+        ------
+        PeerError, MPI.Exception
+            If nobody is to go on.
+        """
+        family = self._family
+        if self._on_failure == "raise":
+            raise error or family.world.verdict("attempts")
+        family.failed += begun
+        family.before, family.came = family.world.seats, set()
+        with self.last_resort():
+            self._reach("shrink")
+            self._go_on(family.world.epoch + 1)
+        self.fill()
+        exit_report.stand(
+            self.comm.rank, family.world.epoch, family.group
+        )  # not who gave up before
+        with self.last_resort():
+            self._arm()
+        family.fruitless = 0 if family.lost or family.came else family.fruitless + 1
+
+    def fill(self) -> None:
+        """Start processes for seats that are vacant, where that can be.
+
+        Collective over the members of a world that has just begun, newcomers too:
+        those who are left go on whether or not anybody comes.
+        """
+        family = self._family
+        if family.crew is None:
+            return
+        with self.last_resort(2 * self._start_s if family.crew.recruits else 0):
+            while family.crew.enlist(family.seats - family.world.size, self._limit_s):
+                family.world.revoke()
+                self._go_on(family.world.epoch)
+
+    def _arm(self) -> None:
+        """Let the first calls on what was derived have deadlines, too.
+
+        Collective.  Whoever fails here leaves it to the next attempt to find out.
+        """
+        if self._family.timeout_s is None:
+            return
+        try:
+            for one in self._root.descent():
+                if one is not self._root and one != MPI.COMM_NULL:
+                    one.world.arm()
+        except Exception as error:
+            if not may_blame(error, self.comm):
+                raise
+            self._family.world.revoke()
+
+    def _go_on(self, epoch: int) -> None:
+        """Make the next world and go on in it."""
+        self._take(together(self._base, lambda whole: self._made(whole, epoch)))
+
+    def catch_up(self) -> None:
+        """Recover from what was met before the loop.
+
+        Collective where anybody has met something; others may have begun without
+        this rank, which then has missed the first attempt.
+        """
+        self._root.refuse_shut("attempts")
+        self._family.refuse("attempts")
+        if self._family.faults is not None:
+            self._family.faults.next_step()
+        if not self._family.world.revoked:
+            return
+        interruption = Interruption()
+        try:
+            if (agreed := self.vote(UNBEGUN, None, waits=interruption.wait)) == ABORT:
+                raise self.aborted()
+            self.recover(None, begun=agreed != UNBEGUN)
+        except BaseException as met:
+            self.note(met)
+            raise
+        if interruption.error is not None:
+            self.leave()
+            raise interruption.error
+
+    def note(self, met: BaseException, known: BaseException | None = None) -> None:
+        """Give the family up for what members have not agreed to meet.  Local.
+
+        The others may have agreed, or not, and go on: they wait for this rank until
+        its process ends, and it is not to go on with them in ignorance.
+        """
+        if met is not known and not isinstance(met, Error):
+            self._root.abandon()
+
+    def leave(self, left: bool = True) -> None:
+        """Refuse calls after an attempt that has failed, until it is repeated.  Local."""
+        self._family.left = left
+
+    def start(self) -> object:
+        """Let a loop begin, and one be over that was left and not dropped.  Local."""
+        self.finish(self._loop)
+        self._loop = object()
+        return self._loop
+
+    def finish(self, loop: object) -> None:
+        """Let a loop be over, if it is the last one that has begun.  Local."""
+        if loop is not None and loop is self._loop:
+            self._loop = None
+            self._family.failed = self._family.fruitless = 0
+            self._family.before = ()
+
+    def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
+        """Make what is needed to go on; collective over all who are left."""
+        self._reach("rebuild")
+        old, family = self._family.world, self._family
+        reports = reported(whole, Report(old.seats[old.rank]))
+        seated = roster(reports, family.seats if self._on_failure == "replace" else 0)
+        plain = split(whole, reports, seated)
+        assert plain is not None, "a member keeps its seat"
+
+        def told() -> Facts:
+            root = self._root
+            facts = Facts.of(family, root.chooser, epoch) if plain.rank == seated.elder else None
+            taken: Facts = bcast(plain, facts, seated.elder)
+            return taken
+
+        facts = all_or_none(plain, told)
+
+        def world_of() -> World:
+            if seated.joined:
+                topology = placed(plain, facts, seated.seats)
+            else:
+                topology = old.topology.restrict(ranks_in(plain, old.comm))
+            return World(epoch, plain, topology, seats=seated.seats)
+
+        world = all_or_none(plain, world_of, World.drop)
+        try:
+            derived = self._root.derived_again(plain)
+        except Exception:
+            world.drop()
+            raise
+        return _Next(whole, seated, world, derived, facts.known)
+
+    def _take(self, made: _Next) -> None:
+        """Let every communicator of the family go on.  Local."""
+        self._reach("move")
+        old, family, world = self._family.world, self._family, made.world
+        family.world, topology = world, world.topology
+        family.seat_newcomers(family.newcomers, made.seated.joined)
+        family.came |= set(made.seated.joined)
+        if family.timeout_s is not None:
+            world.attendance.open()
+        if family.crew is not None:
+            family.crew.take(made.whole, made.seated)
+            world.own(family.crew)
+        self._root.move(world.comm, topology, world.seats, world=world, heritage=made.heritage)
+        for child, plain in made.derived:
+            if plain is None:
+                child.give_up()
+                continue
+            if child == MPI.COMM_NULL:  # freed: it was made for what came of it
+                world.own(plain)
+                continue
+            ranks = ranks_in(plain, world.comm)
+            seats = tuple(world.seats[rank] for rank in ranks)
+            child.move(plain, topology.restrict(ranks), seats)
+            world.own(child)
+        exit_report.attend(made.whole.size)
+        old.close()
+        shared_arrays.bury(old.comm, made.whole)
+
+    def last_resort(self, more_s: float = 0) -> LastResort:
+        """Bound a part of a recovery: the process ends if it takes longer.  Local."""
+        world, limit_s = self._family.world, self._limit_s + more_s
+        who = f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of"
+        what = f" epoch {world.epoch} has not ended after {limit_s:.4g} s; exit status 75, relaunch"
+        return LastResort(limit_s, who + what)

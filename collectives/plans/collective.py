@@ -1,0 +1,168 @@
+"""What is asked for: an operation, its sizes, and the topology it runs on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.topology.topology import Topology
+
+#: Operations whose sizes are one vector of counts, one a rank.
+VECTOR = frozenset({"allgatherv", "gatherv", "scatterv", "reduce_scatter"})
+#: Operations that reduce.
+REDUCING = frozenset(
+    {"allreduce", "reduce", "reduce_scatter_block", "reduce_scatter", "scan", "exscan"}
+)
+#: Operations of one vector; all others have a block for each rank, and algorithms put many
+#: into one message.
+OF_ONE = frozenset({"allreduce", "bcast", "exscan", "reduce", "scan"})
+#: Operations with a root.
+ROOTED = frozenset({"bcast", "reduce", "gather", "gatherv", "scatter", "scatterv"})
+#: Everything a plan can describe.
+OPERATIONS = (
+    "barrier", "bcast", "reduce", "allreduce", "reduce_scatter_block", "reduce_scatter",
+    "allgather", "allgatherv", "gather", "gatherv", "scatter", "scatterv",
+    "alltoall", "alltoallv", "scan", "exscan",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One collective call, as far as all ranks agree on it.
+
+    Attributes
+    ----------
+    operation : str
+        One of `OPERATIONS`.
+    topology : Topology
+        Where the ranks sit.
+    count : int
+        Elements, as MPI counts them: of the vector (allreduce, reduce, bcast,
+        scan), of one rank's block (gather, scatter, allgather, alltoall,
+        reduce_scatter_block); 0 for v-operations and barrier.
+    counts : ndarray of int64 or None
+        v-operations: shape (size,), the block of each rank; alltoallv: shape
+        (size, size), row = sender, or, where ``local``, shape (2, size): what this
+        rank sends to each rank and what it receives from each.  -1 is "this rank
+        cannot know".
+    local : bool
+        Whether ``counts`` is what one rank knows rather than the whole truth.
+    root : int
+        Root of rooted operations, else 0.
+    itemsize : int
+        Bytes of an element.
+    commutative : bool
+        Whether operands may change places; False asks for rank order.
+    """
+
+    operation: str
+    topology: Topology
+    count: int = 0
+    counts: NDArray[np.int64] | None = None
+    root: int = 0
+    itemsize: int = 4
+    commutative: bool = True
+    local: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.topology.size
+
+    def seen_by(self, rank: int) -> Problem:
+        """Return the problem with only those counts that MPI lets ``rank`` know.
+
+        Allgatherv and reduce_scatter are given everywhere; gatherv and scatterv
+        only to the root; of alltoallv a rank knows its row and its column.
+        """
+        counts = self.counts
+        if counts is None or self.operation in ("allgatherv", "reduce_scatter"):
+            return self
+        if self.operation == "alltoallv":
+            known = counts if self.local else np.stack([counts[rank], counts[:, rank]])
+        elif rank == self.root or self.local:
+            known = counts
+        else:
+            known = np.full_like(counts, -1)
+            known[rank] = counts[rank]
+        return replace(self, counts=known, local=True)
+
+    def sent_by(self, rank: int) -> NDArray[np.int64]:
+        """Alltoallv: how many elements ``rank`` sends to each rank, shape (size,)."""
+        assert self.counts is not None
+        found: NDArray[np.int64] = self.counts[0 if self.local else rank]
+        return found
+
+    def received_by(self, rank: int) -> NDArray[np.int64]:
+        """Alltoallv: how many elements ``rank`` receives from each rank, shape (size,)."""
+        assert self.counts is not None
+        found: NDArray[np.int64] = self.counts[1] if self.local else self.counts[:, rank]
+        return found
+
+    def input_items(self, rank: int) -> int:
+        """Elements of the caller's input on ``rank``."""
+        return self._items(rank, into=False)
+
+    def output_items(self, rank: int) -> int:
+        """Elements of the caller's output on ``rank``."""
+        return self._items(rank, into=True)
+
+    @cached_property
+    def order(self) -> NDArray[np.int64]:
+        """Ranks sorted so that each group of each level is one run.
+
+        Flat algorithms follow it where operands commute, since a neighbour in
+        the same node costs the network nothing.
+        """
+        order: NDArray[np.int64] = np.lexsort(self.topology.groups[::-1]).astype(np.int64)
+        return order
+
+    @cached_property
+    def members(self) -> list[int]:
+        """The ranks in this order, one list for all ranks' plans; not to be changed."""
+        ranks: list[int] = self.order.tolist()
+        return ranks
+
+    def _items(self, rank: int, *, into: bool) -> int:
+        size, count = self.size, self.count
+        at_root = rank == self.root
+        wide, narrow = size * count, count
+        match self.operation:
+            case "barrier":
+                return 0
+            case "allgather":
+                return wide if into else narrow
+            case "alltoall":
+                return wide
+            case "reduce_scatter_block":
+                return narrow if into else wide
+            case "gather":
+                return (wide if at_root else 0) if into else narrow
+            case "scatter":
+                return narrow if into else (wide if at_root else 0)
+            case "bcast":
+                return narrow if into or at_root else 0
+            case "reduce":
+                return narrow if at_root or not into else 0
+            case "allreduce" | "scan" | "exscan":
+                return narrow
+        return self._v_items(rank, into=into)
+
+    def _v_items(self, rank: int, *, into: bool) -> int:
+        counts = self.counts
+        assert counts is not None
+        if self.operation == "alltoallv":
+            return int((self.received_by(rank) if into else self.sent_by(rank)).sum())
+        mine, at_root = int(counts[rank]), rank == self.root
+        match self.operation:
+            case "allgatherv":
+                return int(counts.sum()) if into else mine
+            case "reduce_scatter":
+                return mine if into else int(counts.sum())
+            case "gatherv":
+                return (int(counts.sum()) if at_root else 0) if into else mine
+            case _:  # scatterv
+                return mine if into else (int(counts.sum()) if at_root else 0)

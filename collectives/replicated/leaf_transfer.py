@@ -1,0 +1,225 @@
+"""Messages of a state, driven by the engine like a plan.
+
+A death may end them in the middle: what the library still reads and writes
+then is kept until it lets go, as of every execution.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+
+from closeranks.collectives.arguments.collective_call import BYTE
+from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.ignored_errors import is_gone, is_over, quietly
+from closeranks.collectives.engine.native_call import Aside
+from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.plans import message_tags
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.identity import Identity
+from closeranks.collectives.plans.plan_type import Algorithm, Plan
+from closeranks.collectives.plans.schedule import Kind
+from closeranks.comms.mpi import message_limits
+from closeranks.comms.wait import Deadline, wait
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+    from numpy.typing import NDArray
+    from typing_extensions import Self
+
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.plans.schedule import Script
+
+
+class Expected(NamedTuple):
+    """What is to come.
+
+    Attributes
+    ----------
+    source : int
+        From whom.
+    nbytes : int or None
+        How long an array is; None for an object.
+    """
+
+    source: int
+    nbytes: int | None = None
+
+
+class Transfer(Execution):
+    """Messages from rank to rank; a context manager, which waits for them.
+
+    All ranks make one, also those with nothing to say: a roll call counts them.
+
+    Parameters
+    ----------
+    world : World
+        Whose traffic carries them.
+    sent : iterable of (int, object)
+        Targets and what they get: an array of uint8 or an object.  Asked for when
+        it begins; what that raises ends it.
+    expected : iterable of Expected
+        What comes, of every source in the order in which it is sent.
+    deadline : Deadline or None
+        When it fails.
+
+    Attributes
+    ----------
+    operation : str
+        "synchronize".
+    """
+
+    __slots__ = (
+        "_arriving",
+        "_come",
+        "_data",
+        "_expected",
+        "_leaving",
+        "_sent",
+        "_tag",
+        "operation",
+    )
+    operation: str
+
+    def __init__(
+        self,
+        world: World,
+        sent: Iterable[tuple[int, object]],
+        expected: Iterable[Expected],
+        deadline: Deadline | None,
+    ) -> None:
+        bound = Bound(
+            Plan(Problem("barrier", world.topology), _AWAIT),
+            world.rank,
+            input=None,
+            output=None,
+            dtype=BYTE,
+            world=Aside(world),  # type: ignore[arg-type]
+            events=(self._is_through,),
+        )
+        self.operation, self._tag = "synchronize", message_tags.state(world.window)
+        self._sent, self._expected, self._come = iter(sent), deque(expected), deque[Any]()
+        self._leaving = deque[tuple[int, "MPI.Request", object]]()
+        self._arriving: list[MPI.Request] = []
+        self._data: NDArray[np.uint8] | None = None
+        super().__init__(bound, Identity(world.epoch, -1), deadline=deadline)
+
+    def __enter__(self) -> Self:
+        engine().start(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            engine().wait(self)
+        else:
+            engine().fail(self, error)
+
+    def take(self) -> Any:
+        """Wait for what comes next.
+
+        Local.
+
+        Returns
+        -------
+        object
+            As it was sent.
+
+        Raises
+        ------
+        PeerError, BaseException
+            What has ended the transfer.
+        """
+        wait(lambda: bool(self._come) or engine().test(self))
+        return self._come.popleft()
+
+    def _is_through(self) -> bool:
+        """Do what can be done now; tell whether nothing is left to do."""
+        for target, data in self._sent:
+            self._send(target, data)
+        while self._expected and not self._come and self._has_come():
+            self._expected.popleft()
+        while self._leaving and is_over(self._leaving[0][1]):
+            self._leaving.popleft()
+        return not self._leaving and not self._expected
+
+    def _send(self, target: int, data: object) -> None:
+        traffic = self.bound.world.traffic
+        if isinstance(data, np.ndarray):
+            for part in message_limits.cut(data.nbytes):
+                piece = data[part]
+                self._leaving.append((target, traffic.Isend(piece, target, self._tag), piece))
+        else:
+            self._leaving.append((target, traffic.isend(data, target, self._tag), data))
+
+    def _has_come(self) -> bool:
+        """Begin to receive what comes next; tell whether it is there."""
+        if not self._arriving:
+            self._begin(*self._expected[0])
+        if self._expected[0].nbytes is None:
+            if not self._arriving or not self._arriving[0].Get_status():
+                return False
+            _, thing = self._arriving.pop().test()
+            self._come.append(thing)
+            return True
+        self._arriving = [request for request in self._arriving if not is_over(request)]
+        if self._arriving:
+            return False
+        self._come.append(self._data)
+        self._data = None
+        return True
+
+    def _begin(self, source: int, nbytes: int | None) -> None:
+        """Post the receives of what comes next, once it is known how long it is."""
+        traffic = self.bound.world.traffic
+        if nbytes is None:
+            message = traffic.improbe(source, self._tag)
+            if message is not None:
+                self._arriving.append(message.irecv())
+            return
+        self._data = np.empty(nbytes, np.uint8)
+        for part in message_limits.cut(nbytes):
+            self._arriving.append(traffic.Irecv(self._data[part], source, self._tag))
+
+    def peers(self, kind: Kind) -> tuple[int, ...]:
+        """Return whose messages of a kind are under way, ascending."""
+        if kind == Kind.RECEIVE:
+            return (self._expected[0].source,) if self._arriving else ()
+        self._leaving = deque(one for one in self._leaving if not is_gone(one[1]))
+        return tuple(sorted({target for target, *_ in self._leaving}))
+
+    def awaited(self) -> tuple[int, ...]:
+        """Return the rank whose message is awaited, else those that take none of ours."""
+        return (self._expected[0].source,) if self._expected else self.peers(Kind.SEND)
+
+    def fail(self, error: BaseException) -> None:
+        """End it with an error, as of every execution."""
+        if self.error is None and not self.drained:
+            for request in self._arriving:
+                quietly(request.Cancel)
+        super().fail(error)
+
+    def settled(self) -> bool:
+        """Whether MPI holds none of its buffers any more; never blocks."""
+        self._leaving = deque(one for one in self._leaving if not is_gone(one[1]))
+        self._arriving = [request for request in self._arriving if not is_gone(request)]
+        return not self._leaving and not self._arriving and super().settled()
+
+
+def _await_messages(script: Script, problem: Problem) -> Generator[None, None, None]:
+    """Write the one step."""
+    del problem
+    script.event(0)
+    yield
+
+
+_AWAIT: Final = Algorithm("messages", _await_messages)

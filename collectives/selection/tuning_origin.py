@@ -1,0 +1,69 @@
+"""Where a table of `closeranks tune` was made, and whether it is of use here."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from mpi4py import MPI
+
+from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.tuning_table import Origin, Tuned, shape
+from closeranks.comms.jit.cpu_name import MOST, processor
+
+if TYPE_CHECKING:
+    from closeranks.comms.topology.topology import Topology
+
+_REMEDY = "make one here with closeranks tune"
+
+
+def here(topology: Topology) -> Origin:
+    """Say where this process runs.  Local.
+
+    Parameters
+    ----------
+    topology : Topology
+        Of the job.
+
+    Returns
+    -------
+    Origin
+        With the name of this node's processor.
+    """
+    library = MPI.Get_library_version().splitlines()[0].split(",")[0].strip(" \0")
+    nodes = topology.count("node") if "node" in topology.levels else 1
+    return Origin(library[:MOST], processor(), shape(topology), topology.size, nodes)
+
+
+def fitting(plain: MPI.Intracomm, given: Rules | Tuned, topology: Topology) -> Tuned | None:
+    """Give what of a table is of use here; a warning on rank 0 names the rest.
+
+    Collective over ``plain``; the same on every rank.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The ranks.
+    given : Rules or Tuned
+        The same table on every rank.
+    topology : Topology
+        Where they sit, the same on every rank.
+
+    Returns
+    -------
+    Tuned or None
+        See `Tuned.within`; None if there is no such table, or it is another
+        library's or another processor's.
+    """
+    if isinstance(given, Rules):
+        return None
+    objection: str | None = None
+    if plain.rank == 0:
+        objection = given.origin.objection(here(topology))
+        remarks = [objection] if objection else given.remarks(topology)
+        if remarks:
+            used = "is not used" if objection else "is used in part"
+            text = f"the tuning table {used}: {'; '.join(remarks)}; {_REMEDY}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    objection = plain.bcast(objection)
+    return None if objection else given.within(topology)

@@ -1,0 +1,326 @@
+"""Collectives inside a node, as loops over shared memory without Python.
+
+Every rank has `DESKS_EACH` *desks* in the node's memory, where it lays out
+what the others read, two *trays* for reduced chunks, and two counters:
+``laid`` (its desk holds segment q) and ``reduced`` (its tray holds its chunk).
+Segments are numbered over the life of the memory.  Where a desk or a tray lies
+a rank publishes with each segment: they go round in rings, see
+`closeranks.collectives.shm.data_places`.  A rank that has laid q has done with
+all segments up to ``q - AHEAD``.  So a desk may be filled for q as soon as
+everybody has laid ``q - DESKS_EACH + AHEAD``, and laying out the next segment
+overlaps with reading this one.
+
+A kernel never blocks for long: it spins, yields, and after a while returns
+False, to be called again with the same arguments.  It keeps its place in
+``state``, which belongs to the memory; ``frame`` is constant.  Kernels take
+the addresses of both, so that machine code can call them too.
+
+Of a short vector everybody reads everything (one shot); a longer one goes in
+two shots, reduce-scatter and all-gather, segment by segment.  Importing this
+imports Numba; nobody does but who compiles it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+from closeranks.collectives.shm.copies import copy, goes_past, lay, put, stream, stream_twice
+from closeranks.collectives.shm.counters import all_reached, may_fill, over, tell_laid, tell_reduced
+from closeranks.collectives.shm.data_places import (
+    desk_of,
+    name_of,
+    place_of,
+    publish,
+    published,
+    take_desk,
+    take_tray,
+    tray_of,
+)
+from closeranks.collectives.shm.segment_layout import (
+    ABORT,
+    AHEAD,
+    BLOCK,
+    CACHE,
+    DESK,
+    DONE,
+    FRAME,
+    GIVEN,
+    ITEM,
+    LAID,
+    NARROW,
+    PAIR,
+    PHASE,
+    PIECE,
+    RANK,
+    REDUCED,
+    SCRATCH,
+    SIZE,
+    STAGED,
+    START,
+    STATE,
+    TAKEN,
+    THREE,
+    WIDE,
+    WIDE_PAIR,
+    WIDE_THREE,
+)
+from closeranks.comms.jit.atomics import array_at, call_pair, call_three, load_acquire
+
+#: Where a rank stands in a segment: it has yet to reduce, or has reduced its chunk of the
+#: segment, or that of the whole vector.
+OPEN, CHUNK, VECTOR = 0, 1, 2
+#: What becomes of a vector that might be one segment.
+NOT_YET, OVER, IN_SEGMENTS = 0, 1, 2
+
+
+@numba.njit(error_model="numpy")
+def combine(frame: Any, q: int, own: int, at: int, inside: int, out: int, nbytes: int) -> None:
+    """Combine the data of all ranks, see `place_of`; ``own`` are this rank's.
+
+    In the order of ranks, whoever does it.  Sums and products of half-precision
+    numbers are taken in float32 and rounded once.
+    """
+    rank, size, item = frame[RANK], frame[SIZE], frame[ITEM]
+    step = nbytes if size == 2 else BLOCK // item * item
+    pair, three, narrow, wide = frame[PAIR], frame[THREE], frame[NARROW], frame[WIDE]
+    if size == 2:
+        narrow = 0
+    elif narrow != 0:
+        pair, three = frame[WIDE_PAIR], frame[WIDE_THREE]
+    low = 0
+    while low < nbytes:
+        count = min(step, nbytes - low) // item
+        first = own + low if rank == 0 else place_of(frame, 0, q, at + low, inside + low)
+        second = own + low if rank == 1 else place_of(frame, 1, q, at + low, inside + low)
+        into = out + low if narrow == 0 else wide
+        call_three(three, first, second, into, count)
+        for other in range(2, size):
+            place = own + low
+            if other != rank:
+                place = place_of(frame, other, q, at + low, inside + low)
+            call_pair(pair, place, into, count)
+        if narrow != 0:
+            call_pair(narrow, into, out + low, count)
+        low += step
+
+
+def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
+    """Reduce a vector: everybody reads everything."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    desk = frame[DESK]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * desk
+            length = min(desk, nbytes - at)
+            publish(frame, q, -take_desk(frame, state, length), 0)
+            copy(desk_of(frame, frame[RANK], q), source + at, length)
+            tell_laid(frame, q)
+            state[STAGED] = q
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * desk
+        own = desk_of(frame, frame[RANK], q)
+        combine(frame, q, own, 0, 0, target + at, min(desk, nbytes - at))
+        state[DONE] = q
+    return over(state, last)
+
+
+@numba.njit(error_model="numpy")
+def _edge(nbytes: int, size: int, rank: int) -> int:
+    """Where the chunk of a rank starts in a segment: at a whole line."""
+    return nbytes if rank == size else nbytes // 64 * rank // size * 64
+
+
+@numba.njit(error_model="numpy")
+def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
+    """Let the others read a segment: by the name of its array, or on the desk.
+
+    On the desk without this rank's own chunk.
+    """
+    size, rank = frame[SIZE], frame[RANK]
+    if given != 0:
+        publish(frame, q, given, 0)
+    else:
+        publish(frame, q, -take_desk(frame, state, nbytes), 0)
+        low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
+        desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, nbytes)
+        lay(state, desk, source, low, past)
+        lay(state, desk + high, source + high, nbytes - high, past)
+    tell_laid(frame, q)
+    state[STAGED] = q
+
+
+@numba.njit(error_model="numpy")
+def _combine_past(
+    frame: Any,
+    q: int,
+    own: int,
+    at: int,
+    inside: int,
+    tray: int,
+    target: int,
+    nbytes: int,
+    cold: bool,
+) -> None:
+    """Combine a chunk in pieces, into the target and, past the caches, onto the tray.
+
+    In pieces so small that the processor reads the next one while this one is on
+    its way to memory.
+    """
+    scratch, head = frame[SCRATCH], -target % 64
+    piece = PIECE if cold else BLOCK
+    low, length = 0, head if head % frame[ITEM] == 0 and head > 0 else piece
+    while low < nbytes:
+        length = min(length, nbytes - low)
+        combine(frame, q, own + low, at + low, inside + low, scratch, length)
+        if cold:
+            stream_twice(target + low, tray + low, scratch, length)
+        else:
+            stream(tray + low, scratch, length)
+            copy(target + low, scratch, length)
+        low += length
+        length = piece
+
+
+@numba.njit(error_model="numpy")
+def _reduce_chunk(
+    frame: Any, state: Any, q: int, source: int, target: int, at: int, length: int, cold: bool
+) -> None:
+    """Reduce this rank's chunk of a segment, for all ranks."""
+    size, rank = frame[SIZE], frame[RANK]
+    low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
+    own, into, count = source + at + low, target + at + low, high - low
+    if goes_past(frame, state, q, count):
+        tray = take_tray(frame, state, q, count, into % 64 if cold else 0)
+        _combine_past(frame, q, own, low, at + low, tray, into, count, cold)
+        tell_reduced(frame, q)
+    else:
+        tray = take_tray(frame, state, q, count, 0)
+        combine(frame, q, own, low, at + low, tray, count)
+        tell_reduced(frame, q)
+        put(into, tray, count, cold)
+
+
+@numba.njit(error_model="numpy")
+def _are_named(frame: Any, q: int) -> bool:
+    """Tell whether all ranks have named what they read and what they write."""
+    for rank in range(frame[SIZE]):
+        if published(frame, rank, q, GIVEN) == 0 or published(frame, rank, q, TAKEN) == 0:
+            return False
+    return True
+
+
+@numba.njit(error_model="numpy")
+def _reduce_in_place(frame: Any, q: int, source: int, nbytes: int, cold: bool) -> None:
+    """Reduce this rank's chunk of a vector, straight into the results of all.
+
+    Not once the world is given up: who has left may use his array for something
+    else.  In pieces shorter than a page: loads wait for stores that lie alike in
+    theirs.
+    """
+    size, rank, scratch = frame[SIZE], frame[RANK], frame[SCRATCH]
+    low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
+    while low < high and load_acquire(frame[ABORT]) == 0:
+        length = min(PIECE, high - low)
+        combine(frame, q, source + low, 0, low, scratch, length)
+        for step in range(0, size - 1, 2):
+            one = published(frame, (rank + step) % size, q, TAKEN) + low
+            other = published(frame, (rank + step + 1) % size, q, TAKEN) + low
+            if cold:
+                stream_twice(one, other, scratch, length)
+            else:
+                copy(one, scratch, length)
+                copy(other, scratch, length)
+        if size % 2 != 0:
+            one = published(frame, (rank + size - 1) % size, q, TAKEN) + low
+            put(one, scratch, length, cold)
+        low += length
+    tell_reduced(frame, q)
+
+
+@numba.njit(error_model="numpy")
+def _whole(frame: Any, state: Any, source: int, target: int, nbytes: int) -> int:
+    """Reduce a vector as one segment, if all ranks can reach all arrays.
+
+    Gives whether it is to be called again, is over, or goes in segments.
+    """
+    given, taken = name_of(frame, source, nbytes), name_of(frame, target, nbytes)
+    q = state[START] + 1
+    if given == 0 or taken == 0 or state[DONE] >= q or state[PHASE] == CHUNK:
+        return IN_SEGMENTS
+    if state[STAGED] < q:
+        if not may_fill(frame, q):
+            return NOT_YET
+        publish(frame, q, given, taken)
+        tell_laid(frame, q)
+        state[STAGED] = q
+    if state[PHASE] == OPEN:
+        if not all_reached(frame, LAID, q):
+            return NOT_YET
+        if not _are_named(frame, q):
+            return IN_SEGMENTS
+        _reduce_in_place(frame, q, source, nbytes, source != target and 4 * nbytes >= frame[CACHE])
+        state[PHASE] = VECTOR
+    if not all_reached(frame, REDUCED, q):
+        return NOT_YET
+    state[DONE], state[PHASE] = q, OPEN
+    return OVER
+
+
+def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
+    """Reduce a vector segment by segment, each rank one chunk of each.
+
+    Or as one segment, if all ranks can reach all arrays: then all write into the
+    results of all.  Everybody waits for all chunks, so what others have read or
+    written is free when it is over.
+    """
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    way = _whole(frame, state, source, target, nbytes)
+    if way != IN_SEGMENTS:
+        return way == OVER and over(state, state[DONE])
+    size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    given = name_of(frame, source, nbytes)
+    cold = source != target and 2 * nbytes >= frame[CACHE]  # desks want some of it too
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        q = state[DONE] + 1
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        if state[STAGED] < q:
+            if not may_fill(frame, q):
+                return False
+            _lay_chunks(frame, state, q, source + at, length, given)
+        if state[PHASE] == OPEN:
+            if not all_reached(frame, LAID, q):
+                return False
+            _reduce_chunk(frame, state, q, source, target, at, length, cold)
+            state[PHASE] = CHUNK
+        if state[STAGED] == q and q < last:
+            if not may_fill(frame, q + 1):
+                return False
+            ahead = at + desk
+            _lay_chunks(frame, state, q + 1, source + ahead, min(desk, nbytes - ahead), given)
+        if not all_reached(frame, REDUCED, q):
+            return False
+        for step in range(1, size):
+            other = (rank + step) % size
+            first = _edge(length, size, other)
+            count = _edge(length, size, other + 1) - first
+            put(target + at + first, tray_of(frame, other, q), count, cold)
+        state[DONE], state[PHASE] = q, OPEN
+    return over(state, last)
+
+
+def exported(name: str) -> tuple[Callable[..., bool], Any]:
+    """Give a kernel by its name, and its signature."""
+    kernels = {kernel.__name__: kernel for kernel in (allreduce_one_shot, allreduce_two_shot)}
+    return kernels[name], types.boolean(*(types.int64,) * 5)

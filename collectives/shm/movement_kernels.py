@@ -1,0 +1,268 @@
+"""Collectives inside a node besides all-reduce.
+
+Importing this imports Numba; nobody does but who compiles it.  Desks, counters
+and their rules are those of `closeranks.collectives.shm.allreduce_kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+from closeranks.collectives.shm.allreduce_kernels import combine
+from closeranks.collectives.shm.copies import goes_past, lay, put
+from closeranks.collectives.shm.counters import (
+    all_reached,
+    has_reached,
+    may_fill,
+    over,
+    tell_laid,
+    tell_reduced,
+)
+from closeranks.collectives.shm.data_places import desk_of, name_of, place_of, publish, take_desk
+from closeranks.collectives.shm.segment_layout import (
+    AHEAD,
+    CACHE,
+    DESK,
+    DONE,
+    FRAME,
+    ITEM,
+    LAID,
+    PAGE,
+    PHASE,
+    RANK,
+    REDUCED,
+    ROOT,
+    SIZE,
+    STAGED,
+    START,
+    STATE,
+)
+from closeranks.comms.jit.atomics import array_at
+
+
+def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:  # noqa: ARG001
+    """Wait until every rank has come."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    q = state[START] + 1
+    tell_laid(frame, q)
+    if not all_reached(frame, LAID, q):
+        return False
+    state[START] = state[STAGED] = state[DONE] = q
+    return True
+
+
+@numba.njit(error_model="numpy")
+def _finish(frame: Any, state: Any, last: int, given: int) -> bool:
+    """Tell that this rank has read what it was to, and wait for who reads its array."""
+    if state[PHASE] == 0:
+        if not tell_reduced(frame, last):
+            return False
+        state[PHASE] = 1
+    if given != 0 and not all_reached(frame, REDUCED, last):
+        return False
+    state[PHASE] = 0
+    return over(state, last)
+
+
+@numba.njit(error_model="numpy")
+def _lay(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
+    """Let the others read a segment: by the name of its array, or on the desk."""
+    if given != 0:
+        publish(frame, q, given, 0)
+        return
+    publish(frame, q, -take_desk(frame, state, nbytes), 0)
+    desk = desk_of(frame, frame[RANK], q)
+    lay(state, desk, source, nbytes, goes_past(frame, state, q, nbytes))
+
+
+def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
+    """Copy the root's bytes to everybody.
+
+    The root waits for the last reader only if its array is read in place.
+    """
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    given = name_of(frame, source, nbytes) if rank == root else 0
+    cold = nbytes > frame[CACHE]
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        q = state[DONE] + 1
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        if rank == root:
+            if not may_fill(frame, q):
+                return False
+            _lay(frame, state, q, source + at, length, given)
+            tell_laid(frame, q)
+            if source != target:
+                put(target + at, source + at, length, cold)
+        else:
+            tell_laid(frame, q)
+            if not has_reached(frame, root, LAID, q):
+                return False
+            put(target + at, place_of(frame, root, q, 0, at), length, cold)
+        state[DONE] = state[STAGED] = q
+    return _finish(frame, state, last, given)
+
+
+def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
+    """Combine the vectors of all ranks at the root, which reads them all.
+
+    In place the root's vector is laid out too: the result grows where it lies.
+    """
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    given = 0 if rank == root else name_of(frame, source, nbytes)
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        q = state[DONE] + 1
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        lays = source == target if rank == root else given == 0
+        if state[STAGED] < q:
+            if lays or given != 0:
+                if not may_fill(frame, q):
+                    return False
+                _lay(frame, state, q, source + at, length, given)
+            tell_laid(frame, q)
+            state[STAGED] = q
+        if rank == root:
+            if not all_reached(frame, LAID, q):
+                return False
+            own = desk_of(frame, rank, q) if lays else source + at
+            combine(frame, q, own, 0, at, target + at, length)
+        state[DONE] = q
+    return _finish(frame, state, last, given)
+
+
+def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
+    """Collect the blocks of all ranks, ``nbytes`` each."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    given = name_of(frame, source, nbytes)
+    cold = (size + 1) * nbytes > frame[CACHE]
+    mine = target + rank * nbytes
+    last = state[START] + (nbytes + desk - 1) // desk
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * desk
+            length = min(desk, nbytes - at)
+            _lay(frame, state, q, source + at, length, given)
+            tell_laid(frame, q)
+            state[STAGED] = q
+            if mine != source:  # while the others lay theirs
+                put(mine + at, source + at, length, cold)
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * desk
+        length = min(desk, nbytes - at)
+        for step in range(1, size):
+            other = (rank + step) % size
+            put(target + other * nbytes + at, place_of(frame, other, q, 0, at), length, cold)
+        state[DONE] = q
+    return _finish(frame, state, last, given)
+
+
+@numba.njit(error_model="numpy")
+def _share(frame: Any) -> int:
+    """Bytes of a desk that are for one rank: whole pages, if it has as many."""
+    part: int = frame[DESK] // frame[SIZE]
+    whole = PAGE if part >= PAGE and PAGE % frame[ITEM] == 0 else frame[ITEM]
+    return part // whole * whole
+
+
+@numba.njit(error_model="numpy")
+def _stride(frame: Any, length: int) -> int:
+    """Bytes from one part of a desk to the next: whole lines, if a part has as many."""
+    whole: int = min(_share(frame), (length + 63) // 64 * 64)
+    return whole
+
+
+@numba.njit(error_model="numpy")
+def _lay_for_others(
+    frame: Any, state: Any, q: int, source: int, nbytes: int, at: int, length: int, given: int
+) -> None:
+    """Let each other rank read what lies ``at`` bytes into the block for it."""
+    size, rank, stride = frame[SIZE], frame[RANK], _stride(frame, length)
+    if given != 0:
+        publish(frame, q, given, 0)
+    else:
+        publish(frame, q, -take_desk(frame, state, size * stride), 0)
+        desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, length)
+        for step in range(1, size):
+            other = (rank + step) % size
+            lay(state, desk + other * stride, source + other * nbytes + at, length, past)
+    tell_laid(frame, q)
+    state[STAGED] = q
+
+
+def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
+    """Send a block of ``nbytes`` to every rank and receive one from each."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    given = 0 if source == target else name_of(frame, source, size * nbytes)
+    cold = source != target and 2 * size * nbytes >= frame[CACHE]  # desks want some of it too
+    last = state[START] + (nbytes + part - 1) // part
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * part
+            length = min(part, nbytes - at)
+            _lay_for_others(frame, state, q, source, nbytes, at, length, given)
+            if source != target:
+                own = rank * nbytes + at
+                put(target + own, source + own, length, cold)
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * part
+        length = min(part, nbytes - at)
+        for step in range(1, size):
+            other = (rank + step) % size
+            place = place_of(frame, other, q, rank * _stride(frame, length), rank * nbytes + at)
+            put(target + other * nbytes + at, place, length, cold)
+        state[DONE] = q
+    return _finish(frame, state, last, given)
+
+
+def reduce_scatter_block(
+    frame_at: int, state_at: int, source: int, target: int, nbytes: int
+) -> bool:
+    """Combine blocks of ``nbytes``; each rank gets the combination of its own."""
+    frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
+    size, rank, part = frame[SIZE], frame[RANK], _share(frame)
+    given = name_of(frame, source, size * nbytes)
+    last = state[START] + (nbytes + part - 1) // part
+    while state[DONE] < last:
+        while state[STAGED] < min(last, state[DONE] + AHEAD):
+            q = state[STAGED] + 1
+            if not may_fill(frame, q):
+                return False
+            at = (q - state[START] - 1) * part
+            _lay_for_others(frame, state, q, source, nbytes, at, min(part, nbytes - at), given)
+        q = state[DONE] + 1
+        if not all_reached(frame, LAID, q):
+            return False
+        at = (q - state[START] - 1) * part
+        length = min(part, nbytes - at)
+        on_desk, inside = rank * _stride(frame, length), rank * nbytes + at
+        combine(frame, q, source + inside, on_desk, inside, target + at, length)
+        state[DONE] = q
+    return _finish(frame, state, last, given)
+
+
+def exported(name: str) -> tuple[Callable[..., bool], Any]:
+    """Give a kernel by its name, and its signature."""
+    kernels = (barrier, bcast, reduce, allgather, alltoall, reduce_scatter_block)
+    found = {kernel.__name__: kernel for kernel in kernels}
+    return found[name], types.boolean(*(types.int64,) * 5)

@@ -1,0 +1,153 @@
+"""Memory of the caller's objects, whatever library made them.
+
+Everything that mpi4py takes is taken: the buffer protocol, DLPack, the CUDA
+array interface; and three things it does not take: element types that only
+ml_dtypes knows (bfloat16), arrays whose memory has gaps, and arrays in device
+memory where the library cannot reach it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.gpu.array_interface import device_array
+from closeranks.comms.gpu.device_array import DeviceArray
+from closeranks.comms.gpu.dlpack import dlpack_dtype
+from closeranks.errors import UsageError, WrongType
+
+Bytes = NDArray[np.uint8]
+_NO_BYTES = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Where an object keeps its elements.
+
+    Attributes
+    ----------
+    data : ndarray
+        Of shape (nbytes,) and type uint8 where the memory has no gaps, else the
+        array itself, whose elements go in the order of its indices; empty where
+        only a device can reach it.
+    dtype : numpy.dtype
+        Type of an element.
+    nbytes : int
+        Bytes of all elements.
+    contiguous : bool
+        Whether the memory has no gaps.
+    device : DeviceArray or None
+        The array in device memory; None where the processor can reach it.
+    """
+
+    data: NDArray[Any]
+    dtype: np.dtype[Any]
+    nbytes: int
+    contiguous: bool
+    device: DeviceArray | None = None
+
+
+def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
+    """Find the memory of an object; nothing is copied.
+
+    Local.
+
+    Parameters
+    ----------
+    buffer : object
+        An array, or any object with the buffer protocol, DLPack or the CUDA
+        array interface.
+    operation : str
+        Who asks, for the text of an error.
+    writable : bool
+        Whether it will be written.
+
+    Returns
+    -------
+    Memory
+        Alive as long as it is referenced.
+
+    Raises
+    ------
+    UsageError
+        If the object has no memory that can be reached, or is read-only and is
+        to be written.
+    Unavailable
+        If it lies on a device and what copies from there is not installed.
+    """
+    if isinstance(buffer, np.ndarray):
+        # A matrix is never flat, and a masked array not bytes.
+        array = buffer if type(buffer) is np.ndarray else buffer.view(np.ndarray)
+    else:
+        seen = _viewed(buffer)
+        if seen is None:
+            there = device_array(buffer, operation)
+            if there is not None:
+                return _on_device(there, operation, writable)
+            seen = _foreign(buffer, operation, writable)
+        array = seen
+    _check_writable(array.flags.writeable or not writable, operation)
+    if array.dtype.hasobject:
+        raise UsageError(operation, f"elements of type {array.dtype} are Python objects",
+                         "use the lower-case method, which pickles")  # fmt: skip
+    flags = array.flags
+    if flags.c_contiguous:
+        data = array.reshape(-1).view(np.uint8) if array.ndim else array.reshape(1).view(np.uint8)
+    elif flags.f_contiguous:
+        data = array.T.reshape(-1).view(np.uint8)
+    else:
+        return Memory(array, array.dtype, array.nbytes, False)
+    return Memory(data, array.dtype, array.nbytes, True)
+
+
+def _check_writable(is_right: bool, operation: str) -> None:
+    if not is_right:
+        raise UsageError(operation, "the receive buffer is read-only", "pass a writable array")
+
+
+def _on_device(there: DeviceArray, operation: str, writable: bool) -> Memory:
+    """Describe memory that only a device can reach."""
+    _check_writable(there.writable or not writable, operation)
+    return Memory(_NO_BYTES, there.dtype, there.nbytes, there.contiguous, there)
+
+
+def _viewed(buffer: object) -> NDArray[Any] | None:
+    """View an object with the buffer protocol as an array; None without."""
+    try:
+        view = memoryview(buffer)  # type: ignore[arg-type]
+    except (TypeError, BufferError, ValueError):
+        return None
+    try:
+        return np.asarray(view)
+    except ValueError:  # a format that NumPy does not know
+        return np.frombuffer(view, np.uint8)
+
+
+def _foreign(buffer: object, operation: str, writable: bool) -> NDArray[Any]:
+    """View an object with DLPack or the CUDA array interface, in host memory."""
+    from mpi4py import MPI
+
+    if not hasattr(buffer, "__dlpack__") and not hasattr(buffer, "__cuda_array_interface__"):
+        kind = type(buffer).__name__
+        raise WrongType(operation, f"a {kind} is no buffer", "pass an array, or [array, type]")
+    try:
+        found = MPI.buffer.frombuffer(buffer, readonly=not writable)
+    except (BufferError, TypeError, ValueError) as error:
+        raise UsageError(operation, f"cannot reach the buffer: {error}",
+                         "pass a contiguous array") from error  # fmt: skip
+    if not found.nbytes:
+        return np.empty(0, _element(buffer))
+    whole: NDArray[Any] = np.frombuffer(found, np.uint8)  # type: ignore[call-overload]
+    return whole.view(_element(buffer))
+
+
+def _element(buffer: Any) -> np.dtype[Any]:
+    """Tell the element type of a foreign array; bytes where NumPy has no name for it."""
+    interface = getattr(buffer, "__cuda_array_interface__", None)
+    if interface is not None:
+        named: np.dtype[Any] = np.dtype(interface["typestr"])
+        return named
+    return dlpack_dtype(buffer.__dlpack__())

@@ -1,0 +1,335 @@
+"""Buffer specifications, read the way mpi4py reads them.
+
+A message is ``buffer``, ``[buffer, count]``, ``[buffer, type]``, ``[buffer,
+count, type]``, ``[buffer, (count, displacement), type]`` or ``[buffer, count,
+displacement, type]``; see `closeranks.comms.buffers.vector_spec` for blocks of
+different sizes. Unlike mpi4py this refuses a count that the buffer has no room
+for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from operator import index
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from closeranks.comms.buffers.array_memory import Bytes, Memory, memory
+from closeranks.comms.buffers.datatype import Element, element
+from closeranks.comms.buffers.pack_entries import pack, room, unpack
+from closeranks.errors import UsageError, WrongType
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.comms.gpu.device_array import Event
+
+Spec = Any
+#: What None stands for in a list: the buffer of a rank that has nothing to send.
+_NOTHING: Final = np.empty(0, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A specification taken apart, nothing checked yet.
+
+    Attributes
+    ----------
+    buffer : object
+        The array.
+    count, displacement : object
+        What stands there, else None.
+    datatype : MPI.Datatype, str or None
+        What stands there, else None.
+    """
+
+    buffer: object
+    count: Any = None
+    displacement: Any = None
+    datatype: MPI.Datatype | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Entries at one place of a buffer.
+
+    Attributes
+    ----------
+    memory : Memory
+        The buffer.
+    element : Element
+        What an entry is.
+    count : int
+        Entries, over all blocks.
+    offset : int
+        Bytes from the start of the buffer to the first entry.
+    """
+
+    memory: Memory
+    element: Element
+    count: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data: the weight of the type signature."""
+        return self.count * self.element.nbytes
+
+    @property
+    def place(self) -> tuple[Any, ...] | None:
+        """Where its data are: other data are elsewhere; None if only MPI knows."""
+        if not self.element.plain:
+            return None
+        data = self.memory.data
+        return data.ctypes.data, data.shape, data.strides, self.offset, self.nbytes
+
+    @property
+    def foreign(self) -> bool:
+        """Whether mpi4py cannot take the buffer: no type, gaps, or on a device."""
+        memory = self.memory
+        return not memory.contiguous or self.element.datatype is None or memory.device is not None
+
+    @property
+    def as_it_is(self) -> bool:
+        """Whether the data lie side by side where the caller has them, host or device."""
+        return self.memory.contiguous and self.element.plain
+
+    @property
+    def direct(self) -> bool:
+        """Whether the data lie side by side in the caller's memory."""
+        return self.as_it_is and self.memory.device is None
+
+    def data(self, later: list[Event] | None = None) -> Bytes:
+        """Give the data side by side: the caller's memory, or a copy.
+
+        Parameters
+        ----------
+        later : list of Event, optional
+            Takes what must happen on a device before the copy is there; without
+            it the host waits.
+
+        Returns
+        -------
+        ndarray of uint8
+            As many as ``nbytes``.
+        """
+        if self.direct:
+            return self._place()
+        out = room(self.memory, self.nbytes)
+        pack(self.memory, self.element, self.count, self.offset, out, later)
+        return out
+
+    def space(self) -> Bytes:
+        """Give room for the data: the caller's memory, or new memory."""
+        return self._place() if self.direct else room(self.memory, self.nbytes)
+
+    def store(self, data: Bytes) -> None:
+        """Put data into the caller's memory; nothing to do where they are there."""
+        if self.direct:
+            place = self._place()
+            if place.ctypes.data != data.ctypes.data:
+                place[:] = data
+        else:
+            unpack(data, self.memory, self.element, self.count, self.offset)
+
+    def _place(self) -> Bytes:
+        return self.memory.data[self.offset : self.offset + self.nbytes]
+
+
+def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
+    """Take a specification apart.
+
+    Local.
+
+    Parameters
+    ----------
+    spec : buffer or sequence
+        What the caller passed.
+    operation : str
+        Who asks, for the text of an error.
+    vector : bool
+        Whether counts may be sequences, so that only a tuple is (counts,
+        displacements).
+
+    Returns
+    -------
+    Parts
+        Its parts.
+
+    Raises
+    ------
+    UsageError
+        If there are fewer than two parts or more than four.
+    """
+    if not isinstance(spec, (list, tuple)):
+        return Parts(spec)
+    count = displacement = datatype = None
+    match len(spec):
+        case 2:
+            buffer, count = spec
+            if _is_datatype(count):
+                count, datatype = None, count
+        case 3:
+            buffer, count, datatype = spec
+        case 4:
+            buffer, count, displacement, datatype = spec
+        case parts:
+            raise UsageError(
+                operation,
+                f"a message of {parts} parts",
+                "pass an array, [array, type] or [array, count, type]",
+            )
+    pair = tuple if vector else (tuple, list)
+    if len(spec) < 4 and isinstance(count, pair):
+        if len(count) != 2:
+            raise UsageError(
+                operation,
+                f"{len(count)} numbers where (count, displacement) stands",
+                "pass two, or a list of counts",
+            )
+        count, displacement = count
+    return Parts(_NOTHING if buffer is None else buffer, count, displacement, datatype)
+
+
+def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = False) -> Message:
+    """Read the specification of one message.
+
+    Local.
+
+    Parameters
+    ----------
+    spec : buffer or sequence
+        What the caller passed.
+    operation : str
+        Who asks, for the text of an error.
+    blocks : int
+        Number of equal blocks it consists of; an explicit count is that of one.
+    writable : bool
+        Whether it will be written.
+
+    Returns
+    -------
+    Message
+        Nothing is copied.
+
+    Raises
+    ------
+    UsageError
+        If the specification cannot be read or asks for more than the buffer
+        holds.
+    """
+    parts = take_apart(spec, operation)
+    found = found_memory(parts.buffer, operation, writable=writable)
+    kind = element(parts.datatype, found.dtype, operation)
+    _fits_gaps(found, kind, operation)
+    shift = _number(parts.displacement, "displacement", operation) * kind.extent
+    if parts.count is None:
+        count = _inferred(found.nbytes - shift, kind, blocks, operation)
+    else:
+        count = _number(parts.count, "count", operation) * blocks
+        check_room(found, kind, count, shift, operation)
+    return Message(found, kind, count, shift)
+
+
+def found_memory(buffer: object, operation: str, *, writable: bool) -> Memory:
+    """Find the memory of a buffer; MPI.BOTTOM and None have none.  Local.
+
+    Parameters
+    ----------
+    buffer : object
+        The array.
+    operation : str
+        Who asks, for the text of an error.
+    writable : bool
+        Whether it will be written.
+
+    Returns
+    -------
+    Memory
+        Nothing is copied.
+
+    Raises
+    ------
+    UsageError
+        If there is no such memory.
+    """
+    if buffer is None or isinstance(buffer, int):
+        name = "None" if buffer is None else repr(buffer).rsplit(".", maxsplit=1)[-1]
+        raise UsageError(
+            operation,
+            f"{name} where a buffer is needed",
+            "pass an array; MPI.BOTTOM needs algorithm='native'",
+        )
+    return memory(buffer, operation, writable=writable)
+
+
+def check_room(found: Memory, kind: Element, count: int, shift: int, operation: str) -> None:
+    """Raise UsageError if ``count`` entries from byte ``shift`` leave the buffer.
+
+    Parameters
+    ----------
+    found : Memory
+        The buffer.
+    kind : Element
+        What an entry is.
+    count : int
+        Number of entries.
+    shift : int
+        Bytes from the start of the buffer to the first entry.
+    operation : str
+        Who asks, for the text of an error.
+    """
+    if not count:
+        return
+    low = shift + kind.true_lower + min(0, (count - 1) * kind.extent)
+    high = shift + kind.true_upper + max(0, (count - 1) * kind.extent)
+    if low < 0 or high > found.nbytes:
+        problem = f"{count} entries of {kind} take bytes {low} to {high} of {found.nbytes}"
+        raise UsageError(operation, problem, "pass a larger buffer or a smaller count")
+
+
+def _is_datatype(value: object) -> bool:
+    from mpi4py import MPI
+
+    return isinstance(value, (MPI.Datatype, str))
+
+
+def _number(value: Any, name: str, operation: str) -> int:
+    """Read a count or a displacement; None is 0."""
+    if value is None:
+        return 0
+    try:
+        number = index(value)
+    except TypeError as error:
+        raise WrongType(operation, f"{name} {value!r} is no integer", "pass an int") from error
+    if number < 0:
+        raise UsageError(operation, f"{name} {number} is negative", "pass 0 or more")
+    return number
+
+
+def _fits_gaps(found: Memory, kind: Element, operation: str) -> None:
+    """Refuse an array with gaps counted in anything but its own elements."""
+    if not found.contiguous and kind.extent != found.dtype.itemsize:
+        raise UsageError(
+            operation,
+            f"an array with gaps cannot be counted in {kind}",
+            "pass numpy.ascontiguousarray(x)",
+        )
+
+
+def _inferred(nbytes: int, kind: Element, blocks: int, operation: str) -> int:
+    """Tell how many entries a buffer holds."""
+    if nbytes <= 0:
+        return 0
+    if kind.extent <= 0 or nbytes % kind.extent:
+        raise UsageError(
+            operation,
+            f"{nbytes} bytes hold no whole number of {kind}, {kind.extent} bytes each",
+            "pass a count",
+        )
+    count = nbytes // kind.extent
+    if blocks > 1 and count % blocks:
+        problem = f"{count} entries do not divide into {blocks} blocks, one a rank"
+        raise UsageError(operation, problem, f"pass a multiple of {blocks}, or a count")
+    return count

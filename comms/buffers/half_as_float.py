@@ -1,0 +1,93 @@
+"""A message of half-precision numbers that travels in float32.
+
+It looks like a message of float32 whose data never lie in the caller's memory:
+whoever packs, sends and stores it widens and rounds without knowing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from closeranks.comms.buffers.array_memory import Bytes
+from closeranks.comms.buffers.buffer_spec import Message
+from closeranks.comms.buffers.datatype import element
+
+if TYPE_CHECKING:
+    from closeranks.comms.gpu.device_array import Event
+
+#: Types, by NumPy's name, whose sums lose digits that users miss.
+HALVES: Final = frozenset({"float16", "bfloat16"})
+WIDE: Final = np.dtype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Widened(Message):
+    """Entries of float32 that stand for entries of half precision.
+
+    Made by `widened`.
+
+    Attributes
+    ----------
+    narrow : Message
+        The caller's entries.
+    """
+
+    narrow: Message
+
+    @property
+    def as_it_is(self) -> bool:
+        """False: what is sent is wider."""
+        return False
+
+    @property
+    def foreign(self) -> bool:
+        """True: mpi4py would take the caller's buffer, which is narrower."""
+        return True
+
+    @property
+    def direct(self) -> bool:
+        """False: the data are never in the caller's memory."""
+        return False
+
+    def data(self, later: list[Event] | None = None) -> Bytes:  # noqa: ARG002
+        """Give a widened copy of the data; the host waits for them."""
+        return self.narrow.data().view(self._half).astype(WIDE).view(np.uint8)
+
+    def space(self) -> Bytes:
+        """Give room for the widened data: new memory."""
+        return np.empty(self.nbytes, np.uint8)
+
+    def store(self, data: Bytes) -> None:
+        """Round data, to the nearest, ties to even, into the caller's memory."""
+        place = self.narrow.space()
+        with np.errstate(all="ignore"):  # overflow warns nobody, as in MPI
+            np.copyto(place.view(self._half), data.view(WIDE), casting="unsafe")
+        self.narrow.store(place)
+
+    @property
+    def _half(self) -> np.dtype[Any]:
+        """Type of the caller's entries."""
+        assert self.narrow.element.dtype is not None
+        return self.narrow.element.dtype
+
+
+def widened(narrow: Message) -> Widened:
+    """Let a message of half-precision numbers travel in float32.
+
+    Local; nothing is copied.
+
+    Parameters
+    ----------
+    narrow : Message
+        Entries of one of `HALVES`.
+
+    Returns
+    -------
+    Widened
+        As many entries.
+    """
+    wide = element(None, WIDE, "widen")
+    return Widened(narrow.memory, wide, narrow.count, narrow.offset, narrow)

@@ -1,0 +1,301 @@
+"""Packing: copying what lies at regular places side by side, and back.
+
+The way is chosen once for each block: compiled loops for at least `LEAST`
+bytes in no more than three loops, NumPy or the MPI library for the rest.  The
+rule is that simple because the loops were not slower where it holds;
+docs/strided.md says what was measured.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.buffers.array_memory import Bytes
+from closeranks.comms.buffers.strided_block import Block, Shape, entries, of_layout
+from closeranks.comms.buffers.typemap import typemap
+from closeranks.comms.jit import code_cache
+from closeranks.comms.jit.python_builtin import copier_at
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Fewer bytes are not worth a look at their strides.
+LEAST: Final = 16384
+#: Loops that the compiled functions have.
+_LOOPS: Final = 3
+#: Runs that lie at least so far apart, and are no longer, are fetched ahead; others
+#: the processor finds itself.
+_FAR: Final = 128
+_AHEAD: Final = 64
+#: Beyond this distance so many lines fall into too few sets of the cache.
+_TOO_FAR: Final = 16384
+
+#: Longest run that is copied by loads and stores; longer ones by memcpy.
+_LONGEST: Final = 64
+#: A run of so many bytes is copied in halves, which no line splits where arrays start at
+#: multiples of 16 bytes: whole it took up to a third longer.
+_HALVED: Final = 32
+#: Runs a multiple of this apart meet in one set of the first cache: memcpy then does
+#: better than loops that have many runs on their way.
+_PAGE: Final = 4096
+#: So far apart, the slower loops of NumPy and of the library do better still: what is
+#: read meets in few sets of the second cache, what is written waits for its line.
+_READ_APART: Final = 4 * _PAGE
+_WRITTEN_APART: Final = _PAGE // 2
+#: Fewer runs do not fill a set.
+_MANY: Final = 16
+#: Longest word that is gathered in fours, bytes.
+_WORD: Final = 8
+
+#: Copies from an array to another, see `closeranks.comms.jit.python_builtin.copier_at`.
+Copier = Callable[..., object]
+
+
+class Packer(NamedTuple):
+    """How elements of one layout are copied side by side, and back: chosen once.
+
+    Local; other threads run while it copies.  The two arrays share no memory.
+
+    Attributes
+    ----------
+    gather : callable
+        ``gather(out, array)``: to an array of uint8 from one of that layout.
+    scatter : callable
+        ``scatter(array, data)``: back; where elements share memory the last one
+        stays.
+    """
+
+    gather: Copier
+    scatter: Copier
+
+
+@lru_cache(maxsize=1024)
+def packer(shape: Shape, strides: Shape, itemsize: int) -> Packer:
+    """Choose how arrays of a layout are packed and filled.
+
+    Parameters
+    ----------
+    shape, strides : tuple of int
+        Of the array; strides in bytes.
+    itemsize : int
+        Bytes of an element.
+
+    Returns
+    -------
+    Packer
+        For all arrays of that layout.
+    """
+    block = of_layout(shape, strides, itemsize)
+    return Packer(_gathering(block) or _pack, _scattering(block) or _fill)
+
+
+def _pack(out: Bytes, array: NDArray[Any]) -> None:
+    np.copyto(out.view(array.dtype).reshape(array.shape), array)
+
+
+def _fill(array: NDArray[Any], data: Bytes) -> None:
+    array[...] = data.view(array.dtype).reshape(array.shape)
+
+
+def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
+    """Copy elements of an array side by side, in the order of its indices.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    array : ndarray
+        Of any strides.
+    first, count : int
+        The first element, and how many.
+    out : ndarray of uint8
+        Takes their bytes, shares none with them.
+    """
+    part = array if count == array.size else entries(array, first, count)
+    if part is None:
+        out.view(array.dtype)[...] = array.flat[first : first + count]
+    else:
+        packer(part.shape, part.strides, part.itemsize).gather(out, part)
+
+
+def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
+    """Copy bytes into elements of an array, in the order of its indices.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        As many bytes as the elements have, none of them theirs.
+    array : ndarray
+        Of any strides; where elements share memory the last one stays.
+    first, count : int
+        The first element, and how many.
+    """
+    part = array if count == array.size else entries(array, first, count)
+    if part is None:
+        array.flat[first : first + count] = data.view(array.dtype)
+    else:
+        packer(part.shape, part.strides, part.itemsize).scatter(part, data)
+
+
+def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> Block | None:
+    """Describe entries of a datatype where that may be of use.
+
+    Local.
+
+    Parameters
+    ----------
+    datatype : MPI.Datatype
+        What an entry is.
+    count : int
+        Number of entries.
+    extent, nbytes : int
+        Bytes from entry to entry, and of the data of all.
+
+    Returns
+    -------
+    Block or None
+        None for few bytes and for types that are not regular.
+    """
+    entry = typemap(datatype) if nbytes >= LEAST else None
+    return None if entry is None else _repeated(entry, count, extent)
+
+
+_repeated = lru_cache(maxsize=1024)(Block.repeated)
+
+
+def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
+    """Pack a block, if the compiled loops are the way to do it.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    memory : ndarray
+        What it lies in.
+    shift : int
+        Bytes from there to its origin.
+    block : Block
+        What is copied.
+    out : ndarray of uint8
+        Takes ``block.nbytes`` bytes, shares none with the block.
+
+    Returns
+    -------
+    bool
+        Whether it was done.
+    """
+    way = _gathering(block)
+    if way is not None:
+        way(out, memory, 0, shift + block.start)
+    return way is not None
+
+
+def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
+    """Unpack a block, if the compiled loops are the way to do it.
+
+    Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    data : ndarray of uint8
+        At least ``block.nbytes`` bytes side by side, none of them in the block.
+    memory : ndarray
+        What the block lies in.
+    shift : int
+        Bytes from there to its origin.
+    block : Block
+        What is written.
+
+    Returns
+    -------
+    bool
+        Whether it was done; never where bytes of the block may coincide.
+    """
+    way = _scattering(block)
+    if way is not None:
+        way(memory, data, shift + block.start, 0)
+    return way is not None
+
+
+@lru_cache(maxsize=1024)
+def _gathering(block: Block) -> Copier | None:
+    """Choose how to pack a block; None if not by compiled loops."""
+    if _collides(block, _READ_APART):
+        return None
+    return _way(block, _both(block), _ahead(block))
+
+
+@lru_cache(maxsize=1024)
+def _scattering(block: Block) -> Copier | None:
+    """Choose how to unpack a block; None if not by compiled loops."""
+    if not block.disjoint or _collides(block, _WRITTEN_APART):
+        return None
+    # Nobody waits for a word that is written: to fetch its line ahead took up to a
+    # quarter longer.
+    ahead = _ahead(block) if block.run > _WORD else 0
+    return _way(block, [(count, far, near) for count, near, far in _both(block)], ahead)
+
+
+def _collides(block: Block, distance: int) -> bool:
+    """Whether runs longer than most elements, yet short, meet in few sets of a cache."""
+    if not (_WORD <= block.run <= _FAR and block.counts and block.counts[-1] >= _MANY):
+        return False
+    return block.strides[-1] % distance == 0
+
+
+def _both(block: Block) -> list[tuple[int, int, int]]:
+    """List count, packed stride and stride of each loop, outermost first."""
+    nearby, found = block.run, []
+    for count, stride in reversed(block.dimensions):
+        found.append((count, nearby, stride))
+        nearby *= count
+    return found[::-1]
+
+
+def _way(block: Block, loops: list[tuple[int, int, int]], ahead: int) -> Copier | None:
+    """Choose the loop for a block and write its plan."""
+    if block.nbytes < LEAST or len(loops) > _LOOPS:
+        return None
+    if not _arrays_are_known() or not code_cache.is_possible():
+        return None
+    padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
+    numbers = [block.run, ahead, *(number for loop in padded for number in loop)]
+    plan = np.array(numbers, np.int64)
+    stride = block.strides[-1] if loops else 0
+    return copier_at(
+        code_cache.address_of("closeranks.comms.buffers.copy_loops", _loop(block.run, stride)), plan
+    )
+
+
+def _loop(run: int, stride: int) -> str:
+    """Name the loops over runs that lie so far apart in the innermost one."""
+    if run > _LONGEST or (run > _WORD and stride and stride % _PAGE == 0):
+        return "long"
+    return f"short{(run - (run == _HALVED)).bit_length() - 1}"
+
+
+@cache
+def _arrays_are_known() -> bool:
+    """Whether this NumPy keeps an array's pointer where the loops look for it."""
+    probe = np.empty(1)
+    place = id(probe) + object.__basicsize__
+    return ctypes.c_size_t.from_address(place).value == probe.ctypes.data
+
+
+def _ahead(block: Block) -> int:
+    """Tell how many runs ahead memory is fetched; 0 for not at all."""
+    if not block.counts or block.run > _FAR:
+        return 0
+    count, stride = block.counts[-1], abs(block.strides[-1])
+    if stride < _FAR:
+        return 0
+    ahead = _AHEAD if stride <= _TOO_FAR else _AHEAD // 4
+    return ahead if count >= 4 * ahead else 0

@@ -1,0 +1,173 @@
+"""Find out what the job runs on: the one reader of the machine.
+
+Two collectives of fixed cost; everything else is local reading and a pure
+merge that is the same on every rank.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms import argument
+from closeranks.comms.discovery import slurm_environment
+from closeranks.comms.discovery.assemble_topology import assemble
+from closeranks.comms.discovery.node_hardware import describe_here
+from closeranks.comms.discovery.rank_reports import (
+    RECORD,
+    Report,
+    Sighting,
+    decode,
+    encode,
+    lengths,
+)
+from closeranks.comms.discovery.sysfs import boot_id
+from closeranks.comms.exit import forked_child
+from closeranks.comms.liveness.collective_creation import all_or_none
+from closeranks.comms.mpi import deferred_free, ulfm
+from closeranks.comms.mpi.byte_allgather import Bytes, spread
+from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.topology.node_description import NodeDescription, place
+from closeranks.comms.topology.node_json import pack, unpack
+from closeranks.comms.topology.topology import Topology
+from closeranks.errors import Error
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_LONGEST_SITE = 64
+
+
+def discover(comm: MPI.Intracomm | None = None) -> Topology:
+    """Find out what the job runs on.
+
+    **Collective**: called by every rank of `comm`; blocks until all arrive.
+    Levels, outermost first: "site" (environment ``CLOSERANKS_SITE``), SLURM's
+    switches or blocks, "node" (ranks that share memory, checked against the
+    host names), "package", "numa" and "l3" where every rank is bound inside
+    one, "rank".  Levels that say nothing new are left out.
+
+    Parameters
+    ----------
+    comm : Intracomm, default MPI.COMM_WORLD
+        Whose ranks to look at.
+
+    Returns
+    -------
+    Topology
+        Equal on every rank.  Links are defaults (see `default_links`), but
+        for the speed of the network cards where the system tells it.
+
+    Raises
+    ------
+    UsageError
+        If ``comm`` is no communicator (local).
+    TopologyError
+        On every rank, if memory and the host names disagree about the nodes or a
+        node's environment cannot be understood.
+    """
+    from mpi4py import MPI
+
+    forked_child.refuse("discover")
+    comm = MPI.COMM_WORLD if comm is None else comm
+    argument.instance("discover", "comm", comm, MPI.Intracomm, "give a communicator, or none")
+    node_comm = all_or_none(comm, lambda: neighbours(comm))
+    try:
+        leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
+    except Exception:
+        ulfm.revoke(node_comm)
+        deferred_free.bury(node_comm)
+        raise
+    node_comm.Free()
+    report = _report(comm.rank, leader, packed, error)
+    records = np.zeros(comm.size, dtype=RECORD)
+    each = np.full(comm.size, RECORD.itemsize)
+    records.view(np.uint8)[:] = _of_all(comm, report.record.view(np.uint8), each)
+    counts = lengths(records)
+    mine = (report.text + report.hardware)[: int(counts[comm.rank])]
+    payload = _of_all(comm, np.frombuffer(mine, np.uint8), counts)
+    return assemble(decode(records, payload.tobytes()))
+
+
+def _of_all(comm: MPI.Intracomm, own: Bytes, counts: NDArray[np.int64]) -> Bytes:
+    """Give all ranks the bytes of all, also where some die.  Collective."""
+    from mpi4py import MPI
+
+    found = np.empty(int(counts.sum()), np.uint8)
+    if ulfm.is_on() and found.size > ulfm.BRIEF_BYTES:
+        return spread(own, counts, comm.rank, lambda taker, sent, giver, room: comm.Sendrecv(
+            [sent, MPI.BYTE], taker, 0, [room, MPI.BYTE], giver, 0))  # fmt: skip
+    comm.Allgatherv([own, MPI.BYTE], [found, counts, MPI.BYTE])
+    return found
+
+
+def _lead(local_rank: int, rank: int) -> tuple[int, bytes, str] | None:
+    """Describe the node on its first rank; a failure is told, not raised."""
+    if local_rank:
+        return None
+    try:
+        return rank, pack(describe_here()), ""
+    except Exception as problem:  # raised here alone, the other ranks would wait for ever
+        error = f"its hardware could not be read ({type(problem).__name__}: {problem})"
+        return rank, pack(NodeDescription("")), error
+
+
+def _report(rank: int, leader: int, packed: bytes, error: str) -> Report:
+    node = unpack(packed)
+    host = platform.node()
+    affinity = os.sched_getaffinity(0)
+    seen = Sighting(
+        host=host,
+        boot_id=boot_id(Path("/")),
+        leader=leader,
+        package=place(affinity, node.packages),
+        numa=place(affinity, node.numa),
+        l3=place(affinity, node.l3),
+        nic=_named_nic(os.environ, node),
+    )
+    text = surroundings(os.environ, host)
+    return encode(seen, rank, {**text, "error": error or text["error"]}, node)
+
+
+def _named_nic(environ: Mapping[str, str], node: NodeDescription) -> int:
+    """Return the card that the launcher bound this rank to, -1 if unknown."""
+    name = environ.get("CLOSERANKS_NIC", "")
+    return next((i for i, nic in enumerate(node.nics) if nic.name == name), -1)
+
+
+def surroundings(environ: Mapping[str, str], host: str) -> dict[str, Any]:
+    """Read what lies above a node from its environment.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        A task's environment.
+    host : str
+        The node's name.
+
+    Returns
+    -------
+    dict
+        "site", "levels" and "labels" of SLURM's address, and "error": what
+        could not be understood, "" if nothing.
+    """
+    site = environ.get("CLOSERANKS_SITE", "")
+    error, address = "", slurm_environment.Address()
+    try:
+        address = slurm_environment.address(environ, host)
+    except Error as problem:
+        error = str(problem)
+    if len(site) > _LONGEST_SITE:
+        error = f"CLOSERANKS_SITE has {len(site)} characters, at most {_LONGEST_SITE}"
+    return {
+        "site": site[:_LONGEST_SITE],
+        "levels": address.levels,
+        "labels": address.labels,
+        "error": error,
+    }

@@ -1,0 +1,222 @@
+"""What ranks tell each other to agree on a topology.
+
+Every rank contributes a record of fixed size; the first rank of a node adds
+its node's text (site, switch address), and the first node of each kind of
+hardware its description.  Pure: `discover` does the two
+collectives, `assembly` makes the topology.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from closeranks.comms.topology.node_description import NodeDescription
+from closeranks.comms.topology.node_json import pack, unpack
+
+RECORD = np.dtype(
+    [
+        ("version", "<u2"),
+        ("host", "S40"),  # for messages; may be cut
+        ("host_digest", "<u8"),
+        ("boot_digest", "<u8"),  # 0 is unknown
+        ("leader", "<i4"),  # lowest rank that shares memory with this one
+        ("package", "<i2"),
+        ("numa", "<i2"),
+        ("l3", "<i2"),
+        ("nic", "<i2"),  # index in the description, -1 unknown
+        ("hardware", "<u8", (2,)),
+        ("text_nbytes", "<u4"),
+        ("hardware_nbytes", "<u4"),
+    ]
+)
+VERSION = 1
+Records = npt.NDArray[np.void]
+
+
+class Sighting(NamedTuple):
+    """What one rank sees; see `RECORD`."""
+
+    host: str
+    boot_id: str
+    leader: int
+    package: int = -1
+    numa: int = -1
+    l3: int = -1
+    nic: int = -1
+
+
+class Report(NamedTuple):
+    """One rank's contribution.
+
+    Parameters
+    ----------
+    record : ndarray, shape (1,), dtype `RECORD`
+        Of every rank.
+    text : bytes
+        Of a node's first rank, else empty.
+    hardware : bytes
+        Of a node's first rank; travels only from the first of its kind.
+    """
+
+    record: Records
+    text: bytes
+    hardware: bytes
+
+
+def digest(data: bytes | str) -> tuple[int, int]:
+    """Return a 128-bit digest as two numbers.
+
+    Parameters
+    ----------
+    data : bytes or str
+        Anything.
+
+    Returns
+    -------
+    tuple of int
+        Two numbers below 2**64; (0, 0) for nothing.
+    """
+    raw = data.encode() if isinstance(data, str) else data
+    if not raw:
+        return 0, 0
+    whole = hashlib.blake2b(raw, digest_size=16).digest()
+    return int.from_bytes(whole[:8], "little"), int.from_bytes(whole[8:], "little")
+
+
+def encode(
+    seen: Sighting, rank: int, text: Mapping[str, Any], description: NodeDescription
+) -> Report:
+    """Make a rank's contribution.
+
+    Parameters
+    ----------
+    seen : Sighting
+        What the rank sees.
+    rank : int
+        Its number.
+    text : mapping of str to object
+        The node's site, address, pattern or error; plain JSON values.
+    description : NodeDescription
+        The node's hardware.
+
+    Returns
+    -------
+    Report
+        About 100 bytes, more from a node's first rank.
+    """
+    leads = rank == seen.leader
+    words = json.dumps(text).encode() if leads else b""
+    hardware = zlib.compress(pack(description)) if leads else b""
+    record = np.zeros(1, dtype=RECORD)
+    record["version"] = VERSION
+    record["host"] = seen.host.encode(errors="replace")[:40]
+    record["host_digest"] = digest(seen.host)[0]
+    record["boot_digest"] = digest(seen.boot_id)[0]
+    for name in ("leader", "package", "numa", "l3", "nic"):
+        record[name] = getattr(seen, name)
+    record["hardware"] = digest(hardware)
+    record["text_nbytes"] = len(words)
+    record["hardware_nbytes"] = len(hardware)
+    return Report(record, words, hardware)
+
+
+def first_of_kind(records: Records) -> npt.NDArray[np.bool_]:
+    """Say which ranks send their node's description.
+
+    Parameters
+    ----------
+    records : ndarray, shape (size,), dtype `RECORD`
+        Of all ranks.
+
+    Returns
+    -------
+    ndarray, shape (size,), dtype bool
+        The lowest rank of each kind of hardware.
+    """
+    has = np.flatnonzero(records["hardware_nbytes"])
+    _, first = np.unique(records["hardware"][has], axis=0, return_index=True)
+    mask = np.zeros(len(records), dtype=np.bool_)
+    mask[has[first]] = True
+    return mask
+
+
+def lengths(records: Records) -> npt.NDArray[np.int64]:
+    """Return how many bytes each rank sends in the second collective.
+
+    Parameters
+    ----------
+    records : ndarray, shape (size,), dtype `RECORD`
+        Of all ranks.
+
+    Returns
+    -------
+    ndarray, shape (size,), dtype int64
+        Text, and hardware where it is the first of its kind.
+    """
+    hardware = np.where(first_of_kind(records), records["hardware_nbytes"], 0)
+    total: npt.NDArray[np.int64] = records["text_nbytes"].astype(np.int64) + hardware
+    return total
+
+
+class Findings(NamedTuple):
+    """What all ranks said, taken apart.
+
+    Parameters
+    ----------
+    records : ndarray, shape (size,), dtype `RECORD`
+        Of all ranks.
+    leaders : ndarray, shape (nodes,), dtype int64
+        First rank of each node, ascending.
+    texts : list of dict
+        The text of each node.
+    kinds : list of int
+        For each node its kind of hardware.
+    descriptions : list of NodeDescription
+        One for each kind.
+    """
+
+    records: Records
+    leaders: npt.NDArray[np.int64]
+    texts: list[dict[str, Any]]
+    kinds: list[int]
+    descriptions: list[NodeDescription]
+
+
+def decode(records: Records, payload: bytes) -> Findings:
+    """Take the two collectives' results apart.
+
+    Parameters
+    ----------
+    records : ndarray, shape (size,), dtype `RECORD`
+        Of all ranks.
+    payload : bytes
+        What the ranks sent in the second collective, in order.
+
+    Returns
+    -------
+    Findings
+        The same on every rank.
+    """
+    leaders = np.flatnonzero(records["leader"] == np.arange(len(records)))
+    ends = np.cumsum(lengths(records))
+    firsts = first_of_kind(records)
+    number: dict[bytes, int] = {}
+    texts: list[dict[str, Any]] = []
+    descriptions: list[NodeDescription] = []
+    for leader in leaders.tolist():
+        end = int(ends[leader])
+        middle = end - (int(records["hardware_nbytes"][leader]) if firsts[leader] else 0)
+        start = middle - int(records["text_nbytes"][leader])
+        texts.append(json.loads(payload[start:middle]))
+        if firsts[leader]:
+            number[records["hardware"][leader].tobytes()] = len(descriptions)
+            descriptions.append(unpack(zlib.decompress(payload[middle:end])))
+    kinds = [number[records["hardware"][leader].tobytes()] for leader in leaders.tolist()]
+    return Findings(records, leaders, texts, kinds, descriptions)

@@ -1,0 +1,253 @@
+"""What a rank tells the launcher about the end of the job.
+
+An MPI launcher whose ranks may die forgets how the dead have ended, so
+``closeranks run --faults`` listens itself: at the addresses that
+``CLOSERANKS_VOTES`` names, one line a connection.  Where the variable is not
+set nobody listens, and nothing is said.  Everything here is local, takes a few
+seconds at most, and never raises.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from contextlib import ExitStack, suppress
+from typing import Final
+
+from closeranks.comms.exit.process_exit import say_at_exit
+from closeranks.comms.settings import PREFIX, setting
+
+#: The variable that says where the launcher listens: "address,address:port:token".
+VARIABLE: Final = PREFIX + "VOTES"
+#: What the launcher answers.
+HEARD: Final = b"heard\n"
+#: How many members say that they have ended well; any may say otherwise.
+SPEAKERS: Final = 3
+#: Of how many processes each one says with which status it has ended.
+MOST_LEAVERS: Final = 256
+#: How long one address is waited for, in seconds.
+_PATIENCE_S: Final = 1.0
+
+
+class _Member:
+    """What this process is in the worlds it belongs to."""
+
+    process = 0
+    rank = sys.maxsize
+    epoch = 0
+    group = size = 0
+    named = False
+    families = 0
+    mark = ""
+    # What the launcher needs to know that nobody is missing, see `depart`.
+    opens = attends = all_first = all_last = 0
+
+
+def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
+    """Note the place of this process in a world that begins, or is to be opened.
+
+    Who is first in a first world tells the launcher that its group has begun, and
+    later if it is in a world of another group, too.
+
+    Parameters
+    ----------
+    rank : int
+        In that world; of several the smallest counts.
+    epoch : int
+        Of that world; of several the largest counts.
+    group : int, optional
+        Whose epochs these are: the rank in MPI_COMM_WORLD of who was first in the
+        first world; of several the first counts.
+    size : int, optional
+        Of that world.
+    """
+    if not setting("VOTES"):
+        return
+    begins = rank == epoch == 0
+    if not _Member.process:
+        _Member.group, _Member.size, _Member.named = group, size, begins
+    elif _Member.named and not epoch and (group != _Member.group or size > _Member.size):
+        _tell(f"mixed {_Member.group}:0")
+    _Member.process = os.getpid()
+    _Member.rank, _Member.epoch = min(rank, _Member.rank), max(epoch, _Member.epoch)
+    if begins:
+        _tell(f"begun {_Member.group}:0" if _Member.group else "begun")
+
+
+def opens() -> None:
+    """Say that this process, which may have closed all, opens a family again.
+
+    If it dies from now on the others may go on without it.
+    """
+    _Member.opens += 1
+    if _Member.mark and _tell(f"again {_Member.mark}"):
+        _Member.mark = ""
+
+
+def attend(everybody: int, group: int = -1) -> None:
+    """Note how many processes go on together, with spares that wait.
+
+    Parameters
+    ----------
+    everybody : int
+        The number.
+    group : int, optional
+        Given by who begins with them, see `stand`; its spares, too.
+    """
+    if group >= 0 and not _Member.attends:
+        _Member.group, _Member.all_first = group, everybody
+    _Member.attends, _Member.all_last = os.getpid(), everybody
+
+
+def opened() -> None:
+    """Note that this process has opened a family of communicators, or joined one."""
+    _Member.families += 1
+
+
+def has_family() -> bool:
+    """Tell whether this process has a family of communicators that it has not closed."""
+    return _Member.families > 0
+
+
+def closed(rank: int) -> None:
+    """Note that all members have closed a family; the first ones tell the launcher.
+
+    Nobody goes on for them from then on: they are to say how they end.
+
+    Parameters
+    ----------
+    rank : int
+        In its last world.
+    """
+    _Member.families -= 1
+    if rank < SPEAKERS and not _Member.families and os.getpid() == _Member.process:
+        _Member.mark = f"{rank}.{secrets.token_hex(4)}"
+        _tell(f"closed {_Member.mark}")
+
+
+def end(status: int) -> None:
+    """Say that this process ends, in the world it was in last.
+
+    A success is said by the first members only, and by who was among them when
+    they closed it.  Processes without a seat, and those that a member has forked,
+    say nothing.
+
+    Parameters
+    ----------
+    status : int
+        Its exit status.
+    """
+    if os.getpid() == _Member.process and (status or _Member.mark or _Member.rank < SPEAKERS):
+        group = f"{_Member.group}:" if _Member.group else ""
+        _tell(f"ended {group}{_Member.epoch} {exit_status(status)} {_Member.mark}".rstrip())
+
+
+def overdue() -> None:
+    """Say that a recovery takes too long for this member: the whole job is to end."""
+    if os.getpid() == _Member.process:
+        _tell("overdue")
+
+
+def depart() -> None:
+    """Let the system tell the launcher with which status this process ends.
+
+    For who ends in good order, last of all: nobody knows the status of
+    ``sys.exit`` before, and the launcher of the library does not say whose it
+    was.  Processes that have opened one communicator do, of jobs that are not too
+    large: by who has said 0 the launcher knows that only the dead have not.  One
+    that a script has started, or another process, cannot speak for that.
+    """
+    where, pid = setting("VOTES"), os.getpid()
+    if not where or _Member.opens != 1 or not pid == _Member.attends == os.getpgrp():
+        return
+    if max(_Member.all_first, _Member.all_last) > MOST_LEAVERS:
+        return
+    epoch = _Member.epoch if _Member.process else "waits"
+    with suppress(ValueError):  # who is not heard counts as one that has died
+        addresses, port, token = where.split(":")
+        line = f"{token} leaves {_Member.group}:{epoch} {_Member.all_first} {_Member.all_last}\n"
+        for address in addresses.split(","):
+            with suppress(OSError):
+                if call := _called(address, int(port), line):
+                    say_at_exit(call)
+                    return
+
+
+def abort(status: int) -> bool:
+    """Ask the launcher to end the whole job.
+
+    Parameters
+    ----------
+    status : int
+        The job's exit status.
+
+    Returns
+    -------
+    bool
+        Whether it has heard.
+    """
+    return _tell(f"abort {exit_status(status)}")
+
+
+def exit_status(code: object) -> int:
+    """Give the status of a process that ends by ``sys.exit(code)``.
+
+    Parameters
+    ----------
+    code : object
+        None, a number, or what is printed.
+
+    Returns
+    -------
+    int
+        0 to 255; what is not 0 never becomes 0.
+    """
+    if code is None:
+        return 0
+    if not isinstance(code, int):
+        return 1
+    return (code & 0xFF or 1) if code else 0
+
+
+def _tell(words: str) -> bool:
+    """Say a line to the launcher; tells whether it was heard."""
+    where = setting("VOTES")
+    if not where:
+        return False
+    problem: Exception | None = None
+    try:
+        addresses, port, token = where.split(":")
+        for address in addresses.split(","):
+            try:
+                if _say(address, int(port), f"{token} {words}\n"):
+                    return True
+            except OSError as error:
+                problem = error
+    except ValueError as error:
+        problem = error
+    with suppress(OSError, ValueError, AttributeError):  # who knows what a program has put there
+        sys.stderr.write(f"closeranks: the launcher has not heard {words!r} ({problem})\n")
+        sys.stderr.flush()
+    return False
+
+
+def _say(address: str, port: int, line: str) -> bool:
+    """Say a line at one address; tells whether somebody there has understood."""
+    call = _called(address, port, line)
+    if call is not None:
+        call.close()
+    return call is not None
+
+
+def _called(address: str, port: int, line: str) -> socket.socket | None:
+    """Say a line at one address; gives the connection if somebody has understood."""
+    with ExitStack() as undone:
+        call = socket.create_connection((address, port), timeout=_PATIENCE_S)
+        undone.callback(call.close)
+        call.sendall(line.encode())
+        if call.recv(len(HEARD)) != HEARD:
+            return None
+        undone.pop_all()
+    return call

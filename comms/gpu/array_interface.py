@@ -1,0 +1,223 @@
+"""Recognise arrays in device memory, whatever library made them.
+
+They show themselves by the CUDA array interface or by DLPack.  What drives
+their device is CuPy, which is imported when the first one is met, or a runtime
+that was installed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.gpu.cupy_runtime import cupy_runtime
+from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Runtime, array_interface
+from closeranks.comms.gpu.dlpack import dlpack_dtype, dlpack_tensor
+from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: DLPack's kinds of memory: those the processor can touch, and CUDA's own.
+_HOST_KINDS, _CUDA = (1, 3, 11, 13), 2
+#: CU_POINTER_ATTRIBUTE_MEMORY_TYPE and what it says of device memory.
+_MEMORY_TYPE, _DEVICE_MEMORY = 2, 2
+#: What the driver shows of itself.
+_DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg")
+
+_installed: list[Runtime] = []
+
+
+def install(runtime: Runtime) -> Callable[[], None]:
+    """Let a runtime copy the arrays whose memory it knows; before CUDA's.
+
+    Local; on every rank before `closeranks.init`.
+
+    Parameters
+    ----------
+    runtime : Runtime
+        It knows its memory by `Runtime.device_of`.
+
+    Returns
+    -------
+    callable
+        Takes it out again.
+    """
+    _installed.append(runtime)
+    return lambda: _installed.remove(runtime)
+
+
+def are_there() -> bool:
+    """Tell whether arrays in device memory may be met at all.  Local."""
+    return bool(_installed) or any(Path(name).exists() for name in _DRIVER_FILES)
+
+
+def device_array(buffer: Any, operation: str) -> DeviceArray | None:
+    """See an object as an array in device memory; nothing is copied.
+
+    Local.
+
+    Parameters
+    ----------
+    buffer : object
+        Anything.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    DeviceArray or None
+        None where the processor can touch the memory, and where there is none.
+
+    Raises
+    ------
+    UsageError
+        If the array does not give its memory away, or lies on a device that
+        nobody here can drive.
+    Unavailable
+        If it lies on a CUDA device and CuPy cannot be imported.
+    """
+    found, where = _described(buffer, operation, on_host=False)
+    if found is None or not found.nbytes:
+        return None
+    owner = _owner(found.pointer, where, operation)
+    if owner is None:
+        return None
+    found.runtime, found.device = owner
+    found.refresh()
+    return found
+
+
+def foreign_array(buffer: Any, operation: str) -> DeviceArray | NDArray[Any] | None:
+    """See an object of another library as an array of its shape; nothing is copied.
+
+    Local.
+
+    Parameters
+    ----------
+    buffer : object
+        Anything.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    DeviceArray, ndarray or None
+        The second where the processor can touch the memory; None where there is
+        neither DLPack nor the CUDA array interface.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        As `device_array`.
+    """
+    there = device_array(buffer, operation)
+    if there is not None:
+        return there
+    found, _ = _described(buffer, operation, on_host=True)
+    if found is None:
+        return None
+    if not found.nbytes:
+        return np.empty(found.shape, found.dtype)
+    return np.asarray(_Elements(found)).view(found.dtype)
+
+
+class _Elements:
+    """Elements on the host for NumPy, as bytes: it has no name for some types."""
+
+    def __init__(self, found: DeviceArray) -> None:
+        self.owner = found.owner
+        self.__array_interface__ = {
+            "shape": found.shape, "strides": found.strides, "typestr": f"|V{found.dtype.itemsize}",
+            "data": (found.pointer, not found.writable), "version": 3,
+        }  # fmt: skip
+
+
+def _described(
+    buffer: Any, operation: str, *, on_host: bool
+) -> tuple[DeviceArray | None, int | None]:
+    """Give an array as its maker describes it, and DLPack's kind of its memory."""
+    kind = getattr(buffer, "__dlpack_device__", None)
+    try:
+        interface = array_interface(buffer)
+        where = None if kind is None else int(kind()[0])
+        if where in _HOST_KINDS:
+            return (_from_dlpack(buffer, None) if on_host else None), where
+        if interface is not None:
+            return _from_interface(buffer, interface), where
+        return (None if kind is None else _from_dlpack(buffer, DEFAULT_STREAM)), where
+    except (RuntimeError, BufferError) as error:  # a tensor that computes gradients
+        raise UsageError(operation, f"cannot reach the buffer: {error}",
+                         "pass x.detach()") from error  # fmt: skip
+
+
+def _owner(pointer: int, where: int | None, operation: str) -> tuple[Runtime, int] | None:
+    """Find who drives the device that memory lies on, and the device's number."""
+    for runtime in _installed:
+        device = runtime.device_of(pointer)
+        if device is not None:
+            return runtime, device
+    if where not in (None, _CUDA):
+        raise UsageError(operation, f"the buffer lies in memory of DLPack's device type {where}",
+                         "copy it to the host")  # fmt: skip
+    if where is None and not _is_cuda(pointer):
+        return None
+    cuda = cupy_runtime()
+    return cuda, cuda.device_of(pointer)
+
+
+def _is_cuda(pointer: int) -> bool:
+    """Ask the CUDA driver whether it is device memory, where the driver is in use."""
+    driver = _driver()
+    if driver is None:
+        return False
+    kind = ctypes.c_uint(0)
+    failed = driver.cuPointerGetAttribute(
+        ctypes.byref(kind), _MEMORY_TYPE, ctypes.c_uint64(pointer)
+    )
+    return not failed and kind.value == _DEVICE_MEMORY
+
+
+def _driver() -> ctypes.CDLL | None:
+    """Open the CUDA driver where some library of this process uses it."""
+    try:
+        return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
+    except OSError:  # nobody has loaded it: there is no device memory to ask about
+        return None
+
+
+_NOBODY: Any = None
+
+
+def _from_interface(buffer: Any, interface: dict[str, Any]) -> DeviceArray:
+    """Read the CUDA array interface, version 2 or 3."""
+    dtype = np.dtype(interface["typestr"])
+    if dtype.kind == "V" and hasattr(buffer, "__dlpack__"):  # bfloat16 has no name there
+        dtype = dlpack_dtype(buffer.__dlpack__(stream=-1))
+    pointer, fixed = interface["data"]
+    shape = tuple(map(int, interface["shape"]))
+    found = DeviceArray(int(pointer), shape, (), dtype, 0, not fixed, buffer, _NOBODY)
+    strides = interface.get("strides")
+    found.strides = _row_major(shape, dtype) if strides is None else tuple(map(int, strides))
+    return found
+
+
+def _from_dlpack(buffer: Any, stream: int | None) -> DeviceArray:
+    """Read a DLPack capsule; the maker lets a stream wait for its work."""
+    tensor = dlpack_tensor(buffer.__dlpack__(stream=stream))
+    found = DeviceArray(
+        tensor.pointer, tensor.shape, (), tensor.dtype, tensor.device, True, buffer, _NOBODY
+    )
+    found.strides = tensor.strides or _row_major(tensor.shape, tensor.dtype)
+    return found
+
+
+def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
+    """Give the strides of an array without gaps whose last index runs fastest."""
+    return tuple(dtype.itemsize * prod(shape[place + 1 :]) for place in range(len(shape)))

@@ -1,0 +1,252 @@
+"""Compiled code as a node keeps it: made by one process, loaded by all others.
+
+A function is compiled by Numba once, and its object code kept in a file whose
+name tells all that it depends on: the sources, the processor, the versions.  A
+process that finds the file loads it by LLVM and never imports Numba, which
+takes longer than all else at a start, on ten thousand ranks for minutes of a
+parallel file system.  If it is not there, the first process of the node takes
+a lock and compiles, and the others wait and load what it left: compiling needs
+nothing of them, so that it does not matter who waits for whom otherwise.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib
+import os
+import re
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from closeranks.comms.jit import cache_folder
+from closeranks.comms.shm import shared_folder
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import Unavailable
+
+#: Modules whose functions are compiled, and what those read.
+SOURCES: Final = (
+    "closeranks.checkpoint.erasure.product_entry",
+    "closeranks.checkpoint.erasure.product_layout",
+    "closeranks.collectives.reduction.half_precision",
+    "closeranks.collectives.reduction.compiled_op_loops",
+    "closeranks.collectives.shm.copies",
+    "closeranks.collectives.shm.counters",
+    "closeranks.collectives.shm.allreduce_kernels",
+    "closeranks.collectives.shm.movement_kernels",
+    "closeranks.collectives.shm.data_places",
+    "closeranks.collectives.shm.segment_layout",
+    "closeranks.collectives.fastpath.shortcut_code",
+    "closeranks.collectives.fastpath.shortcut_specs",
+    "closeranks.collectives.fastpath.shortcut_layout",
+    "closeranks.collectives.engine.compiled_loop",
+    "closeranks.collectives.engine.loop_mpi_calls",
+    "closeranks.collectives.engine.loop_layout",
+    "closeranks.comms.jit.atomics",
+    "closeranks.comms.jit.python_builtin_code",
+    "closeranks.comms.jit.python_builtin_layout",
+    "closeranks.comms.jit.c_calls",
+    "closeranks.comms.buffers.copy_loops",
+    "closeranks.comms.jit.object_code",
+)
+#: How long a process waits for another one to compile.
+_LIMIT_S: Final = 120.0
+#: How long code is kept that nobody has made anew.
+_KEPT_S: Final = 90 * 86400.0
+#: What files of code are called, whole or begun: module, function, `_key`.
+_OWN: Final = re.compile(r"\w+[.]\w+-[0-9a-f]{32}[.]o([.][0-9a-f]{16})?", re.ASCII)
+_OPEN: Final = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_DIGEST: Final = hashlib.blake2b
+_DIGEST_BYTES: Final = 16
+
+
+class _Spent:
+    """Seconds that this process has spent on compiled code."""
+
+    seconds = 0.0
+    depth = 0
+
+
+def spent_s() -> float:
+    """Return the seconds this process has spent to get compiled code.  Local."""
+    return _Spent.seconds
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Count the time of a block as spent on compiled code; blocks may nest.  Local."""
+    began = time.perf_counter()
+    _Spent.depth += 1
+    try:
+        yield
+    finally:
+        _Spent.depth -= 1
+        if not _Spent.depth:
+            _Spent.seconds += time.perf_counter() - began
+
+
+def is_possible() -> bool:
+    """Whether functions can be compiled where nobody has.  Local."""
+    return not _is_off() and all(find_spec(name) for name in ("numba", "llvmlite"))
+
+
+def _is_off() -> bool:
+    return os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0")
+
+
+@cache
+def address_of(module: str, name: str) -> int:
+    """Load a function, compiling it where nobody has.
+
+    Local.  Waits while another process of this node compiles, whatever it is.
+
+    Parameters
+    ----------
+    module : str
+        One of `SOURCES` that has a function ``exported``, which takes a name
+        and returns a Python function and the signature for which Numba makes
+        a C function of it.
+    name : str
+        What that knows.
+
+    Returns
+    -------
+    int
+        The function's address, good for good.
+
+    Raises
+    ------
+    ImportError
+        If it must be compiled and Numba is not there, or not to be used
+        (``NUMBA_DISABLE_JIT``).
+    """
+    with loading():
+        if _is_off():
+            raise ImportError("NUMBA_DISABLE_JIT is set")
+        from closeranks.comms.jit import object_code
+
+        code = _read(module, name)
+        if code is None:
+            with _alone():
+                code = _read(module, name) or _compile(module, name)
+        return object_code.load(code)
+
+
+def is_stored(module: str, name: str) -> bool:
+    """Whether the disk holds a function, see `address_of`.  Local."""
+    path = _path(module, name)
+    return path is not None and path.exists()
+
+
+def _read(module: str, name: str) -> bytes | None:
+    """Return what the disk holds of a function, whole, or None."""
+    path = _path(module, name)
+    if path is None:
+        return None
+    try:
+        kept = path.read_bytes()
+    except OSError:  # not there, or not for us
+        return None
+    digest, code = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
+    return code if digest == _digest(code) else None
+
+
+def _write(module: str, name: str, code: bytes) -> None:
+    """Keep a function for others; nobody sees half of it."""
+    path = _path(module, name)
+    if path is None:
+        return
+    part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    with suppress(OSError):  # a full disk, or one to read only: it is compiled again
+        try:
+            part.write_bytes(_digest(code) + code)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        for other in path.parent.iterdir():  # which may be a folder of the user's own
+            if _OWN.fullmatch(other.name) and other.lstat().st_mtime < time.time() - _KEPT_S:
+                other.unlink(missing_ok=True)  # of versions long gone
+
+
+def _compile(module: str, name: str) -> bytes:
+    """Compile a function and keep its code."""
+    numba: Any = importlib.import_module("numba")
+    from closeranks.comms.jit import object_code
+
+    function, signature = importlib.import_module(module).exported(name)
+    made = numba.cfunc(signature, error_model="numpy")(getattr(function, "py_func", function))
+    code = object_code.emit(made.inspect_llvm(), made.native_name)
+    _write(module, name, code)
+    return code
+
+
+def _path(module: str, name: str) -> Path | None:
+    folder = cache_folder.folder()
+    short = module.rpartition(".")[2]
+    return None if folder is None else folder / f"{short}.{name}-{_key()}.o"
+
+
+@cache
+def _key() -> str:
+    """Digest all that compiled code depends on."""
+    import llvmlite
+
+    from closeranks.comms.jit import object_code
+
+    digest = _DIGEST(digest_size=_DIGEST_BYTES)
+    said = (sys.version, np.__version__, llvmlite.__version__, object_code.processor())
+    digest.update(repr(said).encode())
+    for module in (*SOURCES, "numba._version"):
+        digest.update(_source(module))
+    return digest.hexdigest()
+
+
+def _source(module: str) -> bytes:
+    """Read a module's file without importing it; empty where it is not there."""
+    package, _, name = module.rpartition(".")
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        return b""
+    path = Path(spec.origin).with_name(f"{name}.py")
+    return path.read_bytes() if path.exists() else b""
+
+
+def _digest(code: bytes) -> bytes:
+    return _DIGEST(code, digest_size=_DIGEST_BYTES).digest()
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other processes of this user on this node from compiling meanwhile."""
+    try:
+        lock = os.open(_lock(), _OPEN, 0o600)
+    except (OSError, Unavailable):  # nowhere to agree: each for itself
+        yield
+        return
+    try:
+        wait(lambda: _is_taken(lock), deadline=Deadline(_LIMIT_S), polite=True)
+        yield
+    finally:
+        os.close(lock)  # gives the lock up, as the end of a process does
+
+
+def _is_taken(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _lock() -> Path:
+    """Name the lock: in memory, so that it is this node's, and nobody else's."""
+    return shared_folder.folder() / "compiling"

@@ -1,0 +1,138 @@
+"""Builtin functions made of machine code: what Python calls at the least cost.
+
+A fifth of what `ctypes` takes, and a third of what a function of Numba takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.jit import code_cache
+
+#: METH_FASTCALL, and METH_KEYWORDS.
+FAST: Final = 0x80
+KEYWORDS: Final = 0x02
+#: Functions of the interpreter, in the order of `closeranks.comms.jit.python_builtin_layout`.
+_FUNCTIONS: Final = (
+    "PyLong_AsSsize_t",
+    "PyErr_Occurred",
+    "PyErr_BadArgument",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+)
+#: What is done with a result: the bits that count, and what makes an object of them.
+_RESULTS: Final = {
+    "bool": (0xFF, "PyBool_FromLong"),
+    "int": (-1, "PyLong_FromSsize_t"),
+    "nothing": (0, "PyBool_FromLong"),
+}
+
+
+class _Method(ctypes.Structure):
+    """``PyMethodDef``."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("code", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+def function_at(
+    address: int, arguments: int, result: Literal["bool", "int", "nothing"] = "bool"
+) -> Callable[..., Any]:
+    """Let Python call a C function of int64 numbers; other threads run meanwhile.
+
+    Local.
+
+    Parameters
+    ----------
+    address : int
+        Where it is.
+    arguments : int
+        How many numbers it takes, 5 at most.
+    result : {"bool", "int", "nothing"}
+        What it returns.
+
+    Returns
+    -------
+    callable
+        Takes that many ints; a TypeError else.
+    """
+    if sys.implementation.name != "cpython":
+        kinds = {"bool": ctypes.c_bool, "int": ctypes.c_int64, "nothing": None}
+        return ctypes.CFUNCTYPE(kinds[result], *[ctypes.c_int64] * arguments)(address)
+    mask, make = _RESULTS[result]
+    known = [address, arguments, mask, address_in_python(make)]
+    record = np.array([*known, *map(address_in_python, _FUNCTIONS)], np.int64)
+    code = code_cache.address_of("closeranks.comms.jit.python_builtin_code", "call")
+    return builtin("call", "Call a C function.", code, FAST, record)
+
+
+def copier_at(address: int, plan: NDArray[np.int64]) -> Callable[..., object]:
+    """Let Python call a loop of `copy_loops`; other threads run.
+
+    Local; CPython only.
+
+    Parameters
+    ----------
+    address : int
+        Where the loop is.
+    plan : ndarray of int64
+        What it is told, copied.
+
+    Returns
+    -------
+    callable
+        Takes the target's array and the source's, which nobody checks, and
+        bytes from the first element of each where there are any.
+    """
+    _, make = _RESULTS["nothing"]
+    known = [address, 0, 0, address_in_python(make), *map(address_in_python, _FUNCTIONS)]
+    code = code_cache.address_of("closeranks.comms.jit.python_builtin_code", "copy")
+    record = np.concatenate([np.array(known, np.int64), plan])
+    return builtin("copy", "Copy from array to array.", code, FAST, record)
+
+
+def builtin(name: str, doc: str, code: int, flags: int, itself: object) -> Callable[..., Any]:
+    """Make a builtin function.
+
+    Local.
+
+    Parameters
+    ----------
+    name, doc : str
+        What it says of itself.
+    code : int
+        Address of what it does.
+    flags : int
+        How that is called, `FAST` with or without `KEYWORDS`.
+    itself : object
+        Its first argument; kept alive.
+    """
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype = ctypes.py_object
+    new.argtypes = (ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+    described = ctypes.addressof(_described(name, doc, code, flags))
+    made: Callable[..., Any] = new(described, itself, None)
+    return made
+
+
+@cache
+def address_in_python(name: str) -> int:
+    """Give the address of a function of the interpreter's C interface.  Local."""
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+
+
+@cache
+def _described(name: str, doc: str, code: int, flags: int) -> _Method:
+    """Describe a function to the interpreter, which keeps that for good."""
+    return _Method(name.encode(), code, flags, doc.encode())

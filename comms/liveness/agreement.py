@@ -1,0 +1,131 @@
+"""Agreement among the ranks that live, which ends whoever dies meanwhile.
+
+It ends only if all think the same of who lives.  A connection between two
+nodes that breaks while both its ranks live makes each take the other one for
+dead, and Open MPI 5.0.11 tells nobody but their nodes.  So who waits for long
+tells all: both have to end then, and the others go on.  That these hear of it
+one after the other must do no harm, so agreements go by a star, see
+`closeranks.jobs.launch.openmpi_mpirun.parameters`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from closeranks.comms.liveness.peer_watch import mates
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.mpi_lock import TURN
+from closeranks.comms.mpi.translate_ranks import ranks_in
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import Revoked
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: Bits of agreements that are under way.
+_asked: Final[dict[int, array[int]]] = {}
+#: How long a rank waits for others before it rouses them, seconds.
+_PATIENCE_S: Final = 1.0
+
+
+def agree(
+    comm: MPI.Intracomm,
+    flags: int,
+    *,
+    unless: Sequence[MPI.Comm] = (),
+    rouse: Callable[[], object] | None = None,
+    waits: Callable[[Callable[[], bool]], object] = wait,
+) -> tuple[int, bool]:
+    """Agree on flags among the ranks that live.  Collective, revoked or not.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks.
+    flags : int
+        Bits.
+    unless : sequence of MPI.Comm
+        One of them is revoked if the others will not come; this process has to end
+        then.
+    rouse : callable, optional
+        Called once a second while others keep this rank waiting.
+    waits : callable, optional
+        Waits for what it is given.
+
+    Returns
+    -------
+    agreed : int
+        The bits that every survivor has set; the same on all of them.
+    died : bool
+        Whether ranks have died that an agreement on this communicator has not
+        spoken of yet; the same on all survivors.
+
+    Raises
+    ------
+    Revoked
+        If one of ``unless`` is.
+    """
+    from mpi4py import MPI
+
+    died = False
+    while True:
+        try:
+            return _agreed(comm, flags, unless, rouse, waits), died
+        except MPI.Exception as error:
+            if error.Get_error_class() != MPI.ERR_PROC_FAILED:
+                raise
+            died = True
+            comm.Ack_failed()
+
+
+def _agreed(
+    comm: MPI.Intracomm,
+    flags: int,
+    unless: Sequence[MPI.Comm],
+    rouse: Callable[[], object] | None,
+    waits: Callable[[Callable[[], bool]], object],
+) -> int:
+    """Agree once; other threads have their turn meanwhile."""
+    from mpi4py import MPI
+
+    bits = array("i", [flags])
+    patience = Deadline(_PATIENCE_S)
+    _asked[id(bits)] = bits  # whatever ends the wait, the library will write there
+    with TURN:
+        request = comm.Iagree(bits)
+
+    def is_over() -> bool:
+        try:
+            with TURN:
+                over = request.Test()
+        except MPI.Exception:
+            _asked.pop(id(bits), None)
+            raise
+        if over:
+            _asked.pop(id(bits), None)
+        if not over and any(map(ulfm.is_revoked, unless)):
+            raise Revoked("an agreement")
+        nonlocal patience
+        if not over and patience.expired:
+            patience = Deadline(_PATIENCE_S)
+            _spread(comm)
+            if rouse is not None:
+                rouse()
+        return over
+
+    waits(is_over)
+    return bits[0]
+
+
+def _spread(comm: MPI.Intracomm) -> None:
+    """Tell all nodes whom the library counts as dead here."""
+    from mpi4py import MPI
+
+    from closeranks.comms.mpi.predefined import WORLD
+
+    dead = ulfm.failed(comm)
+    if dead:
+        names = ranks_in(comm, WORLD)
+        mates().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)

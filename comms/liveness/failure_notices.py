@@ -1,0 +1,278 @@
+"""What ranks hear of one that has given up, or has refused a call.
+
+Without a library that notices deaths nobody else would tell: who waits for
+such a rank waits for ever. What is heard first is what ends the family on
+this rank.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from closeranks.comms.liveness import uncaught_error
+from closeranks.comms.liveness.call_counter import Counted, Inside
+from closeranks.comms.liveness.channel import Channel
+from closeranks.comms.liveness.failure_notice import Notice, decoded, encoded, in_words, notice_of
+from closeranks.comms.wait import Deadline, wait
+from closeranks.errors import Disagreement, PeerLate, Revoked, Unavailable, UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+#: What a rank says: it has left; it has refused a call; a call was refused by it alone.
+_LEFT, _REFUSED, _ENDED = "left", "refused", "ended"
+#: How long a call of the library goes on after the news before its process is ended, and
+#: how long a call may be under way that another rank has refused, seconds.
+INSIDE_S: Final = 1.0
+_REFUSING_S: Final = 0.7
+#: Between two looks while there is something to look for, seconds.
+_LOOK_S: Final = 0.05
+#: How long the news may come after what it has caused, seconds.
+_NEWS_S: Final = 0.2
+_REMEDY: Final = "end, or make the communicator anew on all ranks"
+
+
+class _Refusal(NamedTuple):
+    """A call that another rank has refused."""
+
+    key: str
+    number: int
+    notice: Notice
+
+
+class Notices:
+    """What one rank of a family has heard, and how it tells the others.
+
+    Mute, unless made by `open`: nothing is told, nor heard.
+
+    Attributes
+    ----------
+    notice : Notice or None
+        What has ended the family.
+    inside : Inside
+        The calls of the library that only the end of the process ends.
+    left : bool
+        Whether this rank has left.
+    on_news : callable
+        Called in another thread when there is a notice.
+    """
+
+    def __init__(self) -> None:
+        self.notice: Notice | None = None
+        self.inside, self.left = Inside(), False
+        self.on_news: Callable[[], object] = bool
+        self._rank, self._others = 0, set[int]()
+        self._channel: Channel | None = None
+        self._counted: WeakValueDictionary[str, Counted] = WeakValueDictionary()
+        self._made: dict[tuple[int, ...], int] = {}
+        self._refusals: dict[_Refusal, float] = {}
+        self._inside_s = 0.0
+
+    @classmethod
+    def open(cls, comm: MPI.Intracomm) -> Notices:
+        """Let ranks tell each other; collective over ``comm``.
+
+        Parameters
+        ----------
+        comm : MPI.Intracomm
+            The family's first ranks; not kept.
+
+        Returns
+        -------
+        Notices
+            With a thread that hears, until `close`.
+        """
+        made = cls()
+        made._rank, made._others = comm.rank, set(range(comm.size)) - {comm.rank}
+        made._channel = Channel(comm, made._hear, made._look)
+        uncaught_error.opened(made)
+        return made
+
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """Tell the others if this rank does not come through what it begins with them.
+
+        Local.  Bad input, which mostly all ranks have, counts as a refused call.
+
+        Yields
+        ------
+        None
+            While the family is made.
+        """
+        calls = self._counted["init"] = Counted("init")
+        number = calls.begin()
+        try:
+            yield
+        except (UsageError, Disagreement, Unavailable) as error:
+            self.refuse(calls, number, "init", error)
+            self.close()
+            raise
+        except BaseException as error:
+            self.leave(error)
+            raise
+
+    def count(self, seats: Sequence[int]) -> Counted:
+        """Begin to count the calls of one more communicator.
+
+        Local; called in the same order by all ranks of it.
+
+        Parameters
+        ----------
+        seats : sequence of int
+            Its ranks, in the numbers of the family's first communicator.
+        """
+        members = tuple(seats)
+        again = self._made[members] = self._made.get(members, -1) + 1
+        made = Counted(f"{again}:{zlib.crc32(repr(members).encode()):x}:{len(members)}")
+        self._counted[made.key] = made
+        return made
+
+    def check(self, operation: str, seats: Sequence[int] | None = None) -> None:
+        """Raise `Revoked` if a rank has given up.  Local.
+
+        Parameters
+        ----------
+        operation : str
+            What is not done then.
+        seats : sequence of int, optional
+            The ranks of the communicator; default: those of the family's first.
+        """
+        if self.notice is not None:
+            raise self.revoked(operation, self.notice, seats)
+
+    def revoked(
+        self, operation: str, notice: Notice, seats: Sequence[int] | None = None
+    ) -> Revoked:
+        """Say what has ended an operation; local, see `check`."""
+        ranks = [notice.rank]
+        if seats is not None:
+            ranks = [seats.index(notice.rank)] if notice.rank in seats else []
+        problem = str(notice)
+        if ranks != [notice.rank]:
+            problem += " (of the communicator that init made)"
+        told = Revoked(operation, ranks, problem, _REMEDY, for_good=True)
+        told.cause = notice.deed
+        return told
+
+    def news(self) -> Notice | None:
+        """Give what has ended the family, which is revoked: the news may be behind that.
+
+        Local.
+        """
+        if self._channel is not None and self.notice is None:
+            wait(lambda: self.notice is not None, deadline=Deadline(_NEWS_S), polite=True)
+        return self.notice
+
+    def leave(self, error: BaseException | None) -> None:
+        """Tell all that this rank gives up, unless it only does what it has heard.
+
+        Local, harmless twice.
+
+        Parameters
+        ----------
+        error : BaseException or None
+            What it leaves by.
+        """
+        if self.left or self._channel is None:
+            return
+        self.left = True
+        # Late ranks are named to all by a roll call, and must be the same on all.
+        told = isinstance(error, PeerLate) or (isinstance(error, Revoked) and error.cause)
+        own = notice_of(self._rank, error)
+        if not told:
+            self._end(own)
+            self._channel.tell(encoded(_LEFT, *own))
+        uncaught_error.left(self, error)
+
+    def refuse(self, calls: Counted, number: int, operation: str, error: BaseException) -> None:
+        """Note that this rank has refused a call, and tell all.
+
+        Local.  Where all ranks refuse it nothing comes of that.  Who is in it, or has
+        ended it, ends the family for all.
+
+        Parameters
+        ----------
+        calls : Counted
+            Those of the communicator.
+        number : int
+            That of the call.
+        operation : str
+            What it was.
+        error : BaseException
+            What is wrong with it.
+        """
+        calls.refused.add(number)
+        if self._channel is not None and self.notice is None:
+            deed = f"refused {operation}: {in_words(error)}"
+            self._channel.tell(encoded(_REFUSED, calls.key, number, self._rank, deed, 1))
+
+    def close(self) -> None:
+        """Hear nothing more.  Local, harmless twice."""
+        if self._channel is not None:
+            uncaught_error.closed(self)
+            self._channel.close()
+
+    def all_left(self) -> bool:
+        """Tell whether all other ranks have left, each by an error of its own.  Local."""
+        return not self._others
+
+    def _end(self, notice: Notice) -> None:
+        """Let this be what has ended the family, unless something has."""
+        if self.notice is None:
+            self.notice, self._inside_s = notice, time.monotonic()
+            self.on_news()
+
+    def _hear(self, message: bytes) -> None:
+        """Take what another rank says; in the channel's thread."""
+        kind, *words = decoded(message) or [""]
+        said: list[Any] = words
+        if kind in (_LEFT, _ENDED):
+            notice = Notice(*said)
+            if kind == _LEFT:
+                self._others.discard(notice.rank)
+            self._end(notice)
+        elif kind == _REFUSED:
+            key, number, *rest = said
+            self._refusals[_Refusal(key, number, Notice(*rest))] = 0.0
+
+    def _look(self) -> float | None:
+        """See what has become of what was heard; gives when to look again."""
+        now_s = time.monotonic()
+        if self.notice is not None:
+            return self._look_inside(self.notice, now_s)
+        for refusal in tuple(self._refusals):
+            self._look_at(refusal, now_s)
+        return _LOOK_S if self._refusals or self.notice is not None else None
+
+    def _look_inside(self, notice: Notice, now_s: float) -> float | None:
+        """End the process if a call of the library lasts that nothing else ends."""
+        if self.left:
+            return None
+        if not self.inside:
+            self._inside_s = now_s
+        elif now_s - self._inside_s >= INSIDE_S:
+            why = f"closeranks: rank {self._rank} ends, in a call of the MPI library: {notice}"
+            uncaught_error.end_at_once(why, notice.status or 1)
+        return _LOOK_S
+
+    def _look_at(self, refusal: _Refusal, now_s: float) -> None:
+        """End the family if this rank is in a call that another refuses, or beyond."""
+        calls, since_s = self._counted.get(refusal.key), self._refusals.get(refusal)
+        if since_s is None:
+            return  # another one of the same call has ended the family
+        if calls is None or calls.begun <= refusal.number:
+            return  # it has still to come
+        if refusal.number in calls.refused:
+            del self._refusals[refusal]
+        elif not since_s or calls.reading:  # it may be about to refuse it
+            self._refusals[refusal] = now_s
+        elif now_s - since_s >= _REFUSING_S:
+            self._refusals.clear()
+            self._end(refusal.notice)
+            assert self._channel is not None
+            self._channel.tell(encoded(_ENDED, *refusal.notice))

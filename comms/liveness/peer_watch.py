@@ -1,0 +1,298 @@
+"""The other processes of this node: when one ends, the MPI library is told.
+
+By itself the library waits for its launcher.  That of Open MPI 5.0.11 needs a
+core to notice a death, and keeps those to itself that came by ``MPI_Abort`` or
+``_exit``.  The kernel knows better: threads of every process sleep until one
+of the others begins to end (`wills`, Linux 5.16) or has ended (pidfd, 5.3).
+
+The threads need Python's lock: a program that keeps it inside of MPI, as
+mpi4py does in the first lower-case call of a communicator, hears from the
+launcher alone.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from ctypes import CDLL, get_errno
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from closeranks.comms.liveness.exit_notice import LINE, MOST, Will, opened
+from closeranks.comms.liveness.recovery_allgather import allgather
+from closeranks.comms.mpi import pmix, ulfm
+from closeranks.comms.mpi.finalization import before_finalize
+from closeranks.comms.shm.shared_file import share
+from closeranks.comms.wait import Deadline, prompt_switches, wait
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+    from numpy.typing import NDArray
+
+
+#: Stands for the handle of a process that has ended.
+_ENDED: Final = -1
+#: How long others may still take what one who begins to end has sent, in seconds: else who
+#: dies right after a call would end it for those who are still in it.
+_DRAIN_S: Final = 0.005
+#: Number of the system call, the same on all processors.
+_PIDFD_OPEN: Final = 434
+
+
+class _Said(NamedTuple):
+    """What a process says of itself."""
+
+    numbering: str
+    pid: int
+    leads: bool
+    name: pmix.Name
+
+
+class _Mate(NamedTuple):
+    """A process of this node, its group if it leads one, and where it says goodbye."""
+
+    name: pmix.Name
+    group: int | None
+    goodbye: NDArray[np.uint8]
+
+
+class Mates:
+    """The processes that this one watches, and is watched by.
+
+    Made by `mates`; any thread may call any method.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[int, _Mate] = {}
+        self._handles: dict[pmix.Name, int] = {}
+        self._told: set[int] = set()
+        self._own: list[tuple[NDArray[np.uint8], Will]] = []
+        self._spread: set[int] = set()
+        self._ends = select.epoll()
+        self._lock = threading.Lock()
+        self._over = False
+        self._news = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def keep(self, node: MPI.Intracomm) -> list[int]:
+        """Watch the processes of a node until this one ends.
+
+        Collective over ``node``; warns where the system cannot.  Where they say
+        that they end as they should is made anew, for all of them.
+
+        Parameters
+        ----------
+        node : MPI.Intracomm
+            Processes that share memory; not kept.
+
+        Returns
+        -------
+        list of int
+            Those whose numbers mean here what they mean to them, by rank: its own,
+            too.
+
+        Raises
+        ------
+        mpi4py.MPI.Exception
+            If one has died meanwhile.
+        """
+        pid, group = os.getpid(), os.getpgrp()
+        if node.size == 1:  # nobody to watch; no launcher has named it, perhaps
+            return [pid]
+        here = _numbering()
+        said = allgather(node, _Said(here, pid, pid == group, pmix.own_name()))
+        heirs = min(node.size - 1, MOST)  # those who come next in a ring
+        lines = share(node, node.size * (1 + heirs) * LINE).array.reshape(node.size, -1, LINE)
+        goodbyes, locks = lines[:, 0, :1], lines[:, 1:]
+        will = Will(locks[node.rank])
+        self._own.append((goodbyes[node.rank], will))
+        with suppress(OSError):  # a libc without such locks: the handles tell, a little later
+            will.sign()
+        try:
+            with self._lock:
+                for place, mate in enumerate(said):
+                    if mate.numbering == here and mate.pid != pid:
+                        self._watch(mate, goodbyes[place])
+        except OSError as error:
+            warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
+                          " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
+        node.Barrier()  # now nobody's number can become another process's
+        if not self._watches_others({mate.name for mate in said}):
+            # Nobody looks any more at where this one spoke before.
+            self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
+            self._thread.start()
+        left = {said[place].name: locks[place, heir] for heir in range(heirs)
+                if said[place := node.rank - heir - 1].numbering == here}  # fmt: skip
+        with suppress(RuntimeError):  # no thread more for this user: as without wills
+            threading.Thread(
+                target=self._read, args=[left], name="closeranks wills", daemon=True
+            ).start()
+        return [mate.pid for mate in said if mate.numbering == here]
+
+    def _watch(self, mate: _Said, goodbye: NDArray[np.uint8]) -> None:
+        handle = self._handles.get(mate.name)
+        if handle is None:
+            try:
+                handle = self._handles[mate.name] = _opened(mate.pid)
+            except ProcessLookupError:  # it has ended since it spoke, and nobody has told
+                self._handles[mate.name] = _ENDED
+                pmix.announce(mate.name, widely=False)
+                return
+            self._ends.register(handle, select.EPOLLIN)
+        elif handle not in self._watched:
+            return  # it has ended since it spoke
+        group = mate.pid if mate.leads else None
+        self._watched[handle] = _Mate(mate.name, group, goodbye)
+
+    def _watches_others(self, names: set[pmix.Name]) -> bool:
+        """Tell whether any process but these is watched, and so watches this one."""
+        with self._lock:
+            return any(mate.name not in names and handle not in self._told
+                       for handle, mate in self._watched.items())  # fmt: skip
+
+    def _read(self, wills: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
+        """Sleep until somebody begins to end, and tell; until all of them have."""
+        names = list(wills)
+        with suppress(OSError):  # the system cannot: `_look` tells, milliseconds later
+            for places in opened(list(wills.values())):
+                time.sleep(_DRAIN_S)
+                with prompt_switches(), self._lock:
+                    for place in places:
+                        self._tell(self._handles.get(names[place], _ENDED))
+
+    def _look(self) -> None:
+        """Sleep until somebody has ended, and tell if nobody has; for ever."""
+        while True:
+            for handle, _ in self._ends.poll():
+                with self._lock:
+                    self._tell(handle)
+                    self._told.discard(handle)
+                    self._handles[self._watched.pop(handle).name] = _ENDED
+                    self._ends.unregister(handle)
+                    os.close(handle)
+
+    def _tell(self, handle: int) -> None:
+        """Tell the library that a process has ended, once, unless it has said goodbye."""
+        if handle in self._told or handle not in self._watched:
+            return
+        mate = self._watched[handle]
+        if not (self._over or mate.goodbye):
+            pmix.announce(mate.name, widely=self._is_first(but=handle))
+            self._end_children(mate)
+        self._told.add(handle)
+        self._news.set()
+
+    def doze(self, seconds: float) -> bool:
+        """Sleep until one of them ends, or for so long.
+
+        Local; for one thread.
+
+        Parameters
+        ----------
+        seconds : float
+            At most.
+
+        Returns
+        -------
+        bool
+            Whether one has ended.
+        """
+        has_ended = self._news.wait(seconds)
+        if has_ended:  # else news of this very moment would be lost
+            self._news.clear()
+        return has_ended
+
+    def see_off(self, limit_s: float) -> None:
+        """Wait until who has begun to end has given back what it had.
+
+        Local; for who takes a seat, and needs the memory and the devices of who sat
+        there.
+
+        Parameters
+        ----------
+        limit_s : float
+            Deadline of the recovery, seconds: half of it is waited for a process that
+            the system cannot end.
+        """
+        wait(lambda: not self._told, deadline=Deadline(limit_s / 2), polite=True)
+
+    def spread(self, dead: Iterable[int]) -> None:
+        """Tell all nodes who counts as dead here, if this process speaks for its node.
+
+        Local.  Who lives, and has only lost a connection, hears it too: the MPI
+        library aborts it.
+
+        Parameters
+        ----------
+        dead : iterable of int
+            Ranks in ``MPI_COMM_WORLD``; told until PMIx has taken it.
+        """
+        with self._lock:
+            new = set(dead) - self._spread if self._is_first() else set()
+        for rank in new:
+            if pmix.announce(pmix.own_name()._replace(rank=rank), widely=True):
+                self._spread.add(rank)
+
+    def _end_children(self, dead: _Mate) -> None:
+        """End what a dead process has started, and holds the launcher's pipes."""
+        if dead.group is not None and self._is_first(but=self._handles[dead.name]):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(dead.group, signal.SIGKILL)
+
+    def _is_first(self, but: int = _ENDED) -> bool:
+        """Whether this process speaks for its node to the others, ``but`` one that ends."""
+        here = [mate.name for handle, mate in self._watched.items()
+                if handle not in {*self._told, but} and not mate.goodbye]  # fmt: skip
+        return pmix.own_name() <= min(here, default=pmix.own_name())
+
+    def part(self) -> None:
+        """Say that this process ends as it should, and tell nobody's end from now on.
+
+        Local; called when the interpreter exits, before MPI is finalized.
+        """
+        with self._lock:
+            self._over = True
+        if not ulfm.leaves():
+            for goodbye, will in self._own:
+                goodbye[:] = 1
+                will.withdraw()
+
+
+def _opened(pid: int) -> int:
+    """Give a handle of a process; Pythons built on old systems have no name for it."""
+    if hasattr(os, "pidfd_open"):
+        return os.pidfd_open(pid)
+    handle: int = _library().syscall(_PIDFD_OPEN, pid, 0)
+    if handle < 0:
+        raise OSError(get_errno(), os.strerror(get_errno()))
+    return handle
+
+
+@cache
+def _library() -> CDLL:
+    """Give the C library."""
+    return CDLL(None, use_errno=True)
+
+
+def _numbering() -> str:
+    """Name where process numbers mean what they mean here, among those of a machine."""
+    return str(Path("/proc/self/ns/pid").readlink())
+
+
+@cache
+def mates() -> Mates:
+    """Give those of this process.  Local."""
+    made = Mates()
+    before_finalize(made.part)
+    return made

@@ -1,0 +1,206 @@
+"""The end of a job by an error that nobody catches, as by ``python -m mpi4py``.
+
+A rank whose error has come to the top of the interpreter would wait in
+MPI_Finalize for the others, and these for it. `SystemExit` does not come
+there: who has left its communicator by it, and ends, ends the job with that
+status.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from closeranks.comms.liveness.failure_notice import status_of
+from closeranks.errors import Revoked
+
+if TYPE_CHECKING:
+    from closeranks.comms.liveness.failure_notices import Notices
+
+#: How long the others may take to say what they have met themselves, seconds.
+_OTHERS_S: Final = 0.5
+#: How long the library's own end of the job may take, seconds.
+_ABORT_S: Final = 1.0
+_LOOK_S: Final = 0.01
+#: The file that errors go to.
+_ERRORS: Final = 2
+
+_Show = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+
+class _Process:
+    """What this process has opened, and how it has left."""
+
+    number = 0
+    opened: Final[dict[int, Notices]] = {}
+    left: Notices | None = None
+    exit: SystemExit | None = None
+    shown: BaseException | None = None
+    shows = False
+
+
+def opened(notices: Notices) -> None:
+    """Note that a family begins: what was left before is over.  Local."""
+    if not _Process.number:
+        atexit.register(_end_of_process)
+    _Process.number, _Process.exit = os.getpid(), None
+    _Process.opened[id(notices)] = notices
+    _drop_left()
+    _hook_in()
+
+
+def closed(notices: Notices) -> None:
+    """Note that a family has ended.  Local, harmless twice."""
+    _Process.opened.pop(id(notices), None)
+
+
+def left(notices: Notices, error: BaseException | None) -> None:
+    """Note that this process has left a family by an error.  Local."""
+    _Process.opened.pop(id(notices), None)
+    _drop_left()
+    _Process.left = notices
+    if threading.current_thread() is threading.main_thread():
+        _Process.exit = error if isinstance(error, SystemExit) else None
+        _hook_in()  # the program may have set its own since
+
+
+def _drop_left() -> None:
+    """Hear nothing more in the family that was left before."""
+    gone, _Process.left = _Process.left, None
+    if gone is not None:
+        gone.close()
+
+
+def _hook_in() -> None:
+    """Be called for what nobody catches, before what is called for it now."""
+    if not isinstance(sys.excepthook, _Hook):
+        sys.excepthook = _Hook(sys.excepthook)
+
+
+class _Hook:
+    """Shows an error as the program shows it, and ends the job if it is at the top.
+
+    Parameters
+    ----------
+    before : callable
+        What has shown errors so far; it may call one of these in its turn.
+    """
+
+    def __init__(self, before: _Show) -> None:
+        self._before = before
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        is_outer, _Process.shows = not _Process.shows, True
+        try:
+            if _speaks_of_others(error) and self._before is sys.__excepthook__:
+                _say(f"closeranks: {error}")
+            else:
+                self._before(kind, error, trace)
+        finally:
+            _Process.shows = not is_outer
+        _Process.shown = error
+        if is_outer and _is_at_the_top(trace):
+            _end(error)
+
+
+def _is_at_the_top(trace: TracebackType | None) -> bool:
+    """Tell whether nobody has called what an error comes from: no console, no test."""
+    is_interactive = sys.flags.interactive or hasattr(sys, "ps1")
+    return trace is not None and trace.tb_frame.f_back is None and not is_interactive
+
+
+def _speaks_of_others(error: BaseException | None) -> bool:
+    """Tell whether this process has met nothing but what another rank has done."""
+    return isinstance(error, Revoked) and bool(error.cause)
+
+
+def _end(error: BaseException) -> None:
+    """End the job if this process has a family, or has left one."""
+    families = list(_Process.opened.values())
+    if _Process.left is not None:
+        families.append(_Process.left)
+    if not families or os.getpid() != _Process.number:
+        return
+    _flush()
+    for one in families:
+        one.leave(error)
+    said = [one.notice.status for one in families if one.notice is not None]
+    _abort(next(filter(None, said), status_of(error)), families, hurries=True)
+
+
+def _end_of_process() -> None:
+    """End the job with the status that this process has left by, if any."""
+    if os.getpid() != _Process.number:
+        return
+    last = getattr(sys, "last_value", None)
+    if last is not None and last is not _Process.shown and _is_at_the_top(last.__traceback__):
+        _end(last)  # the program's own hook has taken the place of ours
+    error, family = _Process.exit, _Process.left
+    if error is None or family is None or not _is_at_the_top(error.__traceback__):
+        return
+    if status := status_of(error):
+        _flush()
+        _abort(status, [family], hurries=False)
+
+
+def _abort(status: int, families: list[Notices], *, hurries: bool) -> None:
+    """End the job a moment later; not if all ranks end in the same way."""
+    until_s = time.monotonic() + _OTHERS_S
+    while time.monotonic() < until_s:
+        if not hurries and all(one.all_left() for one in families):
+            return
+        time.sleep(_LOOK_S)
+    _flush()
+    _end_job(status)
+
+
+def end_at_once(why: str, status: int) -> NoReturn:
+    """End this process, and the job with it, from any thread.
+
+    Parameters
+    ----------
+    why : str
+        One line for standard error.
+    status : int
+        The exit status.
+    """
+    _say(why)
+    _flush()
+    _end_job(status)
+
+
+def _end_job(status: int) -> NoReturn:
+    """Let the library end the job; and this process, if that does not."""
+    from mpi4py import MPI
+
+    from closeranks.comms.mpi.predefined import WORLD
+
+    last = threading.Timer(_ABORT_S, os._exit, (status,))
+    last.daemon = True
+    with suppress(RuntimeError):  # the interpreter may be ending
+        last.start()
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        WORLD.Abort(status)
+    os._exit(status)
+
+
+def _say(line: str) -> None:
+    """Write a line to standard error, whatever has become of sys.stderr."""
+    with suppress(OSError):
+        os.write(_ERRORS, f"{line}\n".encode(errors="replace"))
+
+
+def _flush() -> None:
+    """Let out what was printed."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # whatever a program has put there
+            stream.flush()

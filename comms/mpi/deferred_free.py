@@ -1,0 +1,97 @@
+"""Communicators that are not used any more, and when they are freed.
+
+One that was revoked is kept: the next with its number would get what the dead
+have sent, see ``docs/limits/freed.py``.  But where processes were started
+later, MPI_Finalize must not find it.  Open MPI 5.0.11 says goodbye there to
+every process of a communicator that joins processes of several starts, and may
+not wait for an answer (`ompi_dpm_dyn_finalize`).  Who comes later answers
+processes that have gone, over broken connections, and waits for a lock that it
+holds itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.finalization import before_finalize
+from closeranks.comms.mpi.mpi_handle import number, point
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_buried: Final[dict[int, MPI.Comm]] = {}
+
+
+class _End:
+    """How this process ends."""
+
+    frees = False
+
+
+def free_at_end() -> None:
+    """Free what is buried from now on before MPI_Finalize.
+
+    Local.  For a process that meets others of another start; what was buried
+    before joins it with none of them.
+    """
+    _End.frees = True
+
+
+def bury(comm: MPI.Comm) -> None:
+    """Keep a communicator until the end.
+
+    Local, harmless twice.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        Nobody else frees it.  The object may stand for another one afterwards.
+    """
+    from mpi4py import MPI
+
+    if _End.frees and comm != MPI.COMM_NULL:
+        _buried.setdefault(number(comm), MPI.Comm(comm))
+
+
+def drop(comm: MPI.Comm) -> None:
+    """Bury a communicator, and let the object stand for none.  Local."""
+    from mpi4py import MPI
+
+    bury(comm)
+    point(comm, MPI.COMM_NULL)
+
+
+def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
+    """Free a communicator, or bury it where ranks of it have died or given up.
+
+    Local with a library that survives deaths, else collective.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        MPI.COMM_NULL afterwards.
+    disconnects : bool
+        Whether to wait first for what is under way on it (`MPI_Comm_disconnect`).
+    """
+    from mpi4py import MPI
+
+    is_there = ulfm.is_on() and comm != MPI.COMM_NULL
+    if is_there and (ulfm.is_revoked(comm) or ulfm.failed(comm)):
+        drop(comm)
+    elif disconnects:
+        MPI.Comm.Disconnect(comm)
+    else:
+        MPI.Comm.Free(comm)
+
+
+def _free() -> None:
+    """Free them all, which Open MPI does locally; nobody makes one any more."""
+    from mpi4py import MPI
+
+    while _buried and not MPI.Is_finalized():
+        _, comm = _buried.popitem()
+        comm.Free()
+
+
+before_finalize(_free)

@@ -1,0 +1,66 @@
+"""What must be done before MPI ends, whoever ends it.
+
+Threads of ours call MPI, and other processes wait for what this one says last.
+All that is stopped when the interpreter exits, while MPI is still there.
+Where the program calls MPI_Finalize before, it is stopped in that: MPI deletes
+the attributes of MPI_COMM_SELF first of all (MPI-4.1, section 11.2.4).
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Final
+
+from closeranks.comms.exit import forked_child
+
+_TASKS: Final[list[Callable[[], object]]] = []
+_keyval: int | None = None
+
+
+def before_finalize(task: Callable[[], object]) -> None:
+    """Have something done once before MPI ends; the last task comes first.
+
+    Local.  Not in a child that was forked: there threads are gone, and locks
+    may be held for ever.
+
+    Parameters
+    ----------
+    task : callable
+        What MPI's end, or other processes, need.
+    """
+    _TASKS.append(task)
+    _watch_finalize()
+
+
+def _finish() -> None:
+    """Do what is left to do, all of it even if some fails.  Local, harmless twice."""
+    if forked_child.is_copy():
+        return
+    with ExitStack() as tasks:  # the last first
+        while _TASKS:
+            tasks.callback(_TASKS.pop(0))
+
+
+def _watch_finalize() -> None:
+    """Have MPI_Finalize do it, once MPI is there."""
+    global _keyval
+    known: Any = sys.modules.get("mpi4py.MPI")
+    if _keyval is not None or known is None or not known.Is_initialized():
+        return
+    from closeranks.comms.mpi.predefined import SELF
+
+    _keyval = known.Comm.Create_keyval(delete_fn=_deleted)
+    SELF.Set_attr(_keyval, True)
+
+
+def _deleted(comm: object, keyval: int, value: object) -> None:
+    del comm, keyval, value
+    _finish()
+
+
+# Here, not with the first task: what is registered while other handlers run is never
+# called, and a program's handler may make the first call.
+atexit.register(_finish)

@@ -1,0 +1,79 @@
+"""Which ranks share node memory, asked of the system and not of the launcher.
+
+`MPI_Comm_split_type` repeats what the launcher knew when a process started.
+It knows nothing of processes that were started later by another one, and it
+counts containers of one machine as one node although each has a /dev/shm of
+its own.
+"""
+
+from __future__ import annotations
+
+import socket
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from closeranks.comms.discovery.sysfs import boot_id
+from closeranks.comms.shm.shared_folder import ROOT
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI.Intracomm:
+    """Make the communicator of the ranks that share node memory with this one.
+
+    Collective over ``comm``: one all-gather of 8 bytes a rank, and one split.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks.
+    key : int
+        Orders the ranks of a node; ties keep the order they have in ``comm``.
+    enters : bool
+        Whether this rank wants to be in it.
+
+    Returns
+    -------
+    MPI.Intracomm
+        To be freed by the caller; MPI.COMM_NULL if it did not want to be in one.
+    """
+    from mpi4py import MPI
+
+    shares = np.empty(comm.size, np.uint64)
+    comm.Allgather(memory_here(), shares)
+    first = int(np.argmax(shares == shares[comm.rank]))
+    node = comm.Split(first if enters else MPI.UNDEFINED, key)
+    assert isinstance(node, MPI.Intracomm)
+    return node
+
+
+def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """Name the node memory that this process sees.
+
+    Local.
+
+    Parameters
+    ----------
+    root : Path
+        The file system in memory.
+
+    Returns
+    -------
+    ndarray, shape (1,), dtype uint64
+        Equal for two processes where a file that one makes there is seen by the
+        other one: they run on one kernel and see the same folder of the same file
+        system.  And under one host name: emulated nodes are to be nodes.
+        Where there is no such folder all see the same nothing.
+    """
+    try:
+        seen = root.stat()
+        place = f"{seen.st_dev}:{seen.st_ino}"
+    except OSError:  # no such folder: an error that `share` explains to all of the kernel
+        place = ""
+    kernel = f"{boot_id(Path('/'))}:{socket.gethostname()}"
+    name = blake2b(f"{kernel}:{place}".encode(), digest_size=8).digest()
+    return np.frombuffer(name, np.uint64)

@@ -1,0 +1,132 @@
+"""One line of the table: a collective at one size, checked, timed, compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from closeranks.jobs.bench.measuring.collective_case import Case
+from closeranks.jobs.bench.measuring.collective_facts import Collective
+from closeranks.jobs.bench.measuring.compared_sides import make_case, settle, time_sides
+from closeranks.jobs.bench.measuring.comparison import (
+    against_best,
+    against_copy,
+    against_native,
+    against_plain,
+)
+from closeranks.jobs.bench.measuring.nic_counters import evenness, node_sent_bytes
+from closeranks.jobs.bench.measuring.plan_facts import call_bytes, planned_bytes
+from closeranks.jobs.bench.measuring.session import Session
+from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
+
+Row = dict[str, Any]
+
+
+def measure(session: Session, collective: Collective, algorithm: str, nbytes: int) -> Row:
+    """Measure one row; collective over the session's ranks.
+
+    Parameters
+    ----------
+    session : Session
+        Where, and what to compare with.
+    collective : Collective
+        The operation.
+    algorithm : str
+        What is passed as ``algorithm=``.
+    nbytes : int
+        Size asked for.
+
+    Returns
+    -------
+    dict
+        The row, the same on every rank.
+    """
+    request = session.request
+    case = make_case(session, collective, nbytes)
+    ours, native = case.ours(algorithm), case.native(session.plain)
+    wrong = _wrong(session, case, ours) if request.check else None
+    settle(session, collective, case, algorithm)
+    sides: dict[str, Callable[[], object]] = {"ours": ours}
+    if request.native:
+        sides |= {"native": native, "again": native}
+    if request.copy:
+        sides["copy"] = case.copy()
+    if request.plain:
+        sides["plain"] = case.blocking(session.plain)
+    timings = time_sides(session, sides, case.size_bytes)
+    if wrong is not None:
+        wrong = max(wrong, _wrong(session, case, ours))
+    row = _row(session, collective, algorithm, case.size_bytes, timings["ours"])
+    row |= {"wrong": wrong, "asked_bytes": nbytes}
+    if request.native:
+        row |= against_native(timings)
+    if request.copy:
+        row |= against_copy(timings)
+    if request.plain:
+        row |= against_plain(timings)
+    if request.best:
+        row |= against_best(session, row)
+    if collective.name == "allreduce" and session.wire is not None:
+        seconds = timings["ours"].p50_us * 1e-6
+        row["wire_percent"] = session.wire.percent(case.size_bytes, seconds)
+    settle(session, collective, case, algorithm)  # a plan that won may be looked at again
+    row["chosen"] = _chosen(session, collective, case, algorithm)
+    if request.counters:
+        row |= _nics(session, ours)
+        row["planned_bytes"] = planned_bytes(
+            collective, case.problem, session.comm.hierarchy, row["chosen"]
+        )
+    case.free()
+    return row
+
+
+def _row(
+    session: Session, collective: Collective, algorithm: str, nbytes: int, timing: Timing
+) -> Row:
+    """Make the part of a row that every collective has."""
+    return {
+        "name": collective.name,
+        "algorithm": algorithm,
+        "ranks": session.ranks,
+        "nodes": session.nodes,
+        "dtype": session.request.dtype,
+        "op": session.request.op if collective.reduces else "none",
+        "size_bytes": nbytes,
+        "iterations": timing.calls,
+        **timing.columns(),
+        **bandwidth(nbytes, timing.p50_us, collective.factor(session.ranks)),
+        "batched": timing.batched,
+    }
+
+
+def _wrong(session: Session, case: Case, call: Callable[[], object]) -> int:
+    """Call once on spoiled buffers and count wrong elements of all ranks."""
+    case.refill()
+    call()
+    return int(session.plain.allreduce(case.wrong()))
+
+
+def _chosen(session: Session, collective: Collective, case: Case, algorithm: str) -> str:
+    """Name the algorithm that was used, after the calls that decide it."""
+    if algorithm != "auto":
+        return algorithm
+    nbytes = call_bytes(collective, case.problem)
+    return session.comm.explain(collective.name, nbytes, session.request.dtype).algorithm
+
+
+def _nics(session: Session, call: Callable[[], object]) -> Row:
+    """Read what one call sends from the busiest node, and how evenly; of three."""
+    from mpi4py import MPI
+
+    calls = 3
+    session.plain.Barrier()
+    before = node_sent_bytes()
+    session.plain.Barrier()
+    for _ in range(calls):
+        call()
+    session.plain.Barrier()
+    sent = {name: (n - before.get(name, 0)) / calls for name, n in node_sent_bytes().items()}
+    return {
+        "nic_tx_bytes_max": float(session.plain.allreduce(sum(sent.values()), op=MPI.MAX)),
+        "nic_even_percent": float(session.plain.allreduce(evenness(sent), op=MPI.MIN)),
+    }

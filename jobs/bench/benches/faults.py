@@ -1,0 +1,329 @@
+"""How long it takes from a rank's death to the next right all-reduce.
+
+All ranks agree on a moment; then one of them kills or stops itself, while the
+others are in an all-reduce of an attempt.  They say when it raised, when the
+members had agreed, when the new world was there, and when the repeated
+all-reduce was over, by the clock of the machine: ranks on several machines
+need clocks that agree.  The bench goes on until two are left, or, where the
+dead are replaced, for so many faults.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.churn.events import FEWEST, MOST
+from closeranks.jobs.bench.churn.parts import UNWRITTEN
+from closeranks.jobs.bench.measuring.session import ranks_per_node
+from closeranks.jobs.bench.measuring.time_distribution import NO_BANDWIDTH, Timing
+
+if TYPE_CHECKING:
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.faults.attempts import Attempt
+    from closeranks.jobs.bench.measuring.session import Session
+
+Row = dict[str, Any]
+Phases = list[float | None]
+
+#: What may happen to a rank.
+KINDS = ("kill", "stop")
+#: Bytes of the all-reduce, and how many are made before each fault.
+NBYTES = 1 << 20
+_CALLS = 30
+#: How long after it was agreed upon a fault happens, in seconds.
+_AHEAD_S = 0.05
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+_PHASES = ("detected", "revoked", "agreed", "shrunk", "redone")
+_WIDTHS = {"members": 8, "kind": 6, "mode": 8, **dict.fromkeys(_PHASES, 10), "total ms": 10}
+
+
+class Fault(NamedTuple):
+    """What happens next.
+
+    Attributes
+    ----------
+    number : int
+        0 for the first.
+    kind : str
+        Of `KINDS`.
+    seat : int
+        Whom it meets.
+    at_s : float
+        When, by the machine's clock.
+    """
+
+    number: int
+    kind: str
+    seat: int
+    at_s: float
+
+
+class Told(NamedTuple):
+    """What a member tells the others of a fault.
+
+    Attributes
+    ----------
+    fault : Fault or None
+        None of a newcomer, which has not seen it.
+    members, nodes : int
+        How many there were.
+    phases : list of float or None
+        How long each took here, in ms; None for those that it did not see.
+    wrong : int
+        Elements of the first sum after it.
+    mode : str
+        How it took its seat if it is a newcomer: "replace" or "spawn".
+    """
+
+    fault: Fault | None
+    members: int
+    nodes: int
+    phases: Phases
+    wrong: int
+    mode: str
+
+
+def check_ranks(ranks: int, spares: int, recruits: int) -> None:
+    """Refuse a job in which nobody can be lost, or not all have a bit.
+
+    Pure.
+
+    Parameters
+    ----------
+    ranks : int
+        Number of ranks, spares too.
+    spares, recruits : int
+        How many ranks are replaced, by whom.
+
+    Raises
+    ------
+    UsageError
+        If this is one.
+    """
+    members = ranks - spares
+    fewest = FEWEST if spares + recruits else FEWEST + 1
+    if members < fewest:
+        why = "one dies, the first does not" if spares + recruits else "one dies, two are left"
+        raise UsageError("bench faults", f"{members} ranks that work, and {why}",
+                         f"start it with closeranks run --faults -n {fewest}, or more")  # fmt: skip
+    if members > MOST:
+        raise UsageError("bench faults", f"{members} ranks that work have a bit each in a word",
+                         f"start at most {MOST}")  # fmt: skip
+
+
+def measure_faults(
+    session: Session, kinds: tuple[str, ...], mode: str, replaced: int
+) -> Iterator[Row]:
+    """Lose one rank after the other; collective over those who are left.
+
+    A newcomer takes part from the all-reduce on that is repeated with it.
+
+    Parameters
+    ----------
+    session : Session
+        On a communicator opened with ``on_failure="shrink"``, or "replace".
+    kinds : tuple of str
+        Of `KINDS`, in turn.
+    mode : str
+        How this process took its seat if it is a newcomer: "replace", as a
+        spare, or "spawn", as a new process.
+    replaced : int
+        How many ranks are replaced; 0 where they are not.
+
+    Yields
+    ------
+    dict
+        A row for each fault, the same on every rank that is left.
+    """
+    comm, number = session.comm, 0
+    given = np.full(NBYTES // 8, 1 << comm.seat, np.int64)
+    taken = np.empty_like(given)
+
+    def clear() -> None:
+        taken.fill(UNWRITTEN)
+
+    def add() -> None:
+        comm.Allreduce(given, taken)
+
+    is_new = comm.joined
+    while is_new or _has_another(comm, number, replaced):
+        fault, phases = None, Phases()
+        members, nodes = comm.size, len(ranks_per_node(comm))
+        if is_new:
+            for attempt in comm.attempts():
+                with attempt:
+                    clear()
+                    add()
+        else:
+            for _ in range(_CALLS):
+                add()
+            fault = _agreed(comm, kinds, number)
+            _strike(comm, fault)
+            phases = _survive(comm, fault.at_s, clear, add)
+        wrong = int((taken != sum(1 << seat for seat in comm.alive)).sum())
+        told = comm.allgather(Told(fault, members, nodes, phases, wrong, mode))
+        yield _row(told)
+        assert told[0].fault is not None, "the first rank is never lost"
+        number, is_new = told[0].fault.number + 1, False
+
+
+def _has_another(comm: Communicator, number: int, replaced: int) -> bool:
+    """Say whether there is another fault; the same on all members."""
+    if replaced:
+        return number < replaced and comm.size >= FEWEST
+    return comm.size > FEWEST
+
+
+def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> Fault:
+    """Agree on the next fault; collective.  The first rank is spared."""
+    seat = random.Random(number).choice(comm.alive[1:])
+    kind = kinds[number % len(kinds)]
+    comm.bcast(Fault(number, kind, seat, 0.0))  # the first of its kind takes longer than is left
+    fault: Fault = comm.bcast(Fault(number, kind, seat, time.monotonic() + _AHEAD_S))
+    return fault
+
+
+def _strike(comm: Communicator, fault: Fault) -> None:
+    """Let it happen, if it is this rank that it meets."""
+    if comm.seat == fault.seat:
+        _wait_until(fault.at_s)
+        os.kill(os.getpid(), _SIGNALS[fault.kind])
+
+
+def check_kinds(words: str) -> tuple[str, ...]:
+    """Read ``--kinds``; raises `UsageError` for what cannot happen.
+
+    Parameters
+    ----------
+    words : str
+        Of `KINDS`, between commas.
+
+    Returns
+    -------
+    tuple of str
+        In the order of the words.
+    """
+    kinds = tuple(words.split(","))
+    unknown = [kind for kind in kinds if kind not in KINDS]
+    if unknown:
+        raise UsageError("bench --kinds", f"unknown {', '.join(unknown)}",
+                         f"choose {' or '.join(KINDS)}")  # fmt: skip
+    return kinds
+
+
+def head() -> str:
+    """Write the line above the rows.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    return "# " + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items()).lstrip()
+
+
+def as_line(row: Row) -> str:
+    """Write a row as text; times are milliseconds.
+
+    Parameters
+    ----------
+    row : dict
+        Of `measure_faults`.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    words = [row["ranks"], row["kind"], row["mode"]]
+    times = [row[f"{phase}_ms"] for phase in (*_PHASES, "total")]
+    words += ["-" if time_ms is None else f"{time_ms:.1f}" for time_ms in times]
+    return "  " + "".join(
+        f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True)
+    )
+
+
+def _wait_until(moment_s: float) -> None:
+    while time.monotonic() < moment_s:
+        time.sleep(1e-4)
+
+
+def _survive(
+    comm: Communicator, fault_s: float, clear: Callable[[], object], call: Callable[[], object]
+) -> Phases:
+    """Call until a recovery was needed; gives what each phase took here, in ms.
+
+    What every call writes is cleared before, or a repeated one that writes nothing
+    would leave the right sum of the one before; no phase counts that.
+
+    Whoever meets the fault between two loops recovers before its next attempt,
+    and that ends well: the epoch tells all alike that it was the last one.
+    """
+    epoch, times = comm.epoch, list[float | None]()
+    while comm.epoch == epoch:
+        clear()
+        called_s, failed, cleared_s = time.monotonic(), None, 0.0
+        for attempt in comm.attempts():
+            begun_s = time.monotonic()
+            if failed is not None:
+                clear()
+                cleared_s = time.monotonic() - begun_s
+            with attempt:
+                call()
+            if not attempt.agreed:
+                failed = attempt
+        times = [called_s, None, None, begun_s] if failed is None else _marks(failed)
+    times = [fault_s, *times, time.monotonic() - cleared_s]
+    spans = [*pairwise(times), (times[0], times[-1])]
+    return [_ms_between(*span) for span in spans]
+
+
+def _ms_between(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else 1e3 * (end_s - start_s)
+
+
+def _marks(failed: Attempt) -> list[float | None]:
+    """Give when the phases of an attempt were over that has failed here."""
+    return [failed.marks[name] for name in ("raised", "revoked", "agreed", "shrunk")]
+
+
+def _row(told: list[Told]) -> Row:
+    """Make the row: of every phase the slowest rank's."""
+    seen = [one for one in told if one.fault is not None]
+    modes = [one.mode for one in told if one.fault is None]
+    phases = zip(*(one.phases for one in seen), strict=True)
+    slowest = [max((ms for ms in phase if ms is not None), default=None) for phase in phases]
+    names = [f"{phase}_ms" for phase in (*_PHASES, "total")]
+    assert seen[0].fault is not None
+    return {
+        "name": "faults",
+        "algorithm": "auto",
+        "ranks": seen[0].members,
+        "nodes": seen[0].nodes,
+        "dtype": "int64",
+        "op": "sum",
+        "size_bytes": NBYTES,
+        "iterations": 1,
+        "kind": seen[0].fault.kind,
+        "mode": modes[0] if modes else "shrink",
+        **dict(zip(names, slowest, strict=True)),
+        **_timing(seen).columns(),
+        **NO_BANDWIDTH,
+        "wrong": sum(one.wrong for one in told),
+    }
+
+
+def _timing(seen: list[Told]) -> Timing:
+    """Give the times of a row of one sample: the slowest rank's total."""
+    totals_s = [1e-3 * one.phases[-1] for one in seen if one.phases[-1] is not None]
+    return Timing(np.array([max(totals_s)]), fmean(totals_s), 1, False)

@@ -1,0 +1,238 @@
+"""How much of a collective's time a program can compute meanwhile.
+
+OMB's definition: the computation takes as long as the collective alone, and
+``overlap = max(0, 100 - (overall - compute) / pure * 100)``, where ``compute``
+is what the computation took while the collective was under way.  So a
+computation that is slowed down does not count against it; ``hidden_percent``
+says what is left of it if compute is what it takes alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from closeranks.comms.discovery.cpu_count import usable_cores
+from closeranks.jobs.bench.benches.overlap_operation import Gradients, Single
+from closeranks.jobs.bench.benches.point_to_point import describe
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.compared_sides import make_case
+from closeranks.jobs.bench.measuring.compute_work import Work, works
+from closeranks.jobs.bench.measuring.repetitions import Schedule
+from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
+from closeranks.jobs.bench.measuring.timing import agree, clock, together
+
+if TYPE_CHECKING:
+    from closeranks.jobs.bench.benches.overlap_operation import Compute, Errand
+    from closeranks.jobs.bench.measuring.session import Session
+
+Row = dict[str, Any]
+
+#: What a call may cost beside its bound, see `bound_us` in a row.
+SLACK = 1.15
+_FEWEST, _MOST = 3, 100
+_ROWS = 4
+
+_WIDTHS = {
+    "bytes": 10, "started": 15, "compute": 8, "calls": 6, "pure us": 10, "alone us": 10,
+    "compute us": 11, "overall us": 11, "overlap %": 10, "hidden %": 9, "bound us": 10,
+    "of bound": 9, "wrong": 7,
+}  # fmt: skip
+
+
+@dataclass
+class _Computing:
+    """Computes parts of a fixed number of calls and adds up what they take."""
+
+    work: Work
+    calls: int
+    seconds: list[float] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Begin a sample."""
+        self.seconds.append(0.0)
+
+    def part(self, k: int, n: int) -> None:
+        """Compute part k of n."""
+        began = time.perf_counter()
+        self.work.run(self.calls * (k + 1) // n - self.calls * k // n)
+        self.seconds[-1] += time.perf_counter() - began
+
+
+def measure_overlap(session: Session, operation: str, algorithm: str, nbytes: int) -> Iterator[Row]:
+    """Measure one size; collective.
+
+    Parameters
+    ----------
+    session : Session
+        Where, and how long.
+    operation : str
+        A collective; an all-reduce is also measured as gradients in buckets.
+    algorithm : str
+        What is passed as ``algorithm=``.
+    nbytes : int
+        Size of the operation.
+
+    Yields
+    ------
+    dict
+        Rows: times are those of the whole, the slowest rank's.
+    """
+    method = COLLECTIVES[operation].method
+    case = make_case(session, COLLECTIVES[operation], nbytes)
+    errands: list[Errand] = [Single(case, algorithm, method)]
+    if operation == "allreduce":
+        pattern = case.problem.pattern
+        errands.append(Gradients(session.comm, case.size_bytes, pattern, algorithm))
+    for errand in errands:
+        for work in works():
+            row = _measured(session, errand, work, case.size_bytes)
+            row |= bandwidth(
+                case.size_bytes, row["time_us_p50"], COLLECTIVES[operation].factor(session.ranks)
+            )
+            row |= {"algorithm": algorithm, "operation": operation}
+            row |= {"dtype": session.request.dtype}
+            row["op"] = session.request.op if COLLECTIVES[operation].reduces else "none"
+            yield row
+        errand.close()
+
+
+def head() -> str:
+    """Return the names of the columns, as a comment."""
+    return "#" + " ".join(name.rjust(width) for name, width in _WIDTHS.items())
+
+
+def as_line(row: Row) -> str:
+    """Write a row below `head`.
+
+    Parameters
+    ----------
+    row : dict
+        One of `measure_overlap`.
+
+    Returns
+    -------
+    str
+        "-" for what was not measured.
+    """
+    times = [short(row[f"{name}_us"]) for name in ("pure", "alone", "compute", "overall")]
+    percents = [f"{row[f'{name}_percent']:.1f}" for name in ("overlap", "hidden")]
+    bound = ["-", "-"]
+    if "bound_us" in row:
+        bound = [short(row["bound_us"]), f"{row['overall_over_bound']:.2f}x"]
+    wrong = "-" if row["wrong"] is None else str(row["wrong"])
+    words = [row["size_bytes"], row["started"], row["computed"], row["iterations"]]
+    cells = zip([*words, *times, *percents, *bound, wrong], _WIDTHS.values(), strict=True)
+    return " " + " ".join(str(text).rjust(width) for text, width in cells)
+
+
+def percent(overall: float, compute: float, pure: float) -> float:
+    """Return the share of ``pure`` that was hidden, by OMB's formula.
+
+    Parameters
+    ----------
+    overall, compute, pure : float
+        Times in one unit.
+
+    Returns
+    -------
+    float
+        At least 0; above 100 only by noise.
+    """
+    return max(0.0, 100.0 - (overall - compute) / pure * 100.0)
+
+
+def _measured(session: Session, errand: Errand, work: Work, nbytes: int) -> Row:
+    """Check and time one errand beside one kind of work."""
+    plain = session.plain
+    wrong = _wrong(session, errand, work)
+    pure_s = _typical(session, errand)
+    computing = _Computing(work, work.calls(plain, pure_s))
+
+    def both() -> None:
+        computing.begin()
+        errand.run(computing.part)
+
+    sides: dict[str, Callable[[], object]] = {
+        "pure": partial(errand.run, _nothing),
+        "alone": partial(work.run, computing.calls),
+        "overall": both,
+    }
+    schedule = Schedule(_samples(session, pure_s), 1, False)
+    timings = clock(plain, sides, schedule)
+    timings["compute"] = agree(plain, computing.seconds, schedule.blocks, False)
+    row = describe(session, "overlap", nbytes, timings["overall"]) | {"wrong": None}
+    row |= {"started": errand.name, "computed": work.name, **_percents(timings)}
+    if session.nodes == 1:
+        row |= _bound(session, errand, row)
+    if session.request.check:
+        row["wrong"] = max(wrong, _wrong(session, errand, work))
+    return row
+
+
+def _percents(timings: dict[str, Timing]) -> Row:
+    """Derive what OMB prints from the medians."""
+    us = {name: timing.p50_us for name, timing in timings.items()}
+    return {
+        **{f"{name}_us": value for name, value in us.items()},
+        "overlap_percent": percent(us["overall"], us["compute"], us["pure"]),
+        "hidden_percent": percent(us["overall"], us["alone"], us["pure"]),
+    }
+
+
+def _bound(session: Session, errand: Errand, row: Row) -> Row:
+    """Say what one node can do at best: its cores have to do both.
+
+    The processor time of the communication is that of all ranks, while their
+    main threads wait or while they sleep, whichever is less.
+    """
+    span_s = 2e-6 * row["pure_us"]
+    ways: tuple[Compute, Compute] = _nothing, lambda _, n: time.sleep(span_s / n)
+    cpu_s = min(_cpu_s(session, errand, way) for way in ways)
+    bound_us = SLACK * (row["alone_us"] + 1e6 * cpu_s / usable_cores())
+    return {
+        "cpu_us": 1e6 * cpu_s,
+        "bound_us": bound_us,
+        "overall_over_bound": row["overall_us"] / bound_us,
+    }
+
+
+def _cpu_s(session: Session, errand: Errand, compute: Compute) -> float:
+    """Measure the processor time of all ranks in a few runs; seconds a run."""
+    session.plain.Barrier()
+    before = time.process_time()
+    for _ in range(_FEWEST):
+        errand.run(compute)
+    return float(session.plain.allreduce(time.process_time() - before)) / _FEWEST
+
+
+def _samples(session: Session, pure_s: float) -> int:
+    """Count the samples: a row's share of the budget, within bounds."""
+    effort = session.request.effort
+    if effort.iterations is not None:
+        return effort.iterations
+    affordable = int(effort.budget_s / _ROWS / (4 * pure_s))  # 1 alone, 1 pure, 1 to 2 both
+    return min(max(affordable, _FEWEST), _MOST)
+
+
+def _typical(session: Session, errand: Errand) -> float:
+    """Find out how long the communication takes alone, but for its first call."""
+    call = partial(errand.run, _nothing)
+    together(session.plain, call, 1)
+    return together(session.plain, call, 2) / 2
+
+
+def _wrong(session: Session, errand: Errand, work: Work) -> int:
+    """Run once on spoiled buffers while computing; count what is wrong."""
+    errand.refill()
+    errand.run(lambda _k, _n: work.run(1))
+    return int(session.plain.allreduce(errand.wrong()))
+
+
+def _nothing(k: int, n: int) -> None:
+    """Compute nothing."""
+    del k, n

@@ -1,0 +1,128 @@
+"""Our time against the library's: as it is, and with its best setting."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.measuring.best_settings_store import Key
+from closeranks.jobs.bench.measuring.collective_facts import Collective
+from closeranks.jobs.bench.measuring.session import Session
+from closeranks.jobs.bench.measuring.time_distribution import Timing
+
+Row = dict[str, Any]
+
+
+def against_native(timings: dict[str, Timing]) -> Row:
+    """Compare with the library as it is, and that with itself.
+
+    Parameters
+    ----------
+    timings : dict of str to Timing
+        Of the sides "ours", "native" and "again".
+
+    Returns
+    -------
+    dict
+        ``native_us_p50``, ``speedup`` and ``native_vs_native``.
+    """
+    native, again = timings["native"].p50_us, timings["again"].p50_us
+    return {
+        "native_us_p50": native,
+        "speedup": native / timings["ours"].p50_us,
+        "native_vs_native": native / again,
+    }
+
+
+def against_copy(timings: dict[str, Timing]) -> Row:
+    """Compare with what NumPy takes to copy the result, all ranks at once.
+
+    Parameters
+    ----------
+    timings : dict of str to Timing
+        Of the sides "ours" and "copy".
+
+    Returns
+    -------
+    dict
+        ``copy_us_p50``, and ``over_copy``: how many times that we take.
+    """
+    copy = timings["copy"].p50_us
+    return {"copy_us_p50": copy, "over_copy": timings["ours"].p50_us / copy}
+
+
+def against_plain(timings: dict[str, Timing]) -> Row:
+    """Compare a persistent operation with the library's blocking call.
+
+    Parameters
+    ----------
+    timings : dict of str to Timing
+        Of the sides "ours" and "plain".
+
+    Returns
+    -------
+    dict
+        ``plain_us_p50``, and ``speedup_plain`` over it.
+    """
+    plain = timings["plain"].p50_us
+    return {"plain_us_p50": plain, "speedup_plain": plain / timings["ours"].p50_us}
+
+
+def against_best(session: Session, row: Row) -> Row:
+    """Compare with the setting of the library that we beat least.
+
+    A machine changes between launches, so each setting met us in its own: the
+    least of those speed-ups counts.
+
+    Parameters
+    ----------
+    session : Session
+        Holds the other launches' results.
+    row : dict
+        What was measured here.
+
+    Returns
+    -------
+    dict
+        ``best_settings`` and ``speedup_best``, and ``best_us_p50``: what that
+        setting takes where we take what we took here.  None where no launch
+        measured this.
+    """
+    parts = ("name", "algorithm", "dtype", "op", "size_bytes", "batched")
+    ours = row["time_us_p50"]
+    result = session.best.hardest(Key(*(row[part] for part in parts)), ours)
+    known = {} if result is None else {result.setting: result.speedup(ours)}
+    if "speedup" in row:
+        known["defaults"] = min(row["speedup"], known.get("defaults", math.inf))
+    if not known:
+        return {"best_us_p50": None, "best_settings": None, "speedup_best": None}
+    label = min(known, key=known.__getitem__)
+    return {
+        "best_us_p50": known[label] * ours,
+        "best_settings": label,
+        "speedup_best": known[label],
+    }
+
+
+def check_comparable(collective: Collective, dtype: str, op: str) -> None:
+    """Refuse a comparison with a reduction that the library does not have.
+
+    Parameters
+    ----------
+    collective : Collective
+        The operation.
+    dtype, op : str
+        Its type and reduction.
+
+    Raises
+    ------
+    UsageError
+        If MPI has no such type or reduction.
+    """
+    if collective.reduces and (op == "mean" or dtype == "bfloat16"):
+        raise UsageError(
+            "bench --vs",
+            f"MPI itself has no {collective.name} of {dtype} with {op}",
+            "leave out --vs, or choose float32 and sum",
+        )

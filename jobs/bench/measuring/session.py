@@ -1,0 +1,171 @@
+"""What was asked for, and where it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from closeranks.jobs.bench.measuring.best_settings_store import Best
+from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.measuring.wire_share import Wire
+from closeranks.jobs.launch import mpi_library as library
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from closeranks.collectives.communicator.communicator import Communicator
+
+
+@dataclass(frozen=True)
+class Request:
+    """The command line of ``closeranks bench``, checked.
+
+    Parameters
+    ----------
+    names : tuple of str
+        Benchmarks, in order.
+    sizes, matrix_sizes, overlap_sizes, checkpoint_sizes : tuple of int
+        Bytes; the matrix, ``overlap`` and both about checkpoints have their own.
+    parities : tuple of int
+        Losses that ``checkpoint`` guards against.
+    overlapped : tuple of str
+        Collectives that ``overlap`` starts.
+    algorithms : tuple of str
+        Names that ``algorithm=`` takes.
+    dtype, op : str
+        Names in `pattern.DTYPES` and `pattern.OPS`.
+    effort : Effort
+        Iterations, warm-up, budget.
+    check, counters : bool
+        Whether results are validated, and NICs read.
+    native, best, copy : bool
+        What to compare with.
+    empty : bool
+        Whether buffers are arrays of ``comm.empty``.
+    persistent : bool
+        Whether operations are persistent ones, ours and the library's.
+    plain : bool
+        Whether these meet the library's blocking call too.
+    json, draw : Path, optional
+        Where rows and chart go.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    matrix_sizes: tuple[int, ...] = (1 << 20,)
+    overlap_sizes: tuple[int, ...] = (1 << 20,)
+    checkpoint_sizes: tuple[int, ...] = (1 << 20,)
+    parities: tuple[int, ...] = (1,)
+    overlapped: tuple[str, ...] = ("allreduce",)
+    algorithms: tuple[str, ...] = ("auto",)
+    dtype: str = "float32"
+    op: str = "sum"
+    effort: Effort = field(default_factory=Effort)
+    check: bool = True
+    counters: bool = False
+    native: bool = False
+    best: bool = False
+    copy: bool = False
+    empty: bool = False
+    persistent: bool = False
+    plain: bool = False
+    json: Path | None = None
+    draw: Path | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Session:
+    """A request on the ranks of a job.
+
+    Parameters
+    ----------
+    request : Request
+        What to do.
+    comm : Communicator
+        What is measured.
+    plain : MPI.Intracomm
+        The same ranks through mpi4py's own methods.
+    library : str
+        First line of what the MPI library says of itself.
+    per_node : tuple of int
+        Ranks of each node.
+    best : Best
+        Results of the separate launches.
+    wire : Wire, optional
+        The lab's network.
+    """
+
+    request: Request
+    comm: Communicator
+    plain: MPI.Intracomm
+    library: str
+    per_node: tuple[int, ...]
+    best: Best
+    wire: Wire | None = None
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks."""
+        return sum(self.per_node)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.per_node)
+
+    @property
+    def kind(self) -> str:
+        """Which library it is: openmpi, mpich or other."""
+        return library.parse(self.library).kind
+
+    def describe(self) -> list[str]:
+        """Say where this runs, in lines without a comment sign."""
+        import closeranks
+
+        sizes = sorted(set(self.per_node), reverse=True)
+        each = f"x {sizes[0]}" if len(sizes) == 1 else f"of {_listed(self.per_node)}"
+        elements = f"{self.request.dtype}, {self.request.op}"
+        made = "comm.empty" if self.request.empty else "NumPy"
+        calls = ", persistent" if self.request.persistent else ""
+        return [
+            f"closeranks bench {closeranks.__version__}",
+            str(library.parse(self.library)),
+            f"{self.ranks} ranks, {self.nodes} nodes {each}, {made} buffers, {elements}{calls}",
+            *self.warn(),
+        ]
+
+    def warn(self) -> list[str]:
+        """Say, in lines like those of `describe`, why figures may mislead."""
+        if self.ranks > 1:
+            return []
+        return ["one rank: nothing is sent; start it with closeranks run -n 2 -- closeranks bench"]
+
+
+def ranks_per_node(comm: Communicator) -> tuple[int, ...]:
+    """Count the ranks of each node of a communicator; local.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The communicator.
+
+    Returns
+    -------
+    tuple of int
+        In order of the nodes' numbers.
+    """
+    topology = comm.hierarchy
+    if "node" not in topology.levels:
+        return (topology.size,)
+    row = topology.groups[topology.levels.index("node")]
+    return tuple(int(count) for count in np.bincount(row))
+
+
+def _listed(per_node: tuple[int, ...]) -> str:
+    """List a few numbers, or say how they range."""
+    if len(per_node) <= 8:
+        return ",".join(map(str, per_node))
+    return f"{min(per_node)} to {max(per_node)}"

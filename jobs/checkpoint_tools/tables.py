@@ -1,0 +1,144 @@
+"""Checkpoints as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+Row = dict[str, Any]
+
+_SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+#: Title and least width of the columns that all tables of saves have.
+_SAVES: Final = {"step": 6, "state": 9, "ranks": 5, "shares": 6, "size": 8, "age": 6}
+_LEFT: Final = {"state", "seen here", "is", "because", ""}
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Write saves as a table.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        As `closeranks.checkpoint.restore.slot_inventory.Holding.row` gives them.
+    """
+    lines = [[*_saved(row), _coloured(row["verdict"], good=row["restorable"])] for row in rows]
+    _write({**_SAVES, "seen here": 0}, lines)
+
+
+def show_fates(rows: Sequence[Row]) -> None:
+    """Write what becomes of saves.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        As `closeranks.jobs.checkpoint_tools.clean.clean` gives them.
+    """
+    lines = [[*_saved(row), _coloured(row["fate"], good=not row["kept"])] for row in rows]
+    _write({**_SAVES, "": 0}, lines)
+
+
+def show_verdicts(rows: Sequence[Row]) -> None:
+    """Write what was found when check sums were looked at.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        As `closeranks.jobs.checkpoint_tools.verify.inspect` gives them.
+    """
+    lines = [
+        [*_plain(row["name"], row["step"]), _coloured(row["outcome"], good=row["fine"]),
+         *_plain(row["text"])]
+        for row in rows
+    ]  # fmt: skip
+    _write({"step": 6, "is": 10, "because": 0}, lines)
+
+
+def size(nbytes: int) -> str:
+    """Write a number of bytes.
+
+    Parameters
+    ----------
+    nbytes : int
+        At least 0.
+
+    Returns
+    -------
+    str
+        Three digits or so, in powers of 1024.
+
+    Examples
+    --------
+    >>> size(0), size(1742336), size(5 << 40)
+    ('0 B', '1.66 MiB', '5 TiB')
+    """
+    number, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):  # noqa: B007 - the last one stays
+        if number < 1000:
+            break
+        number /= 1024
+    return f"{number:.3g} {unit}"
+
+
+def age(seconds: float) -> str:
+    """Write a time.
+
+    Parameters
+    ----------
+    seconds : float
+        At least 0.
+
+    Returns
+    -------
+    str
+        In the largest unit of which there is one.
+
+    Examples
+    --------
+    >>> age(0.2), age(3599), age(200_000)
+    ('0 s', '59 min', '2 d')
+    """
+    for length, unit in _SPANS:
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit}"
+    return "0 s"
+
+
+def _saved(row: Row) -> list[str]:
+    """Write what all tables of saves have."""
+    shares = f"{row['shares_present']}/{row['shares']}" if row["shares"] else None
+    name = row["name"] + (f", open: {row['owner']}" if row["locked"] else "")
+    return _plain(
+        name, row["step"], row["state"], row["ranks"], shares, size(row["bytes"]), age(row["age_s"])
+    )
+
+
+def _plain(*values: object) -> list[str]:
+    """Write values, and a dash for what nobody knows."""
+    from rich.markup import escape
+
+    return ["-" if value is None else escape(str(value)) for value in values]
+
+
+def _coloured(text: str, *, good: bool) -> str:
+    """Write a text in the colour of good or bad news."""
+    colour = "green" if good else "red"
+    return f"[{colour}]{_plain(text)[0]}[/{colour}]"
+
+
+def _write(columns: Mapping[str, int], lines: Sequence[Sequence[str]]) -> None:
+    """Write a table for each name, one below the other."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    for number, (name, lot) in enumerate(groupby(lines, key=itemgetter(0))):
+        table = Table(box=None, header_style="bold", show_header=not number)
+        for title, width in columns.items():
+            table.add_column(title, min_width=width, justify="left" if title in _LEFT else "right",
+                             no_wrap=bool(width))  # fmt: skip
+        for _, *rest in lot:
+            table.add_row(*rest)
+        console.print(f"[bold]{name}[/bold]", highlight=False, soft_wrap=True)
+        console.print(table)
