@@ -27,12 +27,12 @@ from closeranks.comms.discovery.rank_reports import (
     encode,
     lengths,
 )
-from closeranks.comms.discovery.sysfs import boot_id
 from closeranks.comms.exit import forked_child
 from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.mpi import deferred_free, ulfm
 from closeranks.comms.mpi.byte_allgather import Bytes, spread
 from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.shm.node_identity import boot_id
 from closeranks.comms.topology.node_description import NodeDescription, place
 from closeranks.comms.topology.node_json import pack, unpack
 from closeranks.comms.topology.topology import Topology

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from closeranks.comms.discovery import hwloc, nvml, sysfs
+from closeranks.comms.shm.node_identity import boot_id
 from closeranks.comms.topology.node_description import Fact, Gpu, Nic, NodeDescription
 from closeranks.errors import TopologyError
 
@@ -62,7 +63,7 @@ def describe(root: Path, xml: str = "", library: Any | None = None) -> NodeDescr
         distances = Fact()
     return NodeDescription(
         host=platform.node(),
-        boot_id=sysfs.boot_id(root),
+        boot_id=boot_id(root),
         packages=hardware.packages if known else sysfs.packages(root),
         numa=numa,
         l3=hardware.l3 if known else sysfs.l3(root),

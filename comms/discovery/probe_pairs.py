@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from closeranks.comms.topology.level_table import Grouping, first_ranks
+from closeranks.comms.topology.level_table import Grouping, child_groups
 
 
 def tournament(number: int) -> list[list[tuple[int, int]]]:
@@ -36,31 +36,6 @@ def tournament(number: int) -> list[list[tuple[int, int]]]:
     return rounds
 
 
-def children(grouping: Grouping, level: str) -> list[list[int]]:
-    """Return the groups of a level by their parent group.
-
-    Parameters
-    ----------
-    grouping : Grouping
-        A topology.
-    level : str
-        One of its levels.
-
-    Returns
-    -------
-    list of list of int
-        For each group of the level outside it (the world at the outermost)
-        the group numbers inside, ascending.
-    """
-    i = grouping.position(level)
-    firsts = first_ranks(grouping.groups[i])
-    parents = grouping.groups[i - 1, firsts] if i else np.zeros(len(firsts), dtype=np.int32)
-    families: list[list[int]] = [[] for _ in range(int(parents.max()) + 1)]
-    for group, parent in enumerate(parents.tolist()):
-        families[parent].append(group)
-    return families
-
-
 def opponents(grouping: Grouping, level: str) -> list[npt.NDArray[np.int64]]:
     """Return for each round the opponent of every group of a level.
 
@@ -77,7 +52,7 @@ def opponents(grouping: Grouping, level: str) -> list[npt.NDArray[np.int64]]:
         Group numbers, -1 for a group that rests; every pair inside a parent
         group meets once.  Two pairs of a round share no group.
     """
-    families = children(grouping, level)
+    families = child_groups(grouping, level)
     plans = {size: tournament(size) for size in {len(family) for family in families}}
     rounds = []
     for r in range(max(len(plan) for plan in plans.values())):
@@ -106,7 +81,7 @@ def first_opponents(grouping: Grouping, level: str) -> npt.NDArray[np.int64]:
         Group numbers, -1 for a group that rests.
     """
     row = np.full(grouping.count(level), -1, dtype=np.int64)
-    for family in children(grouping, level):
+    for family in child_groups(grouping, level):
         for a, b in zip(family[0::2], family[1::2], strict=False):
             row[a], row[b] = b, a
     return row

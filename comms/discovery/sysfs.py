@@ -98,22 +98,6 @@ def _entries(folder: Path) -> list[Path]:
     )[:_MOST]
 
 
-def boot_id(root: Path) -> str:
-    """Return the running kernel's boot identity.
-
-    Parameters
-    ----------
-    root : Path
-        ``Path("/")`` or a recorded tree.
-
-    Returns
-    -------
-    str
-        Equal in all containers of one machine, "" if unknown.
-    """
-    return read_text(root / "proc/sys/kernel/random/boot_id")[:64]
-
-
 def packages(root: Path) -> Fact[tuple[Domain, ...]]:
     """Return the processor packages.
 

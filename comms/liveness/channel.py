@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from closeranks.comms.discovery.sysfs import boot_id
 from closeranks.comms.mpi.node_peers import memory_here
+from closeranks.comms.shm.node_identity import boot_id, own_addresses
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -95,8 +95,6 @@ class Channel:
 
     def _open_door(self, comm: MPI.Intracomm) -> None:
         """Listen to the ranks of other nodes, and learn where these do; collective."""
-        from closeranks.comms.mpi.own_addresses import own_addresses
-
         words = b""
         with suppress(OSError):  # who cannot listen is told by a mate
             self._door = socket.create_server(("", 0), backlog=64)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closeranks.comms.discovery.sysfs import boot_id
+from closeranks.comms.shm.node_identity import boot_id
 from closeranks.comms.shm.shared_folder import ROOT
 
 if TYPE_CHECKING:

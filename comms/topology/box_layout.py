@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from closeranks.comms.discovery.probe_pairs import children
-from closeranks.comms.topology.level_table import Grouping
+from closeranks.comms.topology.level_table import Grouping, child_groups
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.node_devices import Device, Devices
 from closeranks.comms.topology.run_length import ranges
@@ -103,7 +102,7 @@ def layout(grouping: Grouping, links: Mapping[str, Link], devices: Devices) -> B
         The whole machine, placed; alike siblings beyond four are counted in
         a dashed box.
     """
-    families = {name: children(grouping, name) for name in grouping.levels}
+    families = {name: child_groups(grouping, name) for name in grouping.levels}
     drawer = _Drawer(grouping, links, devices, families)
     first = grouping.levels[0]
     note = drawer.note(first, len(families[first][0]))

@@ -359,3 +359,28 @@ def _check_nesting(groups: npt.NDArray[np.int32], levels: tuple[str, ...]) -> No
     if not np.array_equal(groups[-1], np.arange(groups.shape[1])):
         problem = "two ranks share a group of the level 'rank'"
         raise TopologyError("topology", problem, "count the ranks in the last row")
+
+
+def child_groups(grouping: Grouping, level: str) -> list[list[int]]:
+    """Return the groups of a level by their parent group.
+
+    Parameters
+    ----------
+    grouping : Grouping
+        A topology.
+    level : str
+        One of its levels.
+
+    Returns
+    -------
+    list of list of int
+        For each group of the level outside it (the world at the outermost)
+        the group numbers inside, ascending.
+    """
+    i = grouping.position(level)
+    firsts = first_ranks(grouping.groups[i])
+    parents = grouping.groups[i - 1, firsts] if i else np.zeros(len(firsts), dtype=np.int32)
+    families: list[list[int]] = [[] for _ in range(int(parents.max()) + 1)]
+    for group, parent in enumerate(parents.tolist()):
+        families[parent].append(group)
+    return families

@@ -18,7 +18,7 @@ import click
 import psutil
 
 from closeranks.comms.exit.exit_report import HEARD, MOST_LEAVERS, VARIABLE
-from closeranks.comms.mpi.own_addresses import own_addresses
+from closeranks.comms.shm.node_identity import own_addresses
 from closeranks.jobs.launch.exit_reports import Votes
 
 #: Bytes of the longest line, and how many callers may be heard at once.

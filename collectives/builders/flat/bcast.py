@@ -6,7 +6,7 @@ import numpy as np
 
 from closeranks.collectives.builders.flat.over_vector import order_from_root, seats_from_root
 from closeranks.collectives.builders.patterns.binomial_tree import binomial_bcast, binomial_scatter
-from closeranks.collectives.builders.patterns.chain import chain_bcast, segments
+from closeranks.collectives.builders.patterns.chain import chain_bcast, chain_segments
 from closeranks.collectives.builders.patterns.ring import ring_allgather
 from closeranks.collectives.builders.patterns.round_classes import (
     binomial_down_rounds,
@@ -68,7 +68,7 @@ def _scatter_allgather_classes(problem: Problem) -> Ints:
 def _chain(out: Script, problem: Problem) -> Writing:
     members, me = seats_from_root(problem, out.rank)
     source, target = Block(INPUT, 0, problem.count), Block(OUTPUT, 0, problem.count)
-    number = segments(problem.count, problem.itemsize)
+    number = chain_segments(problem.count, problem.itemsize)
     return chain_bcast(out, members, me, source, target, number, (), 0)
 
 

@@ -18,7 +18,7 @@ _WIDTH = 4
 _SLOTS = 2 * _WIDTH
 
 
-def segments(count: int, itemsize: int) -> int:
+def chain_segments(count: int, itemsize: int) -> int:
     """Return into how many segments a chain cuts ``count`` items, at least 1."""
     return max(1, min(count, -(-count * itemsize // SEGMENT_BYTES)))
 

@@ -15,7 +15,8 @@ from closeranks.comms.discovery.link_estimate import (
     steady_rate,
     with_samples,
 )
-from closeranks.comms.discovery.probe_pairs import children, first_opponents, opponents, tournament
+from closeranks.comms.discovery.probe_pairs import first_opponents, opponents, tournament
+from closeranks.comms.topology.level_table import child_groups
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 
@@ -34,7 +35,7 @@ def test_everybody_meets_everybody_once(number: int) -> None:
 def test_pairs_of_a_round_lie_in_one_parent_and_share_no_group() -> None:
     site = [0, 0, 0, 1, 1, 2]
     topology = Topology.from_groups(("site", "node", "rank"), [site, range(6), range(6)])
-    assert children(topology, "node") == [[0, 1, 2], [3, 4], [5]]
+    assert child_groups(topology, "node") == [[0, 1, 2], [3, 4], [5]]
     met = set()
     for row in opponents(topology, "node"):
         for group, other in enumerate(row.tolist()):

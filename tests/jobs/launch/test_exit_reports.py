@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from closeranks.comms.exit import exit_report
-from closeranks.comms.mpi.own_addresses import own_addresses
+from closeranks.comms.shm.node_identity import own_addresses
 from closeranks.jobs.launch import exit_report_listener
 from closeranks.jobs.launch.exit_report_listener import Poll, open_poll
 from closeranks.jobs.launch.exit_reports import Votes
