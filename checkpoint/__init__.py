@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from closeranks.checkpoint.checkpointer import Checkpointer
 from closeranks.checkpoint.control.pending import Pending
-from closeranks.checkpoint.control.young_daly import interval
+from closeranks.checkpoint.control.save_schedule import interval
 from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.state.shards import PerRank, Shard
 

@@ -9,12 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
-from closeranks.checkpoint.control.background_thread import Worker
-from closeranks.checkpoint.control.pending import Pending, not_due, skipped
+from closeranks.checkpoint.control.pending import Pending, Worker, not_due, skipped
 from closeranks.checkpoint.control.save_options import Options, agreed_step, check_comm, place_of
 from closeranks.checkpoint.control.save_schedule import Cadence
 from closeranks.checkpoint.control.sigterm_handler import FAREWELL
-from closeranks.checkpoint.disk.persist_policy import Persist
+from closeranks.checkpoint.disk.node_file import Persist
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.memory.run_key import key_of, own_job
 from closeranks.checkpoint.memory.slot_set import end_alone
@@ -26,7 +25,7 @@ from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.restore.availability import Availability
+    from closeranks.checkpoint.restore.generation_choice import Availability
     from closeranks.checkpoint.saving.membership_term import Term
     from closeranks.collectives.communicator.communicator import Communicator
 

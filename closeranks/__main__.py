@@ -26,7 +26,7 @@ _VERBS = {
     "bench": "closeranks.jobs.bench.command:bench",
     "tune": "closeranks.jobs.tune.command:tune",
     "checkpoint": "closeranks.jobs.checkpoint_tools.checkpoint_command:checkpoint",
-    "doctor": "closeranks.jobs.doctor_command:doctor",
+    "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",
 }
 #: What stands for the lines of a drawing where the output's encoding has none.

@@ -117,7 +117,7 @@ def settle(ranks_on_node: int, cores: int) -> bool:
         Ranks on this node, this one included.
     cores : int
         What they have together, see
-        `closeranks.comms.discovery.cpu_count.cores_of`.
+        `closeranks.comms.discovery.node_hardware.cores_of`.
 
     Returns
     -------

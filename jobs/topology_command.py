@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from closeranks.comms.topology.drawing import check_suffix
-from closeranks.jobs.launch import single_process, target
+from closeranks.jobs.launch import program, target
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -25,7 +25,7 @@ def topology(json_path: Path | None, draw_path: Path | None, measure: bool) -> N
     target.check("topology", json_path, draw_path)
     if draw_path is not None:
         check_suffix(draw_path)
-    single_process.begin()
+    program.begin()
     from mpi4py import MPI
 
     from closeranks.comms.discovery.discovery import discover

@@ -22,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from closeranks.comms.gpu.cuda_ipc_group import MARKS
+from closeranks.comms.gpu.cuda_ipc import MARKS
 from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Event, Room
 from closeranks.errors import Unavailable
 

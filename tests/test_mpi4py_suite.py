@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from closeranks.comms.discovery.cpu_count import usable_cores
+from closeranks.comms.discovery.node_hardware import usable_cores
 from tests.mpi.mpi4py_files import FAILS, FILES, READS, WANTS, left_out
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

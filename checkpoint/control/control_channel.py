@@ -16,12 +16,13 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.control.rate_limit import Pace
-from closeranks.checkpoint.erasure.gf256 import Bytes
-from closeranks.collectives.engine.interruptible_calls import keep_left
+from closeranks.checkpoint.control.pending import Pace
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
+from closeranks.collectives.engine.error_translation import keep_left
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.comms.mpi import message_limits, ulfm
-from closeranks.comms.mpi.byte_allgather import spread
+from closeranks.comms.mpi import messages as message_limits
+from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.messages import spread
 from closeranks.comms.mpi.mpi_lock import TURN
 from closeranks.comms.wait import wait
 from closeranks.errors import CheckpointError, Revoked, UsageError

@@ -8,7 +8,7 @@ HDF5, read by any tool::
     /ranks/<r>/...    what rank r has for itself
 
 Entries are called as in the nest, see
-`closeranks.checkpoint.disk.hdf5_datasets.names`.  Each has attributes:
+`closeranks.checkpoint.disk.hdf5_writer.names`.  Each has attributes:
 ``kind``, and ``crc32c`` of its bytes in C order.  Where HDF5 has no such
 elements they are kept as integers, and ``dtype`` tells; those of other
 lengths, such as texts, as bytes, in one row or, if they were saved in shards,
@@ -31,15 +31,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.disk.hdf5_datasets import Part, names, parts
-from closeranks.checkpoint.disk.hdf5_writer import stored_as, sync
+from closeranks.checkpoint.disk.hdf5_writer import Part, names, parts, stored_as, sync
 from closeranks.checkpoint.erasure.crc32c import crc32c
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
-from closeranks.checkpoint.restore.restore_sources import Source, Wanted
+from closeranks.checkpoint.restore.recovery_search import Source, Wanted
 from closeranks.checkpoint.state import state_tree
-from closeranks.checkpoint.state.dtype_json import read_dtype
 from closeranks.checkpoint.state.rank_image import Description
+from closeranks.checkpoint.state.shards import read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:

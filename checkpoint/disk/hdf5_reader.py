@@ -18,10 +18,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from closeranks.checkpoint.disk.hdf5_datasets import parts
-from closeranks.checkpoint.disk.hdf5_writer import BLOCK, FORMAT, About, blocks, complete, sums_of
+from closeranks.checkpoint.disk.hdf5_writer import (
+    BLOCK,
+    FORMAT,
+    About,
+    blocks,
+    complete,
+    parts,
+    sums_of,
+)
 from closeranks.checkpoint.erasure.crc32c import Sums, crc32c
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.state import rank_image
 from closeranks.errors import CheckpointError
 

@@ -1,8 +1,12 @@
-"""The file of a node, written from the slots in its memory."""
+"""The file of a node, written from the slots in its memory.
+
+What of a job's saves goes to disk, and where.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,17 +14,19 @@ from pathlib import Path
 
 import numpy as np
 
+from closeranks.checkpoint.control.save_options import place_of
 from closeranks.checkpoint.disk import hdf5_writer, saved_files
 from closeranks.checkpoint.disk.hdf5_writer import About, Contents
-from closeranks.checkpoint.erasure.checked_region import Area
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.crc32c import Area
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.memory.slot_file import Slot, look
 from closeranks.checkpoint.placement.slot_header import WRITING, Header
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.state import rank_image
+from closeranks.comms.numeric_argument import whole
 from closeranks.comms.shm.shared_file import SharedFile
 from closeranks.comms.wait import wait
-from closeranks.errors import CheckpointError
+from closeranks.errors import CheckpointError, UsageError
 
 
 @dataclass(frozen=True)
@@ -167,3 +173,58 @@ def _contents(kept: Kept, rank: int) -> Contents:
     rank_image.read(head)  # which objects to what is damaged
     text = head[rank_image.FRONT :].tobytes()
     return Contents(text, lambda start, stop: read(begin + start, begin + stop))
+
+
+@dataclass(frozen=True)
+class Persist:
+    """What is asked for.
+
+    Attributes
+    ----------
+    name : str
+        Of the checkpoints, without that of the job.
+    folder : Path
+        Where they are.
+    every : int
+        How many saves are made for each that is written.
+    keep : int
+        Saves that stay on disk.
+    """
+
+    name: str
+    folder: Path
+    every: int
+    keep: int
+
+    @classmethod
+    def asked(
+        cls, name: str, place: str | os.PathLike[str] | None, every: int | None, keep: int
+    ) -> Persist | None:
+        """Check what a caller asks for; None if that is nothing.
+
+        Local.
+
+        Parameters
+        ----------
+        name : str
+            Of the checkpoints.
+        place : path or None
+            The folder in which theirs is.
+        every : int or None
+            How many saves are made for each that is written.
+        keep : int
+            Saves that stay on disk.
+
+        Raises
+        ------
+        UsageError
+            If it makes no sense.
+        """
+        found = place_of("persist", place)
+        count = 1 if every is None else whole("Checkpointer", "persist_every", every, 1)
+        if found is None:
+            if every is not None:
+                raise UsageError("Checkpointer", f"persist_every={every!r} and no persist=",
+                                 "give a folder, too")  # fmt: skip
+            return None
+        return cls(name, found.absolute() / name, count, keep)

@@ -18,13 +18,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from closeranks.checkpoint.erasure import cuda_code
-from closeranks.checkpoint.erasure.generator_matrix import parity_matrix
-from closeranks.checkpoint.erasure.gf256 import Blocks, Bytes, invert, matmul
+from closeranks.checkpoint.erasure.generator_matrix import (
+    Blocks,
+    Bytes,
+    invert,
+    matmul,
+    parity_matrix,
+)
 from closeranks.errors import TooManyErasures, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.erasure.matrix_product import Product
-    from closeranks.checkpoint.erasure.product_calls import Calls
+    from closeranks.checkpoint.erasure.matrix_product import Calls, Product
 
 #: Sets of losses whose products are kept.
 _KEPT: Final = 256
@@ -175,8 +179,7 @@ class Code:
     @property
     def _encoding(self) -> Calls:
         """What multiplies data."""
-        from closeranks.checkpoint.erasure.matrix_product import Product
-        from closeranks.checkpoint.erasure.product_calls import Calls
+        from closeranks.checkpoint.erasure.matrix_product import Calls, Product
 
         if self._encodes is None:
             total, data = self.data + self.parity, self.data
@@ -293,7 +296,7 @@ class Code:
 
     def _keep(self, key: Any, here: tuple[bool, ...]) -> None:
         """Prepare to rebuild what is lost, for the next time."""
-        from closeranks.checkpoint.erasure.product_calls import Calls
+        from closeranks.checkpoint.erasure.matrix_product import Calls
 
         rebuild, recipe = self._rebuilder(here)
         if rebuild is not None and len(self._rebuilds) < _KEPT:

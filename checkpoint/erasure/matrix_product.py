@@ -1,26 +1,59 @@
-"""Blocks of bytes, multiplied by a matrix over the field of 256 elements.
+"""Where the machine code of products finds what it knows.
+
+What stands here is compiled into
+`closeranks.checkpoint.erasure.product_entry`.
+
+Blocks of bytes, multiplied by a matrix over the field of 256 elements.
 
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process and shape.
+
+A product of blocks that are passed anew each time, at the least cost.
+
+What it takes to look at arrays in Python, one by one, is many times what a
+product of small blocks takes.  So one compiled function reads where they lie,
+through their buffers, and multiplies them.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from closeranks.checkpoint.erasure.gf256 import Blocks, Bytes
-from closeranks.checkpoint.erasure.product_llvm import NAME, Shape, write
-from closeranks.checkpoint.erasure.simd_instructions import Instructions, here
+from closeranks.checkpoint.erasure.generator_matrix import Blocks, Bytes
+from closeranks.checkpoint.erasure.product_llvm import NAME, Instructions, Shape, here, write
 from closeranks.comms.discovery.sysfs import l3_share
+from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.object_code import emit, load
+from closeranks.comms.jit.python_builtin import FAST, address_in_python, builtin
 from closeranks.comms.numeric_argument import shown
 from closeranks.errors import UsageError
+
+#: Bytes into a record (int64): functions of the interpreter.
+GET, RELEASE, CLEAR, SAVE, RESTORE, FROM_LONG = range(0, 48, 8)
+#: How many blocks are passed, how many are read, and written; the number from which on
+#: blocks must be writable; bytes of a vector; blocks of so many bytes together are left.
+TOTAL, COUNT, ROWS, WRITTEN, WIDTH, PAST = range(48, 96, 8)
+#: Addresses of tables: where blocks lie; which of them are read, then written; where
+#: those lie, both; the lots.
+PLACES, ORDER, SOURCES, TARGETS, LOTS = range(96, 136, 8)
+#: Bytes of a block; ``Py_buffer``, 80 bytes in the stable ABI.
+SIZE, BUFFER = 136, 144
+#: Words of a record without its tables.
+WORDS: Final = (BUFFER + 80) // 8
+#: A lot: the function, its operands, its rows; all zeros at the end.
+LOT_OPERANDS, LOT_ROWS, LOT_BYTES = 8, 16, 24
+#: PyBUF_STRIDES and PyBUF_FORMAT; and PyBUF_WRITABLE.
+READABLE: Final = 0x1C
+WRITABLE: Final = 0x1D
+#: Of ``unsigned char``, and no more.
+BYTES: Final = ord("B")
+
 
 _FUNCTION: Final = ctypes.CFUNCTYPE(
     None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64
@@ -270,3 +303,98 @@ def _addresses(blocks: Blocks) -> list[int]:
 def _table(addresses: list[int]) -> Any:
     """Write addresses for compiled code."""
     return (ctypes.c_int64 * len(addresses))(*addresses)
+
+
+#: Functions of the interpreter, in the order of `closeranks.checkpoint.erasure.matrix_product`.
+_FUNCTIONS: Final = (
+    "PyObject_GetBuffer", "PyBuffer_Release", "PyErr_Clear", "PyEval_SaveThread",
+    "PyEval_RestoreThread", "PyLong_FromSsize_t",
+)  # fmt: skip
+#: Calls until it pays to have the function, which somebody may have to compile first.
+_FEW: Final = 2
+
+
+class Calls:
+    """Multiplies blocks among those that are passed.
+
+    Parameters
+    ----------
+    product : Product
+        By what.
+    total : int
+        Blocks that are passed.
+    read, written : sequence of int
+        Which of them are multiplied, and where to.
+    first : int
+        Number of the first one that must be writable.
+    """
+
+    def __init__(
+        self, product: Product, total: int, read: Sequence[int], written: Sequence[int], first: int
+    ) -> None:
+        self.product = product
+        self._known = (total, tuple(read), tuple(written), first)
+        self._few, self._is_off = _FEW, False
+        self._free: list[Callable[..., int]] = []
+
+    def __call__(self, *given: Any) -> int:
+        """Multiply.
+
+        Local; on any thread, several at once.
+
+        Parameters
+        ----------
+        *given : ndarray of uint8
+            Tables of blocks, or blocks, in their order.
+
+        Returns
+        -------
+        int
+            1; 2 if the last bytes of blocks are left; 0 if nothing is done, for they
+            do not fit, or are so large that others do as well.
+        """
+        try:
+            entry = self._free.pop()
+        except IndexError:
+            found = self._made()
+            if found is None:
+                return 0
+            entry = found
+        try:
+            return entry(*given)
+        finally:
+            self._free.append(entry)
+
+    def finish(self, blocks: Blocks) -> None:
+        """Multiply the last bytes of blocks that were passed in one lot.  Local."""
+        _, read, written, _ = self._known
+        self.product.finish([blocks[n] for n in read], [blocks[n] for n in written])
+
+    def _made(self) -> Callable[..., int] | None:
+        """Make a function for one thread at a time; None where there is none."""
+        self._few -= 1
+        if self._few >= 0 or self._is_off:
+            return None
+        try:
+            code = code_cache.address_of("closeranks.checkpoint.erasure.product_entry", "multiply")
+        except ImportError:  # Numba is switched off
+            self._is_off = True
+            return None
+        return builtin("multiply", "Multiply blocks.", code, FAST, self._record())
+
+    def _record(self) -> Any:
+        """Write down what the function needs to know."""
+        (total, read, written, first), lots = self._known, self.product.lots()
+        order = (*read, *written)
+        sizes = (total, len(order), len(order), 3 * (len(lots) + 1))
+        record = np.zeros(WORDS + sum(sizes), np.int64)
+        start = record.ctypes.data
+        places, ordered, sources, loops = (WORDS + sum(sizes[:at]) for at in range(len(sizes)))
+        targets = sources + len(read)
+        tables = [start + 8 * at for at in (places, ordered, sources, targets, loops)]
+        known = [total, len(read), len(written), first, self.product.way.width, cache_bytes()]
+        words = [*map(address_in_python, _FUNCTIONS), *known, *tables]
+        record[: len(words)] = words
+        record[ordered : ordered + len(order)] = order
+        record[loops : loops + 3 * len(lots)] = np.ravel(lots)
+        return record

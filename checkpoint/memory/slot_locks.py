@@ -23,7 +23,7 @@ from typing import Final
 
 import psutil
 
-from closeranks.checkpoint.placement.slot_name import KEY
+from closeranks.checkpoint.placement.slot_header import KEY
 from closeranks.comms.shm.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import Layout, Share, data_member, parity_member
 
 #: Blocks of a share that are of no use, as (start, stop) in bytes of the block.

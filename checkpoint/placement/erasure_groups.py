@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms.numeric_argument import whole
-from closeranks.comms.topology.run_length import ranges
 from closeranks.comms.topology.topology import Topology
+from closeranks.comms.topology.topology_json import ranges
 from closeranks.errors import UsageError
 
 #: Members of a group that nobody has asked for: more save little memory, and make every

@@ -1,13 +1,53 @@
-"""What a slot says of itself."""
+"""What the files of slots are called.
+
+What a slot says of itself.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from closeranks.checkpoint.placement.stripe_layout import Layout, Share
-from closeranks.errors import CheckpointError
+from closeranks.errors import CheckpointError, Unavailable
+
+#: Name of the checkpoints, with that of the job.
+KEY: Final = re.compile(r"[\w.-]{1,100}")
+#: That, epoch, group, lane, member, place.
+NAMED: Final = re.compile(rf"checkpoint-({KEY.pattern})-([0-9a-f]{{16}})-(\d+)-(\d+)-(\d+)\.(\d)")
+
+
+def name_of(header: Header, place: int) -> str:
+    """Give the name of a slot in its folder.
+
+    Local.
+
+    Parameters
+    ----------
+    header : Header
+        What it holds.
+    place : int
+        Which of the share's slots it is.
+
+    Returns
+    -------
+    str
+        The last part of `closeranks.checkpoint.memory.slot_file.path_of`.
+    """
+    group, lane, member = header.share
+    return f"checkpoint-{header.name}-{header.epoch:016x}-{group}-{lane}-{member}.{place}"
+
+
+def place_of(path: Path) -> int:
+    """Give which of the slots of a share one is, by its name.  Local."""
+    parts = NAMED.fullmatch(path.name)
+    if parts is None:
+        raise Unavailable(f"a slot named {path.name}", "look what it is")
+    return int(parts[6])
+
 
 #: States, in their order.
 WRITING, WRITTEN, ENCODED, COMMITTED = "writing", "written", "encoded", "committed"

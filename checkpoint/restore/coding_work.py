@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.erasure.matrix_product import Product
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.coding_tasks import Task, holder
@@ -22,7 +22,7 @@ from closeranks.checkpoint.placement.stripe_layout import Layout, Share
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.control.control_channel import Talk
-    from closeranks.checkpoint.control.rate_limit import Pace
+    from closeranks.checkpoint.control.pending import Pace
 
 #: Bytes of a block that are done at a time: they stay in a cache.
 SEGMENT: Final = 1 << 20

@@ -1,4 +1,12 @@
-"""What is left on the nodes: mapped, looked at together, and made whole again."""
+"""What is in the memory of all nodes: every rank hears the same.
+
+Where a save that is restored comes from: slots in memory, or files.
+
+Whoever hands it out asks for descriptions and for bytes of the data of old
+ranks, and does not know which of them it is.
+
+What is left on the nodes: mapped, looked at together, and made whole again.
+"""
 
 from __future__ import annotations
 
@@ -6,28 +14,173 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.erasure.crc32c import Sums
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.memory import slot_file
-from closeranks.checkpoint.memory.slot_file import Slot
-from closeranks.checkpoint.memory.slot_writing import sums_of
+from closeranks.checkpoint.memory.slot_file import Slot, sums_of
 from closeranks.checkpoint.placement.coding_tasks import Task, holder, rebuilding
-from closeranks.checkpoint.placement.slot_header import COMMITTED, ENCODED, WRITING, Header
-from closeranks.checkpoint.placement.slot_name import place_of
+from closeranks.checkpoint.placement.slot_header import (
+    COMMITTED,
+    ENCODED,
+    WRITING,
+    Header,
+    place_of,
+)
 from closeranks.checkpoint.placement.stripe_layout import Layout, Share
 from closeranks.checkpoint.restore.coding_work import Recoding
-from closeranks.checkpoint.restore.fetch import fetch, of_extent
-from closeranks.checkpoint.restore.generation_choice import Damaged, Save
+from closeranks.checkpoint.restore.fetch import Want, fetch, of_extent
+from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
 from closeranks.checkpoint.state import rank_image
+from closeranks.checkpoint.state.device_staging import Anywhere
+from closeranks.checkpoint.state.rank_image import Description
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.control.control_channel import Talk
+
+
+def scan(
+    talk: Talk, nodes: Nodes, name: str, root: Path | None
+) -> tuple[list[Found], tuple[str, ...]]:
+    """Find all slots of a name, on all nodes.
+
+    Collective.
+
+    Parameters
+    ----------
+    talk : Talk
+        Between the ranks.
+    nodes : Nodes
+        Where they are.
+    name : str
+        Of the checkpoints.
+    root : Path or None
+        The file system in memory.
+
+    Returns
+    -------
+    found : list of Found
+        The same on all ranks.
+    unread : tuple of str
+        Why files of this name could not be read: as good as lost.
+
+    Raises
+    ------
+    CheckpointError
+        On all ranks, if a node has no such folder.
+    """
+    own: list[list[str]] = []
+    unread: list[str] = []
+
+    def look() -> None:
+        for path, _ in sorted(slot_file.found(name, root)):
+            try:
+                own.append([str(path), slot_file.look(path).encode().decode()])
+            except (CheckpointError, Unavailable) as error:
+                unread.append(str(error))
+
+    is_first = nodes.turn(nodes.here, 0) == nodes.rank
+    talk.taken("restore", look if is_first else lambda: None)
+    every = talk.everything([own, unread])
+    found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
+             for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
+    return found, tuple(text for _, lot in every for text in lot)
+
+
+class Unreadable(CheckpointError):
+    """Raised on all ranks when a save is damaged: an older one may do."""
+
+
+class Wanted(NamedTuple):
+    """Bytes of what an old rank has kept.
+
+    Attributes
+    ----------
+    rank : int
+        Which one.
+    at : int
+        Where they start in its data.
+    target : ndarray of uint8, or Distant
+        Where they go; as many as there is room.
+    """
+
+    rank: int
+    at: int
+    target: Anywhere
+
+
+class Source(Protocol):
+    """A save that can be read.
+
+    Attributes
+    ----------
+    world : int
+        Ranks that saved.
+    """
+
+    @property
+    def world(self) -> int:
+        """Ranks that saved."""
+
+    def members(self, rank: int) -> tuple[int, ...]:
+        """Give the ranks that have a slice each of what is alike.  Local."""
+
+    def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
+        """Give what old ranks have kept.  Collective."""
+
+    def fetch(self, wants: Sequence[Wanted]) -> None:
+        """Get bytes of old ranks.  Collective."""
+
+
+class Slots:
+    """A save in slots.
+
+    Parameters
+    ----------
+    recovery : Recovery
+        The save, whole.
+    talk : Talk
+        Between the ranks.
+    """
+
+    def __init__(self, recovery: Recovery, talk: Talk) -> None:
+        self._recovery, self._talk = recovery, talk
+
+    @property
+    def world(self) -> int:
+        """Ranks that saved."""
+        return self._recovery.save.header.world
+
+    def members(self, rank: int) -> tuple[int, ...]:
+        """Give the ranks of its group.  Local."""
+        return self._recovery.save.layout_of(rank).everybody
+
+    def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
+        """Give what old ranks have kept.  Collective."""
+        heads: dict[int, Bytes] = {}
+        wants: list[Want] = []
+        for rank in ranks:
+            layout = self._recovery.save.layout_of(rank)
+            heads[rank] = np.empty(layout.sizes[rank].head, np.uint8)
+            wants += of_extent(layout, rank, 0, heads[rank])
+        fetch(wants, self._talk, self._recovery.server, self._recovery.mapped)
+        return self._talk.taken(
+            "restore", lambda: {rank: rank_image.read(head) for rank, head in heads.items()}
+        )
+
+    def fetch(self, wants: Sequence[Wanted]) -> None:
+        """Get bytes of old ranks.  Collective."""
+        found: list[Want] = []
+        for rank, at, target in wants:
+            layout = self._recovery.save.layout_of(rank)
+            found += of_extent(layout, rank, layout.head(rank) + at, target)
+        fetch(found, self._talk, self._recovery.server, self._recovery.mapped)
+
 
 _T = TypeVar("_T")
 

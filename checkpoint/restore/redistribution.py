@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
-from closeranks.checkpoint.restore.restore_sources import Source, Wanted
-from closeranks.checkpoint.state import container_types, state_tree
+from closeranks.checkpoint.restore.recovery_search import Source, Wanted
+from closeranks.checkpoint.state import state_tree
+from closeranks.checkpoint.state import state_tree as container_types
 from closeranks.checkpoint.state.device_staging import (
     Anywhere,
     assign,
@@ -28,9 +29,8 @@ from closeranks.checkpoint.state.device_staging import (
     is_writable,
     memory_of,
 )
-from closeranks.checkpoint.state.dtype_json import read_dtype
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype
 from closeranks.checkpoint.state.state_tree import Array
 from closeranks.errors import CheckpointError
 

@@ -1,4 +1,6 @@
-"""Checking saves, and making them whole again, in one process without MPI.
+"""A later look at parity that a restore did not need: the next loss may need it.
+
+Checking saves, and making them whole again, in one process without MPI.
 
 By the code that ranks run, on slots that lie in folders, each taken for a
 node.  What is damaged is never worked on where it lies: a copy of it is, and
@@ -8,22 +10,55 @@ had saved.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from closeranks.checkpoint.control.pending import Pending
 from closeranks.checkpoint.control.single_process import Alone
 from closeranks.checkpoint.memory import slot_file
-from closeranks.checkpoint.placement.slot_name import name_of, place_of
+from closeranks.checkpoint.placement.slot_header import WRITING, name_of, place_of
 from closeranks.checkpoint.placement.stripe_layout import Share
+from closeranks.checkpoint.restore.fetch import carry, copy, scratch
 from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
-from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery
-from closeranks.checkpoint.restore.restore_sources import Slots, Source
-from closeranks.checkpoint.restore.slot_copy import carry, copy, scratch
+from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery, Slots, Source
 from closeranks.comms.shm.shared_folder import folder
-from closeranks.errors import CheckpointError, TooManyErasures, Unavailable, named
+from closeranks.errors import CheckpointError, PeerError, TooManyErasures, Unavailable, named
+
+if TYPE_CHECKING:
+    from closeranks.checkpoint.control.control_channel import Talk
+
+
+def repair_parity(begin: Callable[[], Recovery], talk: Talk, pending: Pending) -> None:
+    """Look at parity of a save whose data are whole; make anew what is damaged.
+
+    Collective; on any thread.  Raises nothing: of lost ranks other calls tell.
+
+    Parameters
+    ----------
+    begin : callable
+        Gives the save that was restored.
+    talk : Talk
+        Between the ranks.
+    pending : Pending
+        Committed at the end, whatever came of it.
+    """
+    recovery = begin()
+    try:
+        talk.together("restore", None)  # it takes no core from who restores still
+        if recovery.rebuild(recovery.verify(data=False, parity=True)):
+            recovery.settle(WRITING)  # so that nobody takes it for whole
+    except Exception as error:
+        if not isinstance(error, PeerError):
+            text = f"parity of step {pending.step} could not be looked at: {error}; save again"
+            warnings.warn(text, RuntimeWarning, stacklevel=1)
+    finally:
+        pending.committed.reach()
+        recovery.close()
+
 
 #: What became of a save.
 WHOLE, REPAIRABLE, LOST = "whole", "repairable", "lost"

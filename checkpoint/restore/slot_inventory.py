@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from closeranks.checkpoint.memory import slot_file
-from closeranks.checkpoint.placement.slot_header import STATES, Header
-from closeranks.checkpoint.placement.slot_name import NAMED, name_of, place_of
+from closeranks.checkpoint.placement.slot_header import NAMED, STATES, Header, name_of, place_of
 from closeranks.checkpoint.restore.generation_choice import Found, Objection, Save, saves
 from closeranks.comms.shm.shared_folder import ROOT
 from closeranks.errors import CheckpointError, Unavailable, UsageError

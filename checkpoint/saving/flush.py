@@ -17,13 +17,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from closeranks.checkpoint.control.background_thread import Worker
 from closeranks.checkpoint.control.control_channel import Talk
-from closeranks.checkpoint.control.pending import Pending
+from closeranks.checkpoint.control.pending import Pending, Worker
 from closeranks.checkpoint.disk import node_file, saved_files
 from closeranks.checkpoint.disk.hdf5_writer import About
-from closeranks.checkpoint.disk.node_file import Kept
-from closeranks.checkpoint.disk.persist_policy import Persist
+from closeranks.checkpoint.disk.node_file import Kept, Persist
 from closeranks.checkpoint.disk.saved_files import Volume
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.stripe_layout import Share
@@ -31,7 +29,7 @@ from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.disk.saved_file_index import Library
+    from closeranks.checkpoint.disk.saved_files import Library
     from closeranks.collectives.communicator.communicator import Communicator
 
 #: How long a process that leaves writes at most, in seconds.

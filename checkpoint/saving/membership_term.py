@@ -8,21 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 from closeranks.checkpoint.control.control_channel import Talk
 from closeranks.checkpoint.control.pending import Pending
-from closeranks.checkpoint.disk.persist_policy import Persist
-from closeranks.checkpoint.disk.saved_file_index import Files, Library
-from closeranks.checkpoint.disk.saved_files import Volume
+from closeranks.checkpoint.disk.node_file import Persist
+from closeranks.checkpoint.disk.saved_files import Files, Library, Volume
 from closeranks.checkpoint.memory.slot_set import EVERY, Shelf, clear, clear_before
 from closeranks.checkpoint.placement.erasure_groups import Protection, nodes_of
-from closeranks.checkpoint.placement.slot_header import WRITING, WRITTEN, Header
-from closeranks.checkpoint.placement.slot_name import place_of
+from closeranks.checkpoint.placement.slot_header import WRITING, WRITTEN, Header, place_of
 from closeranks.checkpoint.placement.stripe_layout import Layout, Share
-from closeranks.checkpoint.restore.availability import Availability, of_nodes
-from closeranks.checkpoint.restore.generation_choice import Objection, Save, saves
-from closeranks.checkpoint.restore.parity_repair import repair_parity
-from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery
+from closeranks.checkpoint.restore.generation_choice import (
+    Availability,
+    Objection,
+    Save,
+    of_nodes,
+    saves,
+)
+from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery, Slots, Unreadable, scan
 from closeranks.checkpoint.restore.redistribution import Delivery
-from closeranks.checkpoint.restore.restore_sources import Slots, Unreadable
-from closeranks.checkpoint.restore.slot_scan import scan
+from closeranks.checkpoint.restore.repair import repair_parity
 from closeranks.checkpoint.saving.flush import Flushing
 from closeranks.checkpoint.saving.job_claim import Claim, meet
 from closeranks.checkpoint.saving.save import Place, Saving, carry_out

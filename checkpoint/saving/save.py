@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from closeranks.checkpoint.control.pending import Pending
 from closeranks.checkpoint.control.save_options import check_step
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.memory import slot_writing
+from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.memory.slot_set import Shelf
 from closeranks.checkpoint.placement.coding_tasks import encoding
@@ -282,7 +282,7 @@ def carry_out(
 
     def copy() -> None:
         slots.update(shelf.map(number, header, near))
-        slot_writing.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
+        slot_file.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
         saving.check_unchanged()
         saving.forget()
         saving.pending.copied.reach()

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.comms.gpu.device_array import DeviceArray, Event
 from closeranks.comms.gpu.pinned_staging import Lanes, Span, lanes
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from closeranks.checkpoint.erasure.crc32c import Sums, crc32c
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import ALIGNED, Size, slice_of
 from closeranks.checkpoint.state.device_staging import Anywhere, bytes_of
 from closeranks.checkpoint.state.state_tree import Leaf

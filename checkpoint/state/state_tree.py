@@ -1,4 +1,9 @@
-"""A state as a nest of leaves, and the description that is kept with its bytes.
+"""What the dicts, lists and tuples of a state are, to come back as the same.
+
+Python's own kinds are kept, and named tuples; others are refused, for what
+else they hold nobody knows.  Nothing is imported to make one anew.
+
+A state as a nest of leaves, and the description that is kept with its bytes.
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
 strings and bytes; of a class derived of `str` or `bytes` they come back as
@@ -11,19 +16,126 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import sys
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.erasure.gf256 import Bytes
-from closeranks.checkpoint.state import container_types
-from closeranks.checkpoint.state.dtype_json import read_dtype, write_dtype
-from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
+from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype, write_dtype
 from closeranks.comms.gpu.array_interface import foreign_array
 from closeranks.comms.gpu.device_array import DeviceArray
+from closeranks.comms.numeric_argument import shown
 from closeranks.errors import CheckpointError, UsageError
+
+#: What a defaultdict may make.
+_MADE: Final = {made.__name__: made for made in (bool, bytes, complex, dict, float, int, list, set,
+                                                 str, tuple)}  # fmt: skip
+_DICTS: Final = {made.__name__: made for made in (dict, OrderedDict, Counter)}
+_DEFAULT, _NAMED = "defaultdict", "namedtuple"
+
+
+def kind_of(part: Any, path: str, operation: str) -> str | None:
+    """Say what a part of a nest is.
+
+    Local.
+
+    Parameters
+    ----------
+    part : object
+        Of a state.
+    path, operation : str
+        For the message.
+
+    Returns
+    -------
+    str or None
+        For `made`; None if it is no dict, list or tuple.
+
+    Raises
+    ------
+    UsageError
+        If it is one of a class that would not come back.
+    """
+    own = type(part)
+    if own in (list, tuple) or own in _DICTS.values():
+        return str(own.__name__)
+    if not isinstance(part, dict | list | tuple):
+        return None
+    if isinstance(part, defaultdict) and own is defaultdict:
+        factory = part.default_factory
+        if factory is None or _MADE.get(getattr(factory, "__name__", "")) is factory:
+            return f"{_DEFAULT} {factory.__name__ if factory else ''}"
+        problem = f"{path or 'the state'} is a defaultdict of {shown(factory)}"
+        raise UsageError(operation, problem, f"pass dict(...), or one of {', '.join(_MADE)}")
+    if own.__bases__ == (tuple,) and hasattr(own, "_fields"):
+        kind = f"{_NAMED} {own.__module__}:{own.__qualname__} {','.join(own._fields)}"
+        if _named(kind) is own:
+            return kind
+    plain = next(base for base in (dict, list, tuple) if isinstance(part, base)).__name__
+    problem = f"{path or 'the state'} is a {own.__name__}, which would come back as a {plain}"
+    raise UsageError(operation, problem, f"pass {plain}(...), and make it again afterwards")
+
+
+def is_mapping(kind: str) -> bool:
+    """Tell whether a kind has keys.  Local."""
+    return kind in _DICTS or kind.startswith(_DEFAULT)
+
+
+def check(kind: str) -> None:
+    """Raise CheckpointError if there is no such kind here.  Local."""
+    name, _, rest = kind.partition(" ")
+    if kind in ("list", "tuple") or kind in _DICTS or (name == _DEFAULT and rest in ("", *_MADE)):
+        return
+    if name != _NAMED:
+        raise CheckpointError("restore", f"a nest of kind {kind!r}", "use a newer closeranks")
+    if _named(kind) is None:
+        told = rest.split(" ")[0].replace(":", ".")
+        raise CheckpointError("restore", f"no named tuple {told} with the fields it had is here",
+                              "import its module first, or pass into")  # fmt: skip
+
+
+def made(kind: str, items: Iterable[Any]) -> Any:
+    """Make a part of a nest.
+
+    Local.
+
+    Parameters
+    ----------
+    kind : str
+        As of `kind_of`.
+    items : iterable
+        What is in it: pairs of a key and a value, or values.
+
+    Raises
+    ------
+    CheckpointError
+        As of `check`.
+    """
+    check(kind)
+    name, _, rest = kind.partition(" ")
+    if name == _DEFAULT:
+        return defaultdict(_MADE.get(rest), items)
+    if kind in _DICTS:
+        return _DICTS[kind](dict(items))
+    if name == _NAMED:
+        return tuple.__new__(_named(kind) or tuple, items)
+    return list(items) if kind == "list" else tuple(items)
+
+
+def _named(kind: str) -> type[tuple[Any, ...]] | None:
+    """Find the class of a named tuple, among what has been imported."""
+    _, place, fields = kind.split(" ")
+    module, _, path = place.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    fits = isinstance(found, type) and found.__bases__ == (tuple,)
+    return found if fits and ",".join(getattr(found, "_fields", ())) == fields else None
+
 
 State: TypeAlias = Any
 Described: TypeAlias = dict[str, Any]
@@ -90,8 +202,8 @@ def _shape(state: State, path: str, own: bool, leaves: list[Leaf]) -> Any:
     """Describe a nest, and collect what is in it."""
     if isinstance(state, PerRank):
         return _shape(state.value, path, True, leaves)
-    kind = container_types.kind_of(state, path, "save")
-    if kind is not None and container_types.is_mapping(kind):
+    kind = kind_of(state, path, "save")
+    if kind is not None and is_mapping(kind):
         return {kind: [[_key(key, path), _shape(value, _below(path, key), own, leaves)]
                        for key, value in state.items()]}  # fmt: skip
     if kind is not None:
@@ -317,9 +429,9 @@ def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
     if isinstance(shape, int):
         return leaves[shape]
     ((kind, items),) = shape.items()
-    if container_types.is_mapping(kind):
-        return container_types.made(kind, ((key, unflatten(item, leaves)) for key, item in items))
-    return container_types.made(kind, [unflatten(item, leaves) for item in items])
+    if is_mapping(kind):
+        return made(kind, ((key, unflatten(item, leaves)) for key, item in items))
+    return made(kind, [unflatten(item, leaves) for item in items])
 
 
 def check_kinds(shape: Any) -> None:
@@ -327,9 +439,9 @@ def check_kinds(shape: Any) -> None:
     if isinstance(shape, int):
         return
     ((kind, items),) = shape.items()
-    container_types.check(kind)
+    check(kind)
     for item in items:
-        check_kinds(item[1] if container_types.is_mapping(kind) else item)
+        check_kinds(item[1] if is_mapping(kind) else item)
 
 
 def paths(shape: Any, path: str = "") -> Iterator[str]:
@@ -352,5 +464,5 @@ def paths(shape: Any, path: str = "") -> Iterator[str]:
         return
     ((kind, items),) = shape.items()
     for at, item in enumerate(items):
-        key, below = item if container_types.is_mapping(kind) else (at, item)
+        key, below = item if is_mapping(kind) else (at, item)
         yield from paths(below, _below(path, key))

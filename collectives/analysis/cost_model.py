@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.builders.expansion import expand
+from closeranks.collectives.builders.leaf_expansions import expand
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan

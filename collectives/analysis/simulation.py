@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.races import find_race
-from closeranks.collectives.builders.expansion import expand
+from closeranks.collectives.builders.leaf_expansions import expand
 from closeranks.collectives.plans.apply_kernels import KERNELS
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.plan_type import Plan

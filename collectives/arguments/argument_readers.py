@@ -1,43 +1,436 @@
-"""How the arguments of each operation are read, and in what they travel."""
+"""Send and receive buffers that lie in the same memory.
+
+MPI forbids it but for `IN_PLACE`.  Where what is sent lies just where
+`IN_PLACE` looks for it, the call is made in place; all other overlaps are
+refused, for what is received would overwrite what is still to be sent.
+
+Demands that move equal blocks: bcast, gather, scatter, all-gather, all-to-all.
+
+Demands that move blocks of different sizes: the v-operations.
+
+How the arguments of each operation are read, and in what they travel.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
 
-from closeranks.collectives.arguments import (
-    movement_arguments,
-    reduction_arguments,
-    vector_arguments,
-)
-from closeranks.collectives.arguments.buffer_overlap import check_disjoint
+import numpy as np
+
+from closeranks.collectives.arguments import reduction_arguments
 from closeranks.collectives.arguments.collective_call import Demand
+from closeranks.collectives.arguments.reduction_arguments import is_in_place, read_root
 from closeranks.collectives.plans.collective import OF_ONE, REDUCING
 from closeranks.collectives.reduction.op import Mean, name_of
-from closeranks.comms.buffers.buffer_spec import Message
+from closeranks.comms.buffers.buffer_spec import Counts, Message, Spec, Vector, message, vector
+from closeranks.comms.buffers.datatype import go_together, signature
 from closeranks.comms.buffers.half_as_float import HALVES, WIDE, widened
-from closeranks.comms.buffers.type_signature import go_together, signature
-from closeranks.comms.buffers.vector_spec import Vector
-from closeranks.comms.mpi import message_limits
+from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError
+
+if TYPE_CHECKING:
+    from closeranks.collectives.arguments.collective_call import Demand
+
+
+#: Operations in place that read this rank's block where all blocks are.
+_OWN_BLOCK: Final = {"allgather", "allgatherv", "gather", "gatherv"}
+_FROM_ONE: Final = {"scatter", "scatterv"}
+#: Operations in place that read all of the receive buffer.
+_WHOLE: Final = {"allreduce", "reduce", "scan", "exscan", "alltoall", "alltoallv"}
+#: How long NumPy may search for an element that two arrays with gaps share.
+_MOST_WORK: Final = 100_000
+
+
+def check_disjoint(demand: Demand) -> None:
+    """Refuse buffers that overlap, or make of the call one that is in place.
+
+    Local.
+
+    Parameters
+    ----------
+    demand : Demand
+        The call.
+
+    Raises
+    ------
+    UsageError
+        If what is received would overwrite what is sent.
+    """
+    source, target = demand.source, demand.target
+    if source is None or target is None or demand.in_place or not (source.nbytes and target.nbytes):
+        return
+    if not np.may_share_memory(source.memory.data, target.memory.data):
+        return
+    if not _overlap(source, target):
+        return
+    if _is_in_place(demand, source, target):
+        _make_in_place(demand)
+        return
+    raise UsageError(
+        demand.operation.capitalize(),
+        f"the send buffer ({source.nbytes} bytes) and the receive buffer ({target.nbytes} bytes)"
+        " overlap in memory",
+        "pass MPI.IN_PLACE, or buffers that do not",
+    )
+
+
+def _overlap(source: Message | Vector, target: Message | Vector) -> bool:
+    """Tell whether two buffers have a byte in common, if that is quickly found."""
+    first, second = source.memory, target.memory
+    if not (first.contiguous and second.contiguous):
+        try:
+            shared: bool = np.shares_memory(first.data, second.data, max_work=_MOST_WORK)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            return False
+        return shared
+    if not (source.element.plain and target.element.plain):
+        return False  # entries of both may lie between each other
+    sent = sorted(_ranges(source))  # which may overlap each other: one block for many ranks
+    ends = list(accumulate((end for _, end in sent), max))
+    for low, high in _ranges(target):
+        before = bisect_left(sent, (high, high))
+        if before and ends[before - 1] > low:
+            return True
+    return False
+
+
+def _ranges(part: Message | Vector) -> list[tuple[int, int]]:
+    """List the addresses at which data begin and end."""
+    base = part.memory.data.ctypes.data
+    if isinstance(part, Message):
+        return [(base + part.offset, base + part.offset + part.nbytes)]
+    starts = base + part.displacements * part.element.extent
+    blocks = zip(starts.tolist(), part.sizes.tolist(), strict=True)
+    return [(start, start + nbytes) for start, nbytes in blocks if nbytes]
+
+
+def _is_in_place(demand: Demand, source: Message | Vector, target: Message | Vector) -> bool:
+    """Tell whether what is sent lies where a call in place looks for it."""
+    operation = demand.operation
+    if operation in _WHOLE:
+        return source.place is not None and source.place == target.place
+    if operation in _OWN_BLOCK:
+        return _ranges(source) == [_own_block(demand, target)]
+    return operation in _FROM_ONE and _ranges(target) == [_own_block(demand, source)]
+
+
+def _own_block(demand: Demand, whole: Message | Vector) -> tuple[int, int]:
+    """Give the addresses at which this rank's block among all begins and ends."""
+    base, rank = whole.memory.data.ctypes.data, demand.rank
+    if isinstance(whole, Vector):
+        start = base + int(whole.displacements[rank]) * whole.element.extent
+        return start, start + int(whole.sizes[rank])
+    nbytes = whole.nbytes // demand.size
+    return base + whole.offset + rank * nbytes, base + whole.offset + (rank + 1) * nbytes
+
+
+def _make_in_place(demand: Demand) -> None:
+    from mpi4py import MPI
+
+    arguments: list[Any] = list(demand.arguments)
+    demand.in_place = True
+    if demand.operation in _FROM_ONE:
+        arguments[1], demand.target = MPI.IN_PLACE, None
+    elif demand.operation in ("alltoall", "alltoallv"):
+        arguments[0], demand.source = MPI.IN_PLACE, demand.target
+    else:
+        arguments[0], demand.source = MPI.IN_PLACE, None
+    demand.arguments = tuple(arguments)
+
+
+def bcast(rank: int, size: int, buffer: Spec, root: int) -> Demand:
+    """Read Bcast: one buffer, read at the root and written elsewhere.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    buffer : buffer specification
+        What the caller passed.
+    root : int
+        Who sends.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    root = read_root("Bcast", root, size)
+    found = message(buffer, "Bcast", writable=rank != root)
+    demand = Demand("bcast", (buffer, root), rank, size, root=root)
+    if rank == root:
+        demand.source = found
+    else:
+        demand.target = found
+    demand.count = demand.nbytes = found.nbytes
+    return demand
+
+
+def gather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+    """Read Gather; the receive buffer counts at the root only.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+    root : int
+        Who receives.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    root = read_root("Gather", root, size)
+    target = message(recvbuf, "Gather", blocks=size, writable=True) if rank == root else None
+    in_place = rank == root and is_in_place(sendbuf)
+    source = None if in_place else message(sendbuf, "Gather")
+    demand = Demand("gather", (sendbuf, recvbuf, root), rank, size, root=root)
+    return _blocks(demand, source, target, source, target)
+
+
+def scatter(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+    """Read Scatter; the send buffer counts at the root only.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+    root : int
+        Who sends.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    root = read_root("Scatter", root, size)
+    source = message(sendbuf, "Scatter", blocks=size) if rank == root else None
+    in_place = rank == root and is_in_place(recvbuf)
+    target = None if in_place else message(recvbuf, "Scatter", writable=True)
+    demand = Demand("scatter", (sendbuf, recvbuf, root), rank, size, root=root)
+    return _blocks(demand, source, target, target, source)
+
+
+def allgather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+    """Read Allgather; in place, the rank's own block lies where it belongs.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    target = message(recvbuf, "Allgather", blocks=size, writable=True)
+    source = None if is_in_place(sendbuf) else message(sendbuf, "Allgather")
+    demand = Demand("allgather", (sendbuf, recvbuf), rank, size)
+    return _blocks(demand, source, target, source, target)
+
+
+def alltoall(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+    """Read Alltoall; in place, what arrives takes the place of what is sent.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    target = message(recvbuf, "Alltoall", blocks=size, writable=True)
+    demand = Demand("alltoall", (sendbuf, recvbuf), rank, size)
+    if is_in_place(sendbuf):
+        demand.in_place = True
+        demand.source, demand.target = target, target
+    else:
+        source = message(sendbuf, "Alltoall", blocks=size)
+        demand.source, demand.target = source, target
+        if source.nbytes != target.nbytes:
+            raise UsageError("Alltoall", f"sends {source.nbytes} bytes, receives {target.nbytes}",
+                             "make them equal")  # fmt: skip
+    demand.count = demand.nbytes = target.nbytes // size
+    return demand
+
+
+def _blocks(
+    demand: Demand,
+    source: Message | None,
+    target: Message | None,
+    one: Message | None,
+    all_of_them: Message | None,
+) -> Demand:
+    """Fill in buffers of one block and of all blocks, and compare their sizes."""
+    name, size = demand.operation.capitalize(), demand.size
+    demand.source, demand.target = source, target
+    demand.in_place = one is None
+    if one is not None and all_of_them is not None and one.nbytes * size != all_of_them.nbytes:
+        raise UsageError(name, f"a block of {one.nbytes} bytes and {all_of_them.nbytes} bytes "
+                         f"for {size} blocks", f"make them {one.nbytes * size}")  # fmt: skip
+    known = one.nbytes if one is not None else all_of_them.nbytes // size if all_of_them else 0
+    demand.count = demand.nbytes = known
+    return demand
+
+
+def gatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+    """Read Gatherv; only the root knows the size of every block.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+    root : int
+        Who receives.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    root = read_root("Gatherv", root, size)
+    demand = Demand("gatherv", (sendbuf, recvbuf, root), rank, size, root=root)
+    target = vector(recvbuf, "Gatherv", size, writable=True) if rank == root else None
+    in_place = rank == root and is_in_place(sendbuf)
+    source = None if in_place else message(sendbuf, "Gatherv")
+    return _own_vector_block(demand, source, target, source, target)
+
+
+def scatterv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+    """Read Scatterv; only the root knows the size of every block.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+    root : int
+        Who sends.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    root = read_root("Scatterv", root, size)
+    demand = Demand("scatterv", (sendbuf, recvbuf, root), rank, size, root=root)
+    source = vector(sendbuf, "Scatterv", size) if rank == root else None
+    in_place = rank == root and is_in_place(recvbuf)
+    target = None if in_place else message(recvbuf, "Scatterv", writable=True)
+    return _own_vector_block(demand, source, target, target, source)
+
+
+def allgatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+    """Read Allgatherv; every rank knows the size of every block.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    demand = Demand("allgatherv", (sendbuf, recvbuf), rank, size)
+    target = vector(recvbuf, "Allgatherv", size, writable=True)
+    source = None if is_in_place(sendbuf) else message(sendbuf, "Allgatherv")
+    demand = _own_vector_block(demand, source, target, source, target)
+    demand.nbytes = target.nbytes // size
+    return demand
+
+
+def alltoallv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+    """Read Alltoallv; a rank knows what it sends and what it receives.
+
+    Parameters
+    ----------
+    rank, size : int
+        Of this rank and its communicator.
+    sendbuf, recvbuf : buffer specifications
+        What the caller passed.
+
+    Returns
+    -------
+    Demand
+        Nothing is copied.
+    """
+    target = vector(recvbuf, "Alltoallv", size, writable=True)
+    in_place = is_in_place(sendbuf)
+    source = target if in_place else vector(sendbuf, "Alltoallv", size)
+    sent, received = source.sizes, target.sizes
+    if sent[rank] != received[rank]:
+        raise UsageError("Alltoallv", f"sends itself {sent[rank]} bytes, receives {received[rank]}",
+                         "make them equal")  # fmt: skip
+    demand = Demand("alltoallv", (sendbuf, recvbuf), rank, size, in_place=in_place)
+    demand.source, demand.target = source, target
+    demand.counts = np.stack([sent, received])
+    return demand
+
+
+def _own_vector_block(
+    demand: Demand,
+    source: Message | Vector | None,
+    target: Message | Vector | None,
+    one: Message | None,
+    all_of_them: Vector | None,
+) -> Demand:
+    """Fill in buffers and counts; compare the rank's own block on both sides."""
+    name = demand.operation.capitalize()
+    demand.source, demand.target = source, target
+    demand.in_place = one is None
+    counts: Counts = np.full(demand.size, -1, np.int64)
+    if all_of_them is not None:
+        counts = all_of_them.sizes
+        mine = int(counts[demand.rank])
+        if one is not None and one.nbytes != mine:
+            raise UsageError(name, f"a block of {one.nbytes} bytes, counts[{demand.rank}] says "
+                             f"{mine}", "make them equal")  # fmt: skip
+    elif one is not None:
+        counts[demand.rank] = one.nbytes
+    demand.counts = counts
+    return demand
+
 
 #: ``(rank, size, *arguments)``.
 READERS: dict[str, Callable[..., Demand]] = {
     "barrier": partial(Demand, "barrier", ()),
-    "bcast": movement_arguments.bcast,
+    "bcast": bcast,
     "reduce": reduction_arguments.reduce,
     "allreduce": partial(reduction_arguments.like_vector, "Allreduce"),
     "reduce_scatter_block": reduction_arguments.reduce_scatter_block,
     "reduce_scatter": reduction_arguments.reduce_scatter,
-    "allgather": movement_arguments.allgather,
-    "allgatherv": vector_arguments.allgatherv,
-    "gather": movement_arguments.gather,
-    "gatherv": vector_arguments.gatherv,
-    "scatter": movement_arguments.scatter,
-    "scatterv": vector_arguments.scatterv,
-    "alltoall": movement_arguments.alltoall,
-    "alltoallv": vector_arguments.alltoallv,
+    "allgather": allgather,
+    "allgatherv": allgatherv,
+    "gather": gather,
+    "gatherv": gatherv,
+    "scatter": scatter,
+    "scatterv": scatterv,
+    "alltoall": alltoall,
+    "alltoallv": alltoallv,
     "scan": partial(reduction_arguments.like_vector, "Scan"),
     "exscan": partial(reduction_arguments.like_vector, "Exscan"),
 }
@@ -89,7 +482,7 @@ def read(
         _widen(demand)
     nbytes = demand.nbytes if operation in OF_ONE else demand.nbytes * size
     if not (demand.native or demand.planned):
-        if message_limits.is_long(nbytes):
+        if messages.is_long(nbytes):
             demand.native = f"{nbytes} bytes are more than the library counts in one call"
         elif demand.in_place and operation in spoilt:
             demand.native = "this MPI library gets it wrong in place"

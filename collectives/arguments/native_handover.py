@@ -15,13 +15,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.call_key import UNSIZED
-from closeranks.collectives.arguments.collective_call import Demand, divide
+from closeranks.collectives.arguments.collective_call import UNSIZED, Demand, divide
 from closeranks.comms.buffers.array_memory import Bytes
-from closeranks.comms.buffers.buffer_spec import Message
-from closeranks.comms.buffers.vector_spec import Vector
+from closeranks.comms.buffers.buffer_spec import Message, Vector
 from closeranks.comms.gpu import cuda_aware
-from closeranks.comms.mpi import message_limits
+from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError
 
 #: What mpi4py raises on buffers it cannot take, before anything is sent.
@@ -176,9 +174,9 @@ def _check_counts(demand: Demand) -> None:
         if part is None:
             continue
         entries = int(part.counts.sum()) if isinstance(part, Vector) else part.count
-        if message_limits.is_long(entries):
+        if messages.is_long(entries):
             raise UsageError(demand.operation, f"{entries} entries, and this library counts to "
-                             f"{2 * message_limits.LONGEST - 1}",
+                             f"{2 * messages.LONGEST - 1}",
                              "name a plan on all ranks, such as algorithm='linear'")  # fmt: skip
 
 

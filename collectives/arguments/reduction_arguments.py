@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from closeranks.collectives.arguments.collective_call import Demand
 from closeranks.collectives.reduction.op import MEAN, Mean
 from closeranks.comms import argument
-from closeranks.comms.buffers.buffer_spec import Message, Spec, message
-from closeranks.comms.buffers.vector_spec import numbers
+from closeranks.comms.buffers.buffer_spec import Message, Spec, message, numbers
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:

@@ -1,8 +1,11 @@
-"""All algorithms, listed once: tested, priced, explained and benched."""
+"""The hierarchical algorithms of every operation, for the catalogue.
+
+All algorithms, listed once: tested, priced, explained and benched.
+"""
 
 from __future__ import annotations
 
-from closeranks.collectives.builders.flat import (
+from closeranks.collectives.builders import (
     allgather,
     allreduce,
     alltoall,
@@ -15,10 +18,28 @@ from closeranks.collectives.builders.flat import (
     scatter,
     shared_memory,
 )
-from closeranks.collectives.builders.hierarchical.algorithms import HIERARCHICAL
+from closeranks.collectives.builders.patterns import leader_tree
 from closeranks.collectives.plans.plan_type import Algorithm
 from closeranks.comms import argument
 from closeranks.errors import UsageError
+
+HIERARCHICAL: dict[str, tuple[Algorithm, ...]] = {
+    "barrier": barrier.HIERARCHICAL,
+    "bcast": bcast.HIERARCHICAL,
+    "reduce": reduce.HIERARCHICAL,
+    "allreduce": (*allreduce.HIERARCHICAL, *leader_tree.ALGORITHMS),
+    "reduce_scatter_block": reduce_scatter.HIERARCHICAL,
+    "reduce_scatter": reduce_scatter.HIERARCHICAL,
+    "allgather": allgather.HIERARCHICAL,
+    "allgatherv": allgather.HIERARCHICAL,
+    "gather": gather.HIERARCHICAL,
+    "gatherv": gather.HIERARCHICAL_V,
+    "scatter": scatter.HIERARCHICAL,
+    "scatterv": scatter.HIERARCHICAL_V,
+    "alltoall": alltoall.HIERARCHICAL,
+    "alltoallv": alltoall.HIERARCHICAL_V,
+}
+
 
 _FLAT: dict[str, tuple[Algorithm, ...]] = {
     "barrier": barrier.ALGORITHMS,

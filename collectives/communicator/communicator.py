@@ -9,37 +9,35 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from closeranks.collectives.communicator.blocking import Blocking
+from closeranks.collectives.communicator.blocking import Blocking, Nonblocking
 from closeranks.collectives.communicator.closing import Closing
 from closeranks.collectives.communicator.derived_communicators import Deriving
 from closeranks.collectives.communicator.gradient_buckets import Buckets
-from closeranks.collectives.communicator.nonblocking import Nonblocking
 from closeranks.collectives.communicator.object_calls import Objects
 from closeranks.collectives.communicator.persistent_calls import Prepared
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.dispatch.dispatch import Service
-from closeranks.collectives.dispatch.explain_call import foretell
+from closeranks.collectives.dispatch.dispatch import Service, foretell
+from closeranks.collectives.dispatch.fault_injection import Faulty
 from closeranks.collectives.dispatch.init_state import alike
-from closeranks.collectives.dispatch.injected_dispatch import Faulty
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shortcut import Shortcuts
-from closeranks.collectives.faults.derivation import Lineage
+from closeranks.collectives.faults.survivor_creation import Lineage
 from closeranks.collectives.reduction.op import MEAN
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
-from closeranks.comms.mpi import freed_communicators
-from closeranks.comms.mpi.translate_ranks import ranks_in
+from closeranks.comms.mpi import deferred_free
+from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.errors import Error, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from closeranks.collectives.dispatch.init_state import Family
-    from closeranks.collectives.engine.call_counters import Statistics
+    from closeranks.collectives.engine.call_guard import Statistics
     from closeranks.collectives.engine.tracked_communicators import Followed
     from closeranks.collectives.reduction.op import Mean
     from closeranks.collectives.selection.chooser import Chooser
@@ -136,7 +134,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             plain, family, made._open_world, chooser, Shortcuts(made), family.notices.count(seats)
         )
         made._is_first, made._made_s = world is not None, time.monotonic()
-        freed_communicators.tell(made, made._be_freed)
+        deferred_free.tell(made, made._be_freed)
         forked_child.concern(made)
         return made
 

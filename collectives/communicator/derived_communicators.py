@@ -1,21 +1,24 @@
-"""Communicators made from one of ours are ours too."""
+"""What communicators are made from: what is wrong with it, in words.
+
+Everything here is local.
+
+What ranks do together before they make a communicator.
+
+Communicators made from one of ours are ours too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import native_handover
-from closeranks.collectives.communicator.creation_arguments import (
-    color_of,
-    hints,
-    number,
-    refusing,
-    subgroup,
-)
-from closeranks.collectives.communicator.creation_meeting import Gathering
+from closeranks.collectives.engine.error_translation import explaining
+from closeranks.comms import argument
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.node_peers import neighbours
 from closeranks.errors import UsageError
@@ -23,6 +26,98 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
+    from closeranks.collectives.engine.tracked_communicators import Followed
+
+
+#: What is wrong, and the way out.
+Problem = tuple[str, str]
+_REMEDY: Final = "give what the method of MPI.Intracomm takes"
+#: What a C int holds.
+_MOST: Final = 2**31
+
+
+def number(name: str, value: Any, least: int = -_MOST) -> Problem | None:
+    """Say what keeps a value from being a C int, or None."""
+    try:
+        argument.whole("", name, value, least=least, below=_MOST)
+    except UsageError as wrong:
+        return wrong.problem, wrong.remedy
+    return None
+
+
+def color_of(value: Any) -> Problem | None:
+    """Say what keeps a value from being a color, or None."""
+    if isinstance(value, int) and value == MPI.UNDEFINED:
+        return None
+    problem = number("color", value, 0)
+    return problem and (problem[0], f"{problem[1]}, or MPI.UNDEFINED")
+
+
+def subgroup(value: Any) -> Problem | None:
+    """Say what keeps a value from being a group, or None."""
+    if isinstance(value, MPI.Group) and value != MPI.GROUP_NULL:
+        return None
+    return f"group is {argument.shown(value)}", "give an MPI.Group, such as Get_group().Incl(ranks)"
+
+
+def hints(value: Any) -> Problem | None:
+    """Say what keeps a value from being hints, or None."""
+    if value is None or isinstance(value, MPI.Info):
+        return None
+    return f"info is {argument.shown(value)}", "give an MPI.Info, or none"
+
+
+@contextmanager
+def refusing(method: str) -> Iterator[None]:
+    """Turn what mpi4py, not the library, says of arguments into `UsageError`."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except (TypeError, ValueError, KeyError, OverflowError) as wrong:
+        raise UsageError(method, f"{type(wrong).__name__}: {wrong}", _REMEDY) from wrong
+
+
+class Gathering(MPI.Intracomm):
+    """A communicator whose ranks come together, so that nobody waits for ever."""
+
+    _service: Service
+
+    def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
+        """Refuse on all ranks what cannot be had on one; else see ourselves as `_alias`."""
+        alias, careful = self._alias(), self._service.careful
+        with explaining(method, alias, self._service.family.world):
+            mine = 0.0 if problem is None else 1.0 + careful.rank
+            refusing_rank = int(native_handover.agreed_max(careful, [mine])[0]) - 1
+            told = careful.bcast(problem, refusing_rank) if refusing_rank >= 0 else None
+        if problem is not None:
+            raise UsageError(method, *problem)
+        if told is not None:
+            raise UsageError(method, f"rank {refusing_rank}: {told[0]}", told[1])
+        return alias
+
+    def _alias(self) -> MPI.Intracomm:
+        """See ourselves as mpi4py's own class."""
+        return MPI.Intracomm(self)
+
+    def _gathered(self) -> MPI.Intracomm:
+        """See ourselves as mpi4py's own class, when all ranks have come."""
+        plain = self._alias()
+        if not ulfm.is_on():  # there the library ends who waits for one that does not come
+            with explaining("derive", plain, self._service.family.world):
+                self._service.careful.Barrier()
+        return plain
+
+    def _shaped(self, method: str, *arguments: Any) -> Any:
+        """Make a communicator with a topology, which is mpi4py's own."""
+        plain = self._gathered()
+        with refusing(method):
+            return self._followed.made(partial(getattr(plain, method), *arguments), plain.Barrier)
+
+    @property
+    def _followed(self) -> Followed:
+        """Who revokes what is not ours."""
+        raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
 
 
 class Deriving(Gathering):

@@ -1,4 +1,7 @@
-"""Open a communicator: find out where the ranks sit, and what the library can do."""
+"""What the caller of `init` asks for, as far as this job can have it.
+
+Open a communicator: find out where the ranks sit, and what the library can do.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,31 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from hashlib import blake2b
+from numbers import Integral, Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from threading import TIMEOUT_MAX
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import native_handover as native
 from closeranks.collectives.communicator.communicator import Communicator
-from closeranks.collectives.communicator.init_options import Options, options
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.dispatch.fault_injection import Injection
+from closeranks.collectives.dispatch.fault_injection import Fault, Injection, schedule
 from closeranks.collectives.dispatch.init_state import Family, alike
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.epoch_world import World
-from closeranks.collectives.engine.error_translation import blaming, leaving, opening
-from closeranks.collectives.engine.interruptible_calls import interruptible
+from closeranks.collectives.engine.error_translation import blaming, interruptible, leaving, opening
 from closeranks.collectives.faults.recovery import Recovery
-from closeranks.collectives.faults.respawn import recruited
+from closeranks.collectives.faults.respawn import program, recruited
 from closeranks.collectives.faults.spares import Crew
-from closeranks.collectives.selection.agreed_tuning import agreed_tuning
-from closeranks.collectives.selection.calibration import calibrate
-from closeranks.collectives.selection.chooser import Chooser
-from closeranks.collectives.selection.rules import Rules
-from closeranks.collectives.selection.tuning_file import tuning as read_tuning
+from closeranks.collectives.selection.chooser import Chooser, Rules, read_rules
+from closeranks.collectives.selection.planner import calibrate
 from closeranks.collectives.selection.tuning_origin import fitting
-from closeranks.collectives.selection.tuning_table import Tuned, together
+from closeranks.collectives.selection.tuning_table import Tuned, agreed_tuning, together
+from closeranks.collectives.selection.tuning_table import tuning as read_tuning
 from closeranks.comms import argument
 from closeranks.comms.discovery.discovery import discover
 from closeranks.comms.discovery.link_survey import quick
@@ -45,14 +48,244 @@ from closeranks.comms.liveness.failure_notices import Notices
 from closeranks.comms.liveness.peer_watch import mates
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
+from closeranks.comms.mpi.mpi_handle import WORLD, ranks_in
 from closeranks.comms.mpi.node_peers import neighbours
-from closeranks.comms.mpi.predefined import WORLD
-from closeranks.comms.mpi.translate_ranks import ranks_in
-from closeranks.comms.settings import setting
-from closeranks.errors import Revoked, UsageError
+from closeranks.comms.settings import refuse_unknown, setting, switch
+from closeranks.comms.topology.topology import Topology
+from closeranks.errors import Revoked, TopologyError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from closeranks.comms.topology.topology import Topology
+
+
+#: How long a rank may be stopped before it is ended, in seconds.
+_SILENCE_S: Final = 0.5
+#: What ranks may ask for each on its own.
+_OWN: Final = ("tuning", "faults")
+_ON_FAILURE: Final = ("raise", "shrink", "replace")
+
+
+class Options(NamedTuple):
+    """What ranks open a communicator with, see `initialization`.
+
+    Attributes
+    ----------
+    topology : str
+        What tells the caller's topologies apart; "none" if there is none.
+    on_failure : str
+        "raise", "shrink" or "replace".
+    spares : int
+        How many ranks wait.
+    recruits : bool
+        Whether new processes are started in the place of the dead.
+    program : str
+        What they run, where they were asked for.
+    timeout_s : float or None
+        Deadline of collectives, seconds.
+    recovery_timeout_s : float
+        Deadline of a recovery, seconds.
+    tuning : path, mapping or None
+        As given.
+    deterministic, check : bool
+        As given, or as the environment says.
+    faults : tuple of Fault or None
+        What goes wrong on purpose; None: nothing may.
+    """
+
+    topology: str
+    on_failure: str
+    spares: int
+    recruits: bool
+    program: str
+    timeout_s: float | None
+    recovery_timeout_s: float
+    tuning: str | Path | Mapping[str, Any] | None
+    deterministic: bool
+    check: bool
+    faults: tuple[Fault, ...] | None
+
+    @property
+    def silence_s(self) -> float:
+        """How long a rank may be stopped before it is ended, in seconds."""
+        return _silence_s(self.timeout_s)
+
+    def in_common(self) -> str:
+        """Say in words what all ranks have to ask for alike.
+
+        Local.
+
+        Returns
+        -------
+        str
+            Of faults, and of tables of `closeranks tune`, nothing: they are each
+            rank's own, and rank 0's.
+        """
+        told: dict[str, Any] = self._asdict()
+        if isinstance(self.tuning, Mapping) and "format" not in self.tuning:
+            told["rules"] = read_rules(self.tuning)
+        return ", ".join(f"{name}={told[name]}" for name in told if name not in _OWN)
+
+
+def options(
+    *,
+    ranks: int,
+    whole: bool,
+    in_order: bool,
+    topology: Topology | None,
+    on_failure: str,
+    spares: int,
+    recruits: bool | None,
+    timeout_s: float | None,
+    recovery_timeout_s: float,
+    tuning: str | Path | Mapping[str, Any] | None,
+    deterministic: bool,
+    check: bool | None,
+    faults: bool,
+) -> Options:
+    """Check what the caller asks for, and add what the environment says.
+
+    Local.
+
+    Parameters
+    ----------
+    ranks : int
+        How many open the communicator.
+    whole, in_order : bool
+        Whether all ranks of the job open the communicator, and in their order.
+    topology, on_failure, spares, recruits, timeout_s, recovery_timeout_s
+        See `closeranks.collectives.communicator.initialization`.
+    tuning, deterministic, check, faults
+        See there.
+
+    Returns
+    -------
+    Options
+        What this job can have.
+
+    Raises
+    ------
+    UsageError, Unavailable
+        If an option cannot be used, or a ``CLOSERANKS_`` setting is unknown.
+    """
+    _check_failure(on_failure)
+    _check_times(timeout_s, recovery_timeout_s)
+    for name, flag in (("recruits", recruits), ("deterministic", deterministic),
+                       ("check", check), ("faults", faults)):  # fmt: skip
+        if flag is not None:
+            argument.instance("init", name, flag, (Integral, np.bool_), "give True or False")
+    refuse_unknown()
+    wait = _spares(spares, on_failure, ranks, whole=whole)
+    return Options(
+        topology=_topology(topology, ranks - wait),
+        on_failure=on_failure,
+        spares=wait,
+        recruits=_recruits(recruits, on_failure, whole=whole and in_order),
+        program=ascii(program()) if recruits else "",
+        timeout_s=None if timeout_s is None else float(timeout_s),
+        recovery_timeout_s=float(recovery_timeout_s),
+        tuning=_tuning(setting("TUNING") if tuning is None else tuning),
+        deterministic=bool(deterministic),
+        check=switch("CHECK") if check is None else bool(check),
+        faults=_faults(faults, ranks - wait if whole else None),
+    )
+
+
+def _topology(given: Topology | None, ranks: int) -> str:
+    """Check what the caller says of the ranks, which all have to say alike."""
+    if given is None:
+        return "none"
+    argument.instance("init", "topology", given, Topology, "give a closeranks.Topology, or none")
+    if given.size != ranks and setting("JOINS") is None:
+        raise TopologyError("init", f"a topology of {given.size} ranks for {ranks}",
+                            "pass topology.restrict(ranks), or none")  # fmt: skip
+    digest = blake2b(given.to_json().encode(), digest_size=4).hexdigest()
+    return f"{given.size} ranks, digest {digest}"
+
+
+def _tuning(
+    given: str | Path | Mapping[str, Any] | None,
+) -> str | Path | Mapping[str, Any] | None:
+    """Check what kind of table is given, and rules; files are read by one rank only."""
+    if given is not None:
+        remedy = "give a path, a mapping, or none"
+        argument.instance("init", "tuning", given, (str, os.PathLike, Mapping), remedy)
+    if isinstance(given, Mapping) and "format" not in given:
+        read_rules(given)
+    return given
+
+
+def _check_failure(on_failure: str) -> None:
+    """Refuse what this job cannot do."""
+    if not isinstance(on_failure, str) or on_failure not in _ON_FAILURE:
+        raise UsageError(
+            "init", f"on_failure={argument.shown(on_failure)}", f"one of {', '.join(_ON_FAILURE)}"
+        )
+    if on_failure != "raise" and not ulfm.is_on():
+        raise Unavailable(f"recovery (on_failure={on_failure!r}) in a job that ends with its first"
+                          " dead rank", "start it by closeranks run --faults")  # fmt: skip
+
+
+def _check_times(timeout_s: float | None, recovery_timeout_s: float) -> None:
+    """Refuse deadlines that nobody can keep, or that contradict each other."""
+    argument.check_timeout("init", timeout_s)
+    silence_s = _silence_s(timeout_s)
+    given: object = recovery_timeout_s  # whatever its type says
+    if not isinstance(given, Real) or not 0 < recovery_timeout_s < TIMEOUT_MAX:
+        raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s!r}",
+                         f"give more than {2 * silence_s:g} seconds")  # fmt: skip
+    if recovery_timeout_s <= 2 * silence_s:
+        raise UsageError("init", f"recovery_timeout_s is {recovery_timeout_s:g}, and a rank that is"
+                         f" stopped in a recovery is noticed after {silence_s:g} s",
+                         f"give more than {2 * silence_s:g} seconds")  # fmt: skip
+
+
+def _silence_s(timeout_s: float | None) -> float:
+    return _SILENCE_S if timeout_s is None else min(_SILENCE_S, timeout_s / 2)
+
+
+def _spares(asked: int, on_failure: str, ranks: int, *, whole: bool) -> int:
+    """Say how many ranks wait, as asked for here or by ``closeranks run --spares``."""
+    said = f"spares={argument.shown(asked)}"
+    given: object = asked  # whatever its type says
+    if not isinstance(given, Integral):
+        raise UsageError("init", said, "give a number of ranks")
+    if not asked and whole and (text := setting("SPARES")):
+        asked, said = (
+            int(text) if text.isdigit() else -1,
+            f"CLOSERANKS_SPARES={text} (run --spares)",
+        )
+    if asked < 0:
+        raise UsageError("init", said, "give a number of ranks")
+    if asked and on_failure != "replace":
+        raise UsageError("init", f"{said} and on_failure={on_failure!r}",
+                         "use on_failure='replace', or no spares")  # fmt: skip
+    if asked >= ranks and setting("JOINS") is None:
+        raise UsageError("init", f"{said} of {ranks} ranks", "leave one to work")
+    return asked
+
+
+def _recruits(asked: bool | None, on_failure: str, *, whole: bool) -> bool:
+    """Say whether new processes are started where no spare is left."""
+    if not asked:
+        return asked is None and on_failure == "replace" and switch("RECRUITS") and whole
+    if on_failure != "replace":
+        raise UsageError("init", f"recruits and on_failure={on_failure!r}",
+                         "use on_failure='replace'")  # fmt: skip
+    if not switch("RECRUITS"):
+        raise Unavailable("new processes in the place of the dead",
+                          "start the job on one node by closeranks run --faults")  # fmt: skip
+    return True
+
+
+def _faults(allowed: bool, seats: int | None) -> tuple[Fault, ...] | None:
+    """Read what is to go wrong on purpose; None: nothing is."""
+    text = setting("FAULTS")
+    if text and not (allowed or ulfm.is_on()):
+        raise UsageError("CLOSERANKS_FAULTS", f"{text!r} where faults are not allowed",
+                         "unset it, or pass faults=True, or closeranks run --faults")  # fmt: skip
+    if not text:
+        return () if allowed else None
+    return schedule(text, seats if setting("JOINS") is None else None)
 
 
 def init(
@@ -97,7 +330,7 @@ def init(
         Deadline of a recovery, seconds; above 1, for ranks that are stopped in it.
         New processes get twice the time more that this one has taken to come here.
     tuning : path or mapping, optional
-        See `closeranks.collectives.selection.tuning_file`; default
+        See `closeranks.collectives.selection.tuning_table`; default
         ``CLOSERANKS_TUNING``.  Of a table of `closeranks tune` a warning on rank 0
         names what does not hold here; the links of ``topology`` go before its
         numbers.

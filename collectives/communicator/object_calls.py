@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.arguments.reduction_arguments import read_root
 from closeranks.collectives.dispatch.object_refusal import Binary, Combining, Parts
 from closeranks.collectives.selection.call_options import unforced
-from closeranks.comms.mpi import message_limits, ulfm
+from closeranks.comms.mpi import messages, ulfm
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Objects(MPI.Intracomm):
             self._check("bcast", length)
             nbytes = abs(int(length[0]))
             data = data if is_root else np.zeros(nbytes, np.uint8)
-            (self if message_limits.is_long(nbytes) else whom).Bcast(data, root)
+            (self if messages.is_long(nbytes) else whom).Bcast(data, root)
             self._check("bcast", data[:1])
             found = obj if is_root else parts.unpickled(data, int(length[0]))
         return parts.checked(found)
@@ -165,9 +165,7 @@ class Objects(MPI.Intracomm):
             self._check("allgather", lengths)
             nbytes = int(abs(lengths).sum())
             found = np.zeros(nbytes, np.uint8)
-            (self if message_limits.is_long(nbytes) else whom).Allgatherv(
-                data, _spec(found, lengths)
-            )
+            (self if messages.is_long(nbytes) else whom).Allgatherv(data, _spec(found, lengths))
             every = self._parted("allgather", parts, found, lengths)
         return parts.checked(every)
 
@@ -316,7 +314,7 @@ class Objects(MPI.Intracomm):
 
     def _vector(self, whom: MPI.Intracomm, method: str, most: int, *arguments: Any) -> None:
         """Move blocks whose sizes no rank knows in full: long ones by a plan."""
-        if message_limits.is_long(most):
+        if messages.is_long(most):
             getattr(self, method)(*arguments, algorithm="linear")
         else:
             getattr(whom, method)(*arguments)

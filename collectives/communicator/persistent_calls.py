@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
-from closeranks.collectives.dispatch.receive_counts import received_counts
+from closeranks.collectives.dispatch.plan_cache import received_counts
 
 if TYPE_CHECKING:
     from closeranks.collectives.dispatch.dispatch import Service

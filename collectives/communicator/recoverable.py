@@ -14,18 +14,18 @@ from closeranks.collectives.replicated import synchronization
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms import argument
 from closeranks.comms.buffers.buffer_spec import message
-from closeranks.comms.mpi import deferred_free, freed_communicators, mpi_handle, ulfm
+from closeranks.comms.mpi import deferred_free, mpi_handle, ulfm
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from closeranks.collectives.arguments.call_key import Agreed
+    from closeranks.collectives.arguments.collective_call import Agreed
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.dispatch.fault_injection import Injection
     from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.epoch_world import World
-    from closeranks.collectives.faults.derivation import Lineage
+    from closeranks.collectives.faults.survivor_creation import Lineage
     from closeranks.collectives.replicated.state_leaves import State
     from closeranks.collectives.replicated.synchronization import Digest
     from closeranks.collectives.selection.chooser import Chooser
@@ -338,7 +338,7 @@ class Recovering(MPI.Intracomm):
         """
         deferred_free.bury(self)
         mpi_handle.point(self, plain)
-        freed_communicators.tell(self, self._be_freed)
+        deferred_free.tell(self, self._be_freed)
         self._lineage.settle()
         self._seats, self._topology, self._world = seats, topology, world
         was = self._service.chooser

@@ -10,7 +10,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.plans.collective import REDUCING, ROOTED
 from closeranks.collectives.reduction.op import title
-from closeranks.comms.buffers.type_signature import signature
+from closeranks.comms.buffers.datatype import signature
 from closeranks.errors import Disagreement
 
 if TYPE_CHECKING:

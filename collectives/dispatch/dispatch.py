@@ -1,44 +1,64 @@
-"""How the calls of one communicator are served: by the library or by a plan."""
+"""Calls that are counted, so that ranks can say which one they have refused.
+
+What a communicator would do with a call: `Communicator.explain`.
+
+How the calls of one communicator are served: by the library or by a plan.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
-from closeranks.collectives.arguments.call_key import agreed_of
-from closeranks.collectives.arguments.collective_call import Demand
+from closeranks.collectives.arguments.collective_call import (
+    UNSIZED,
+    Agreed,
+    Demand,
+    agreed_of,
+    size_class,
+)
+from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.dispatch.argument_check import agree_equal, check_sizes, described
-from closeranks.collectives.dispatch.call_counting import Counting
-from closeranks.collectives.dispatch.device_collectives import ELSEWHERE, DeviceCalls
-from closeranks.collectives.dispatch.device_pipeline import Relay, in_time
-from closeranks.collectives.dispatch.outstanding_calls import Outstanding
+from closeranks.collectives.dispatch.device_collectives import (
+    ELSEWHERE,
+    DeviceCalls,
+    Relay,
+    in_time,
+)
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
 from closeranks.collectives.dispatch.plan_cache import Bindings
-from closeranks.collectives.dispatch.request import Request
+from closeranks.collectives.dispatch.request import Outstanding, Request
 from closeranks.collectives.engine import interpreter
-from closeranks.collectives.engine.call_counters import WHOLE, Counters, Statistics
-from closeranks.collectives.engine.call_guard import Gate
-from closeranks.collectives.engine.error_translation import ended, explained
+from closeranks.collectives.engine.call_guard import WHOLE, Counters, Gate, Statistics
+from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
 from closeranks.collectives.engine.execution import Execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shm_call import Nears
 from closeranks.collectives.fastpath.shortcut import size_of
+from closeranks.collectives.plans.collective import OF_ONE, OPERATIONS, REDUCING
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import AUTO
 from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
+from closeranks.collectives.selection.explanation import Explanation, explain
+from closeranks.comms import argument
+from closeranks.comms.buffers.datatype import element
+from closeranks.comms.buffers.half_as_float import HALVES
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
-from closeranks.errors import UsageError
+from closeranks.comms.mpi import messages, ulfm
+from closeranks.errors import Error, Revoked, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.dispatch.init_state import Family
@@ -48,6 +68,158 @@ if TYPE_CHECKING:
     from closeranks.collectives.fastpath.shortcut import Shortcuts
     from closeranks.collectives.selection.trial import Trial
     from closeranks.comms.liveness.call_counter import Counted
+
+
+_T = TypeVar("_T")
+
+
+class Counting:
+    """What every call of one communicator goes through.
+
+    Attributes
+    ----------
+    plain : MPI.Intracomm
+        The communicator as mpi4py knows it.
+    family : Family
+        What all communicators of one `init` share.
+    calls : Counted
+        Its calls.
+    """
+
+    plain: MPI.Intracomm
+    family: Family
+    calls: Counted
+
+    @property
+    def careful(self) -> MPI.Intracomm:
+        """Give ``plain`` for what is set up: its calls end where a rank has given up."""
+        return self.plain if ulfm.is_on() else interruptible(self.plain, self.family.notices)
+
+    def counted(self, operation: str, serve: Callable[..., _T], *arguments: Any) -> _T:
+        """Count a call and serve it; where bad input keeps it from that, all hear.
+
+        Parameters
+        ----------
+        operation : str
+            What is called.
+        serve : callable
+            Takes it, and the ``arguments``.
+        *arguments
+            For it.
+
+        Returns
+        -------
+        object
+            What it gives.
+        """
+        number = self.calls.begin()
+        with signal_handlers.Together():
+            try:
+                return serve(operation, *arguments)
+            except UNREADABLE as error:
+                self.refused(number, operation, error)
+                raise
+            except Revoked as error:
+                if error.operation == SET_UP:
+                    error.operation = operation
+                raise
+            except (Error, MPI.Exception):
+                raise
+            except BaseException as error:
+                if (
+                    signal_handlers.are_held() or self._is_unheard()
+                ):  # it ends half-way: others wait
+                    self.family.notices.leave(error)
+                    self.family.world.revoke()
+                raise
+
+    def _is_unheard(self) -> bool:
+        """Whether this rank has given up a world of several nodes: they see no word."""
+        world: World | None = self.__dict__.get("world")
+        if world is None or not world.revoked or ulfm.is_on():
+            return False
+        return world.node.size < world.size and self.family.notices.notice is None
+
+    def refused(self, number: int, operation: str, error: Exception) -> None:
+        """Tell that this rank has refused a call: others may be in it.  Local.
+
+        Parameters
+        ----------
+        number : int
+            What `calls` has given it.
+        operation : str
+            What it was.
+        error : Exception
+            What is wrong with it.
+        """
+        self.family.notices.refuse(self.calls, number, operation, error)
+
+    def meet(self) -> None:
+        """Wait for all ranks before or after what is timed; as short as can be."""
+        with self.family.notices.inside:
+            MPI.Intracomm.Barrier(self.plain)
+
+    def wire(self) -> str | None:
+        """Give the type in which half-precision sums travel, None for their own."""
+        options = call_options.active(self.family)
+        return None if options is None else options.wire
+
+    def is_timed(self) -> bool:
+        """Whether a call has a deadline.  Local."""
+        return call_options.deadline(self.family) is not None
+
+    def wanted(self, operation: str, algorithm: str) -> str:
+        """Give the algorithm that the call or a ``using`` block asks for."""
+        if not isinstance(algorithm, str) or algorithm != AUTO:
+            return call_options.known_name(operation, algorithm, operation)
+        options = call_options.active(self.family)
+        return options.algorithms.get(operation, AUTO) if options else AUTO
+
+
+def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]) -> Explanation:
+    """Say which algorithm a call would use, and why.
+
+    Local.
+
+    Parameters
+    ----------
+    service : Service
+        Who would serve it.
+    operation : str
+        For instance ``"allreduce"``.
+    nbytes : int
+        Bytes of the vector, or of one rank's block.
+    dtype : numpy.dtype
+        Element, for operations that reduce.
+
+    Returns
+    -------
+    Explanation
+        Printable.
+
+    Raises
+    ------
+    UsageError
+        If there is no such operation or size (local).
+    """
+    if not isinstance(operation, str) or operation not in OPERATIONS:
+        problem = f"no operation {argument.shown(operation)}"
+        raise UsageError("explain", problem, f"one of {', '.join(OPERATIONS)}")
+    nbytes = argument.whole("explain", "nbytes", nbytes, below=argument.MOST // service.size)
+    family, reduces = service.family, operation in REDUCING
+    wire = service.wire() if reduces and dtype.name in HALVES else None
+    travels = dtype if wire is None else np.dtype(wire)
+    sent = nbytes * travels.itemsize // dtype.itemsize
+    library_can = not reduces or element(None, travels, operation).datatype is not None
+    total = sent if operation in OF_ONE else sent * service.size
+    library_can = library_can and not messages.is_long(total)
+    size = 0 if operation in UNSIZED else size_class(sent)
+    call = Agreed(operation, size, True, library_can)
+    asked = service.wanted(operation, AUTO)
+    wanted = family.tuning.name(operation, sent) if asked == AUTO else asked
+    found = explain(service.chooser, call, sent, dtype.name if reduces else "", forced=wanted)
+    way = service.relay.way(operation, sent, asked, found.algorithm) if family.devices else ""
+    return replace(found, nbytes=nbytes, wire=wire or "", device=way)
 
 
 class Service(Counting):

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from closeranks.collectives.arguments.call_key import Agreed
+from closeranks.collectives.arguments.collective_call import Agreed
 from closeranks.collectives.selection.chooser import Chooser
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.liveness.failure_notices import Notices
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.faults.attempts import Attempt
     from closeranks.collectives.faults.recovery import Recovery
     from closeranks.collectives.faults.spares import Crew
-    from closeranks.collectives.selection.rules import Rules
+    from closeranks.collectives.selection.chooser import Rules
     from closeranks.comms.topology.topology import Topology
 
 #: Seconds that closing waits for the other ranks at least, and where calls have no

@@ -1,4 +1,7 @@
-"""Bound plans kept for the next call of the same kind."""
+"""How much each rank receives, asked where the caller does not say.
+
+Bound plans kept for the next call of the same kind.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +11,57 @@ from mmap import mmap
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from mpi4py import MPI
 
-from closeranks.collectives.arguments.call_key import key_of
-from closeranks.collectives.arguments.collective_call import Demand, lay_out
+from closeranks.collectives.arguments.collective_call import Demand, key_of, lay_out
+from closeranks.collectives.arguments.reduction_arguments import received_count
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.engine.bound_plan import Bound
-from closeranks.collectives.plans import step_table as columns
+from closeranks.collectives.engine.error_translation import explaining
+from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Kind
-from closeranks.collectives.plans.step_table import Table
+from closeranks.collectives.plans.schedule import Kind, Table
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.call_key import Key
+    from closeranks.collectives.arguments.collective_call import Key
+    from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.epoch_world import World
+    from closeranks.comms.buffers.buffer_spec import Spec
+
+
+def received_counts(service: Service, recvbuf: Spec) -> list[int]:
+    """Ask all ranks how much they receive in a Reduce_scatter.
+
+    Collective.
+
+    Parameters
+    ----------
+    service : Service
+        Of the communicator.
+    recvbuf : buffer specification
+        Of this rank.
+
+    Returns
+    -------
+    list of int
+        Entries, by rank.
+
+    Raises
+    ------
+    PeerLost, Revoked
+        If ranks have died or given up.
+    """
+    service.gate.refuse("reduce_scatter")
+    own = np.array([received_count("Reduce_scatter", recvbuf)])
+    found = np.full(service.size, -1)
+    with explaining("reduce_scatter", service.plain, service.family.world):
+        service.careful.Allgather(own, found)
+        if found.min() < 0:  # where a rank has died the library may end well and write nothing
+            raise MPI.Exception(MPI.ERR_PROC_FAILED)
+    counts: list[int] = found.tolist()
+    return counts
+
 
 #: Kinds of calls whose steps are kept, and bytes of memory they may hold together.
 MOST, MOST_BYTES = 256, 256 << 20

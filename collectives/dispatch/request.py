@@ -1,24 +1,134 @@
-"""Requests: what ``I...`` calls return."""
+"""Buffers of requests that the program has dropped before they were over.
+
+The library goes on reading and writing them.  So they are kept here, and let
+go when it is done; the request itself stays the library's, as with mpi4py.
+
+The library's operations of a communicator that nobody has waited for yet.
+
+MPI lets a communicator be freed while they are under way.  With Open MPI 5.0
+what is left of a non-blocking collective ends the process then.
+
+Requests: what ``I...`` calls return.
+"""
 
 from __future__ import annotations
 
+import ctypes
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+from weakref import ref
 
 from mpi4py import MPI
 
-from closeranks.collectives.dispatch import dropped_requests
-from closeranks.collectives.engine.ignored_errors import has_ended
-from closeranks.collectives.engine.interruptible_calls import keep_left
+from closeranks.collectives.engine.error_translation import has_ended, keep_left
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.comms.argument import patience
 from closeranks.comms.exit import forked_child
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.outstanding_calls import Outstanding
     from closeranks.collectives.engine.execution import Execution
     from closeranks.comms.liveness.failure_notices import Notices
+
+
+_dropped: Final[list[tuple[MPI.Request, object]]] = []
+# The end of the interpreter comes before that of MPI, and frees what stands in modules.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_dropped))
+
+
+def keep(request: MPI.Request, buffers: object) -> None:
+    """Keep the buffers of a request until it is over.
+
+    Local; calls no MPI, for the garbage collector comes here at any time.
+
+    Parameters
+    ----------
+    request : MPI.Request
+        Nobody else has it any more.
+    buffers : object
+        What it was started with.
+    """
+    _dropped.append((request, buffers))
+
+
+def let_go() -> None:
+    """Forget the buffers of requests that are over.  Local."""
+    if _dropped:
+        over = [one for one in list(_dropped) if has_ended(one[0])]
+        for one in over:
+            _dropped.remove(one)
+
+
+def kept() -> int:
+    """Count the requests whose buffers are kept.  Local."""
+    return len(_dropped)
+
+
+#: As many operations are noted before those that are over are forgotten.
+_MANY = 64
+
+
+class Outstanding:
+    """What one communicator has begun by the library and may be under way.
+
+    Attributes
+    ----------
+    dropped : deque of MPI.Request
+        Those whose request the program has dropped; appended to at any time.
+    """
+
+    def __init__(self) -> None:
+        self.dropped: deque[MPI.Request] = deque()
+        self._requests: deque[ref[Request]] = deque()
+        self._most = _MANY
+        self._followed: list[Execution] = []
+
+    def note(self, request: Request) -> Request:
+        """Note an operation of the library; gives its request.  Local."""
+        if len(self._requests) + len(self.dropped) >= self._most:
+            self._forget()
+            self._most = max(_MANY, 2 * (len(self._requests) + len(self.dropped)))
+        self._requests.append(ref(request))
+        request.outstanding = self
+        return request
+
+    def follow(self, execution: Execution) -> None:
+        """Note an operation that the engine follows.  Local."""
+        self._followed = [one for one in self._followed if not _has_ended(one)]
+        self._followed.append(execution)
+
+    def are_over(self) -> bool:
+        """Tell whether none is under way any more.  Local; calls MPI."""
+        self._forget()
+        return not self._requests and not self.dropped and all(map(_has_ended, self._followed))
+
+    def _forget(self) -> None:
+        """Forget what is over; other threads may do so, and note more, meanwhile."""
+        with suppress(IndexError):  # another thread was quicker
+            for _ in range(len(self._requests)):
+                noted = self._requests.popleft()
+                if not _is_over(noted()):
+                    self._requests.append(noted)
+        with suppress(IndexError):
+            for _ in range(len(self.dropped)):
+                request = self.dropped.popleft()
+                if not _is_over(request):
+                    self.dropped.append(request)
+
+
+def _has_ended(execution: Execution) -> bool:
+    """Whether an execution is over, well or not.  Local."""
+    return execution.finished or execution.error is not None
+
+
+def _is_over(request: MPI.Request | None) -> bool:
+    """Whether an operation is over, well or not; its request is not freed."""
+    try:
+        return request is None or request == MPI.REQUEST_NULL or bool(request.Get_status())
+    except MPI.Exception:
+        return True
 
 
 class Request(MPI.Request):
@@ -60,7 +170,7 @@ class Request(MPI.Request):
         """Keep the buffers if the library is not known to be through with them."""
         inner, self._inner = self._inner, None
         if inner is not None and self._execution is None and self != MPI.REQUEST_NULL:
-            dropped_requests.keep(inner, self._keeps)
+            keep(inner, self._keeps)
             if self.outstanding is not None:
                 self.outstanding.dropped.append(inner)
 
@@ -96,7 +206,7 @@ class Request(MPI.Request):
         Request
             The same request.
         """
-        dropped_requests.let_go()
+        let_go()
         made = cls(request)
         made._operation, made._keeps = operation, keeps
         made._explain, made._ended, made._notices = explain, ended, notices

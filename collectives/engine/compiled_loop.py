@@ -1,4 +1,8 @@
-"""The compiled loop over a table: sends, receives, copies, adds, without the GIL.
+"""C functions that the compiled loop calls by their addresses, as intrinsics.
+
+Importing this imports Numba.
+
+The compiled loop over a table: sends, receives, copies, adds, without the GIL.
 
 `advance` does what `closeranks.collectives.engine.execution.Execution` does
 with the same steps, in the same order: start what is ready, lowest number
@@ -14,25 +18,97 @@ Importing this imports Numba; nobody does but who compiles it, see
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import ir
 from numba.core import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from closeranks.collectives.engine import loop_layout as at
-from closeranks.collectives.engine.loop_mpi_calls import (
-    ask3,
-    call0,
-    call1,
-    call3,
-    call5,
-    call7,
-    seconds,
-    word,
-)
 from closeranks.comms.jit.atomics import array_at, ints_at, table_at
+
+
+def _calling(result: Any) -> Callable[..., Any]:
+    """Generate a call of the C function at the address that comes first."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del signature
+        address, *given = arguments
+        returned = context.get_value_type(result)
+        kind = ir.FunctionType(returned, [one.type for one in given])
+        return builder.call(builder.inttoptr(address, kind.as_pointer()), given)
+
+    return generate
+
+
+def _seconds(typing: Any, function: Any) -> Any:
+    """``double function(void)``."""
+    del typing
+    return types.float64(function), _calling(types.float64)
+
+
+def _call0(typing: Any, function: Any) -> Any:
+    """``int function(void)``."""
+    del typing
+    return types.int32(function), _calling(types.int32)
+
+
+def _call1(typing: Any, function: Any, a: Any) -> Any:
+    """``int function(a)``."""
+    del typing
+    return types.int32(function, a), _calling(types.int32)
+
+
+def _call3(typing: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
+    """``f(a, b, c)``, whose result, if any, nobody reads."""
+    del typing
+    return types.int64(function, a, b, c), _calling(types.int64)
+
+
+def _ask3(typing: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
+    """``int function(a, b, c)``."""
+    del typing
+    return types.int32(function, a, b, c), _calling(types.int32)
+
+
+def _call5(typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    """``int function(a, ..., e)``."""
+    del typing
+    return types.int32(function, a, b, c, d, e), _calling(types.int32)
+
+
+def _call7(
+    typing: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any
+) -> Any:
+    """``int function(a, ..., g)``."""
+    del typing
+    return types.int32(function, a, b, c, d, e, f, g), _calling(types.int32)
+
+
+def _word(typing: Any, address: Any) -> Any:
+    """Read an int64 that another thread writes."""
+    del typing
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        del context, signature
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(place, "monotonic", 8)
+
+    return types.int64(address), generate
+
+
+seconds: Final[Any] = intrinsic(_seconds)
+call0: Final[Any] = intrinsic(_call0)
+call1: Final[Any] = intrinsic(_call1)
+call3: Final[Any] = intrinsic(_call3)
+ask3: Final[Any] = intrinsic(_ask3)
+call5: Final[Any] = intrinsic(_call5)
+call7: Final[Any] = intrinsic(_call7)
+word: Final[Any] = intrinsic(_word)
+
 
 Numbers = NDArray[np.int64]
 _F = TypeVar("_F", bound=Callable[..., Any])

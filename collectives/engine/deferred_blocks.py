@@ -1,4 +1,6 @@
-"""Steps whose blocks are known only while the plan runs, or no moves.
+"""Long messages of plans with registers: a receiver may not know the length.
+
+Steps whose blocks are known only while the plan runs, or no moves.
 
 The general way to run a step: resolve its registers, allocate what they size,
 cut the views, act.  Plans without registers, events and leaves never come
@@ -15,17 +17,96 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.engine.bound_plan import Bound, message
-from closeranks.collectives.engine.long_message import LongMessage
+from closeranks.collectives.engine.error_translation import is_gone, is_over, quietly
 from closeranks.collectives.engine.progress_answer import Look, Poll
-from closeranks.collectives.plans import step_table as columns
+from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.apply_kernels import KERNELS
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.schedule import Apply, Kind, Leaf
-from closeranks.comms.mpi import message_limits
+from closeranks.comms.mpi import messages
 from closeranks.errors import PlanError
 
 if TYPE_CHECKING:
     from closeranks.collectives.engine.execution import Execution
+
+
+Bytes = NDArray[np.uint8]
+
+
+class LongMessage:
+    """One end of a message in pieces, looked at until all are through.
+
+    Local.
+
+    Parameters
+    ----------
+    traffic : MPI.Intracomm
+        What carries it.
+    peer, tag : int
+        The other end, and what tells messages apart.
+    sending : bool
+        Whether it is sent.
+    """
+
+    def __init__(self, traffic: MPI.Intracomm, peer: int, tag: int, *, sending: bool) -> None:
+        self._traffic, self._peer, self._tag, self._sending = traffic, peer, tag, sending
+        self._requests: list[MPI.Request] = []
+        self._rooms: list[Bytes] = []
+        self._finish: Callable[[], None] | None = None
+
+    def post(self, data: Bytes, finish: Callable[[], None] | None = None) -> Look:
+        """Post all pieces of a message whose length is known; ``finish`` runs at the end."""
+        start = self._traffic.Isend if self._sending else self._traffic.Irecv
+        self._finish = finish
+        for piece in messages.cut_openly(data.nbytes):
+            self._requests.append(start(message(data[piece]), self._peer, self._tag))
+        return Look.WAITING
+
+    def meet(self, arrived: MPI.Message, nbytes: int) -> None:
+        """Receive a piece that is not the last one."""
+        self._rooms.append(np.empty(nbytes, np.uint8))
+        self._requests.append(arrived.Irecv(message(self._rooms[-1])))
+
+    @property
+    def met(self) -> int:
+        """Bytes of the pieces that were met so far."""
+        return sum(room.nbytes for room in self._rooms)
+
+    def end(self, arrived: MPI.Message, whole: Bytes) -> None:
+        """Receive the last piece, now that there is room for the whole."""
+        met, rooms = self.met, self._rooms
+        self._requests.append(arrived.Irecv(message(whole[met:])))
+
+        def finish() -> None:
+            whole[:met] = np.concatenate(rooms)
+
+        self._finish = finish
+
+    @property
+    def ended(self) -> bool:
+        """Whether all pieces are known."""
+        return self._finish is not None
+
+    def look(self) -> Look:
+        """Look whether all pieces are through; never blocks."""
+        self._requests = [request for request in self._requests if not is_over(request)]
+        if self._requests:
+            return Look.WAITING
+        if self._finish is not None:
+            self._finish()
+        self._rooms.clear()
+        return Look.DONE
+
+    def cancel(self) -> None:
+        """Give up what was to be received.  Local."""
+        for request in () if self._sending else self._requests:
+            quietly(request.Cancel)
+
+    def is_held(self) -> bool:
+        """Whether MPI has its memory still; never blocks."""
+        self._requests = [request for request in self._requests if not is_gone(request)]
+        return bool(self._requests)
+
 
 Array = NDArray[Any]
 
@@ -142,7 +223,7 @@ class Symbolic:
         sending: bool,
     ) -> Poll | None:
         """Post a message of known length; ``finish`` runs when it is through."""
-        if data.nbytes >= message_limits.LONGEST:
+        if data.nbytes >= messages.LONGEST:
             long = self._long_message(step, sending=sending)
             long.post(data.view(np.uint8), finish)
             return long.look
@@ -177,7 +258,7 @@ class Symbolic:
         if arrived is None:
             return Look.WAITING
         nbytes = status.Get_count(MPI.BYTE)
-        if nbytes >= message_limits.LONGEST:  # and another piece follows
+        if nbytes >= messages.LONGEST:  # and another piece follows
             self._long_message(step, sending=False).meet(arrived, nbytes)
             return Look.WAITING
         before = 0 if long is None else long.met

@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import numpy as np
 
 from closeranks.collectives.arguments.native_handover import agreed_max
-from closeranks.collectives.engine.call_lane import Lane
-from closeranks.collectives.engine.error_translation import dead_of, verdict
+from closeranks.collectives.engine.call_guard import Lane
+from closeranks.collectives.engine.error_translation import dead_of, interruptible, verdict
 from closeranks.collectives.engine.interpreter import prepare
-from closeranks.collectives.engine.interruptible_calls import interruptible
 from closeranks.collectives.engine.late_ranks import Attendance
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.engine.tracked_communicators import Followed
 from closeranks.collectives.plans import message_tags
-from closeranks.collectives.shm.arrival_flags import LINE_BYTES, Arrivals
-from closeranks.comms.discovery.cpu_count import cores_of
+from closeranks.collectives.shm.segment_layout import LINE_BYTES, Arrivals
+from closeranks.comms.discovery.node_hardware import cores_of
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.jit import code_cache
 from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.liveness.failure_notices import Notices
 from closeranks.comms.mpi import deferred_free, ulfm
+from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.comms.mpi.node_peers import neighbours
-from closeranks.comms.mpi.translate_ranks import ranks_in
 from closeranks.comms.shm.shared_file import SharedFile, share
 from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import settle

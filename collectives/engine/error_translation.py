@@ -1,18 +1,28 @@
-"""From what went wrong below to the errors of the package."""
+"""Collective calls that end where a rank has given up: for what is set up.
+
+MPI's blocking calls wait for such a rank for ever. So who waits here looks
+for the news. What MPI has in a blocking form only is called when all have
+come.
+
+Where warnings and errors change nothing, and say nothing.
+
+From what went wrong below to the errors of the package.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from contextvars import Context, copy_context
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.engine.interruptible_calls import SET_UP
 from closeranks.collectives.plans.schedule import Kind
 from closeranks.comms.exit import exit_report, signal_handlers
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.mpi.translate_ranks import ranks_in
+from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.comms.shm.shared_folder import Untrusted
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import (
@@ -31,6 +41,236 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.execution import Execution
     from closeranks.collectives.engine.late_ranks import Lateness
+    from closeranks.comms.liveness.failure_notices import Notices
+
+
+_C = TypeVar("_C", bound=MPI.Comm)
+#: What was given up half-way, with its buffers.
+_left: Final[list[object]] = []
+#: What an error names; who knows for which call it is names that.
+SET_UP: Final = "set-up"
+
+
+class Interruptible(MPI.Intracomm):
+    """A communicator as mpi4py knows it, whose collective calls raise `Revoked`.
+
+    Another handle of one that lives elsewhere; made by `interruptible`.  Only what
+    this package uses to set things up is of this kind.
+    """
+
+    _notices: Notices
+
+    def Barrier(self) -> None:
+        """Wait for all ranks."""
+        self._finish(self.Ibarrier())
+
+    def Allreduce(self, sendbuf: Any, recvbuf: Any, op: MPI.Op = MPI.SUM) -> None:
+        """Reduce to all ranks."""
+        self._finish(self.Iallreduce(sendbuf, recvbuf, op), sendbuf, recvbuf)
+
+    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather to all ranks."""
+        self._finish(self.Iallgather(sendbuf, recvbuf), sendbuf, recvbuf)
+
+    def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Gather to all ranks, of each as much as it has."""
+        self._finish(self.Iallgatherv(sendbuf, recvbuf), sendbuf, recvbuf)
+
+    def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
+        """Give each rank its block."""
+        self._finish(self.Ialltoall(sendbuf, recvbuf), sendbuf, recvbuf)
+
+    def Bcast(self, buf: Any, root: int = 0) -> None:
+        """Give the root's to all ranks."""
+        self._finish(self.Ibcast(buf, root), buf)
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Give an object of every rank to all."""
+        data = np.frombuffer(MPI.pickle.dumps(sendobj), np.uint8)
+        lengths = np.zeros(self.size, np.int64)
+        self.Allgather(np.array([data.size]), lengths)
+        found, stops = np.zeros(int(lengths.sum()), np.uint8), np.cumsum(lengths)
+        self.Allgatherv([data, MPI.BYTE], [found, (lengths, stops - lengths), MPI.BYTE])
+        return [MPI.pickle.loads(found[stop - length : stop])
+                for stop, length in zip(stops.tolist(), lengths.tolist(), strict=True)]  # fmt: skip
+
+    def bcast(self, obj: Any, root: int = 0) -> Any:
+        """Give an object of the root to all ranks."""
+        text = MPI.pickle.dumps(obj) if self.rank == root else b""
+        length = np.array([len(text)])
+        self.Bcast(length, root)
+        data = np.zeros(int(length[0]), np.uint8)
+        data[: len(text)] = np.frombuffer(text, np.uint8)
+        self.Bcast([data, MPI.BYTE], root)
+        return obj if self.rank == root else MPI.pickle.loads(data)
+
+    def Dup(self, info: MPI.Info | None = None) -> Interruptible:
+        """Duplicate it, when all have come."""
+        return self._made(lambda plain: plain.Dup(info))
+
+    def Split(self, color: int = 0, key: int = 0) -> Interruptible:
+        """Divide it, when all have come."""
+        return self._made(lambda plain: MPI.Intracomm(plain.Split(color, key)))
+
+    def _made(self, make: Callable[[MPI.Intracomm], MPI.Intracomm]) -> Interruptible:
+        self.Barrier()
+        with self._notices.inside:
+            return interruptible(make(MPI.Intracomm(self)), self._notices)
+
+    def _finish(self, request: MPI.Request, *buffers: Any) -> None:
+        """Wait for an operation, or raise what has come between."""
+        try:
+            wait(request.Test, abort=self._look)
+        except BaseException:
+            keep_left(request, *buffers)
+            raise
+
+    def _look(self) -> None:
+        self._notices.check(SET_UP)
+
+
+def keep_left(*things: object) -> None:
+    """Keep what was given up half-way: the library may still write there.  Local.
+
+    Parameters
+    ----------
+    *things
+        Requests and buffers.
+    """
+    _left.extend(things)
+
+
+def interruptible(comm: MPI.Intracomm, notices: Notices) -> Interruptible:
+    """Give another handle of a communicator, see `Interruptible`.  Local.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Freed by either handle.
+    notices : Notices
+        Of the family.
+
+    Returns
+    -------
+    Interruptible
+        MPI.COMM_NULL in this guise if that is what was given.
+    """
+    made = Interruptible(comm)
+    made._notices = notices
+    return made
+
+
+#: Whether ranks may die, so that no message may be given up before it is through.
+_CAREFUL: Final = ulfm.is_on()
+
+
+def _quiet() -> Context:
+    context = copy_context()
+    context.run(np.seterr, all="ignore")
+    return context
+
+
+#: Where reductions and kernels run: overflow and NaN warn nobody, as in MPI.
+#: Entered under the engine's lock only.
+QUIET: Final = _quiet()
+
+
+def quietly(call: Callable[[], object]) -> None:
+    """Call into MPI for an execution that is dead already.
+
+    Parameters
+    ----------
+    call : callable
+        Its MPI errors are dropped.
+    """
+    try:
+        call()
+    except MPI.Exception:
+        return
+
+
+def is_gone(request: MPI.Request) -> bool:
+    """Return whether MPI has let go of a request of a dead execution.
+
+    It is freed once the library has really done with it, and not before: Open MPI
+    gives up a message of a revoked communicator when it is tested, and ends the
+    job when that message is through after all ("Send error after request freed").
+
+    Parameters
+    ----------
+    request : MPI.Request
+        An error of the library means that it is gone.
+
+    Returns
+    -------
+    bool
+        True once its buffer is free.
+    """
+    try:
+        return bool(request.Get_status() and request.Test())
+    except MPI.Exception:
+        return True
+
+
+def has_ended(request: MPI.Request) -> bool:
+    """Tell whether a request is over and has met no error; it is not freed.
+
+    Parameters
+    ----------
+    request : MPI.Request
+        Of whatever kind.
+
+    Returns
+    -------
+    bool
+        False as long as nobody knows.
+    """
+    try:
+        return bool(request.Get_status())
+    except MPI.Exception:
+        return False
+
+
+def is_over(request: MPI.Request) -> bool:
+    """Test a request of a live execution; where ranks may die, as `is_gone` does.
+
+    Parameters
+    ----------
+    request : MPI.Request
+        Freed once it is over.
+
+    Returns
+    -------
+    bool
+        Whether it is; an error of the library is raised.
+    """
+    return bool((not _CAREFUL or request.Get_status()) and request.Test())
+
+
+def test_some(requests: list[MPI.Request]) -> list[int]:
+    """Return which requests have completed; raises the error of one that failed.
+
+    Parameters
+    ----------
+    requests : list of MPI.Request
+        Any number.
+
+    Returns
+    -------
+    list of int
+        Places in the list.
+    """
+    if _CAREFUL:
+        return [place for place, request in enumerate(requests) if is_over(request)]
+    statuses = [MPI.Status() for _ in requests]
+    try:
+        return MPI.Request.Testsome(requests, statuses) or []
+    except MPI.Exception as error:
+        if error.Get_error_class() != MPI.ERR_IN_STATUS:
+            raise
+        codes = {status.Get_error() for status in statuses} - {MPI.SUCCESS, MPI.ERR_PENDING}
+        raise MPI.Exception(min(codes)) if codes else error from error
+
 
 #: How long the news of a death may come after a revocation, seconds.
 NEWS_S: Final = 0.2

@@ -17,7 +17,7 @@ from closeranks.collectives.engine import bound_plan as ways
 from closeranks.collectives.engine import loop_layout as sweep
 from closeranks.collectives.engine.loop_mpi_functions import error_place, is_wide, pointers
 from closeranks.collectives.engine.mpi_handles import addresses, handle
-from closeranks.collectives.plans import step_table as columns
+from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT
 from closeranks.collectives.reduction.compiled_ops import combiner_of
 from closeranks.collectives.reduction.op import Reducer

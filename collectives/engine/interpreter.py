@@ -11,8 +11,7 @@ import warnings
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from closeranks.collectives.engine.compiled_execution import Fast
-from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.execution import Execution, Fast
 from closeranks.collectives.engine.execution_arrays import load_loop, loop_is_stored
 from closeranks.collectives.fastpath.shm_call import make_way
 from closeranks.collectives.fastpath.shortcut_layout import CODE

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.engine.ignored_errors import is_gone
+from closeranks.collectives.engine.error_translation import is_gone
 from closeranks.collectives.engine.late_ranks_protocol import Roll
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.comms.mpi import ulfm
@@ -34,7 +34,7 @@ from closeranks.comms.wait import Deadline, wait
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from closeranks.collectives.shm.arrival_flags import Arrivals
+    from closeranks.collectives.shm.segment_layout import Arrivals
 
 #: Between two looks of a waiting rank, and of the thread.
 _LOOK_S: Final = 1e-3

@@ -19,7 +19,8 @@ REQUESTS, COUNTS, STATUSES = range(25, 28)
 #: When the wait for messages began, in microseconds of the clock; 0 if nobody has waited.
 SINCE = 28
 #: Addresses of MPI_Request_get_status and MPI_Test where ranks may die, else 0: there no
-#: message may be given up before it is through, see `closeranks.collectives.engine.ignored_errors`.
+#: message may be given up before it is through, see
+#: `closeranks.collectives.engine.error_translation`.
 INQUIRE, RELEASE, STATES = range(29, 32)
 
 #: Columns of ``rows``, one row a step.  A message: its address, its length, that of a piece.

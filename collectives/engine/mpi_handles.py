@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.engine.native_leaves import Native
+from closeranks.collectives.engine.leaves import Native
 from closeranks.collectives.reduction.op import Reducer
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from closeranks.collectives.arguments import native_handover
 from closeranks.collectives.arguments.collective_call import BYTE
 from closeranks.collectives.engine.bound_plan import Bound
+from closeranks.collectives.engine.error_translation import is_gone
 from closeranks.collectives.engine.execution import Execution
-from closeranks.collectives.engine.ignored_errors import is_gone
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.identity import Identity

@@ -1,4 +1,6 @@
-"""The one engine of a process: it drives everything that is in flight.
+"""How the library gets to work while a rank waits for what calls nothing of it.
+
+The one engine of a process: it drives everything that is in flight.
 
 All MPI calls of the package happen under its lock.  A blocking call, an ``I``
 call and a persistent operation are three ways to drive the same executions:
@@ -18,8 +20,9 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import grounds, is_written
 from closeranks.collectives.engine.execution import Execution
-from closeranks.collectives.engine.library_progress import let_work
 from closeranks.collectives.engine.progress_answer import Patience
+from closeranks.collectives.plans import message_tags
+from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
 from closeranks.comms.mpi.mpi_lock import TURN, give_back
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
@@ -27,6 +30,24 @@ from closeranks.errors import Revoked, Unavailable
 
 if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
+
+
+def let_work(world: World) -> None:
+    """Let the library serve other ranks, their one-sided calls among it.
+
+    Local; a probe, which takes 1 to 2 us.
+
+    Parameters
+    ----------
+    world : World
+        Whose kernels are waited for.
+    """
+    if ulfm.is_on():  # there a probe of others raises the news of their death
+        ulfm.listen()
+    elif not (world.closed or world.revoked):
+        # MPICH serves nobody in a probe for messages to itself.
+        world.traffic.Iprobe(MPI.ANY_SOURCE, message_tags.farewell(world.window))
+
 
 #: Rounds between two looks at abort words and deadlines.
 _LOOK_EVERY = 16

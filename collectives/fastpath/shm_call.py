@@ -1,4 +1,19 @@
-"""The short way into node memory: a blocking call, one kernel, nothing between.
+"""The watch over kernels that were started and that nobody waits for.
+
+A kernel goes on where its rank waits for it.  While the program does something
+else the others would wait for it, for ever if it is they whom it waits for.
+So a thread looks, every millisecond at first, and lets what it finds twice go
+on, and what was started after it.  Nobody wakes it as long as it is awake: a
+program that starts and waits at once pays for a look now and then.
+
+A kernel whose caller was interrupted: it goes on without them.
+
+The handler of a signal may raise in a call that waits for the others: Ctrl-C,
+or an alarm of the program's own.  The others know nothing of it, and the
+memory of a node serves one call after the other: so the call keeps its turn,
+and whoever looks next ends it, on the arrays that it was given.
+
+The short way into node memory: a blocking call, one kernel, nothing between.
 
 For calls that are known to be served by a kernel alone: machine code calls it,
 see `closeranks.collectives.fastpath.shortcut`.  The order of a node's segments
@@ -9,32 +24,176 @@ same, since both ways run the same kernel and count the same sequence number.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
-from functools import partial
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from closeranks.collectives.arguments.call_key import Key, arrays_of, key_of
-from closeranks.collectives.arguments.collective_call import lay_out
-from closeranks.collectives.engine.library_progress import let_work
-from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.engine.shm_leaves import (
+from closeranks.collectives.arguments.collective_call import Key, arrays_of, key_of, lay_out
+from closeranks.collectives.engine.leaves import (
     combiner_for,
     kernel_address,
     kernel_name,
     load_kernel,
 )
+from closeranks.collectives.engine.progress_engine import engine, let_work
 from closeranks.collectives.fastpath import shortcut_layout as code
-from closeranks.collectives.fastpath.interrupted_kernel import Interrupted
 from closeranks.collectives.plans.collective import REDUCING
+from closeranks.collectives.shm.segment import STARTED
 from closeranks.collectives.shm.segment_layout import START
+from closeranks.comms.mpi.finalization import before_finalize
 from closeranks.comms.mpi.mpi_lock import in_turn
-from closeranks.comms.wait import wait
+from closeranks.comms.registry import Registry
+from closeranks.comms.wait import longer, wait
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.collective_call import Demand
     from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.shm.segment import NodeMemory
+
+
+#: Seconds between two looks, and looks in vain before the thread sleeps.
+_PAUSE_S: Final = 1e-3
+_IN_VAIN: Final = 1000
+
+#: The turn of each memory, by its identity, where it is that of a start.
+_Found: TypeAlias = "dict[int, tuple[Any, int] | None]"
+
+
+class Watch:
+    """A thread that lets started kernels go on.
+
+    Made by `watch`; any thread may call any method.
+
+    Attributes
+    ----------
+    asleep : bool
+        Whether it has to be woken.
+    """
+
+    def __init__(self) -> None:
+        self.asleep = True
+        self._memories: Registry[NodeMemory] = Registry()
+        self._bell, self._stopping = threading.Event(), False
+        self._thread: threading.Thread | None = None
+
+    def keep(self, memory: NodeMemory) -> None:
+        """Look after a node's memory as long as it lives.  Local."""
+        self._memories.add(memory)
+
+    def wake(self) -> None:
+        """Begin to look.  Local; called after a start, where it is asleep."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="closeranks watch", daemon=True)
+            self._thread.start()
+        self._bell.set()
+
+    def stop(self) -> None:
+        """End the thread.  Local; called when the interpreter exits."""
+        self._stopping = True
+        self._bell.set()
+        if self._thread is not None:
+            self._thread.join(timeout=1.0)
+
+    def _look(self) -> None:
+        seen: _Found = {}
+        vain, pause_s = 0, _PAUSE_S
+        while not self._stopping:
+            found, again = self._look_once(seen)
+            vain = 0 if any(found.values()) else vain + 1
+            pause_s = longer(pause_s) if again else _PAUSE_S
+            seen = found
+            if vain > _IN_VAIN:  # whoever has started since it said so has rung
+                self._bell.wait()
+                self._bell.clear()
+                vain = 0
+            self.asleep = vain == _IN_VAIN
+            time.sleep(pause_s)
+
+    def _look_once(self, seen: _Found) -> tuple[_Found, bool]:
+        """Let go on what was there before; gives what is there, and if it was."""
+        found: _Found = {}
+        again = False
+        for memory in self._memories:
+            turn = found[id(memory)] = _started(memory)
+            if turn and seen.get(id(memory)) is turn:
+                again = True
+                while turn and turn[0].advance():
+                    turn = _started(memory)
+        return found, again
+
+
+def _started(memory: NodeMemory) -> tuple[Any, int] | None:
+    """Give the turn of a memory if it is that of a kernel which was started."""
+    try:
+        turn = memory.turns[0]
+    except IndexError:
+        return None
+    return turn if turn[1] == STARTED else None
+
+
+@cache
+def watch() -> Watch:
+    """Return this process's watch.  Local; any thread."""
+    made = Watch()
+    before_finalize(made.stop)
+    return made
+
+
+class Interrupted:
+    """One call that a kernel has begun and that nobody waits for.
+
+    Local to make.
+
+    Parameters
+    ----------
+    world : World
+        Whose node memory is used; owns this from now on.
+    step : callable
+        Runs the kernel for a moment; True once it is over.
+    keeps : object
+        Stays alive until then: the arrays of the call.
+    """
+
+    def __init__(self, world: World, step: Callable[[], bool], keeps: object) -> None:
+        self._memory, self._lock = world.node_memory, threading.RLock()
+        self._began = int(self._memory.state[START])
+        self._step: Callable[[], bool] | None = step
+        self._keeps: object = keeps
+        world.own(self)
+        watcher = watch()
+        watcher.keep(self._memory)
+        self._memory.enter(self, STARTED)
+        watcher.wake()
+
+    def advance(self) -> bool:
+        """Let it go on for a moment; True once it is over.  Local; any thread.
+
+        Whatever line another signal comes between, the kernel ends once and the turn
+        is left once.
+        """
+        return bool(in_turn(self._lock, self._go_on))
+
+    def _go_on(self) -> bool:
+        turns = self._memory.turns
+        if self._step is None or not turns or turns[0][0] is not self:
+            return False
+        if self._memory.state[START] == self._began and not self._step():
+            return False
+        self._memory.leave()
+        self._step = self._keeps = None
+        return True
+
+    def close(self) -> None:
+        """Run no kernel any more.  Local."""
+        with self._lock:
+            self._step = self._keeps = None
+
+    revoke = close
+
 
 #: So many short ways are kept ready; the first to come is the first to go.
 _MOST = 256

@@ -17,8 +17,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.fastpath import shortcut_layout as code
-from closeranks.collectives.fastpath.known_sizes import empty_table, row_of
-from closeranks.collectives.fastpath.shortcut_record import record_of
+from closeranks.collectives.fastpath.shortcut_layout import empty_table, record_of, row_of
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
-from closeranks.collectives.engine.error_translation import may_blame
-from closeranks.collectives.engine.ignored_errors import is_gone
+from closeranks.collectives.engine.error_translation import is_gone, may_blame
 from closeranks.collectives.fastpath.shm_call import make_way
 from closeranks.comms.buffers.buffer_spec import message
 from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.mpi.interruption import Interruption
+from closeranks.comms.mpi.mpi_lock import Interruption
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
 
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.faults.recovery import Recovery
     from closeranks.comms.buffers.array_memory import Bytes
-    from closeranks.comms.buffers.buffer_spec import Message
-    from closeranks.comms.buffers.vector_spec import Vector
+    from closeranks.comms.buffers.buffer_spec import Message, Vector
     from closeranks.comms.gpu.device_array import Event
 
 #: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.

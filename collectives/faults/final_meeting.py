@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.dispatch import dropped_requests
+from closeranks.collectives.dispatch import request as dropped_requests
 from closeranks.comms.exit.signal_handlers import Together, hold
 
 

@@ -1,21 +1,23 @@
-"""Going on without the ranks that have died."""
+"""Where votes are counted without the library's help: it tells nobody of a death.
+
+Going on without the ranks that have died.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.engine.epoch_world import World
-from closeranks.collectives.engine.error_translation import may_blame
+from closeranks.collectives.engine.error_translation import NEWS_S, may_blame
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
-from closeranks.collectives.faults.join_message import Facts
 from closeranks.collectives.faults.rank_assignment import Report, Roster, roster
 from closeranks.collectives.faults.spares import placed, reported, split
-from closeranks.collectives.faults.survivor_creation import together
-from closeranks.collectives.faults.vote_counter import Urn
+from closeranks.collectives.faults.survivor_creation import Facts, together
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.exit import exit_report
 from closeranks.comms.exit.hard_deadline import LastResort
@@ -23,16 +25,74 @@ from closeranks.comms.liveness.agreement import agree
 from closeranks.comms.liveness.collective_creation import all_or_none, hurry
 from closeranks.comms.liveness.recovery_allgather import bcast
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.mpi.interruption import Interruption
-from closeranks.comms.mpi.translate_ranks import ranks_in
-from closeranks.comms.wait import wait
+from closeranks.comms.mpi.mpi_handle import ranks_in
+from closeranks.comms.mpi.mpi_lock import Interruption
+from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Error, PeerLost, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.call_key import Agreed
+    from closeranks.collectives.arguments.collective_call import Agreed
     from closeranks.collectives.communicator.closing import Closing
     from closeranks.collectives.communicator.recoverable import Recovering
     from closeranks.collectives.dispatch.init_state import Family
+    from closeranks.collectives.engine.epoch_world import World
+
+
+#: How long the votes of others may come after the news that one of them has failed, seconds.
+_GRACE_S: Final = 1.0
+
+
+class Urn:
+    """The votes of a world's members.
+
+    Collective to make.
+
+    Parameters
+    ----------
+    world : World
+        Owns where they are counted, which no other call may meet.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world, self._comm = world, world.own(world.comm.Dup())
+        #: Kept, for a vote that has not come to an end may still be written.
+        self._unfinished: list[tuple[MPI.Request, object]] = []
+
+    def count(self, vote: int, waits: Callable[..., bool]) -> int:
+        """Vote; nobody is waited for long.
+
+        Collective.  Who agrees and hears that another one does not is told no more:
+        what that one has met is not known here.
+
+        Parameters
+        ----------
+        vote : int
+            This rank's.
+        waits : callable
+            As `closeranks.comms.wait.wait`.
+
+        Returns
+        -------
+        int
+            The bits that all have set, or the own vote.
+        """
+        world, votes = self._world, np.array([vote])
+        if vote != AGREED:
+            engine().end_revoked()
+        request = self._comm.Iallreduce(MPI.IN_PLACE, votes, MPI.BAND)
+        self._unfinished.append((request, votes))
+        if vote == AGREED:
+            waits(lambda: request.Test() or world.revoked, progress=engine().progress)
+        over = waits(request.Test, deadline=Deadline(_GRACE_S if vote == AGREED else NEWS_S))
+        if over:
+            self._unfinished.pop()
+        if vote != AGREED:
+            return vote
+        if over and votes[0] == AGREED:
+            return AGREED
+        world.revoke()
+        return AGAIN
+
 
 #: So many attempts in a row that fail without a loss are the fault of what they do.
 FRUITLESS: Final = 10

@@ -16,7 +16,7 @@ from closeranks.comms.liveness.agreement import agree
 from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.liveness.recovery_allgather import allgather, bcast
 from closeranks.comms.mpi import deferred_free, ulfm
-from closeranks.comms.mpi.predefined import SELF, WORLD
+from closeranks.comms.mpi.mpi_handle import SELF, WORLD
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.errors import Revoked, UsageError
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mpi4py import MPI
 
 from closeranks.collectives.engine.epoch_world import World
-from closeranks.collectives.faults.derivation import Lineage
 from closeranks.collectives.faults.rank_assignment import Report, Roster, is_over, roster
 from closeranks.collectives.faults.respawn import recruit
-from closeranks.collectives.faults.survivor_creation import together
+from closeranks.collectives.faults.survivor_creation import Lineage, together
 from closeranks.comms.discovery.discovery import discover
 from closeranks.comms.exit import exit_report
 from closeranks.comms.liveness.collective_creation import all_or_none, hurry
@@ -23,7 +22,7 @@ from closeranks.comms.mpi.node_peers import neighbours
 from closeranks.comms.wait import LONGEST_S, wait
 
 if TYPE_CHECKING:
-    from closeranks.collectives.faults.join_message import Facts
+    from closeranks.collectives.faults.survivor_creation import Facts
     from closeranks.comms.topology.topology import Topology
 
 #: How often all spares together may fall asleep in a second, and how long one may sleep.

@@ -1,16 +1,101 @@
-"""Making something of those who are left, whoever dies meanwhile."""
+"""What newcomers cannot find out alone.
+
+Making something of those who are left, whoever dies meanwhile.
+
+What was derived from a communicator, so that it can be derived again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import may_blame
+from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.liveness.agreement import agree
+from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.mpi import deferred_free, ulfm
 from closeranks.errors import Unavailable
+
+if TYPE_CHECKING:
+    from closeranks.collectives.arguments.collective_call import Agreed
+    from closeranks.collectives.communicator.recoverable import Recovering
+    from closeranks.collectives.dispatch.init_state import Family
+    from closeranks.collectives.selection.chooser import Chooser
+    from closeranks.comms.topology.topology import Link, Topology
+
+
+class Facts(NamedTuple):
+    """What one member tells the others, newcomers above all.
+
+    Attributes
+    ----------
+    epoch : int
+        That begins.
+    links : mapping of str to Link
+        Of each level.
+    given : Topology or None
+        Of all seats, if the program had one.
+    known : dict of Agreed to str
+        What was fastest as far as it knows.
+    chooser : mapping of str to object
+        How it chooses, without what it has tried.
+    sat : str
+        Where its ranks sit that choose so, see `shape`.
+    family : mapping of str to object
+        Options that newcomers cannot find out alone.
+    newcomers : dict of int to int
+        See `Family`.
+    failed, before, came
+        See `Family`.
+    """
+
+    epoch: int
+    links: Mapping[str, Link]
+    given: Topology | None
+    known: dict[Agreed, str]
+    chooser: Mapping[str, Any]
+    sat: str
+    family: Mapping[str, Any]
+    newcomers: dict[int, int]
+    failed: int
+    before: tuple[int, ...]
+    came: set[int]
+
+    @classmethod
+    def of(cls, family: Family, chooser: Chooser, epoch: int) -> Facts:
+        """Tell what this member knows.  Local.
+
+        Parameters
+        ----------
+        family : Family
+            As it was in the epoch before.
+        chooser : Chooser
+            Of its first communicator.
+        epoch : int
+            That begins.
+
+        Returns
+        -------
+        Facts
+            To be sent.
+        """
+        return cls(
+            epoch,
+            dict(family.world.topology.links),
+            family.given,
+            chooser.best_known,
+            chooser.numbers,
+            shape(chooser.topology),
+            family.abilities,
+            family.newcomers,
+            family.failed,
+            family.before,
+            family.came,
+        )
+
 
 #: What a rank says of what it has made; the ranks agree on the bits that all have set.
 _MADE: Final = 0b01
@@ -97,3 +182,115 @@ def _tried(
         blamed = may_blame(error, whole)
         ulfm.revoke(whole)
         return None, None if blamed else error
+
+
+class Birth(NamedTuple):
+    """One communicator that was derived.
+
+    Attributes
+    ----------
+    child : Recovering
+        What came of it.
+    color, key : int
+        As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if nothing that a split
+        would give again.
+    """
+
+    child: Recovering
+    color: int
+    key: int
+
+
+class Lineage:
+    """The communicators derived from one, in the order in which its ranks made them.
+
+    One that was freed stays as long as anything that came of it does.
+
+    Attributes
+    ----------
+    living : dict of int to Birth
+        Number -> those that have not been freed, as far as this rank is a member.
+    others : list of Recovering
+        What its members have made without the other ranks: it has no number.
+    """
+
+    def __init__(self) -> None:
+        self._births, self._forsaken = 0, set[int]()
+        self.living: dict[int, Birth] = {}
+        self.others: list[Recovering] = []
+
+    def note(self, child: Recovering | None, color: int, key: int) -> None:
+        """Note that one more was made; None where this rank is no member.  Local."""
+        if child is not None:
+            self.living[self._births] = Birth(child, color, key)
+        self._births += 1
+
+    def children(self) -> list[Recovering]:
+        """Give those that are left.  Local."""
+        return [*(birth.child for birth in self.living.values()), *self.others]
+
+    def forget(self, child: Any) -> None:
+        """Note that nothing of a communicator is left.  Local."""
+        self.living = {n: birth for n, birth in self.living.items() if birth.child is not child}
+        self.others = [other for other in self.others if other is not child]
+
+    def forsake(self, child: Any) -> None:
+        """Note that nobody is to have a communicator again.  Local."""
+        self._forsaken |= {n for n, birth in self.living.items() if birth.child is child}
+
+    def settle(self) -> None:
+        """Note that the ranks go on with what was made again last.  Local.
+
+        Not before: it is made once more where another one dies meanwhile.
+        """
+        self._forsaken.clear()
+
+    def again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
+        """Derive them again from those who are left.
+
+        Collective over ``plain``.  What only some ranks have is not made again: it
+        was under way when the others were told; nor is what anybody has forsaken.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            The ranks of the communicator they came from, as it is now.
+
+        Returns
+        -------
+        list of (Recovering, MPI.Intracomm or None)
+            Of this rank, with what each is from now on; None: nothing any more.
+        """
+        comms = all_or_none(plain, lambda: self._split(plain))
+        made: list[tuple[Recovering, MPI.Intracomm | None]] = []
+        made += [(gone, None) for other in self.others for gone in other.descent()]
+        problem: Exception | None = None
+        for number, birth in self.living.items():
+            if number not in comms:
+                made += [(gone, None) for gone in birth.child.descent()]
+                continue
+            comm = comms[number]
+            try:
+                made += [(birth.child, comm), *birth.child.derived_again(comm)]
+            except Exception as error:  # told when all have met in all of them
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return made
+
+    def _split(self, plain: MPI.Intracomm) -> dict[int, MPI.Intracomm]:
+        """Split once for each that all ranks had; gives those of this rank."""
+        here = [n for n, birth in self.living.items() if birth.color != MPI.UNDEFINED]
+        said = plain.allgather((self._births, here, self._forsaken))
+        complete = min(births for births, _, _ in said)
+        wanted = {n for _, numbers, _ in said for n in numbers if n < complete}
+        comms: dict[int, MPI.Intracomm] = {}
+        for number in sorted(wanted.difference(*(forsaken for _, _, forsaken in said))):
+            birth = self.living.get(number)
+            color, key = (MPI.UNDEFINED, 0) if birth is None else (birth.color, birth.key)
+            comm = plain.Split(color, key)
+            if comm != MPI.COMM_NULL:
+                assert isinstance(comm, MPI.Intracomm)
+                comms[number] = comm
+        self._births = complete
+        return comms

@@ -6,6 +6,12 @@ where it is 8, 4 or 1.  It fills ``writes`` and returns nothing, an integer, or
 a tuple of integers for the registers the step sets.  With early stop (``need``
 below the number of steps waited for) a bool array ``arrived`` comes first:
 which of them are done.  Kernels keep no state and touch nothing else.
+
+Kernels that move runs whose sizes are known only while a plan runs.
+
+The hierarchical v-operations exchange counts first; from them these kernels
+work out where every message starts, and bring runs of items from one order to
+another.
 """
 
 from __future__ import annotations
@@ -90,3 +96,162 @@ def numbers(values: NDArray[np.int64]) -> tuple[int, ...]:
         One for each of the ``n`` registers that the step sets.
     """
     return tuple(values.tolist())
+
+
+Ints = NDArray[np.int64]
+
+#: From so many items a run on, runs are copied one by one.
+_LONG_RUN = 64
+
+
+def move_runs(data: Array, starts: Ints, counts: Ints, out: Array) -> None:
+    """Fill ``out`` with runs of ``data``, one after the other.
+
+    Parameters
+    ----------
+    data : ndarray, 1-D
+        Where the runs are.
+    starts, counts : ndarray, shape (n,), dtype int64
+        First item and length of each run.
+    out : ndarray, 1-D
+        Of ``counts.sum()`` items.
+    """
+    ends = np.cumsum(counts)
+    if len(out) >= _LONG_RUN * np.count_nonzero(counts):
+        for start, count, end in zip(starts.tolist(), counts.tolist(), ends.tolist(), strict=True):
+            out[end - count : end] = data[start : start + count]
+        return
+    np.take(data, np.repeat(starts - ends + counts, counts) + np.arange(len(out)), out=out)
+
+
+@kernel("layout")
+def layout(counts: Ints) -> tuple[int, ...]:
+    """Return the total of ``n`` packed runs, then each run's count, then its start.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (n,), dtype int64
+        Items of each run.
+
+    Returns
+    -------
+    tuple of int
+        ``1 + 2 n`` numbers.
+    """
+    ends = np.cumsum(counts)
+    return int(ends[-1]), *counts.tolist(), *(ends - counts).tolist()
+
+
+@kernel("pick")
+def pick(order: Ints, counts: Ints, data: Array, out: Array) -> None:
+    """Pack the blocks of ranks in another order than theirs.
+
+    Parameters
+    ----------
+    order : ndarray, shape (n,), dtype int64
+        Numbers of the blocks, as they shall lie.
+    counts : ndarray, shape (n,), dtype int64
+        Items of each block, by number.
+    data, out : ndarray, 1-D
+        All blocks: by number, and in the order asked for.
+    """
+    starts = np.cumsum(counts) - counts
+    move_runs(data, starts[order], counts[order], out)
+
+
+@kernel("turn_layout")
+def turn_layout(shape: Ints, counts: Ints, turned: Ints) -> tuple[int, ...]:
+    """Turn a table of counts from [mate][node][rank] to [node][mate][rank].
+
+    Parameters
+    ----------
+    shape : ndarray, shape (1 + nodes,), dtype int64
+        Number of mates, then the number of ranks behind the rail in each node.
+    counts, turned : ndarray, 1-D, dtype int64
+        The table, before and after.
+
+    Returns
+    -------
+    tuple of int
+        As `layout` of the messages to each node.
+    """
+    turned[:] = counts[_turn(shape)]
+    edges = np.concatenate([[0], np.cumsum(shape[0] * shape[1:])])
+    sums = np.concatenate([[0], np.cumsum(turned)])[edges]
+    return layout(np.diff(sums))
+
+
+@kernel("turn")
+def turn(shape: Ints, counts: Ints, *arrays: Array) -> None:
+    """Turn runs of items as `turn_layout` turns their counts.
+
+    Parameters
+    ----------
+    shape, counts : ndarray, 1-D, dtype int64
+        As for `turn_layout`, before.
+    *arrays : ndarray
+        What each mate gave, then the array to fill.
+    """
+    *given, out = arrays
+    data = np.concatenate(given)
+    starts = np.cumsum(counts) - counts
+    order = _turn(shape)
+    move_runs(data, starts[order], counts[order], out)
+
+
+@kernel("arrival_layout")
+def arrival_layout(shape: Ints, counts: Ints) -> tuple[int, ...]:
+    """Lay out what comes from each node, and count what is for whom.
+
+    Parameters
+    ----------
+    shape : ndarray, shape (1 + nodes,), dtype int64
+        Number of ranks behind the rail here, then the ranks of each node.
+    counts : ndarray, 1-D, dtype int64
+        Table [node][its rank][rank behind the rail here].
+
+    Returns
+    -------
+    tuple of int
+        `layout` of the messages from each node, then the total of each rank
+        behind the rail but the first.
+    """
+    behind = int(shape[0])
+    edges = np.concatenate([[0], np.cumsum(behind * shape[1:])])
+    sums = np.concatenate([[0], np.cumsum(counts)])[edges]
+    totals = counts.reshape(-1, behind).sum(axis=0)[1:]
+    return *layout(np.diff(sums)), *totals.tolist()
+
+
+@kernel("deal")
+def deal(order: Ints, counts: Ints, data: Array, *outs: Array) -> None:
+    """Give each rank behind a rail what came for it, in order of the senders.
+
+    Parameters
+    ----------
+    order : ndarray, shape (senders,), dtype int64
+        Rank of each sender, as their runs lie.
+    counts : ndarray, shape (senders * k,), dtype int64
+        Items of each run, for the ``k`` ranks one after the other.
+    data : ndarray, 1-D
+        All runs.
+    *outs : ndarray
+        ``k`` arrays to fill.
+    """
+    starts = (np.cumsum(counts) - counts).reshape(len(order), -1)
+    table = counts.reshape(len(order), -1)
+    by_rank = np.argsort(order)
+    for place, out in enumerate(outs):
+        move_runs(data, starts[by_rank, place], table[by_rank, place], out)
+
+
+def _turn(shape: Ints) -> Ints:
+    """Index of each entry of [node][mate][rank] in [mate][node][rank]."""
+    mates, widths = int(shape[0]), shape[1:]
+    firsts = np.cumsum(widths) - widths
+    width = int(widths.sum())
+    lengths = np.repeat(widths, mates)
+    starts = np.repeat(firsts, mates) + np.tile(np.arange(mates) * width, len(widths))
+    ends = np.cumsum(lengths)
+    index: Ints = np.repeat(starts - ends + lengths, lengths) + np.arange(mates * width)
+    return index

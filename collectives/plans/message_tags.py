@@ -6,7 +6,7 @@ from typing import Final
 
 from mpi4py import MPI
 
-from closeranks.comms.mpi.predefined import WORLD
+from closeranks.comms.mpi.mpi_handle import WORLD
 from closeranks.errors import Unavailable
 
 #: Bits of a tag that hold the slot of a message in its plan.

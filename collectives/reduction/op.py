@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms.buffers.datatype import REGISTERED, is_of_numpy
-from closeranks.comms.mpi import message_limits
+from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -204,9 +204,7 @@ def _library(op: MPI.Op, datatype: MPI.Datatype) -> Callable[[Array, Array], obj
 
     def combine(source: Array, target: Array) -> None:
         left, right = source.view(np.uint8), target.view(np.uint8)
-        for part in message_limits.cut(
-            source.nbytes, max(message_limits.LONGEST // extent, 1) * extent
-        ):
+        for part in messages.cut(source.nbytes, max(messages.LONGEST // extent, 1) * extent):
             count = (part.stop - part.start) // extent
             op.Reduce_local([left[part], count, datatype], [right[part], count, datatype])
 

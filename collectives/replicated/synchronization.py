@@ -13,10 +13,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from closeranks.collectives.faults.attempts import words_of
 from closeranks.collectives.replicated.leaf_bytes import Leaf, to_bytes
-from closeranks.collectives.replicated.leaf_placement import Placing
-from closeranks.collectives.replicated.leaf_transfer import Expected, Transfer
-from closeranks.collectives.replicated.pytree import check, rebuilt
-from closeranks.collectives.replicated.state_leaves import State, Table, leaves, table, unhealthy
+from closeranks.collectives.replicated.leaf_transfer import Expected, Placing, Transfer
+from closeranks.collectives.replicated.state_leaves import (
+    State,
+    Table,
+    check,
+    leaves,
+    rebuilt,
+    table,
+    unhealthy,
+)
 from closeranks.collectives.selection.call_options import deadline
 from closeranks.errors import Corrupted, UsageError
 

@@ -1,4 +1,6 @@
-"""Which algorithm for which call: the same answer on every rank.
+"""Rules that say which algorithm to take, by operation and size.
+
+Which algorithm for which call: the same answer on every rank.
 
 The answer follows from what MPI obliges all ranks to agree on (operation,
 bytes of the signature, whether operands commute) and from numbers agreed at
@@ -10,23 +12,128 @@ plans and to the library, and the ranks agree on the fastest one (`Trial`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.cost_model import Cost, Speed, cost
-from closeranks.collectives.arguments.call_key import UNSIZED, Agreed
+from closeranks.collectives.arguments.collective_call import UNSIZED, Agreed
 from closeranks.collectives.builders.catalogue import ALGORITHMS, find
 from closeranks.collectives.plans.collective import OF_ONE, VECTOR, Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.call_options import AMONG_DEVICES, AUTO, known_name
 from closeranks.collectives.selection.trial import Trial
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import UsageError
+
+UNLIMITED: Final = float("inf")
+#: More rules for an operation than that are refused.
+MOST: Final = 256
+Ladder = tuple[tuple[float, str], ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Algorithms by operation and size.
+
+    Attributes
+    ----------
+    ladders : mapping of str to tuple of (float, str)
+        Operation -> (largest size in bytes, algorithm), ascending.
+    """
+
+    ladders: Mapping[str, Ladder] = field(default_factory=dict)
+
+    def name(self, operation: str, nbytes: int) -> str | None:
+        """Give the algorithm for a call, or None to choose freely.
+
+        Parameters
+        ----------
+        operation : str
+            For instance ``"allreduce"``.
+        nbytes : int
+            Bytes of the vector or of one rank's block.
+
+        Returns
+        -------
+        str or None
+            "native" or a name of the catalogue.
+        """
+        for limit, name in self.ladders.get(operation, ()):
+            if nbytes <= limit:
+                return None if name == AUTO else name
+        return None
+
+    def table(self) -> dict[str, Any]:
+        """Write the rules as `read_rules` reads them."""
+        return {
+            operation: [
+                {"algorithm": name} | ({} if limit == UNLIMITED else {"up_to_bytes": limit})
+                for limit, name in ladder
+            ]
+            for operation, ladder in self.ladders.items()
+        }
+
+
+def read_rules(table: Mapping[str, object]) -> Rules:
+    """Read a table of rules.
+
+    Local.
+
+    Parameters
+    ----------
+    table : mapping of str to object
+        Operation -> a name, or a list of ``{"up_to_bytes": 65536, "algorithm":
+        "native"}`` by ascending size, the last one perhaps without a limit.
+
+    Returns
+    -------
+    Rules
+        The same, checked.
+
+    Raises
+    ------
+    UsageError
+        With what is wrong where.
+    """
+    return Rules({operation: _ladder(operation, said) for operation, said in table.items()})
+
+
+def _ladder(operation: str, said: object) -> Ladder:
+    if isinstance(said, str):
+        return ((UNLIMITED, _name(operation, said)),)
+    if not isinstance(said, Sequence):
+        raise UsageError("tuning", f"{operation}: {said!r:.40}", "a name, or a list of rules")
+    if len(said) > MOST:
+        raise UsageError("tuning", f"{operation}: {len(said)} rules", f"give at most {MOST}")
+    rules: list[tuple[float, str]] = []
+    for rule in said:
+        if not isinstance(rule, Mapping) or set(rule) - {"up_to_bytes", "algorithm"}:
+            raise UsageError("tuning", f"{operation}: a rule {rule!r:.40}",
+                             'write {"up_to_bytes": 65536, "algorithm": "native"}')  # fmt: skip
+        limit = rule.get("up_to_bytes", UNLIMITED)
+        is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if not is_number or not limit >= 0:
+            raise UsageError("tuning", f"{operation}: up_to_bytes {limit!r:.40}", "0 or more")
+        if rules and limit <= rules[-1][0]:
+            problem = f"{operation}: {limit} after {rules[-1][0]}"
+            raise UsageError("tuning", problem, "give ascending limits")
+        rules.append((limit, _name(operation, rule.get("algorithm"))))
+    return tuple(rules)
+
+
+def _name(operation: str, name: object) -> str:
+    if not isinstance(name, str):
+        raise UsageError("tuning", f"{operation}: algorithm {name!r:.40}", "a name")
+    if name in AMONG_DEVICES:
+        problem = f"{name!r} for {operation}, wherever its arrays lie"
+        raise UsageError("tuning", problem, "ask for it in the calls of arrays on devices")
+    return name if name == AUTO else known_name(operation, name, "tuning")
+
 
 #: The library's own collective.
 NATIVE = "native"

@@ -2,26 +2,43 @@
 
 It says where it was made; `Tuned.within` gives what of it holds for a job.
 Nothing here talks to other ranks.
+
+Tables for `init`: rules of a user, or what `closeranks tune` found.
+
+``{"allreduce": "ring"}`` takes one algorithm for all sizes; a list of
+``{"up_to_bytes": 65536, "algorithm": "native"}``, the last without a limit,
+takes one by the bytes of the vector or of one rank's block.  An algorithm that
+cannot serve a call is passed over.  A table of `closeranks tune` begins with
+``"format"``, see `closeranks.collectives.selection.tuning_table`.
+
+The tuning that all ranks use: rank 0 reads it.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
-from typing import Any, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from closeranks.collectives.analysis.cost_model import Speed
+from closeranks.collectives.arguments.native_handover import agreed_max
 from closeranks.collectives.builders.patterns.segments import ports_of
 from closeranks.collectives.plans.port_tree import hierarchy
-from closeranks.collectives.selection.chooser import NativeModel
-from closeranks.collectives.selection.rules import Rules, read_rules
-from closeranks.comms.topology.json_fields import Members
+from closeranks.collectives.selection.chooser import NativeModel, Rules, read_rules
+from closeranks.comms import argument
 from closeranks.comms.topology.level_table import MAX_LEVELS, MAX_RANKS
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
-from closeranks.comms.topology.topology_json import read_link, write_link
-from closeranks.errors import UsageError
+from closeranks.comms.topology.topology_json import Members, load, read_link, write_link
+from closeranks.errors import Disagreement, Error, UsageError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 
 FORMAT: Final = "closeranks tuning"
 VERSION: Final = 1
@@ -280,3 +297,104 @@ def _seconds(item: object, what: str, like: Speed | NativeModel) -> dict[str, fl
             problem = f"{name} of {what} is {value!r:.40}"
             raise UsageError("tuning", problem, f"give seconds in 0..{_MOST_S:g}")
     return {name: float(value or 0.0) for name, value in found.items()}
+
+
+#: Larger files are refused, and files of more values.
+MOST_BYTES, MOST_VALUES = 1 << 20, 1 << 16
+
+
+def tuning(given: str | Path | Mapping[str, Any] | None) -> Rules | Tuned:
+    """Read a table.
+
+    Local.
+
+    Parameters
+    ----------
+    given : path, mapping or None
+        A mapping as the module describes, or a JSON file of one.
+
+    Returns
+    -------
+    Rules or Tuned
+        No rules for None.
+
+    Raises
+    ------
+    UsageError
+        With what is wrong where.
+    """
+    if given is None:
+        return Rules()
+    try:
+        table = given if isinstance(given, Mapping) else _load(Path(given))
+    except TypeError:
+        problem = f"tuning is {argument.shown(given)}"
+        raise UsageError("tuning", problem, "give a path, a mapping, or none") from None
+    return read_tuned(dict(table)) if "format" in table else read_rules(table)
+
+
+def _load(path: Path) -> Mapping[str, Any]:
+    """Read a file that a stranger may have put there."""
+    try:
+        table = load(_text(path), "tuning", max_bytes=MOST_BYTES, max_values=MOST_VALUES)
+    except UsageError as error:
+        raise UsageError("tuning", f"{path}: {error.problem}", error.remedy) from None
+    except (OSError, ValueError) as error:
+        raise UsageError("tuning", f"cannot read {path}: {error}", "pass a JSON table") from error
+    if not isinstance(table, dict):
+        raise UsageError("tuning", f"{path} holds no mapping", 'begin with {"allreduce": ...}')
+    return table
+
+
+def _text(path: Path) -> str:
+    """Read a plain file of bounded size; what is no file could go on for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise UsageError("tuning", "no plain file", "pass a JSON table")
+        found = file.read(MOST_BYTES + 1)
+    if len(found) > MOST_BYTES:
+        raise UsageError("tuning", f"larger than {MOST_BYTES} bytes", "cut it down")
+    return found.decode()
+
+
+def agreed_tuning(plain: MPI.Intracomm, given: Any) -> Any:
+    """Let rank 0 read a file or a measured table, so that all ranks have the same.
+
+    Collective.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The ranks.
+    given : object
+        What `closeranks.init` was given on this rank.
+
+    Returns
+    -------
+    object
+        For `closeranks.collectives.selection.tuning_table.tuning`.
+
+    Raises
+    ------
+    Disagreement, Error
+        On every rank, if only some were given a table, or it cannot be read.
+    """
+    rules = given is None or (isinstance(given, Mapping) and "format" not in given)
+    most, least = agreed_max(plain, [float(rules), -float(rules)])
+    if most != -least:  # some would wait for rank 0, and the others not
+        files = plain.allgather("no tuning file" if rules else f"tuning={str(given)[:60]}")
+        raise Disagreement("init", dict(enumerate(files)),
+                           "set tuning, or CLOSERANKS_TUNING, on every rank")  # fmt: skip
+    if rules:
+        return given
+    said: Any = None
+    if plain.rank == 0:
+        try:
+            said = tuning(given).table()
+        except Error as error:
+            said = error
+    said = plain.bcast(said)
+    if isinstance(said, Error):
+        raise said
+    return said

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 #: Stands in the place of a step: somebody has begun a kernel, and lets it go on where
-#: others ask for it, see `closeranks.collectives.dispatch.shm_persistent`.
+#: others ask for it, see `closeranks.collectives.dispatch.persistent_creation`.
 STARTED: Final = -1
 #: Bytes of a rank's chunk of a desk: from here on copies need not read what they
 #: overwrite.  Desks of more than so many chunks would fill the caches.

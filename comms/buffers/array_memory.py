@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.gpu.array_interface import device_array
+from closeranks.comms.gpu.array_interface import device_array, dlpack_dtype
 from closeranks.comms.gpu.device_array import DeviceArray
-from closeranks.comms.gpu.dlpack import dlpack_dtype
 from closeranks.errors import UsageError, WrongType
 
 Bytes = NDArray[np.uint8]

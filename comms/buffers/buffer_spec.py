@@ -2,9 +2,16 @@
 
 A message is ``buffer``, ``[buffer, count]``, ``[buffer, type]``, ``[buffer,
 count, type]``, ``[buffer, (count, displacement), type]`` or ``[buffer, count,
-displacement, type]``; see `closeranks.comms.buffers.vector_spec` for blocks of
+displacement, type]``; see `closeranks.comms.buffers.buffer_spec` for blocks of
 different sizes. Unlike mpi4py this refuses a count that the buffer has no room
 for.
+
+Buffers of blocks of different sizes, one block a rank.
+
+A vector message is ``buffer`` (cut as evenly as possible), ``[buffer,
+counts]``, ``[buffer, (counts, displacements)]``, with a type as the last part
+if wanted; a single number stands for equal counts, or for the distance between
+blocks.
 """
 
 from __future__ import annotations
@@ -14,16 +21,20 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from closeranks.comms.buffers.array_memory import Bytes, Memory, memory
 from closeranks.comms.buffers.datatype import Element, element
-from closeranks.comms.buffers.pack_entries import pack, room, unpack
+from closeranks.comms.buffers.packing import pack_memory, room, unpack
+from closeranks.comms.gpu.pinned_staging import Span, fetch, put
+from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError, WrongType
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from closeranks.comms.gpu.device_array import Event
+
 
 Spec = Any
 #: What None stands for in a list: the buffer of a rank that has nothing to send.
@@ -117,7 +128,7 @@ class Message:
         if self.direct:
             return self._place()
         out = room(self.memory, self.nbytes)
-        pack(self.memory, self.element, self.count, self.offset, out, later)
+        pack_memory(self.memory, self.element, self.count, self.offset, out, later)
         return out
 
     def space(self) -> Bytes:
@@ -333,3 +344,249 @@ def _inferred(nbytes: int, kind: Element, blocks: int, operation: str) -> int:
         problem = f"{count} entries do not divide into {blocks} blocks, one a rank"
         raise UsageError(operation, problem, f"pass a multiple of {blocks}, or a count")
     return count
+
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Blocks of entries at places of a buffer.
+
+    Attributes
+    ----------
+    memory : Memory
+        The buffer.
+    element : Element
+        What an entry is.
+    counts, displacements : ndarray of int64
+        Entries of each block, and where it starts, in entries.
+    """
+
+    memory: Memory
+    element: Element
+    counts: Counts
+    displacements: Counts
+
+    @property
+    def sizes(self) -> Counts:
+        """Bytes of the data of each block."""
+        return self.counts * self.element.nbytes
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the data of all blocks."""
+        return int(self.counts.sum()) * self.element.nbytes
+
+    @property
+    def place(self) -> tuple[Any, ...] | None:
+        """Where its data are: other data are elsewhere; None if only MPI knows."""
+        if not self.element.plain:
+            return None
+        data, blocks = self.memory.data, (self.displacements.tobytes(), self.sizes.tobytes())
+        return data.ctypes.data, data.shape, data.strides, self.element.extent, *blocks
+
+    @property
+    def foreign(self) -> bool:
+        """Whether mpi4py cannot take the buffer: no type, gaps, far away, or on a device."""
+        memory = self.memory
+        is_odd = not memory.contiguous or self.element.datatype is None
+        return is_odd or memory.device is not None or self._is_far
+
+    @property
+    def _is_far(self) -> bool:
+        """Whether blocks begin where the library cannot count to; packed they may not."""
+        if not messages.is_long(self.memory.nbytes) or not self.element.plain:
+            return False
+        return messages.is_long(int(self.displacements.max(initial=0)))
+
+    @property
+    def direct(self) -> bool:
+        """Whether the data lie side by side, in rank order, in the caller's memory."""
+        if not (self.memory.contiguous and self.element.plain) or self.memory.device is not None:
+            return False
+        packed = np.cumsum(self.counts) - self.counts
+        return bool(((self.displacements == packed) | (self.counts == 0)).all())
+
+    def data(self, later: list[Event] | None = None) -> Bytes:
+        """Give the data side by side: the caller's memory, or a copy.
+
+        Parameters
+        ----------
+        later : list of Event, optional
+            As of `closeranks.comms.buffers.buffer_spec.Message.data`.
+
+        Returns
+        -------
+        ndarray of uint8
+            As many as ``nbytes``.
+        """
+        if self.direct:
+            return self.memory.data[: self.nbytes]
+        out = room(self.memory, self.nbytes)
+        if self.memory.device is not None and self.element.plain:
+            fetch(self.memory.device, self._spans(), out, later)
+            return out
+        for place, (count, first) in self._blocks():
+            self._collect(out[place], count, first)
+        return out
+
+    def space(self) -> Bytes:
+        """Give room for the data: the caller's memory, or new memory."""
+        return self.memory.data[: self.nbytes] if self.direct else room(self.memory, self.nbytes)
+
+    def store(self, data: Bytes) -> None:
+        """Put data into the caller's memory; nothing to do where they are there."""
+        if self.direct:
+            if self.memory.data.ctypes.data != data.ctypes.data:
+                self.memory.data[: self.nbytes] = data
+            return
+        if self.memory.device is not None and self.element.plain:
+            put(self.memory.device, self._spans(), data)
+            return
+        for place, (count, first) in self._blocks():
+            self._fill(data[place], count, first)
+
+    def _blocks(self) -> list[tuple[slice, tuple[int, int]]]:
+        """Pair the place of each block among packed bytes with (count, displacement)."""
+        ends = np.cumsum(self.sizes).tolist()
+        pairs = zip(self.counts.tolist(), self.displacements.tolist(), strict=True)
+        starts = [0, *ends[:-1]]
+        return [
+            (slice(start, end), pair)
+            for start, end, pair in zip(starts, ends, pairs, strict=True)
+            if pair[0]
+        ]
+
+    def _spans(self) -> list[Span]:
+        """Say what goes where between the packed bytes and a device array."""
+        extent = self.element.extent
+        return [
+            Span(first * extent, place.start, place.stop - place.start)
+            for place, (_, first) in self._blocks()
+        ]
+
+    def _collect(self, out: Bytes, count: int, first: int) -> None:
+        kind, extent = self.element, self.element.extent
+        if self.memory.contiguous and kind.plain:
+            out[:] = self.memory.data[first * extent : (first + count) * extent]
+        else:
+            pack_memory(self.memory, kind, count, first * extent, out)
+
+    def _fill(self, data: Bytes, count: int, first: int) -> None:
+        kind, extent = self.element, self.element.extent
+        if self.memory.contiguous and kind.plain:
+            self.memory.data[first * extent : (first + count) * extent] = data
+        else:
+            unpack(data, self.memory, kind, count, first * extent)
+
+
+def vector(spec: Spec, operation: str, blocks: int, *, writable: bool = False) -> Vector:
+    """Read the specification of a vector message.
+
+    Local.
+
+    Parameters
+    ----------
+    spec : buffer or sequence
+        What the caller passed.
+    operation : str
+        Who asks, for the text of an error.
+    blocks : int
+        Number of blocks: the size of the communicator.
+    writable : bool
+        Whether it will be written.
+
+    Returns
+    -------
+    Vector
+        Nothing is copied.
+
+    Raises
+    ------
+    UsageError
+        If the specification cannot be read or asks for more than the buffer
+        holds.
+    """
+    parts = take_apart(spec, operation, vector=True)
+    found = found_memory(parts.buffer, operation, writable=writable)
+    kind = element(parts.datatype, found.dtype, operation)
+    if not found.contiguous and kind.extent != found.dtype.itemsize:
+        raise UsageError(operation, f"an array with gaps cannot be counted in {kind}",
+                         "pass numpy.ascontiguousarray(x)")  # fmt: skip
+    counts = _counts(parts.count, found, kind, blocks, operation)
+    displacements = _displacements(parts.displacement, counts, blocks, operation)
+    _check(found, kind, counts, displacements, operation)
+    return Vector(found, kind, counts, displacements)
+
+
+def numbers(given: Any, blocks: int, name: str, operation: str) -> Counts:
+    """Read ``blocks`` integers, all at least 0.
+
+    Parameters
+    ----------
+    given : array_like of int
+        What the caller passed.
+    blocks : int
+        How many there must be.
+    name : str
+        What they are, for the text of an error.
+    operation : str
+        Who asks, for the text of an error.
+
+    Returns
+    -------
+    ndarray of int64
+        Shape (blocks,).
+
+    Raises
+    ------
+    UsageError
+        If they are not as many, not integers or negative.
+    """
+    array = np.asarray(given)
+    if array.size and array.dtype.kind not in "iu":
+        raise WrongType(operation, f"{name} of type {array.dtype}", "pass integers")
+    if array.size != blocks:
+        raise UsageError(operation, f"{array.size} {name} for {blocks} ranks",
+                         f"pass {blocks} of them")  # fmt: skip
+    found = array.reshape(-1).astype(np.int64)
+    if found.size and found.min() < 0:
+        raise UsageError(operation, f"{name} {int(found.min())} is negative", "pass 0 or more")
+    return found
+
+
+def _counts(given: Any, found: Memory, kind: Element, blocks: int, operation: str) -> Counts:
+    if given is None:
+        if kind.extent <= 0 or found.nbytes % kind.extent:
+            raise UsageError(operation, f"{found.nbytes} bytes hold no whole number of {kind}, "
+                             f"{kind.extent} bytes each", "pass counts")  # fmt: skip
+        total = found.nbytes // kind.extent
+        return total // blocks + (np.arange(blocks) < total % blocks).astype(np.int64)
+    if _is_number(given):
+        return numbers([index(given)] * blocks, blocks, "counts", operation)
+    return numbers(given, blocks, "counts", operation)
+
+
+def _displacements(given: Any, counts: Counts, blocks: int, operation: str) -> Counts:
+    if given is None:
+        return np.cumsum(counts) - counts
+    if _is_number(given):
+        return np.arange(blocks, dtype=np.int64) * index(given)
+    return numbers(given, blocks, "displacements", operation)
+
+
+def _is_number(given: Any) -> bool:
+    """Tell whether one number stands for all, as mpi4py does."""
+    return hasattr(given, "__index__") and not isinstance(given, np.ndarray)
+
+
+def _check(
+    found: Memory, kind: Element, counts: Counts, displacements: Counts, operation: str
+) -> None:
+    """Refuse blocks that leave the buffer."""
+    ends = np.where(counts > 0, displacements + counts, 0)
+    if ends.size:
+        last = int(ends.argmax())
+        count, first = int(counts[last]), int(displacements[last])
+        check_room(found, kind, count, first * kind.extent, f"{operation}, block {last}")

@@ -1,13 +1,26 @@
-"""One entry of a message: its MPI datatype, its NumPy type, its size."""
+"""One entry of a message: its MPI datatype, its NumPy type, its size.
+
+MPI datatypes as strided blocks.
+
+Type signatures: what the bytes of an entry mean, whoever names it.
+
+MPI asks that what is received has the signature of what was sent.  Bytes go
+with everything: programs send numbers as bytes, and know why.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from mpi4py import MPI
 
 from closeranks.comms.argument import shown
+from closeranks.comms.buffers.strided_block import Block, block
 from closeranks.errors import UnknownCode, UsageError, WrongType
 
 if TYPE_CHECKING:
@@ -178,7 +191,7 @@ def _check_committed(datatype: MPI.Datatype, operation: str) -> None:
     """
     from mpi4py import MPI
 
-    from closeranks.comms.mpi.predefined import SELF
+    from closeranks.comms.mpi.mpi_handle import SELF
 
     try:
         datatype.Pack(b"", bytearray(1), 0, SELF)
@@ -206,3 +219,234 @@ def _numpy_of(datatype: MPI.Datatype, extent: int) -> np.dtype[Any] | None:
     except TypeError:
         return None
     return dtype if dtype.itemsize == extent else None
+
+
+_keyval: int | None = None
+
+
+def typemap(datatype: MPI.Datatype) -> Block | None:
+    """Describe one entry of a datatype.
+
+    Local.  What is found is kept with the datatype, as an attribute that goes
+    when it is freed.
+
+    Parameters
+    ----------
+    datatype : MPI.Datatype
+        Any but the null type.
+
+    Returns
+    -------
+    Block or None
+        Its origin is the address that the type is used with; None where its
+        bytes are at no regular places (structures, uneven indices, darray).
+    """
+    global _keyval
+    if datatype.is_predefined:
+        return _decoded(datatype)
+    if _keyval is None:
+        _keyval = MPI.Datatype.Create_keyval()
+    known: Any = datatype.Get_attr(_keyval)
+    if known is None:
+        known = (_decoded(datatype),)  # a tuple, for None is what Get_attr says of nothing
+        datatype.Set_attr(_keyval, known)
+    found: Block | None = known[0]
+    return found
+
+
+def _decoded(datatype: MPI.Datatype) -> Block | None:
+    """Take a datatype apart, down to the types that MPI names."""
+    if datatype.is_predefined:
+        size = datatype.Get_size()
+        return block(0, (), size) if datatype.Get_true_extent() == (0, size) else None
+    inner, combiner, given = datatype.decode()
+    try:
+        if "datatypes" in given:  # a structure: its types are beside its offsets
+            return None
+        entry = typemap(inner)
+        make = _MAKERS.get(combiner)
+        if entry is None or make is None:
+            return None
+        return make(entry, inner.Get_extent()[1], **given)
+    finally:
+        for one in {one.handle: one for one in (inner, *given.get("datatypes", ()))}.values():
+            if not one.is_predefined and one.handle != datatype.handle:
+                one.Free()
+
+
+def _same(entry: Block, extent: int, /, **given: Any) -> Block:
+    """Leave the bytes alone: DUP, and RESIZED, which only moves the next entry."""
+    del extent, given
+    return entry
+
+
+def _vector(
+    entry: Block, extent: int, count: int, blocklength: int = 1, stride: int | None = None
+) -> Block:
+    step = extent if stride is None else stride * extent
+    return entry.repeated(blocklength, extent).repeated(count, step)
+
+
+def _hvector(entry: Block, extent: int, count: int, blocklength: int, stride: int) -> Block:
+    return entry.repeated(blocklength, extent).repeated(count, stride)
+
+
+def _subarray(
+    entry: Block,
+    extent: int,
+    sizes: Sequence[int],
+    subsizes: Sequence[int],
+    starts: Sequence[int],
+    order: int,
+) -> Block:
+    """Loop over a part of an array, the fastest index first."""
+    axes = range(len(sizes)) if order == MPI.ORDER_F else reversed(range(len(sizes)))
+    shift, stride = 0, extent
+    for axis in axes:
+        entry = entry.repeated(subsizes[axis], stride)
+        shift += starts[axis] * stride
+        stride *= sizes[axis]
+    return entry.shifted(shift)
+
+
+def _indexed(
+    entry: Block,
+    extent: int,
+    displacements: Sequence[int],
+    blocklength: int | None = None,
+    blocklengths: Sequence[int] = (),
+) -> Block | None:
+    """Loop over blocks of equal length at equal distances; None if they are not."""
+    return _hindexed(entry, extent, [one * extent for one in displacements],
+                     blocklength, blocklengths)  # fmt: skip
+
+
+def _hindexed(
+    entry: Block,
+    extent: int,
+    displacements: Sequence[int],
+    blocklength: int | None = None,
+    blocklengths: Sequence[int] = (),
+) -> Block | None:
+    lengths = set(blocklengths) if blocklength is None else {blocklength}
+    if not displacements or lengths == {0}:
+        return block(0, (), 0)
+    steps = {b - a for a, b in pairwise(displacements)}
+    if len(lengths) > 1 or len(steps) > 1:
+        return None
+    each = entry.repeated(lengths.pop(), extent)
+    step = steps.pop() if steps else 0
+    return each.repeated(len(displacements), step).shifted(displacements[0])
+
+
+_MAKERS: dict[str, Callable[..., Block | None]] = {
+    "DUP": _same,
+    "RESIZED": _same,
+    "CONTIGUOUS": _vector,
+    "VECTOR": _vector,
+    "HVECTOR": _hvector,
+    "SUBARRAY": _subarray,
+    "INDEXED": _indexed,
+    "HINDEXED": _hindexed,
+    "INDEXED_BLOCK": _indexed,
+    "HINDEXED_BLOCK": _hindexed,
+}
+
+
+#: What goes with everything, and what is of several signatures.
+BYTES: Final = "bytes"
+MIXED: Final = "a structure"
+_signature_keyval: int | None = None
+
+
+def signature(element: Element) -> str:
+    """Say what the bytes of an entry mean.
+
+    Local.
+
+    Parameters
+    ----------
+    element : Element
+        The entry.
+
+    Returns
+    -------
+    str
+        For instance "int64", "swapped float32", `BYTES` or `MIXED`.
+    """
+    if element.dtype is not None:
+        return of_dtype(element.dtype)
+    return BYTES if element.datatype is None else _of_datatype(element.datatype)
+
+
+def go_together(first: str, second: str) -> bool:
+    """Tell whether what has one signature may be received as the other.  Local."""
+    return first == second or bool({BYTES, MIXED} & {first, second})
+
+
+@lru_cache(maxsize=256)
+def of_dtype(dtype: np.dtype[Any]) -> str:
+    """Say what the bytes of a NumPy type mean.
+
+    Local.  Signed and unsigned integers of a width are alike, so are times, which
+    are integers; a complex number is two real ones.
+
+    Parameters
+    ----------
+    dtype : numpy.dtype
+        Any.
+
+    Returns
+    -------
+    str
+        As `signature`.
+    """
+    if dtype.isbuiltin == REGISTERED:
+        return dtype.name
+    if dtype.itemsize == 1 or dtype.kind == "S" or (dtype.kind == "V" and dtype.names is None):
+        return BYTES
+    order = "" if dtype.isnative else "swapped "
+    if dtype.kind in "iumM":
+        return f"{order}int{8 * dtype.itemsize}"
+    if dtype.kind in "fc":
+        return f"{order}float{8 * dtype.itemsize // (2 if dtype.kind == 'c' else 1)}"
+    return str(dtype)
+
+
+def _of_datatype(datatype: MPI.Datatype) -> str:
+    """Find what a datatype is made of; kept with it as an attribute."""
+    from mpi4py import MPI
+
+    global _signature_keyval
+    if datatype.is_predefined:
+        return MIXED  # pairs of MINLOC, say
+    if _signature_keyval is None:
+        _signature_keyval = MPI.Datatype.Create_keyval()
+    known: Any = datatype.Get_attr(_signature_keyval)
+    if known is None:
+        known = _decoded_signature(datatype)
+        datatype.Set_attr(_signature_keyval, known)
+    found: str = known
+    return found
+
+
+def _decoded_signature(datatype: MPI.Datatype) -> str:
+    """Take a datatype apart, down to the types that MPI names."""
+    from mpi4py import MPI
+
+    inner, _, given = datatype.decode()
+    named = (inner, *given.get("datatypes", ()))  # a structure has no inner type
+    parts = {one.handle: one for one in named if one != MPI.DATATYPE_NULL}
+    try:
+        found = {
+            signature(element(one, np.dtype(np.uint8), "a datatype"))
+            if one.is_predefined
+            else _of_datatype(one)
+            for one in parts.values()
+            if one.handle != datatype.handle
+        }
+        return found.pop() if len(found) == 1 else MIXED
+    finally:
+        for one in parts.values():
+            if not one.is_predefined and one.handle != datatype.handle:
+                one.Free()

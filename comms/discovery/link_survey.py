@@ -1,18 +1,29 @@
-"""Measure the links of a topology, level by level and pair by pair."""
+"""Time messages between two ranks: ping-pong and a stream.
+
+Who probes whom and when: pairs of groups that do not share one.
+
+Measure the links of a topology, level by level and pair by pair.
+"""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from closeranks.comms.discovery.cpu_count import cores_of
-from closeranks.comms.discovery.link_estimate import Sample, doubtful, with_samples
-from closeranks.comms.discovery.ping_pong import Limits, ping, receive_stream, send_stream
-from closeranks.comms.discovery.probe_pairs import first_opponents, opponents
+from closeranks.comms.discovery.link_estimate import (
+    Sample,
+    average_rate,
+    doubtful,
+    is_steady,
+    steady_rate,
+    with_samples,
+)
+from closeranks.comms.discovery.node_hardware import cores_of
 from closeranks.comms.mpi import ulfm
+from closeranks.comms.topology.level_table import Grouping, child_groups
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import settle, wait
@@ -20,6 +31,269 @@ from closeranks.errors import TopologyError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+_PING, _DATA, _CREDIT = 1, 2, 3
+_STOP, _GO = 0, 1
+
+
+class Limits(NamedTuple):
+    """How long and how finely to measure.
+
+    Parameters
+    ----------
+    ping_s : float
+        Length of a ping-pong, seconds.
+    stream_s : float
+        Shortest time a stream is watched after its burst, seconds.
+    longest_s : float
+        Longest time a stream may take, seconds.
+    chunks : tuple of int
+        Sizes of a stream's messages, bytes: the next one is tried where the
+        last one arrives faster than every 20 us.
+    window : int
+        Messages in flight.
+    burst_bytes : int
+        First bytes of a stream to leave out.
+    steady : bool
+        Whether to go on until the rate is steady; else its mean will do.
+    fewest : int
+        Messages to watch at least after the burst.
+    repeats : int
+        How often to measure each direction; the best counts.
+    """
+
+    ping_s: float
+    stream_s: float
+    longest_s: float
+    chunks: tuple[int, ...]
+    window: int = 4
+    burst_bytes: int = 384 << 10
+    steady: bool = True
+    fewest: int = 8
+    repeats: int = 1
+
+
+def ping(comm: MPI.Intracomm, peer: int, *, first: bool, span_s: float) -> float | None:
+    """Bounce one byte between two ranks.
+
+    **Collective** over the two ranks, one of them with ``first=True``.
+
+    Parameters
+    ----------
+    comm : Intracomm
+        Nobody else uses its tags meanwhile.
+    peer : int
+        The other rank.
+    first : bool
+        Whether this rank begins.
+    span_s : float
+        How long to go on, seconds; at least 4 times, at most 1000.
+
+    Returns
+    -------
+    float or None
+        Half of the shortest round trip, seconds; None if not ``first``.
+    """
+    ball = np.ones(1, dtype=np.uint8)
+    if not first:
+        while ball[0] == _GO:
+            comm.Recv(ball, peer, _PING)
+            comm.Send(ball, peer, _PING)
+        return None
+    best, turns, end = float("inf"), 0, time.perf_counter() + span_s
+    while ball[0] == _GO:
+        start = time.perf_counter()
+        ball[0] = _GO if turns < 4 or (start < end and turns < 1000) else _STOP
+        comm.Send(ball, peer, _PING)
+        comm.Recv(ball, peer, _PING)
+        # the very first round trips set up the connection
+        if turns >= 2:
+            best = min(best, time.perf_counter() - start)
+        turns += 1
+    return best / 2
+
+
+def send_stream(comm: MPI.Intracomm, peer: int, limits: Limits) -> None:
+    """Send until the receiver has seen enough.
+
+    **Collective** with `receive_stream` on the other rank.
+
+    Parameters
+    ----------
+    comm : Intracomm
+        Nobody else uses its tags meanwhile.
+    peer : int
+        The receiver.
+    limits : Limits
+        Equal on both ranks.
+    """
+    credit = np.ones(1, dtype=np.uint8)
+    for chunk in limits.chunks:
+        data = np.zeros(chunk, dtype=np.uint8)
+        requests = [comm.Isend(data, peer, _DATA) for _ in range(limits.window)]
+        sent = 0
+        while True:
+            comm.Recv(credit, peer, _CREDIT)
+            if credit[0] == _STOP:
+                break
+            requests[sent % limits.window].Wait()
+            requests[sent % limits.window] = comm.Isend(data, peer, _DATA)
+            sent += 1
+        for request in requests:
+            request.Wait()
+        comm.Recv(credit, peer, _CREDIT)
+        if credit[0] == _STOP:
+            return
+
+
+def receive_stream(comm: MPI.Intracomm, peer: int, limits: Limits) -> float:
+    """Receive a stream and return its steady rate.
+
+    **Collective** with `send_stream` on the other rank.
+
+    Parameters
+    ----------
+    comm : Intracomm
+        Nobody else uses its tags meanwhile.
+    peer : int
+        The sender.
+    limits : Limits
+        Equal on both ranks.
+
+    Returns
+    -------
+    float
+        Bytes/s of payload, as the receiver sees it after the burst.
+    """
+    credit = np.zeros(1, dtype=np.uint8)
+    rate, estimate = 0.0, steady_rate if limits.steady else average_rate
+    for i, chunk in enumerate(limits.chunks):
+        arrivals = _receive(comm, peer, chunk, limits)
+        rate = estimate(arrivals, chunk, limits.burst_bytes)
+        again = i + 1 < len(limits.chunks) and rate * 20e-6 > chunk
+        credit[0] = _GO if again else _STOP
+        comm.Send(credit, peer, _CREDIT)
+        if not again:
+            break
+    return rate
+
+
+def _receive(comm: MPI.Intracomm, peer: int, chunk: int, limits: Limits) -> list[float]:
+    """Receive one stream; return when each chunk had arrived."""
+    window, credit = limits.window, np.zeros(1, dtype=np.uint8)
+    data = np.empty((window, chunk), dtype=np.uint8)
+    requests = [comm.Irecv(data[i], peer, _DATA) for i in range(window)]
+    arrivals: list[float] = []
+    start = time.perf_counter()
+    going = True
+    while going:
+        slot = len(arrivals) % window
+        requests[slot].Wait()
+        arrivals.append(time.perf_counter())
+        going = not _enough(arrivals, start, chunk, limits)
+        credit[0] = _GO if going else _STOP
+        if going:
+            requests[slot] = comm.Irecv(data[slot], peer, _DATA)
+        comm.Send(credit, peer, _CREDIT)
+    for i in range(window - 1):
+        requests[(len(arrivals) + i) % window].Wait()
+    return arrivals
+
+
+def _enough(arrivals: list[float], start_s: float, chunk: int, limits: Limits) -> bool:
+    """Say whether a stream was watched long enough."""
+    now, burst = arrivals[-1], -(-limits.burst_bytes // chunk)
+    if len(arrivals) < 8:
+        return False
+    if now - start_s > limits.longest_s:
+        return True
+    if len(arrivals) < burst + limits.fewest or now - arrivals[burst] < limits.stream_s:
+        return False
+    # looking at every arrival would cost more than the arrivals
+    if not limits.steady:
+        return True
+    return len(arrivals) % 8 == 0 and is_steady(arrivals, chunk, limits.burst_bytes)
+
+
+def tournament(number: int) -> list[list[tuple[int, int]]]:
+    """Pair everybody with everybody once.
+
+    Parameters
+    ----------
+    number : int
+        Number of players, at least 1.
+
+    Returns
+    -------
+    list of list of (int, int)
+        Rounds of disjoint pairs, the smaller number first: ``number - 1``
+        rounds, ``number`` if that is odd.
+
+    Notes
+    -----
+    The circle method: one player stays, the others move on by one.
+    """
+    players = list(range(number + number % 2))
+    rounds = []
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        pairs = zip(players[:half], reversed(players[half:]), strict=True)
+        rounds.append(sorted((min(p), max(p)) for p in pairs if max(p) < number))
+        players.insert(1, players.pop())
+    return rounds
+
+
+def opponents(grouping: Grouping, level: str) -> list[npt.NDArray[np.int64]]:
+    """Return for each round the opponent of every group of a level.
+
+    Parameters
+    ----------
+    grouping : Grouping
+        A topology.
+    level : str
+        One of its levels.
+
+    Returns
+    -------
+    list of ndarray, shape (groups,), dtype int64
+        Group numbers, -1 for a group that rests; every pair inside a parent
+        group meets once.  Two pairs of a round share no group.
+    """
+    families = child_groups(grouping, level)
+    plans = {size: tournament(size) for size in {len(family) for family in families}}
+    rounds = []
+    for r in range(max(len(plan) for plan in plans.values())):
+        row = np.full(grouping.count(level), -1, dtype=np.int64)
+        for family in families:
+            plan = plans[len(family)]
+            for a, b in plan[r] if r < len(plan) else ():
+                row[family[a]], row[family[b]] = family[b], family[a]
+        rounds.append(row)
+    return rounds
+
+
+def first_opponents(grouping: Grouping, level: str) -> npt.NDArray[np.int64]:
+    """Return an opponent for every group of a level but an odd one.
+
+    Parameters
+    ----------
+    grouping : Grouping
+        A topology of any size: the work is linear in its groups.
+    level : str
+        One of its levels.
+
+    Returns
+    -------
+    ndarray, shape (groups,), dtype int64
+        Group numbers, -1 for a group that rests.
+    """
+    row = np.full(grouping.count(level), -1, dtype=np.int64)
+    for family in child_groups(grouping, level):
+        for a, b in zip(family[0::2], family[1::2], strict=False):
+            row[a], row[b] = b, a
+    return row
+
 
 _MOST_RAILS = 16
 _SECOND_LOOKS = 2

@@ -1,18 +1,162 @@
-"""Describe this node: its processors, caches, network cards and GPUs."""
+"""How many cores this process may really use.
+
+A machine's core count is an upper bound only: the affinity mask (`taskset`,
+SLURM, MPI binding) and the cgroup's CPU quota (containers) take from it.
+Everything that decides between spinning and sleeping asks here.
+
+Describe this node: its processors, caches, network cards and GPUs.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from closeranks.comms.discovery import hwloc, nvml, sysfs
 from closeranks.comms.shm.node_identity import boot_id
 from closeranks.comms.topology.node_description import Fact, Gpu, Nic, NodeDescription
 from closeranks.errors import TopologyError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+
+_CGROUP_ROOT = Path("/sys/fs/cgroup")
+_CGROUP_OF_SELF = Path("/proc/self/cgroup")
+
+
+def usable_cores() -> int:
+    """Count the cores this process may keep busy at once.
+
+    Returns
+    -------
+    int
+        The size of the affinity mask, or the CPU quota of the tightest
+        enclosing cgroup rounded down if that is less; at least 1.  Local.
+    """
+    allowed = len(os.sched_getaffinity(0))
+    quota = cgroup_quota()
+    return max(1, allowed if quota is None else min(allowed, math.floor(quota)))
+
+
+def whole_cores(root: Path = Path("/sys/devices/system/cpu")) -> int:
+    """Count the cores behind this process's affinity mask, threads of one as one.
+
+    Local.
+
+    Parameters
+    ----------
+    root : Path
+        Where Linux describes processors.
+
+    Returns
+    -------
+    int
+        At least 1; each processor counts where Linux does not tell.
+    """
+    cores = set[str]()
+    for processor in os.sched_getaffinity(0):
+        siblings = root / f"cpu{processor}" / "topology" / "thread_siblings_list"
+        cores.add(siblings.read_text().strip() if siblings.is_file() else f"{processor}")
+    return max(1, len(cores))
+
+
+def cores_of(node: MPI.Comm) -> int:
+    """Count the cores that the ranks of a node may keep busy together.
+
+    Launchers bind ranks to cores of their own: one rank's mask says little.
+
+    Parameters
+    ----------
+    node : MPI.Comm
+        Ranks of one node; collective over it.
+
+    Returns
+    -------
+    int
+        The cores in any rank's mask, or the least CPU quota rounded down if
+        that is less; at least 1.  The same on every rank.
+    """
+    mask = sum(1 << core for core in os.sched_getaffinity(0))
+    together, limits = 0, []
+    for other, quota in node.allgather((mask, cgroup_quota())):
+        together |= other
+        limits += [] if quota is None else [math.floor(quota)]
+    cores: int = min([together.bit_count(), *limits])
+    return max(1, cores)
+
+
+def cgroup_quota(root: Path | None = None, membership: Path | None = None) -> float | None:
+    """Read the CPU quota of this process's cgroup and of all its parents.
+
+    Parameters
+    ----------
+    root : Path, optional
+        Where the cgroup file systems are mounted; ``/sys/fs/cgroup``.
+    membership : Path, optional
+        The file that names the cgroups; ``/proc/self/cgroup``.
+
+    Returns
+    -------
+    float or None
+        Cores, for example 1.5; None if nothing limits them.  Local.
+    """
+    root, membership = root or _CGROUP_ROOT, membership or _CGROUP_OF_SELF
+    try:
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return None
+    quotas: list[float] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:  # cgroup v2: one tree for all controllers
+            for base in (root, root / "unified"):
+                quotas += _along(base, path, _quota_v2)
+        elif "cpu" in controllers.split(","):
+            for base in (root / controllers, root / "cpu"):
+                quotas += _along(base, path, _quota_v1)
+    return min(quotas, default=None)
+
+
+def _along(base: Path, path: str, read: Callable[[Path], float | None]) -> list[float]:
+    """Read the quota of a cgroup and of every one above it."""
+    if not base.is_dir():
+        return []
+    folder = base / path.lstrip("/")
+    if base not in (folder, *folder.parents):
+        return []
+    found = []
+    while True:
+        quota = read(folder)
+        if quota is not None:
+            found.append(quota)
+        if folder == base:
+            return found
+        folder = folder.parent
+
+
+def _quota_v2(folder: Path) -> float | None:
+    """Read ``cpu.max``: two numbers, or ``max`` and a number."""
+    try:
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    """Read ``cpu.cfs_quota_us`` over ``cpu.cfs_period_us``; -1 is no limit."""
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text())
+        return None if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 @cache

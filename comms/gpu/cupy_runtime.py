@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.gpu.cuda_ipc_memory import CupyDesk, OpenedDesk
+from closeranks.comms.gpu.cuda_ipc import CupyDesk, OpenedDesk
 from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Room
 from closeranks.comms.gpu.nccl import Nccl, lacks
 from closeranks.errors import Unavailable

@@ -1,4 +1,11 @@
-"""Compiled code as a node keeps it: made by one process, loaded by all others.
+"""What the processor of this node is called.
+
+Where compiled code is kept: a folder that nobody else may write.
+
+A container may be read-only, and a user without a home: then it is a folder in
+the system's place for temporary files.
+
+Compiled code as a node keeps it: made by one process, loaded by all others.
 
 A function is compiled by Numba once, and its object code kept in a file whose
 name tells all that it depends on: the sources, the processor, the versions.  A
@@ -15,8 +22,10 @@ import fcntl
 import hashlib
 import importlib
 import os
+import platform
 import re
 import secrets
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -24,19 +33,109 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any, Final
 
 import numpy as np
 
-from closeranks.comms.jit import cache_folder
+from closeranks.comms.settings import PREFIX, setting
 from closeranks.comms.shm import shared_folder
 from closeranks.comms.wait import Deadline, wait
-from closeranks.errors import Unavailable
+from closeranks.errors import Unavailable, UsageError
+
+_CPUINFO = Path("/proc/cpuinfo")
+#: Longer names are cut.
+MOST: Final = 128
+#: What architectures call it, the most telling first.
+_KEYS = ("model name", "cpu model", "cpu", "hardware", "cpu part")
+
+
+def processor(cpuinfo: Path = _CPUINFO) -> str:
+    """Name the processor.
+
+    Local.
+
+    Parameters
+    ----------
+    cpuinfo : Path
+        What Linux says of it, or a recording.
+
+    Returns
+    -------
+    str
+        Its model, else the architecture.
+    """
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said: dict[str, str] = {}
+    for line in lines:
+        key, _, value = line.partition(":")
+        said.setdefault(key.strip().lower(), " ".join(value.split()))
+    found = next((said[key] for key in _KEYS if said.get(key)), "")
+    return (found or platform.machine() or "unknown")[:MOST]
+
+
+@cache
+def cache_folder() -> Path | None:
+    """Give the folder for compiled code, made if need be.
+
+    Local.
+
+    Returns
+    -------
+    Path or None
+        That of ``CLOSERANKS_CODE``, else ``closeranks`` in the user's caches, else
+        one in the folder for temporary files; None where none can be trusted:
+        who may write there could run what he likes.
+
+    Raises
+    ------
+    UsageError
+        If ``CLOSERANKS_CODE`` cannot be trusted.
+    """
+    named = setting("CODE")
+    if named:
+        if _is_safe(Path(named)):
+            return Path(named)
+        raise UsageError(f"{PREFIX}CODE", f"{named}: no folder, or one that others may write",
+                         "chmod go-w it, name another one, or none")  # fmt: skip
+    with suppress(RuntimeError):  # a user without a home
+        place = _caches() / "closeranks"
+        if _is_safe(place):
+            return place
+    try:
+        return shared_folder.folder(Path(gettempdir()))
+    except Unavailable:
+        return None
+
+
+def _caches() -> Path:
+    """Name the user's folder for what can be made again."""
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
+
+
+def _is_safe(place: Path) -> bool:
+    """Whether a folder is there, made if need be, that no other user may change."""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = place.stat()
+    except OSError:
+        return False
+    return (
+        stat.S_ISDIR(found.st_mode)
+        and found.st_uid in (0, os.getuid())
+        and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        and os.access(place, os.R_OK | os.X_OK)
+    )
+
 
 #: Modules whose functions are compiled, and what those read.
 SOURCES: Final = (
     "closeranks.checkpoint.erasure.product_entry",
-    "closeranks.checkpoint.erasure.product_layout",
+    "closeranks.checkpoint.erasure.matrix_product",
     "closeranks.collectives.reduction.half_precision",
     "closeranks.collectives.reduction.compiled_op_loops",
     "closeranks.collectives.shm.copies",
@@ -46,14 +145,14 @@ SOURCES: Final = (
     "closeranks.collectives.shm.data_places",
     "closeranks.collectives.shm.segment_layout",
     "closeranks.collectives.fastpath.shortcut_code",
-    "closeranks.collectives.fastpath.shortcut_specs",
+    "closeranks.collectives.fastpath.shortcut_code",
     "closeranks.collectives.fastpath.shortcut_layout",
     "closeranks.collectives.engine.compiled_loop",
-    "closeranks.collectives.engine.loop_mpi_calls",
+    "closeranks.collectives.engine.compiled_loop",
     "closeranks.collectives.engine.loop_layout",
     "closeranks.comms.jit.atomics",
     "closeranks.comms.jit.python_builtin_code",
-    "closeranks.comms.jit.python_builtin_layout",
+    "closeranks.comms.jit.python_builtin",
     "closeranks.comms.jit.c_calls",
     "closeranks.comms.buffers.copy_loops",
     "closeranks.comms.jit.object_code",
@@ -190,7 +289,7 @@ def _compile(module: str, name: str) -> bytes:
 
 
 def _path(module: str, name: str) -> Path | None:
-    folder = cache_folder.folder()
+    folder = cache_folder()
     short = module.rpartition(".")[2]
     return None if folder is None else folder / f"{short}.{name}-{_key()}.o"
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from closeranks.comms.liveness.peer_watch import mates
 from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.comms.mpi.mpi_lock import TURN
-from closeranks.comms.mpi.translate_ranks import ranks_in
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Revoked
 
@@ -123,7 +123,7 @@ def _spread(comm: MPI.Intracomm) -> None:
     """Tell all nodes whom the library counts as dead here."""
     from mpi4py import MPI
 
-    from closeranks.comms.mpi.predefined import WORLD
+    from closeranks.comms.mpi.mpi_handle import WORLD
 
     dead = ulfm.failed(comm)
     if dead:

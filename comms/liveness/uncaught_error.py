@@ -182,7 +182,7 @@ def _end_job(status: int) -> NoReturn:
     """Let the library end the job; and this process, if that does not."""
     from mpi4py import MPI
 
-    from closeranks.comms.mpi.predefined import WORLD
+    from closeranks.comms.mpi.mpi_handle import WORLD
 
     last = threading.Timer(_ABORT_S, os._exit, (status,))
     last.daemon = True

@@ -50,7 +50,7 @@ def _watch_finalize() -> None:
     known: Any = sys.modules.get("mpi4py.MPI")
     if _keyval is not None or known is None or not known.Is_initialized():
         return
-    from closeranks.comms.mpi.predefined import SELF
+    from closeranks.comms.mpi.mpi_handle import SELF
 
     _keyval = known.Comm.Create_keyval(delete_fn=_deleted)
     SELF.Set_attr(_keyval, True)

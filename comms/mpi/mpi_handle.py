@@ -1,12 +1,26 @@
-"""The handle inside an MPI object: which communicator a Python object stands for."""
+"""MPI's own communicators, whatever a program puts in their place.
+
+``MPI.COMM_WORLD = closeranks.init()`` brings a program that names it in many
+places to ours.  What is asked of the process must not end with that one.
+
+The handle inside an MPI object: which communicator a Python object stands for.
+
+What the ranks of one communicator are called in another.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mpi4py import MPI
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+WORLD: Final[MPI.Intracomm] = MPI.COMM_WORLD
+SELF: Final[MPI.Intracomm] = MPI.COMM_SELF
 
 
 def point(comm: MPI.Comm, at: MPI.Comm) -> None:
@@ -46,3 +60,25 @@ def number(comm: MPI.Comm) -> int:
 
     size = MPI._sizeof(MPI.Comm)
     return int.from_bytes(ctypes.string_at(MPI._addressof(comm), size), "little")
+
+
+def ranks_in(comm: MPI.Intracomm, other: MPI.Intracomm) -> list[int]:
+    """Give the ranks that a communicator's members have in another one.
+
+    Local.
+
+    Parameters
+    ----------
+    comm, other : MPI.Intracomm
+        Revoked or not.
+
+    Returns
+    -------
+    list of int
+        Rank in ``comm`` -> rank in ``other``; `MPI.UNDEFINED` where there is none.
+    """
+    group, others = comm.Get_group(), other.Get_group()
+    ranks = group.Translate_ranks(None, others)
+    group.Free()
+    others.Free()
+    return list(ranks)

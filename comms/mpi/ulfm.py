@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from closeranks.comms.exit import exit_report, flush_files
+from closeranks.comms.exit import exit_report, hard_deadline
 from closeranks.comms.mpi.mpi_lock import TURN
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def listen() -> bool:
     bool
         False: nothing of ours has moved.
     """
-    from closeranks.comms.mpi.predefined import SELF
+    from closeranks.comms.mpi.mpi_handle import SELF
 
     SELF.Iprobe()
     return False
@@ -229,7 +229,7 @@ def _end() -> None:
     _flush()
     exit_report.end(_Exit.status)
     try:
-        flush_files.let_out()
+        hard_deadline.let_out()
     finally:
         _die()
 

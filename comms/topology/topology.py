@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from closeranks.comms import argument
 from closeranks.comms.topology import topology_json
-from closeranks.comms.topology.box_layout import layout
-from closeranks.comms.topology.drawing import save
+from closeranks.comms.topology.drawing import layout, render, save
 from closeranks.comms.topology.level_table import (
     MAX_RANKS,
     Grouping,
@@ -28,8 +27,7 @@ from closeranks.comms.topology.level_table import (
     table,
 )
 from closeranks.comms.topology.link import Link, default_links
-from closeranks.comms.topology.node_devices import Devices
-from closeranks.comms.topology.text_tree import render
+from closeranks.comms.topology.node_description import Devices
 from closeranks.errors import TopologyError
 
 __all__ = ["Link", "Topology"]

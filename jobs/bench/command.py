@@ -13,27 +13,31 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from closeranks.comms.settings import setting
-from closeranks.comms.shm.file_names import is_own_folder
+from closeranks.comms.shm.shared_folder import is_own_folder
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches import checkpoint, erasure, faults
 from closeranks.jobs.bench.benches.init_time import become_fresh
 from closeranks.jobs.bench.chart import check_drawable, draw
 from closeranks.jobs.bench.churn import campaign
-from closeranks.jobs.bench.churn.events import FEWEST, MOST
-from closeranks.jobs.bench.measuring import best_settings_store as launches
-from closeranks.jobs.bench.measuring.benchmark_names import NAMES, collectives_among, expand
-from closeranks.jobs.bench.measuring.best_settings_store import Best
-from closeranks.jobs.bench.measuring.exact_inputs import as_dtype, check_op
-from closeranks.jobs.bench.measuring.repetitions import Effort
+from closeranks.jobs.bench.churn.model import FEWEST, MOST
+from closeranks.jobs.bench.formats import Nccl, Osu
+from closeranks.jobs.bench.measuring import best_settings as launches
+from closeranks.jobs.bench.measuring.best_settings import Best
+from closeranks.jobs.bench.measuring.collective_facts import as_dtype, check_op, wire
 from closeranks.jobs.bench.measuring.session import Request, Session, ranks_per_node
-from closeranks.jobs.bench.measuring.sizes import parse_sizes
 from closeranks.jobs.bench.measuring.table import Table
-from closeranks.jobs.bench.measuring.typed_options import check_typed, finite, typed
-from closeranks.jobs.bench.measuring.wire_share import wire
-from closeranks.jobs.bench.nccl_format import Nccl
-from closeranks.jobs.bench.osu_format import Osu
+from closeranks.jobs.bench.measuring.timing import Effort
+from closeranks.jobs.bench.measuring.typed_options import (
+    NAMES,
+    check_typed,
+    collectives_among,
+    expand,
+    finite,
+    parse_sizes,
+    typed,
+)
 from closeranks.jobs.bench.suite import Format, Row, Write, run, run_setting
-from closeranks.jobs.launch import single_process as alone
+from closeranks.jobs.launch import program as alone
 from closeranks.jobs.launch import target
 from closeranks.jobs.launch.program import inside_a_job
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from closeranks.jobs.bench.measuring.best_settings_store import Key, Result
+from closeranks.jobs.bench.measuring.best_settings import Key, Result, settings
 from closeranks.jobs.bench.measuring.collective_facts import Collective
-from closeranks.jobs.bench.measuring.compared_sides import make_case, settle, time_sides
-from closeranks.jobs.bench.measuring.library_settings import settings
-from closeranks.jobs.bench.measuring.repetitions import SHORT_S
+from closeranks.jobs.bench.measuring.comparison import make_case, settle, time_sides
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.timing import estimate
+from closeranks.jobs.bench.measuring.timing import SHORT_S, estimate
 
 _PAIRED_UP_TO_S = 60e-3
 """Longer calls wait for a wire, which does not change from launch to launch as

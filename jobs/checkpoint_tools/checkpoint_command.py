@@ -1,12 +1,18 @@
-"""``closeranks checkpoint``: looks after what jobs have left to be remembered."""
+"""An end that somebody asks for, and that leaves nothing half done behind.
+
+``closeranks checkpoint``: looks after what jobs have left to be remembered.
+"""
 
 from __future__ import annotations
 
 import json
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,8 +20,47 @@ from closeranks.errors import UsageError
 from closeranks.jobs.launch import target
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.restore.availability import Availability
+    from closeranks.checkpoint.restore.generation_choice import Availability
     from closeranks.jobs.checkpoint_tools.name_choice import Sight
+
+
+#: What ends a program at once unless it says otherwise; SIGINT raises in Python anyway.
+_ENDS: Final = (signal.SIGTERM, signal.SIGHUP)
+#: Seconds in which the same is told twice, by a launcher and to its group of processes.
+_ECHO_S: Final = 5.0
+
+
+@contextmanager
+def orderly() -> Iterator[None]:
+    """Leave by an exception where the system would end the program.
+
+    Local.  What was begun undoes itself then, as it does after an error; the exit
+    status is 128 and the number of the signal.  Signals that somebody handles or
+    ignores stay as they are, and so do all on another thread than the main one.
+
+    Raises
+    ------
+    SystemExit
+        When the program is told to end.
+    """
+    told_s = float("-inf")
+
+    def end(number: int, _: object) -> None:
+        nonlocal told_s
+        if time.monotonic() - told_s > _ECHO_S:  # one more would cut the undoing off
+            told_s = time.monotonic()
+            raise SystemExit(128 + number)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    taken = [number for number in _ENDS if is_main and signal.getsignal(number) == signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 _FOLDER = click.Path(path_type=Path)
@@ -93,7 +138,6 @@ def verify(
     """
     from closeranks.jobs.checkpoint_tools import name_choice, tables
     from closeranks.jobs.checkpoint_tools import verify as inspection
-    from closeranks.jobs.checkpoint_tools.exit_status import orderly
 
     target.check("checkpoint", json_path)
     if into is not None and not repairs:
@@ -131,9 +175,8 @@ def convert(
     What ranks had together, or alike, is below /state, once; what rank 3 had
     for itself below /ranks/000003.
     """
-    from closeranks.jobs.checkpoint_tools import convert as conversion
+    from closeranks.jobs.checkpoint_tools import clean as conversion
     from closeranks.jobs.checkpoint_tools import name_choice
-    from closeranks.jobs.checkpoint_tools.exit_status import orderly
 
     target.check("checkpoint", output)
     if output.exists() and not force:
@@ -188,20 +231,20 @@ def clean(
 def _rows(sight: Sight) -> list[Row]:
     """Describe what was found."""
     from closeranks.checkpoint.memory import slot_locks
-    from closeranks.jobs.checkpoint_tools import disk_rows
+    from closeranks.jobs.checkpoint_tools import tables
 
     now = time.time()
     owners = {name: slot_locks.owners(sight.places, name) for name in sight.names}
     rows = [one.row(now, owner=owners[one.name]) for one in sight.found]
     for name, volume in sight.volumes:
         assert sight.disk is not None
-        rows.append(disk_rows.row(name, volume, sight.disk / name, now))
+        rows.append(tables.row(name, volume, sight.disk / name, now))
     return rows
 
 
 def _availability(sight: Sight, name: str) -> Availability:
     """Picture who holds what of a name."""
-    from closeranks.checkpoint.restore.availability import Availability
+    from closeranks.checkpoint.restore.generation_choice import Availability
 
     saves = tuple(one.save for one in sight.found if one.name == name and one.save is not None)
     last = [place.name for place in sight.places]

@@ -13,7 +13,7 @@ from closeranks.checkpoint.restore import repair
 from closeranks.checkpoint.restore.repair import Verdict
 from closeranks.checkpoint.restore.slot_inventory import UNREADABLE, Holding
 from closeranks.errors import CheckpointError, CodeError, Unavailable
-from closeranks.jobs.checkpoint_tools import disk_rows
+from closeranks.jobs.checkpoint_tools import tables
 from closeranks.jobs.checkpoint_tools.name_choice import Sight
 
 Row = dict[str, Any]
@@ -51,7 +51,7 @@ def inspect(sight: Sight, into: Path | None, *, repairs: bool) -> list[Row]:
                 broken.append((one, verdict, rows[-1]))
         for name, volume in sight.volumes:
             assert sight.disk is not None
-            outcome, text = disk_rows.verify(volume, sight.disk / name, done)
+            outcome, text = tables.verify(volume, sight.disk / name, done)
             rows.append(_row(name, [volume.run, volume.step, volume.age[1]], outcome, text))
     if repairs and broken:
         with progress("repaired", sum(one.nbytes for one, _, _ in broken)) as done:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import click
 
-from closeranks.comms.discovery.cpu_count import usable_cores
+from closeranks.comms.discovery.node_hardware import usable_cores
 from closeranks.errors import UsageError
 from closeranks.jobs.lab import control, supervisor
 from closeranks.jobs.lab.plan import LabPlan, parse_rate, parse_slots

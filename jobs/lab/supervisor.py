@@ -21,7 +21,7 @@ from types import FrameType
 import click
 
 from closeranks.errors import Error, Unavailable
-from closeranks.jobs.lab import control, network, scratch, scripts, speed
+from closeranks.jobs.lab import control, network, scratch, scripts
 from closeranks.jobs.lab.node import Node, furnish_folders, show_own_sys, start_node
 from closeranks.jobs.lab.plan import HEAD, LAUNCHER_SUBNET, SUBNET, LabPlan
 from closeranks.jobs.launch import linux_namespaces
@@ -141,7 +141,7 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
     nodes = [start_node(plan, node, folders=folders, files=files) for node in range(plan.nodes)]
     network.build(plan, nodes)
     if check:
-        for line in speed.check(plan, nodes):
+        for line in network.check(plan, nodes):
             click.echo(f"lab: {line}", err=True)
     desk = control.Control(nodes)
     desk.serve()

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from closeranks.comms.shm.file_names import is_own_folder
+from closeranks.comms.shm.shared_folder import is_own_folder
 from closeranks.jobs.launch.job_description import Command, Job
 
 # Settings of the library, not of the launcher; the same under srun.

@@ -11,10 +11,10 @@ from typing import Final
 
 import click
 
-from closeranks.comms.discovery.cpu_count import usable_cores, whole_cores
+from closeranks.comms.discovery.node_hardware import usable_cores, whole_cores
 from closeranks.comms.settings import refuse_unknown, runs_compiled, setting, switch
 from closeranks.errors import UsageError
-from closeranks.jobs.launch import mpi_library, program, slurm_allocation
+from closeranks.jobs.launch import mpi_library, program, slurm_srun
 from closeranks.jobs.launch.job_description import Host, Job
 from closeranks.jobs.launch.launch import Launch, launch_all
 from closeranks.jobs.launch.launcher_choice import check_survives, choose
@@ -172,8 +172,8 @@ def describe(ranks: int, nodes: str | None, *, cores: int) -> Job:
         The job.
     """
     count = _number_of_nodes(nodes)
-    hosts = _hosts(ranks, slurm_allocation.expand(nodes)) if nodes and not count else ()
-    given = slurm_allocation.current()
+    hosts = _hosts(ranks, slurm_srun.expand(nodes)) if nodes and not count else ()
+    given = slurm_srun.current()
     spread = len(hosts) or count or (len(given.names) if given else 1)
     free = given is not None and not hosts and not count
     fullest = given.fullest(ranks) if given and free else math.ceil(ranks / spread)
@@ -206,7 +206,7 @@ def _hosts(ranks: int, names: list[str]) -> tuple[Host, ...]:
 
 def _first_nodes(count: int) -> list[str]:
     """Name the first nodes of this allocation."""
-    given = slurm_allocation.current()
+    given = slurm_srun.current()
     if given is None:
         raise UsageError(
             "run", f"--nodes {count} outside a SLURM allocation", "name the nodes: --nodes a,b"

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from closeranks.collectives.arguments.call_key import UNSIZED
-from closeranks.collectives.selection.rules import UNLIMITED, Ladder, Rules
+from closeranks.collectives.arguments.collective_call import UNSIZED
+from closeranks.collectives.selection.chooser import UNLIMITED, Ladder, Rules
 from closeranks.collectives.selection.trial import RACES
+from closeranks.jobs.bench.measuring.collective_facts import call_bytes
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.compared_sides import make_case
-from closeranks.jobs.bench.measuring.plan_facts import call_bytes
+from closeranks.jobs.bench.measuring.comparison import make_case
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import numpy as np
 
 from closeranks.checkpoint.disk import hdf5_writer, saved_files
 from closeranks.checkpoint.disk.hdf5_writer import About, Contents
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import Extent, describe
 

@@ -12,15 +12,14 @@ import numpy as np
 
 from closeranks.checkpoint.control.single_process import Alone
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.memory import slot_writing
+from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.coding_tasks import encoding
 from closeranks.checkpoint.placement.slot_header import COMMITTED, STATES, WRITING, Header
 from closeranks.checkpoint.placement.stripe_layout import Layout, Share, chunk_for
 from closeranks.checkpoint.restore.coding_work import Recoding
 from closeranks.checkpoint.restore.generation_choice import Save, saves
-from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery
-from closeranks.checkpoint.restore.slot_scan import scan
+from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery, scan
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import describe
 
@@ -125,7 +124,7 @@ def make(
         for share in layout.shares
     }
     for rank, extent in extents.items():
-        slot_writing.write(extent, layout, rank, slots)
+        slot_file.write(extent, layout, rank, slots)
     tasks = encoding(layout, Code(layout.data, parity), apart=False)
     alone = [replace(task, worker=0) for task in tasks]
     Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone()).run()

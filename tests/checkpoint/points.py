@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from closeranks.checkpoint import checkpointer
-from closeranks.checkpoint.erasure.checked_region import Area
+from closeranks.checkpoint.erasure.crc32c import Area
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.restore.coding_work import Recoding

@@ -14,8 +14,8 @@ from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.slot_header import ENCODED, WRITING, WRITTEN
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.restore.fetch import fetch, of_extent
+from closeranks.checkpoint.restore.recovery_search import Slots
 from closeranks.checkpoint.restore.redistribution import Delivery
-from closeranks.checkpoint.restore.restore_sources import Slots
 from closeranks.checkpoint.state import rank_image, state_tree
 from tests.checkpoint.ground import Ground, contents, make
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as some
 
 from closeranks.checkpoint import PerRank, Shard
 from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.restore.recovery_search import Slots
 from closeranks.checkpoint.restore.redistribution import Delivery
-from closeranks.checkpoint.restore.restore_sources import Slots
 from closeranks.errors import CheckpointError, UsageError
 from tests.checkpoint.ground import make
 

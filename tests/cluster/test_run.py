@@ -17,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from closeranks.comms.discovery.cpu_count import usable_cores
+from closeranks.comms.discovery.node_hardware import usable_cores
 from closeranks.jobs.launch.mpi_library import Library
 from tests.cluster.child import await_end, await_line, closeranks, end, said, start
 

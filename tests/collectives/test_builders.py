@@ -18,9 +18,15 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.simulation import own_place, simulate
 from closeranks.collectives.builders.catalogue import ALGORITHMS
-from closeranks.collectives.plans.collective import OPERATIONS, REDUCING, ROOTED, VECTOR, Problem
+from closeranks.collectives.plans.collective import (
+    OPERATIONS,
+    REDUCING,
+    ROOTED,
+    VECTOR,
+    Problem,
+    meaning,
+)
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.semantics import meaning
 from closeranks.comms.topology.topology import Topology
 
 LISTED = [(operation, a) for operation in ALGORITHMS for a in ALGORITHMS[operation]]

@@ -10,13 +10,11 @@ import pytest
 
 from closeranks.collectives.analysis.cost_model import cost
 from closeranks.collectives.analysis.simulation import simulate
-from closeranks.collectives.builders.catalogue import find
-from closeranks.collectives.builders.hierarchical.algorithms import HIERARCHICAL
+from closeranks.collectives.builders.catalogue import HIERARCHICAL, find
 from closeranks.collectives.builders.patterns import segments as cutting
-from closeranks.collectives.plans.collective import ROOTED, VECTOR, Problem
+from closeranks.collectives.plans.collective import ROOTED, VECTOR, Problem, meaning
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
 from closeranks.collectives.plans.schedule import Kind
-from closeranks.collectives.plans.semantics import meaning
 from closeranks.comms.topology.topology import Topology
 
 LISTED = [(operation, a) for operation, listed in HIERARCHICAL.items() for a in listed]

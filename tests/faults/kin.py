@@ -23,7 +23,7 @@ from mpi4py import MPI
 import closeranks as cr
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.collectives.dispatch.persistent_operation import Persistent
-from closeranks.collectives.faults.derivation import Lineage
+from closeranks.collectives.faults.survivor_creation import Lineage
 from closeranks.comms.mpi import ulfm
 
 WATCHDOG_S = 50

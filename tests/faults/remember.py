@@ -26,8 +26,8 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard
-from closeranks.checkpoint.erasure import checked_region
-from closeranks.checkpoint.memory import slot_file, slot_set, slot_writing
+from closeranks.checkpoint.erasure import crc32c
+from closeranks.checkpoint.memory import slot_file, slot_set
 from closeranks.checkpoint.placement import slot_header
 from closeranks.checkpoint.restore import coding_work as recoding_
 from closeranks.checkpoint.restore import recovery_search
@@ -95,9 +95,9 @@ def always(*_: Any) -> bool:
 #: Point -> what is called there, which call counts, whether death comes after it.
 POINTS: dict[str, tuple[Any, str, int, Callable[..., bool], bool]] = {
     "room": (slot_set.Shelf, "clear", 1, always, True),
-    "before the copy": (slot_writing, "write", 1, always, False),
-    "in the copy": (checked_region.Area, "put", 2, always, True),
-    "copied": (slot_writing, "write", 1, always, True),
+    "before the copy": (slot_file, "write", 1, always, False),
+    "in the copy": (crc32c.Area, "put", 2, always, True),
+    "copied": (slot_file, "write", 1, always, True),
     "written": (slot_set.Shelf, "mark", 1, _marks(slot_header.WRITTEN), True),
     "in the code": (recoding_.Recoding, "_compute", 1, always, True),
     "encoded": (slot_set.Shelf, "mark", 1, _marks(slot_header.ENCODED), True),

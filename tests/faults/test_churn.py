@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from closeranks.jobs.bench.churn import campaign
-from closeranks.jobs.bench.churn.events import episode
+from closeranks.jobs.bench.churn.model import episode
 from tests.conftest import ROOT, Launch
 from tests.faults.cells import SEED
 

@@ -20,7 +20,7 @@ from tests.fuzz.launch import ROOT
 ROOMS = ("closeranks", "comms", "collectives", "partitioning", "checkpoint", "jobs")
 
 
-KEY = "collectives/arguments/call_key.py"
+KEY = "collectives/arguments/collective_call.py"
 
 
 class Patch(NamedTuple):

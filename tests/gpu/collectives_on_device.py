@@ -13,7 +13,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.dispatch import device_pipeline
+from closeranks.collectives.dispatch import device_collectives
 from tests.mpi.expected import cases, given, summed
 
 
@@ -49,7 +49,7 @@ def main() -> None:
                 y.fill(0)
                 comm.Allreduce(x, y)
                 np.testing.assert_array_equal(y.get(), summed(comm.size, count))
-        device_pipeline.LONG, device_pipeline.PIECE = 1 << 20, 1 << 18
+        device_collectives.LONG, device_collectives.PIECE = 1 << 20, 1 << 18
         with cupy.cuda.Stream(non_blocking=True):
             x = cupy.asarray(given(comm.rank, 1 << 20))
             y = cupy.empty_like(x)

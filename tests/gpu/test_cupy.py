@@ -104,7 +104,7 @@ def test_every_product_of_two_bytes() -> None:
     import cupy
 
     from closeranks.checkpoint.erasure import cuda_code
-    from closeranks.checkpoint.erasure.gf256 import PRODUCTS
+    from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS
 
     block = cupy.arange(256).astype(cupy.uint8)[None]
     made = cuda_code.encode(np.arange(256, dtype=np.uint8)[:, None], block, None)

@@ -21,8 +21,8 @@ from closeranks.checkpoint import Shard
 from closeranks.checkpoint.memory.run_key import job_of as job_of_process
 from closeranks.checkpoint.memory.run_key import key_of
 from closeranks.checkpoint.memory.slot_file import Slot
+from closeranks.jobs.checkpoint_tools.checkpoint_command import orderly
 from closeranks.jobs.checkpoint_tools.clean import parse_age
-from closeranks.jobs.checkpoint_tools.exit_status import orderly
 from closeranks.jobs.checkpoint_tools.name_choice import is_held_as, is_meant, job_of
 from tests.checkpoint import filed, ground
 from tests.checkpoint.memory.test_slot_locks import HOLDER

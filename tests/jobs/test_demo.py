@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("sklearn")
 
-from closeranks.jobs import demo, digits
+from closeranks.jobs import demo
 
 
 class _Killed(Exception):
@@ -44,7 +44,7 @@ def _sums(monkeypatch: pytest.MonkeyPatch, epochs: int, rank: int, size: int) ->
 
 @pytest.mark.parametrize("epochs", [1, 2, 3])
 def test_the_last_rank_dies_half_way(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
-    total = epochs * len(list(digits.batches(len(digits.load(np).train_y), demo.BATCH, 0)))
+    total = epochs * len(list(demo.batches(len(demo.load(np).train_y), demo.BATCH, 0)))
     assert _sums(monkeypatch, epochs, 2, 3) == total // 2
     assert _sums(monkeypatch, epochs, 1, 3) == total
 

@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from closeranks.jobs import doctor_command, machine_checks, software_checks
-from closeranks.jobs.check_result import Finding
+from closeranks.jobs import doctor
+from closeranks.jobs.doctor import Finding
 
 WELL = Finding("a", "ok", "fine")
 SLOW = Finding("b", "warn", "slow [not markup]", "do this")
@@ -24,10 +24,10 @@ BROKEN = Finding("c", "fail", "gone", "get it")
 def test_only_a_failure_fails(
     findings: list[Finding], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(software_checks, "look", lambda: findings)
-    monkeypatch.setattr(machine_checks, "look", list)
+    monkeypatch.setattr(doctor, "look", lambda: findings)
+    monkeypatch.setattr(doctor, "look", list)
     path = tmp_path / "x.json"
-    done = CliRunner().invoke(doctor_command.doctor, ["--json", str(path)])
+    done = CliRunner().invoke(doctor.doctor, ["--json", str(path)])
     assert done.exit_code == status
     assert [row["state"] for row in json.loads(path.read_text())] == [f.state for f in findings]
     for finding in findings:
@@ -35,8 +35,8 @@ def test_only_a_failure_fails(
 
 
 def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software_checks, "_version", lambda name: None if name == "h5py" else "1")
-    (found,) = (f for f in software_checks.look() if f.check == "packages")
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "h5py" else "1")
+    (found,) = (f for f in doctor.look_at_software() if f.check == "packages")
     assert (found.state, found.found) == ("fail", "missing: h5py")
     assert "pip install h5py" in found.remedy
 
@@ -44,13 +44,13 @@ def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("module", "check", "needed"),
     [
-        (software_checks, "_packages", True),
-        (software_checks, "_extras", False), (software_checks, "_hdf5", True),
-        (software_checks, "_numba", True),
-        (software_checks, "_gpu", False), (machine_checks, "_cores", True),
-        (machine_checks, "_shared_memory", True),
-        (machine_checks, "_mpi", True), (machine_checks, "_fabric", False),
-        (machine_checks, "_slurm", False), (machine_checks, "_lab", False),
+        (doctor, "_packages", True),
+        (doctor, "_extras", False), (doctor, "_hdf5", True),
+        (doctor, "_numba", True),
+        (doctor, "_gpu", False), (doctor, "_cores", True),
+        (doctor, "_shared_memory", True),
+        (doctor, "_mpi", True), (doctor, "_fabric", False),
+        (doctor, "_slurm", False), (doctor, "_lab", False),
     ],
 )  # fmt: skip
 def test_a_folder_that_may_not_be_read_is_a_finding(
@@ -62,7 +62,7 @@ def test_a_folder_that_may_not_be_read_is_a_finding(
     for name, one in list(vars(module).items()):
         if getattr(one, "__annotations__", {}).get("return") == "Finding":
             monkeypatch.setattr(module, name, lambda *_: WELL)
-    monkeypatch.setattr(machine_checks, "_mpi", list)
+    monkeypatch.setattr(doctor, "_mpi", list)
     monkeypatch.setattr(module, check, refuse)
     (found,) = (one for one in module.look() if one is not WELL)
     assert found.state == ("fail" if needed else "warn")
@@ -71,19 +71,19 @@ def test_a_folder_that_may_not_be_read_is_a_finding(
 
 
 def test_node_memory_that_others_have_a_hand_in_fails(tmp_path: Path) -> None:
-    assert machine_checks._shared_memory(tmp_path).state != "fail"
+    assert doctor._shared_memory(tmp_path).state != "fail"
     (tmp_path / f"closeranks-{os.getuid()}").chmod(0o777)
-    found = machine_checks._shared_memory(tmp_path)
+    found = doctor._shared_memory(tmp_path)
     assert found.state == "fail"
     assert "mode 0777" in found.found
     assert "remove it" in found.remedy
 
 
 def test_fewer_cores_than_the_machine_has_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "usable_cores", lambda: 1)
+    monkeypatch.setattr(doctor, "usable_cores", lambda: 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(machine_checks, "cgroup_quota", lambda: 1.5)
-    found = next(iter(machine_checks.look()))
+    monkeypatch.setattr(doctor, "cgroup_quota", lambda: 1.5)
+    found = next(iter(doctor.look_at_machine()))
     assert found.state == "warn"
     assert "1 of 64 usable" in found.found
     assert "cgroup quota 1.5" in found.found

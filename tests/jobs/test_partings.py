@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from closeranks.comms.exit import exit_report
-from closeranks.jobs.launch.exit_report_listener import Poll, open_poll
-from closeranks.jobs.launch.exit_reports import Parting
+from closeranks.jobs.launch.exit_reports import Parting, Poll, open_poll
 from tests.jobs.launch.test_exit_reports import GIVEN, counted
 
 #: Four have begun, one is dead: what the others say of it.

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.collectives.analysis.cost_model import Speed, cost
-from closeranks.collectives.selection.chooser import NATIVE
-from closeranks.collectives.selection.rules import read_rules
+from closeranks.collectives.selection.chooser import NATIVE, read_rules
 from closeranks.comms.topology.link import SEGMENT_BYTES, Link
 from closeranks.comms.topology.topology import Topology
-from closeranks.jobs.tune import stage_plans as stages
-from closeranks.jobs.tune.fit import Point, crossing, line, misfit
-from closeranks.jobs.tune.report import level_rows, segment_rows, stage_rows
-from closeranks.jobs.tune.stage_plans import Weight
+from closeranks.jobs.tune import survey as stages
+from closeranks.jobs.tune.command import level_rows, segment_rows, stage_rows
+from closeranks.jobs.tune.survey import Point, Weight, crossing, line, misfit
 from closeranks.jobs.tune.winners import asked, rules
 
 MACHINES = {

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives.engine import execution, execution_arrays, message_segments
+from closeranks.collectives.engine import bound_plan, execution, execution_arrays
 from closeranks.collectives.engine import loop_mpi_functions as real
 from closeranks.collectives.engine.loop_mpi_functions import address, error_place, is_wide, pointers
 from closeranks.collectives.engine.mpi_handles import handle
@@ -155,6 +155,6 @@ def pretended(
     )
     with patch.context() as inner:
         inner.setattr(execution, "_FEW", 10**9)
-        inner.setattr(message_segments, "PIECE_BYTES", PIECE)
+        inner.setattr(bound_plan, "PIECE_BYTES", PIECE)
         inner.setattr(execution_arrays, "pointers", library.pointers)
         yield world, library

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from closeranks.comms.buffers import packing
-from closeranks.comms.discovery import cpu_count
+from closeranks.comms.discovery import node_hardware
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.benches import init_time, overlap_operation, pack, plan_steps, snapshot
+from closeranks.jobs.bench.benches import init_time, overlap, pack, plan_steps, snapshot
 from closeranks.jobs.bench.command import FORMATS, open_session
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
 from closeranks.jobs.bench.measuring.nic_counters import TABLE
-from closeranks.jobs.bench.measuring.repetitions import Effort
 from closeranks.jobs.bench.measuring.session import Request, Session
 from closeranks.jobs.bench.measuring.table import Table
+from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.bench.one_setting import measure_setting
 from closeranks.jobs.bench.suite import run
 from tests.jobs.bench.keys import BASE
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep batches short: these tests look at results, not at times."""
-    monkeypatch.setattr("closeranks.jobs.bench.measuring.repetitions.BATCH", 5)
+    monkeypatch.setattr("closeranks.jobs.bench.measuring.timing.BATCH", 5)
     monkeypatch.setattr("closeranks.jobs.bench.measuring.timing._ENOUGH_S", 1e-6)
     for name, small in (("_SIDE", 80), ("_COLD_BYTES", 4096)):
         monkeypatch.setattr(pack, name, small)
@@ -201,7 +201,7 @@ def test_overlap(world: closeranks.Communicator) -> None:
         assert row["wrong"] == 0, row
         assert row["iterations"] == 2
         assert row["overall_us"] > row["compute_us"] > 0
-        bound = 1.15 * (row["alone_us"] + row["cpu_us"] / cpu_count.usable_cores())
+        bound = 1.15 * (row["alone_us"] + row["cpu_us"] / node_hardware.usable_cores())
         assert row["bound_us"] == pytest.approx(bound)
     assert sum(not line.startswith("#") for line in lines) == len(rows)
     assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
@@ -238,7 +238,7 @@ def test_snapshots(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPat
 def test_wrong_results_beside_a_computation_are_counted(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pairs = ((overlap_operation.Single, "_case"), (overlap_operation.Gradients, "_arrays"))
+    pairs = ((overlap.Single, "_case"), (overlap.Gradients, "_arrays"))
     for kind, _ in pairs:
         monkeypatch.setattr(kind, "run", lambda _self, compute: compute(0, 1))
     where = session(world, "overlap", overlap_sizes=(6400,))

@@ -20,7 +20,7 @@ from mpi4py import MPI
 import closeranks
 from closeranks.collectives.arguments import native_handover
 from closeranks.collectives.arguments.native_handover import Handover
-from closeranks.collectives.dispatch import shm_persistent
+from closeranks.collectives.dispatch import persistent_creation
 from closeranks.collectives.dispatch.request import Request
 from closeranks.collectives.engine.bound_plan import Bound
 from closeranks.collectives.engine.execution import Execution
@@ -247,7 +247,7 @@ def test_a_kernel_that_has_ended_is_not_run_again(
     """The handler comes when it has returned, in the start or in the wait."""
     if world.size == 1:
         pytest.skip("needs two ranks")
-    monkeypatch.setattr(shm_persistent, "UNATTENDED_S", float("inf"))
+    monkeypatch.setattr(persistent_creation, "UNATTENDED_S", float("inf"))
     x, y = np.full(100, world.rank + 1), np.zeros(100, int)
     wanted = world.size * (world.size + 1) // 2
     operation: Any = world.Allreduce_init(x, y, algorithm="shared")
@@ -288,7 +288,7 @@ def test_no_start_keeps_its_lock(
 ) -> None:
     if world.size == 1:
         pytest.skip("needs two ranks")
-    monkeypatch.setattr(shm_persistent, "UNATTENDED_S", float("inf"))
+    monkeypatch.setattr(persistent_creation, "UNATTENDED_S", float("inf"))
     x, y = np.full(100, world.rank + 1), np.zeros(100, int)
     operation: Any = world.Allreduce_init(x, y, algorithm="shared")
     lock = operation._lock

@@ -13,7 +13,7 @@ import pytest
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard
 from closeranks.checkpoint.control.control_channel import Talk
-from closeranks.checkpoint.memory import slot_file, slot_writing
+from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.restore import fetch
 from closeranks.checkpoint.restore.fetch import Want
@@ -170,14 +170,14 @@ def test_an_array_that_changes_on_the_device_fails_the_save(
     x, last = fake.array(np.zeros(3000)), world.rank == world.size - 1
     keeper = Checkpointer(world, name=name)
     keeper.save(1, {"x": PerRank(x)}).committed.wait(30)
-    write = slot_writing.write
+    write = slot_file.write
 
     def slowly(*arguments: Any) -> None:
         if last:
             x.set(np.ones(3000))  # behind what was saved
         write(*arguments)
 
-    monkeypatch.setattr(slot_writing, "write", slowly)
+    monkeypatch.setattr(slot_file, "write", slowly)
     with pytest.raises(CheckpointError, match="changed while it was copied: x"):
         keeper.save(2, {"x": PerRank(x)}).committed.wait(30)
     monkeypatch.undo()

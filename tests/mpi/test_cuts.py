@@ -14,8 +14,8 @@ from mpi4py import MPI
 import closeranks as cr
 from closeranks.checkpoint.control.control_channel import Talk
 from closeranks.collectives.builders.catalogue import algorithms
-from closeranks.collectives.engine import bound_plan, deferred_blocks, long_message
-from closeranks.comms.mpi import message_limits
+from closeranks.collectives.engine import bound_plan, deferred_blocks
+from closeranks.comms.mpi import messages
 from tests.mpi.expected import cases
 
 LIMIT = 1 << 10
@@ -32,9 +32,9 @@ def parted(
         return
     if interpreter == "python":
         monkeypatch.setenv("CLOSERANKS_INTERPRETER", "python")
-    monkeypatch.setattr(message_limits, "LONGEST", LIMIT)
+    monkeypatch.setattr(messages, "LONGEST", LIMIT)
     posted: list[int] = []
-    for module in (bound_plan, deferred_blocks, long_message):
+    for module in (bound_plan, deferred_blocks, deferred_blocks):
         monkeypatch.setattr(module, "message", partial(_noted, bound_plan.message, posted))
     ranks = np.arange(comm.size)
     groups = np.stack([ranks // 2, ranks]).astype(np.int32)

@@ -263,17 +263,17 @@ def test_types_that_the_library_has_no_name_for(known: Lent) -> None:
 
 def _capsule() -> Any:
     """Make a capsule of one bfloat16; NumPy makes none."""
-    from closeranks.comms.gpu import dlpack
+    from closeranks.comms.gpu import array_interface
 
     shape = (ctypes.c_int64 * 1)(1)
-    tensor = dlpack._Tensor(1, 2, 0, 1, 4, 16, 1, shape)
+    tensor = array_interface._Tensor(1, 2, 0, 1, 4, 16, 1, shape)
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = (
         ctypes.py_object,
         (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p),
     )
     _alive.append((shape, tensor))
-    return new(ctypes.addressof(tensor), dlpack._NAME, None)
+    return new(ctypes.addressof(tensor), array_interface._NAME, None)
 
 
 _alive: list[Any] = []

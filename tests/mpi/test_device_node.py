@@ -11,7 +11,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.dispatch import device_collectives
-from closeranks.comms.gpu import cuda_ipc_group
+from closeranks.comms.gpu import cuda_ipc
 from closeranks.errors import Unavailable, UsageError
 from tests.fake_device import FakeDevice
 from tests.mpi.expected import given, summed
@@ -25,7 +25,7 @@ LENGTHS = (5, 700)
 def known(comm: MPI.Intracomm | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lent | None]:
     """The ranks and a fake device with small desks; None on the ranks left out."""
     monkeypatch.setattr(device_collectives, "HALF_BYTES", 1024)
-    monkeypatch.setattr(cuda_ipc_group, "SHORT_BYTES", 64)
+    monkeypatch.setattr(cuda_ipc, "SHORT_BYTES", 64)
     yield from lend(comm, FakeDevice())
 
 

@@ -10,7 +10,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.dispatch import device_pipeline
+from closeranks.collectives.dispatch import device_collectives
 from closeranks.comms.gpu import cuda_aware
 from tests.fake_device import FakeArray, FakeDevice
 from tests.mpi.expected import given, summed
@@ -26,8 +26,8 @@ def known(comm: MPI.Intracomm | None) -> Iterator[Lent | None]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Vectors of 4 KiB are long, and pieces have 1 KiB."""
-    monkeypatch.setattr(device_pipeline, "LONG", 4096)
-    monkeypatch.setattr(device_pipeline, "PIECE", 1024)
+    monkeypatch.setattr(device_collectives, "LONG", 4096)
+    monkeypatch.setattr(device_collectives, "PIECE", 1024)
 
 
 def _long(lent: Lent, place: str) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.dispatch import dropped_requests
+from closeranks.collectives.dispatch import request
 from closeranks.collectives.faults.final_meeting import Farewell
 
 World = cr.Communicator
@@ -25,7 +25,7 @@ def test_buffers_of_a_dropped_request_live_until_it_is_over(
         return
     count = 1000 if algorithm != "auto" else 3
     world.Allreduce(np.ones(count), np.zeros(count), algorithm=algorithm)  # all is set up
-    before = dropped_requests.kept()
+    before = request.kept()
     comm.Barrier()
     if comm.rank:
         comm.recv(source=0)  # so that rank 0 cannot be through before this
@@ -43,7 +43,7 @@ def test_buffers_of_a_dropped_request_live_until_it_is_over(
     world.Allreduce(np.ones(count), total, algorithm=algorithm)
     assert (total == comm.size).all()
     deadline = time.monotonic() + 20
-    while not all(comm.allgather(dropped_requests.kept() <= before)):
+    while not all(comm.allgather(request.kept() <= before)):
         assert time.monotonic() < deadline, "they are let go when it is over"
         world.Iallreduce(np.ones(1), np.zeros(1), algorithm="native").Wait()
 
@@ -63,20 +63,20 @@ def test_many_dropped_requests_spoil_no_sum(world: World | None) -> None:
 def test_a_farewell_that_is_left_keeps_what_it_hears_in(comm: MPI.Intracomm) -> None:
     if comm.size != 2:
         return
-    dropped_requests.let_go()
-    traffic, before = comm.Dup(), dropped_requests.kept()
+    request.let_go()
+    traffic, before = comm.Dup(), request.kept()
     farewell = Farewell(traffic, 1, given_up=False)
     if comm.rank == 0:
         assert not farewell.is_over()  # the other one has not come
         del farewell
-        assert dropped_requests.kept() == before + 2
+        assert request.kept() == before + 2
         comm.Barrier()
     else:
         comm.Barrier()
         while not farewell.is_over():
             pass
     comm.Barrier()
-    while dropped_requests.kept() > before:
+    while request.kept() > before:
         comm.Iprobe()
-        dropped_requests.let_go()
+        request.let_go()
     traffic.Free()

@@ -13,9 +13,8 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import mpi_handles as places
 from closeranks.collectives.engine.mpi_handles import addresses, handle, handles
-from closeranks.collectives.plans import step_table as columns
-from closeranks.collectives.plans.schedule import Kind
-from closeranks.collectives.plans.step_table import Table
+from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans.schedule import Kind, Table
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened
 

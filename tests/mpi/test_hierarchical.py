@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import closeranks as cr
-from closeranks.collectives.builders.hierarchical.algorithms import HIERARCHICAL
+from closeranks.collectives.builders.catalogue import HIERARCHICAL
 from closeranks.comms.topology.topology import Topology
 from tests.mpi.expected import cases
 

@@ -13,13 +13,12 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.builders.catalogue import algorithms
+from closeranks.collectives.engine import bound_plan, execution_arrays, interpreter
 from closeranks.collectives.engine import bound_plan as ways
-from closeranks.collectives.engine import execution_arrays, interpreter, message_segments
 from closeranks.collectives.engine import loop_layout as sweep
 from closeranks.collectives.engine.bound_plan import Bound
-from closeranks.collectives.engine.compiled_execution import Fast
 from closeranks.collectives.engine.epoch_world import World
-from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.execution import Execution, Fast
 from closeranks.collectives.engine.execution_arrays import Layout
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.apply_kernels import KERNELS
@@ -314,7 +313,7 @@ def test_every_operation_and_algorithm(
     node = [rank // 2 for rank in range(comm.size)]
     links = {"node": Link(1e-4, 1e4)}  # so slow that messages are cut
     topology = cr.Topology.from_groups(("node", "rank"), [node, list(range(comm.size))], links)
-    monkeypatch.setattr(message_segments, "PIECE_BYTES", 16)
+    monkeypatch.setattr(bound_plan, "PIECE_BYTES", 16)
     used: dict[str, int] = {}
     with cr.init(comm, topology=topology) as world:
         for root in range(world.size):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from closeranks.collectives.engine.native_leaves import ISSUES, Native
+from closeranks.collectives.engine.leaves import ISSUES, Native
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem

@@ -12,8 +12,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.comms.buffers.array_memory import memory
-from closeranks.comms.buffers.buffer_spec import message
-from closeranks.comms.buffers.vector_spec import vector
+from closeranks.comms.buffers.buffer_spec import message, vector
 from closeranks.errors import UsageError
 
 

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks
-from closeranks.collectives.dispatch import shm_persistent
-from closeranks.collectives.dispatch.shm_persistent import NearPersistent
+from closeranks.collectives.dispatch import persistent_creation
+from closeranks.collectives.dispatch.persistent_creation import NearPersistent
 from closeranks.errors import PeerLate, Revoked, UsageError
 
 N = 100
@@ -21,13 +21,13 @@ N = 100
 @pytest.fixture(autouse=True)
 def _brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take every call for a brief one: what it is predicted to take depends on the machine."""
-    monkeypatch.setattr(shm_persistent, "UNATTENDED_S", float("inf"))
+    monkeypatch.setattr(persistent_creation, "UNATTENDED_S", float("inf"))
 
 
 def test_what_takes_long_is_left_to_a_thread(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shm_persistent, "UNATTENDED_S", 0.0)
+    monkeypatch.setattr(persistent_creation, "UNATTENDED_S", 0.0)
     x, y = np.ones(N), np.zeros(N)
     if world.size == 1:
         pytest.skip("needs two ranks")

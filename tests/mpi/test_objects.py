@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.communicator import object_calls
-from closeranks.comms.mpi import message_limits
+from closeranks.comms.mpi import messages
 
 CAREFUL = [False, True]
 OPS = [MPI.SUM, MPI.MAX, lambda one, other: [*one, *other]]
@@ -71,7 +71,7 @@ def test_long_ones_go_by_plans(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, careful: bool
 ) -> None:
     monkeypatch.setattr(object_calls, "_CAREFUL", careful)
-    monkeypatch.setattr(message_limits, "LONGEST", 1 << 10)
+    monkeypatch.setattr(messages, "LONGEST", 1 << 10)
     rank, size = world.rank, world.size
     every = [bytes([of]) * (1500 + 1000 * of) for of in range(size)]
     root = size - 1

@@ -10,9 +10,8 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.comms.buffers import packing
-from closeranks.comms.buffers.buffer_spec import message
+from closeranks.comms.buffers.buffer_spec import message, vector
 from closeranks.comms.buffers.strided_block import block, of_array
-from closeranks.comms.buffers.vector_spec import vector
 
 RANDOM = np.random.default_rng(20)
 CUBE = RANDOM.integers(0, 255, (24, 96, 320), np.uint8)

@@ -17,11 +17,10 @@ import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard
 from closeranks.checkpoint.control.control_channel import Talk
 from closeranks.checkpoint.disk import hdf5_writer, saved_files
-from closeranks.checkpoint.disk.saved_file_index import Files, Library
+from closeranks.checkpoint.disk.saved_files import Files, Library
 from closeranks.checkpoint.memory import slot_file
-from closeranks.checkpoint.restore.recovery_search import Nodes
+from closeranks.checkpoint.restore.recovery_search import Nodes, Unreadable
 from closeranks.checkpoint.restore.redistribution import Delivery
-from closeranks.checkpoint.restore.restore_sources import Unreadable
 from closeranks.checkpoint.saving import membership_term, save
 from closeranks.errors import CheckpointError, NotFound, PeerLost, TooManyErasures, UsageError
 from tests.checkpoint.filed import about_of, extents, put

@@ -11,8 +11,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.dispatch.persistent_creation import NearPersistent
 from closeranks.collectives.dispatch.persistent_operation import Persistent
-from closeranks.collectives.dispatch.shm_persistent import NearPersistent
 from closeranks.errors import UsageError
 
 #: The library's own handle, a kernel's start, plans, and what is packed or divided after it.

@@ -15,12 +15,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.engine import interpreter
-from closeranks.collectives.fastpath import (
-    shortcut,
-    shortcut_proof,
-    shortcut_record,
-    shortcut_versions,
-)
+from closeranks.collectives.fastpath import shortcut, shortcut_layout, shortcut_proof
 from closeranks.collectives.plans.collective import OPERATIONS
 
 World = cr.Communicator
@@ -356,13 +351,11 @@ def test_the_code_is_proven_on_sentinels_and_listed(
         return
     assert interpreter.is_loaded()
     assert shortcut_proof.holds(), "what stands in memory here is not what the code reads"
-    listed = shortcut_versions.are_listed()
-    assert listed, (
-        f"add {shortcut_versions.versions()} to closeranks.collectives.fastpath.shortcut_versions"
-    )
-    types = shortcut_record._plain().copy()
+    listed = shortcut.are_listed()
+    assert listed, f"add {shortcut.versions()} to closeranks.collectives.fastpath.shortcut"
+    types = shortcut_layout._plain().copy()
     types[:, 2] = np.roll(types[:, 2], 1)  # each datatype means another type
-    monkeypatch.setattr(shortcut_record, "_plain", lambda: types)
+    monkeypatch.setattr(shortcut_layout, "_plain", lambda: types)
     assert not shortcut_proof.holds()
 
 
@@ -371,7 +364,7 @@ def test_shortcuts_are_off_where_nobody_has_proven_them(
 ) -> None:
     if world is None or world.size != 2:
         return
-    monkeypatch.setattr(shortcut_versions, "PROVEN", frozenset())
+    monkeypatch.setattr(shortcut, "PROVEN", frozenset())
     shortcut.are_proven.cache_clear()
     try:
         with world.Dup() as duplicate:

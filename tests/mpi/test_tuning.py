@@ -20,17 +20,16 @@ from closeranks.collectives.analysis.cost_model import Speed
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.plans.port_tree import hierarchy
-from closeranks.collectives.selection.chooser import NATIVE, NativeModel
-from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.chooser import NATIVE, NativeModel, Rules
 from closeranks.collectives.selection.tuning_origin import here
 from closeranks.collectives.selection.tuning_table import Crossing, Tuned, together
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Disagreement, UsageError
-from closeranks.jobs.bench.measuring.repetitions import Effort
 from closeranks.jobs.bench.measuring.session import Request
-from closeranks.jobs.tune import stage_plans as stages
+from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.tune import survey
+from closeranks.jobs.tune import survey as stages
 from closeranks.jobs.tune.command import measured
 
 #: Node of each rank.

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 from closeranks.comms import wait as waiting
-from closeranks.comms.discovery.cpu_count import cores_of
+from closeranks.comms.discovery.node_hardware import cores_of
 from closeranks.comms.wait import settle
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened, run

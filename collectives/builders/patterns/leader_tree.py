@@ -16,17 +16,18 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import NamedTuple
 
-from closeranks.collectives.builders.patterns.binomial_tree import binomial_bcast, binomial_reduce
-from closeranks.collectives.builders.patterns.recursive_doubling import doubling_allreduce
-from closeranks.collectives.builders.patterns.recursive_halving import rabenseifner_allreduce
+from closeranks.collectives.builders.patterns.recursive_doubling import (
+    doubling_allreduce,
+    rabenseifner_allreduce,
+)
 from closeranks.collectives.builders.patterns.segments import segments, slots_of
-from closeranks.collectives.builders.patterns.vector_classes import TOPS, leader_classes
+from closeranks.collectives.builders.patterns.tier_classes import TOPS, leader_classes
+from closeranks.collectives.builders.patterns.trees import binomial_bcast, binomial_reduce
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, part
 from closeranks.collectives.plans.collective import Problem
-from closeranks.collectives.plans.plan_type import Algorithm
+from closeranks.collectives.plans.plan_type import Algorithm, Members, Stage, Writing
 from closeranks.collectives.plans.port_tree import Hierarchy, Rail, flat_or_disordered, hierarchy
 from closeranks.collectives.plans.schedule import After, Leaf, Script
-from closeranks.collectives.plans.stage import Members, Stage, Writing
 
 #: An all-reduce of the leaders: ``top(out, members, me, source, target, after, slot)``.
 Top = Callable[[Script, Members, int, Block, Block, After, int], Writing]

@@ -14,8 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.plans.block import Block, runs
-from closeranks.collectives.plans.chunks import Chunks
+from closeranks.collectives.plans.block import Block, Chunks, runs
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.port_tree import Hierarchy, hierarchy
 from closeranks.collectives.plans.schedule import After, Script

@@ -11,10 +11,8 @@ References
 
 from __future__ import annotations
 
-from closeranks.collectives.plans.block import Block
-from closeranks.collectives.plans.chunks import cut
-from closeranks.collectives.plans.schedule import After, Script
-from closeranks.collectives.plans.stage import (
+from closeranks.collectives.plans.block import Block, cut
+from closeranks.collectives.plans.plan_type import (
     BlockOf,
     Members,
     Stage,
@@ -23,6 +21,7 @@ from closeranks.collectives.plans.stage import (
     bring,
     passed,
 )
+from closeranks.collectives.plans.schedule import After, Script
 
 #: Chunks on the way in a reduce-scatter: one is summed while the next arrives.
 _ROOMS = 2

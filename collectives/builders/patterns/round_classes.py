@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from closeranks.collectives.plans.power_of_two import Fold, fold
+from closeranks.collectives.builders.patterns.recursive_doubling import Fold, fold
 from closeranks.collectives.plans.rank_classes import Ints, Round
 
 

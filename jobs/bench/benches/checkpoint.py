@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from closeranks.checkpoint.control.pending import Pending
 from closeranks.jobs.bench.measuring.compute_work import works
 from closeranks.jobs.bench.measuring.table import short
-from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
+from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
 
 if TYPE_CHECKING:
     from closeranks.checkpoint import Checkpointer

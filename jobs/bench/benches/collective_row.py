@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from closeranks.jobs.bench.measuring.collective_case import Case
-from closeranks.jobs.bench.measuring.collective_facts import Collective
-from closeranks.jobs.bench.measuring.compared_sides import make_case, settle, time_sides
+from closeranks.jobs.bench.measuring.collective_facts import Collective, call_bytes, planned_bytes
+from closeranks.jobs.bench.measuring.collectives import Case
 from closeranks.jobs.bench.measuring.comparison import (
     against_best,
     against_copy,
     against_native,
     against_plain,
+    make_case,
+    settle,
+    time_sides,
 )
 from closeranks.jobs.bench.measuring.nic_counters import evenness, node_sent_bytes
-from closeranks.jobs.bench.measuring.plan_facts import call_bytes, planned_bytes
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
+from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
 
 Row = dict[str, Any]
 

@@ -1,4 +1,8 @@
-"""The benchmark ``erasure``: parity made and blocks rebuilt, on one core.
+"""ISA-L, Intel's library of erasure codes, to be compared with.
+
+Its shared library comes with the wheel of PyECLib, or with the system.
+
+The benchmark ``erasure``: parity made and blocks rebuilt, on one core.
 
 What users call is timed, `Code.encode` and `Code.reconstruct` in place; beside
 it, in turn, the same bound beforehand, ISA-L with the same matrix where it is
@@ -7,24 +11,86 @@ installed, and a copy of a block.  Without MPI.
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Blocks, Bytes
 from closeranks.checkpoint.erasure.matrix_product import aligned_rows
-from closeranks.checkpoint.erasure.simd_instructions import here
-from closeranks.comms.jit.cpu_name import processor
+from closeranks.checkpoint.erasure.product_llvm import here
+from closeranks.comms.jit.code_cache import processor
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.benches import isal
-from closeranks.jobs.bench.measuring.sizes import parse_sizes
 from closeranks.jobs.bench.measuring.table import short
-from closeranks.jobs.bench.measuring.time_distribution import NO_BANDWIDTH, Timing
+from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
+from closeranks.jobs.bench.measuring.typed_options import parse_sizes
+
+
+@cache
+def library() -> Any | None:
+    """Load the library.
+
+    Local.
+
+    Returns
+    -------
+    CDLL or None
+        None where there is none.
+    """
+    found = find_spec("pyeclib")
+    parents = (
+        [Path(place).parent for place in (found.submodule_search_locations or [])] if found else []
+    )
+    wheel = [str(path) for parent in parents for path in parent.glob("pyeclib.libs/libisal*.so*")]
+    name = next(iter(wheel), None) or ctypes.util.find_library("isal")
+    return ctypes.CDLL(name) if name else None
+
+
+def isal_product(matrix: Bytes, blocks: Blocks, results: Blocks) -> Callable[[], object]:
+    """Prepare a product of its own.
+
+    Local.
+
+    Parameters
+    ----------
+    matrix : ndarray of uint8, shape (rows, count)
+        Factors.
+    blocks, results : arrays of uint8, shapes (count, nbytes) and (rows, nbytes)
+        What is multiplied, and where to.
+
+    Returns
+    -------
+    callable
+        Multiplies once.
+    """
+    isal, (rows, count) = library(), matrix.shape
+    assert isal is not None
+    factors, tables = np.ascontiguousarray(matrix), np.zeros(32 * matrix.size, np.uint8)
+    isal.ec_init_tables(count, rows, *map(_place, (factors, tables)))
+    places = [np.array([row.ctypes.data for row in part], np.int64) for part in (blocks, results)]
+    length, *kept = ctypes.c_int(len(blocks[0])), tables, *places
+    arguments = (length, ctypes.c_int(count), ctypes.c_int(rows), *map(_place, kept))
+    multiply = isal.ec_encode_data
+
+    def call() -> object:
+        return kept and multiply(*arguments)
+
+    return call
+
+
+def _place(array: Any) -> ctypes.c_void_p:
+    """Give where an array lies."""
+    return ctypes.c_void_p(array.ctypes.data)
+
 
 Row = dict[str, Any]
 
@@ -61,7 +127,7 @@ class _Task(NamedTuple):
 
 def _head() -> list[str]:
     """Write the lines above the rows."""
-    beside = "ISA-L beside it" if isal.library() else "ISA-L is not here: pip install pyeclib"
+    beside = "ISA-L beside it" if library() else "ISA-L is not here: pip install pyeclib"
     return [
         f"# {processor()}, one core, {here()[0].name}; {beside}",
         "# GB/s of blocks that are read, traffic with those that are written; 1 GB/s = 1e9 bytes/s",
@@ -105,9 +171,9 @@ def _measure(code: Code, task: _Task, blocks: Bytes, budget_s: float) -> Row:
         lost[:] = 0
     calls = task.calls(code, everything)
     calls["copy"] = lambda: np.copyto(copied, read[0])
-    if isal.library():
+    if library():
         theirs = aligned_rows(len(task.written), nbytes)
-        calls["isal"] = isal.product(task.matrix, read, theirs)
+        calls["isal"] = isal_product(task.matrix, read, theirs)
     taken = _timings(calls, budget_s)
     once_s = {name: 1e-6 * timing.p50_us for name, timing in taken.items()}
     traffic = (len(read) + len(results)) * nbytes / once_s["ours"]

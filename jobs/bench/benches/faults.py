@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.churn.events import FEWEST, MOST
-from closeranks.jobs.bench.churn.parts import UNWRITTEN
+from closeranks.jobs.bench.churn.model import FEWEST, MOST
+from closeranks.jobs.bench.churn.record import UNWRITTEN
 from closeranks.jobs.bench.measuring.session import ranks_per_node
-from closeranks.jobs.bench.measuring.time_distribution import NO_BANDWIDTH, Timing
+from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator

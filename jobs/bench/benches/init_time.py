@@ -17,8 +17,7 @@ import numpy as np
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import describe
-from closeranks.jobs.bench.measuring.time_distribution import bandwidth
-from closeranks.jobs.bench.measuring.timing import agree
+from closeranks.jobs.bench.measuring.timing import agree, bandwidth
 
 if TYPE_CHECKING:
     from closeranks.jobs.bench.measuring.session import Session

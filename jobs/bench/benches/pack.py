@@ -14,11 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.jobs.bench.benches.point_to_point import describe
-from closeranks.jobs.bench.measuring.repetitions import Effort
 from closeranks.jobs.bench.measuring.session import Session
 from closeranks.jobs.bench.measuring.table import short
-from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
-from closeranks.jobs.bench.measuring.timing import Call, agree, batch, estimate
+from closeranks.jobs.bench.measuring.timing import (
+    Call,
+    Effort,
+    Timing,
+    agree,
+    bandwidth,
+    batch,
+    estimate,
+)
 
 if TYPE_CHECKING:
     from mpi4py import MPI

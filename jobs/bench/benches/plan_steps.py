@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from closeranks.jobs.bench.benches.point_to_point import describe
-from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
+from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
 
 if TYPE_CHECKING:
     from closeranks.collectives.engine.bound_plan import Bound

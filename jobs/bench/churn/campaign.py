@@ -19,12 +19,11 @@ import psutil
 
 from closeranks.comms.liveness import watchdog
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.churn.events import FEWEST, Episode, episode
 from closeranks.jobs.bench.churn.judge import Verdict, judge
 from closeranks.jobs.bench.churn.member import HANG_S, WHERE
-from closeranks.jobs.bench.churn.model import Model
+from closeranks.jobs.bench.churn.model import FEWEST, Episode, Model, episode
 from closeranks.jobs.bench.churn.record import read
-from closeranks.jobs.bench.measuring.time_distribution import NO_BANDWIDTH, Timing
+from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
 from closeranks.jobs.launch.run_command import prepare
 
 Row = dict[str, Any]

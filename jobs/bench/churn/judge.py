@@ -15,9 +15,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import NamedTuple
 
-from closeranks.jobs.bench.churn.events import Episode, met, victims
-from closeranks.jobs.bench.churn.parts import whole
-from closeranks.jobs.bench.churn.record import Record
+from closeranks.jobs.bench.churn.model import Episode, met, victims
+from closeranks.jobs.bench.churn.record import Record, whole
 
 _Steps = dict[int, list[Record]]
 _Processes = dict[str, list[Record]]

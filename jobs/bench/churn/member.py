@@ -20,9 +20,8 @@ import numpy as np
 import psutil
 
 import closeranks
-from closeranks.jobs.bench.churn.events import Episode, Event, episode, met, victims
-from closeranks.jobs.bench.churn.parts import UNWRITTEN, part, read_sums
-from closeranks.jobs.bench.churn.record import Record, line
+from closeranks.jobs.bench.churn.model import Episode, Event, episode, met, victims
+from closeranks.jobs.bench.churn.record import UNWRITTEN, Record, line, part, read_sums
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator

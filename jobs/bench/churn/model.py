@@ -1,4 +1,6 @@
-"""An episode without processes: what the protocol promises, for the judge.
+"""What happens to whom in an episode, and when: for every rank and for the model.
+
+An episode without processes: what the protocol promises, for the judge.
 
 Hundreds run in a second.  Seats are given by the same `roster` as in a job.
 """
@@ -6,11 +8,144 @@ Hundreds run in a second.  Seats are given by the same `roster` as in a job.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from closeranks.collectives.faults.rank_assignment import Report, roster
-from closeranks.jobs.bench.churn.events import Episode, Event, met, victims
-from closeranks.jobs.bench.churn.parts import whole
-from closeranks.jobs.bench.churn.record import Record
+from closeranks.jobs.bench.churn.record import Record, whole
+
+#: What may happen to a seat.
+KINDS: Final = ("kill", "stop")
+#: Fewer members are never left.
+FEWEST: Final = 2
+#: So many have a bit each in a word with a sign.
+MOST: Final = 63
+#: Steps between two events, at least and at most.
+_GAP: Final = (8, 30)
+#: How long after the step has begun it happens at most, seconds; a step takes about 1 ms.
+_DELAY_S: Final = 2e-3
+#: One event in so many meets two seats at once.
+_DOUBLE: Final = 8
+
+
+class Event(NamedTuple):
+    """What happens.
+
+    Attributes
+    ----------
+    step : int
+        During which step.
+    kind : str
+        Of `KINDS`.
+    places : tuple of int
+        Whom it meets: places among the members of that step, ascending.
+    delay_s : float
+        How long after the step has begun there.
+    """
+
+    step: int
+    kind: str
+    places: tuple[int, ...]
+    delay_s: float
+
+
+class Episode(NamedTuple):
+    """An episode: who begins, and what happens.
+
+    Attributes
+    ----------
+    seed : int
+        Of the schedule.
+    members, spares : int
+        Processes with a seat at the beginning, and without.
+    events : tuple of Event
+        In the order of their steps.
+    steps : int
+        How many there are.
+    """
+
+    seed: int
+    members: int
+    spares: int
+    events: tuple[Event, ...]
+    steps: int
+
+
+def episode(seed: int, members: int, spares: int) -> Episode:
+    """Write a schedule that uses up all spares and all members but two.
+
+    Pure.
+
+    Parameters
+    ----------
+    seed : int
+        Another one is another schedule.
+    members : int
+        At least `FEWEST`.
+    spares : int
+        How many processes wait.
+
+    Returns
+    -------
+    Episode
+        Equal for equal arguments.
+    """
+    chance, step, left, waiting = random.Random(seed), 0, members, spares
+    events = list[Event]()
+    while left + waiting > FEWEST:
+        step += chance.randint(*_GAP)
+        most = min(left - 1, left + waiting - FEWEST)
+        number = 2 if most >= 2 and chance.randrange(_DOUBLE) == 0 else 1
+        places = tuple(sorted(chance.sample(range(left), number)))
+        kind, delay_s = chance.choice(KINDS), chance.uniform(0, _DELAY_S)
+        events.append(Event(step, kind, places, delay_s))
+        taken = min(number, waiting)
+        waiting, left = waiting - taken, left - number + taken
+    return Episode(seed, members, spares, tuple(events), step + _GAP[0])
+
+
+def met(events: Sequence[Event], step: int) -> Event | None:
+    """Give the event of a step, if there is one.
+
+    Parameters
+    ----------
+    events : sequence of Event
+        Of an episode.
+    step : int
+        Which step.
+
+    Returns
+    -------
+    Event or None
+        At most one a step.
+    """
+    return next((event for event in events if event.step == step), None)
+
+
+def victims(event: Event, alive: Sequence[int], waiting: int) -> tuple[int, ...]:
+    """Give the seats that an event meets, also where others have died before it.
+
+    Places that are not there any more are left out, and so is who would leave
+    fewer than `FEWEST`.
+
+    Parameters
+    ----------
+    event : Event
+        What happens.
+    alive : sequence of int
+        Seats of the members.
+    waiting : int
+        How many spares are left.
+
+    Returns
+    -------
+    tuple of int
+        As planned where nobody has died without an event.
+    """
+    met_here = [alive[place] for place in event.places if place < len(alive)]
+    most = min(len(alive) - 1, len(alive) + waiting - FEWEST)
+    return tuple(met_here[: max(most, 0)])
+
 
 #: Where an event may find a member: before it has added its bits, before it has voted,
 #: after the vote.

@@ -1,8 +1,13 @@
-"""The collectives the suite knows, one entry each."""
+"""The collectives the suite knows, one entry each.
+
+A collective with its buffers on a communicator, ready to be called.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +19,14 @@ from closeranks.jobs.bench.measuring.collective_facts import (
     uneven,
     whole,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mpi4py import MPI
+
+    from closeranks.jobs.bench.measuring.collective_facts import Pattern
+
 
 Array = npt.NDArray[Any]
 
@@ -199,3 +212,260 @@ COLLECTIVES: dict[str, Collective] = {
         ),
     )
 }
+
+
+def reduction(op: str) -> Any:
+    """Return the reduction operation of a name.
+
+    Parameters
+    ----------
+    op : str
+        Name in `pattern.OPS`.
+
+    Returns
+    -------
+    MPI.Op or closeranks.MEAN
+        What the communicator takes as ``op=``.
+    """
+    from mpi4py import MPI
+
+    import closeranks
+
+    return closeranks.MEAN if op == "mean" else getattr(MPI, op.upper())
+
+
+class Case:
+    """One collective at one size on this rank.
+
+    Parameters
+    ----------
+    collective : Collective
+        The operation.
+    nbytes : int
+        Size asked for; see `Collective.problem`.
+    pattern : Pattern
+        Inputs and results.
+    comm : MPI.Intracomm
+        The communicator that is measured; `Case` calls it only when asked.
+    empty : callable, optional
+        Length, type -> an array for a buffer; collective.
+    persistent : bool
+        Whether calls start a persistent operation and wait for it.
+
+    Attributes
+    ----------
+    problem : Problem
+        The operation at this size.
+    size_bytes : int
+        Size of the operation with whole blocks.
+    """
+
+    def __init__(
+        self,
+        collective: Collective,
+        nbytes: int,
+        pattern: Pattern,
+        comm: MPI.Intracomm,
+        empty: Callable[[int, npt.DTypeLike], Array] | None = None,
+        *,
+        persistent: bool = False,
+    ) -> None:
+        self._collective = collective
+        self._persistent, self._made = persistent, {}
+        self._comm = comm
+        p = collective.problem(comm.Get_rank(), nbytes, pattern, comm.Get_size())
+        self.problem: Problem = p
+        length = collective.length(p)
+        self._send = collective.send(p)
+        self._receive = None if length is None else np.zeros(length, pattern.dtype)
+        if empty is not None:
+            self._send, self._receive = _copied(self._send, empty), _copied(self._receive, empty)
+        self.size_bytes = p.total * pattern.dtype.itemsize
+        self.refill()
+
+    _made: dict[tuple[object, ...], MPI.Prequest]
+
+    def free(self) -> None:
+        """Free the persistent operations; local."""
+        for request in self._made.values():
+            request.Free()
+        self._made.clear()
+
+    def refill(self) -> None:
+        """Spoil the receive buffer, so that nothing right stands there."""
+        if self._receive is None:
+            return
+        if self._collective.in_place and self.problem.at_root:
+            self._receive[:] = self.problem.given(0, 0, self.problem.total)
+        else:
+            self._receive.view(np.uint8).fill(0xA5)
+
+    def wrong(self) -> int:
+        """Count this rank's wrong elements; local."""
+        expected = self._collective.expected(self.problem)
+        if expected is None or self._receive is None:
+            return 0
+        rounded = self.problem.pattern.op == "mean" and self._collective.reduces
+        return differing(self._receive, expected, rounded=rounded)
+
+    def ours(self, algorithm: str) -> Callable[[], object]:
+        """Return what does the operation through closeranks with an algorithm.
+
+        Parameters
+        ----------
+        algorithm : str
+            Passed on as ``algorithm=``, except "auto", which is not.
+
+        Returns
+        -------
+        callable
+            Takes nothing; collective.
+        """
+        keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+        if self._persistent:
+            return self._again(self._comm, self._send, self._receive, **keywords)
+        return self._call(self._comm, self._send, self._receive, **keywords)
+
+    def copy(self) -> Callable[[], object]:
+        """Return a copy of as many bytes as this rank receives; local.
+
+        Returns
+        -------
+        callable
+            Takes nothing; overwrites the receive buffer.
+        """
+        receive = np.zeros(0) if self._receive is None else self._receive
+        return partial(np.copyto, receive, receive.copy())
+
+    def begins(self, algorithm: str) -> Callable[[], MPI.Request]:
+        """Return the call that starts the operation and does not wait.
+
+        Parameters
+        ----------
+        algorithm : str
+            As for `ours`.
+
+        Returns
+        -------
+        callable
+            Takes nothing, returns a request; collective.
+        """
+        keywords: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+        return self._call(self._comm, self._send, self._receive, prefix="I", **keywords)
+
+    def native(self, plain: MPI.Intracomm) -> Callable[[], object]:
+        """Return what does the operation through mpi4py itself on the same buffers.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            The same communicator, with mpi4py's own methods.
+
+        Returns
+        -------
+        callable
+            Takes nothing; collective.
+        """
+        if self._persistent:
+            return self._again(plain, *self._known_to_mpi())
+        return self.blocking(plain)
+
+    def blocking(self, plain: MPI.Intracomm) -> Callable[[], object]:
+        """Return mpi4py's blocking call, whether ours is persistent or not.
+
+        Parameters
+        ----------
+        plain : MPI.Intracomm
+            As for `native`.
+
+        Returns
+        -------
+        callable
+            Takes nothing; collective.
+        """
+        return self._call(plain, *self._known_to_mpi())
+
+    def _known_to_mpi(self) -> tuple[Array | None, Array | None]:
+        """View what is not reduced as integers, where MPI may not know its type."""
+        if self._collective.reduces:
+            return self._send, self._receive
+        return _known(self._send), _known(self._receive)
+
+    def _again(
+        self, comm: MPI.Intracomm, send: Array | None, receive: Array | None, **keywords: Any
+    ) -> Callable[[], object]:
+        """Make a persistent operation, once, and what starts it and waits."""
+        key = type(comm), *keywords.values()
+        if key not in self._made:
+            self._made[key] = self._call(comm, send, receive, suffix="_init", **keywords)()
+        start, wait = self._made[key].Start, self._made[key].Wait
+
+        def again() -> None:
+            start()
+            wait()
+
+        return again
+
+    def _call(
+        self,
+        comm: MPI.Intracomm,
+        send: Array | None,
+        receive: Array | None,
+        *,
+        prefix: str = "",
+        suffix: str = "",
+        **keywords: Any,
+    ) -> Callable[[], Any]:
+        """Bind the arguments, so that a call costs nothing of ours.
+
+        The method is looked up at every call, as a program does.
+        """
+        collective = self._collective
+        if collective.reduces:
+            keywords["op"] = reduction(self.problem.pattern.op)
+        arguments = collective.arguments(self.problem, send, receive)
+        method = prefix + (collective.method.lower() if prefix else collective.method)
+        return partial(methodcaller(method + suffix, *arguments, **keywords), comm)
+
+
+def _known(array: Array | None) -> Array | None:
+    """View a bfloat16 or float16 array as integers."""
+    if array is None or array.dtype.name not in {"bfloat16", "float16"}:
+        return array
+    return array.view(np.uint16)
+
+
+def _copied(array: Array | None, empty: Callable[[int, npt.DTypeLike], Array]) -> Array | None:
+    """Copy a buffer to an array that all ranks make, if only for a moment."""
+    made = empty(0 if array is None else array.size, np.uint8 if array is None else array.dtype)
+    if array is None:
+        return None
+    made[:] = array
+    return made
+
+
+def differing(found: Array, expected: Array, *, rounded: bool) -> int:
+    """Count wrong elements; local.
+
+    Parameters
+    ----------
+    found, expected : ndarray
+        Of one type.
+    rounded : bool
+        Whether the last two digits may differ.
+
+    Returns
+    -------
+    int
+        A NaN is wrong.
+    """
+    return _far(found, expected) if rounded else int(np.count_nonzero(~(found == expected)))
+
+
+def _far(found: Array, expected: Array) -> int:
+    """Count elements more than two last digits away: division rounds."""
+    name = expected.dtype.name
+    digits = {"float16": 11, "bfloat16": 8, "float32": 24, "complex64": 24}.get(name, 53)
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    apart = np.abs(found.astype(wide) - expected.astype(wide))
+    return int(np.count_nonzero(~(apart <= 4.0 * 2.0**-digits * np.abs(expected.astype(wide)))))

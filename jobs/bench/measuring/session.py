@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from closeranks.jobs.bench.measuring.best_settings_store import Best
-from closeranks.jobs.bench.measuring.repetitions import Effort
-from closeranks.jobs.bench.measuring.wire_share import Wire
+from closeranks.jobs.bench.measuring.best_settings import Best
+from closeranks.jobs.bench.measuring.collective_facts import Wire
+from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.launch import mpi_library as library
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from closeranks.checkpoint.control.background_thread import Worker
+from closeranks.checkpoint.control.pending import Worker
 
 
 def test_what_one_task_raises_is_shown_and_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

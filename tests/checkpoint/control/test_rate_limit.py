@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from closeranks.checkpoint.control.pending import Milestone
-from closeranks.checkpoint.control.rate_limit import SHARE, SILENT_S, Pace
+from closeranks.checkpoint.control.pending import SHARE, SILENT_S, Milestone, Pace
 
 
 class Program:

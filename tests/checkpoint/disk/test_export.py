@@ -20,7 +20,7 @@ from closeranks.checkpoint.disk.export import export, is_covered
 from closeranks.checkpoint.erasure.crc32c import crc32c
 from closeranks.checkpoint.restore import repair, slot_inventory
 from closeranks.checkpoint.restore.generation_choice import Save
-from closeranks.checkpoint.restore.restore_sources import Slots
+from closeranks.checkpoint.restore.recovery_search import Slots
 from closeranks.checkpoint.state.rank_image import Description
 from closeranks.checkpoint.state.shards import PerRank, Shard
 from closeranks.errors import CheckpointError

@@ -19,11 +19,10 @@ from hypothesis.extra import numpy as hnp
 
 from closeranks.checkpoint import Shard
 from closeranks.checkpoint.disk import hdf5_writer
-from closeranks.checkpoint.disk.hdf5_datasets import names, parts
 from closeranks.checkpoint.disk.hdf5_reader import Archive
-from closeranks.checkpoint.disk.hdf5_writer import BLOCK, About
+from closeranks.checkpoint.disk.hdf5_writer import BLOCK, About, names, parts
 from closeranks.checkpoint.erasure.crc32c import crc32c
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import Extent, parse
 from closeranks.errors import CheckpointError

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.erasure.matrix_product import Product
 from closeranks.errors import TooManyErasures, UsageError
 

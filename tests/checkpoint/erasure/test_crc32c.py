@@ -11,7 +11,7 @@ import pytest
 from closeranks.checkpoint.erasure import crc32c as checksum
 from closeranks.checkpoint.erasure.crc32c import crc32c, table
 from closeranks.checkpoint.erasure.crc32c_llvm import ALL, LINE, NAME, Way, ways, write
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.errors import UsageError
 
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
-from closeranks.checkpoint.erasure import cuda_code, product_cuda
+from closeranks.checkpoint.erasure import cuda_code
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.erasure.gf256 import PRODUCTS
+from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS
 from closeranks.comms.gpu.array_interface import install
 from closeranks.errors import TooManyErasures, UsageError
 from tests.fake_device import STALE, FakeArray, FakeDevice
@@ -214,6 +214,6 @@ def test_too_many_losses_write_nothing(fake: FakeDevice) -> None:
 
 
 def test_sources_differ_by_their_rows_alone() -> None:
-    texts = {product_cuda.source(rows) for rows in range(1, product_cuda.ROWS + 1)}
-    assert len(texts) == product_cuda.ROWS
-    assert all(product_cuda.NAME in text for text in texts)
+    texts = {cuda_code.source(rows) for rows in range(1, cuda_code.ROWS + 1)}
+    assert len(texts) == cuda_code.ROWS
+    assert all(cuda_code.NAME in text for text in texts)

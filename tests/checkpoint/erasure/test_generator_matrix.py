@@ -7,8 +7,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from closeranks.checkpoint.erasure.generator_matrix import MOST_PARITY, parity_matrix
-from closeranks.checkpoint.erasure.gf256 import EXP, Bytes, invert
+from closeranks.checkpoint.erasure.generator_matrix import (
+    EXP,
+    MOST_PARITY,
+    Bytes,
+    invert,
+    parity_matrix,
+)
 from closeranks.errors import CodeError, UsageError
 
 

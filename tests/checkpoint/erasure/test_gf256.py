@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from closeranks.checkpoint.erasure.gf256 import EXP, INVERSES, POLYNOMIAL, PRODUCTS, invert, matmul
+from closeranks.checkpoint.erasure.generator_matrix import (
+    EXP,
+    INVERSES,
+    POLYNOMIAL,
+    PRODUCTS,
+    invert,
+    matmul,
+)
 from closeranks.errors import CodeError
 
 

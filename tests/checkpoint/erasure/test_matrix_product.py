@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 from closeranks.checkpoint.erasure import matrix_product
-from closeranks.checkpoint.erasure.gf256 import PRODUCTS, Bytes
+from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS, Bytes
 from closeranks.checkpoint.erasure.matrix_product import Product, aligned_rows
-from closeranks.checkpoint.erasure.product_llvm import Shape, write
-from closeranks.checkpoint.erasure.simd_instructions import (
+from closeranks.checkpoint.erasure.product_llvm import (
     ALL,
     Affine,
     Bits,
     Instructions,
+    Shape,
     Shuffle,
     here,
+    write,
 )
 from closeranks.errors import UsageError
 

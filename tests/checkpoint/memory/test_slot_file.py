@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.checkpoint.erasure.checked_region import Area
-from closeranks.checkpoint.erasure.crc32c import sums
+from closeranks.checkpoint.erasure.crc32c import Area, sums
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.memory.slot_file import Slot, found, look, path_of
 from closeranks.checkpoint.placement.slot_header import COMMITTED, ENCODED, WRITING, Header

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.checkpoint.control.rate_limit import SHARE, Pace
+from closeranks.checkpoint.control.pending import SHARE, Pace
 from closeranks.checkpoint.erasure.code import Code
-from closeranks.checkpoint.erasure.gf256 import Bytes
+from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.coding_tasks import encoding
 from closeranks.checkpoint.placement.stripe_layout import Layout, Share

@@ -19,9 +19,8 @@ from closeranks.checkpoint.saving.save import Saving
 from closeranks.checkpoint.state import device_staging, state_tree
 from closeranks.checkpoint.state.device_staging import Arrivals, Distant, Filling
 from closeranks.checkpoint.state.shards import PerRank, Shard
-from closeranks.comms.gpu.array_interface import device_array, install
+from closeranks.comms.gpu.array_interface import _tensor, device_array, install
 from closeranks.comms.gpu.device_array import DeviceArray
-from closeranks.comms.gpu.dlpack import _tensor
 from closeranks.comms.gpu.pinned_staging import lanes
 from closeranks.errors import UsageError
 from tests.checkpoint.ground import contents, make

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from closeranks.collectives.analysis.simulation import simulate
 from closeranks.collectives.builders.leaf_expansions import EXPANSIONS
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
-from closeranks.collectives.plans.collective import OPERATIONS, ROOTED, Problem
+from closeranks.collectives.plans.collective import OPERATIONS, ROOTED, Problem, meaning
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
 from closeranks.collectives.plans.schedule import Leaf, Script
-from closeranks.collectives.plans.semantics import meaning
 from closeranks.comms.topology.topology import Topology
 
 

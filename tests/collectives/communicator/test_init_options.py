@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.collectives.communicator.init_options import Options, options
+from closeranks.collectives.communicator.initialization import Options, options
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError, UsageError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from closeranks.collectives.builders.catalogue import ALGORITHMS
-from closeranks.collectives.builders.expansion import expand
+from closeranks.collectives.builders.leaf_expansions import expand
 from closeranks.collectives.plans import rank_classes as module
 from closeranks.collectives.plans.collective import ROOTED, VECTOR, Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan

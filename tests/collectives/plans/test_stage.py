@@ -14,14 +14,20 @@ from closeranks.collectives.builders.patterns.direct_exchange import (
     direct_allgather,
     direct_reduce_scatter,
 )
+from closeranks.collectives.builders.patterns.recursive_doubling import fold
 from closeranks.collectives.builders.patterns.ring import ring_allgather
-from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
-from closeranks.collectives.plans.chunks import cut, even, packed
+from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, cut, even, packed
 from closeranks.collectives.plans.collective import Problem
-from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.power_of_two import fold
+from closeranks.collectives.plans.plan_type import (
+    Algorithm,
+    Plan,
+    Stage,
+    Window,
+    bring,
+    passed,
+    seats,
+)
 from closeranks.collectives.plans.schedule import NOTHING, Kind, Script
-from closeranks.collectives.plans.stage import Stage, Window, bring, passed, seats
 from closeranks.comms.topology.topology import Topology
 
 

@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 from closeranks.collectives.builders.catalogue import ALGORITHMS
-from closeranks.collectives.plans import step_table as columns
+from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Apply, Kind, Leaf, Script, Step
-from closeranks.collectives.plans.step_table import Table, lower
+from closeranks.collectives.plans.schedule import Apply, Kind, Leaf, Script, Step, Table, lower
 from closeranks.comms.topology.topology import Topology
 
 

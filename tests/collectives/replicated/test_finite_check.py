@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from closeranks.collectives.replicated.finite_check import illness
+from closeranks.collectives.replicated.leaf_bytes import illness
 
 RECORD = np.dtype([("a", "i4"), ("b", [("c", "f8", (2,)), ("d", "c8")])])
 

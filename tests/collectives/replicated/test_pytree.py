@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from closeranks.collectives.replicated.pytree import check, rebuilt, shape_of
-from closeranks.collectives.replicated.state_leaves import leaves
+from closeranks.collectives.replicated.state_leaves import check, leaves, rebuilt, shape_of
 from closeranks.errors import UsageError
 
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from closeranks.collectives.replicated.leaf_bytes import from_bytes, to_bytes
-from closeranks.collectives.replicated.leaf_placement import Placing
-from closeranks.collectives.replicated.pytree import rebuilt
-from closeranks.collectives.replicated.state_leaves import leaves, table, unhealthy
+from closeranks.collectives.replicated.leaf_transfer import Placing
+from closeranks.collectives.replicated.state_leaves import leaves, rebuilt, table, unhealthy
 from closeranks.collectives.replicated.synchronization import Voice, majority, sources
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import UsageError

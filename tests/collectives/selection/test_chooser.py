@@ -7,13 +7,19 @@ import pickle
 
 import pytest
 
-from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, size_class
+from closeranks.collectives.arguments.collective_call import UNSIZED, Agreed, size_class
 from closeranks.collectives.builders.catalogue import algorithms
 from closeranks.collectives.dispatch.init_state import alike
-from closeranks.collectives.selection.chooser import NATIVE, SHARED, Choice, Chooser, NativeModel
+from closeranks.collectives.selection.chooser import (
+    NATIVE,
+    SHARED,
+    Choice,
+    Chooser,
+    NativeModel,
+    Rules,
+)
 from closeranks.collectives.selection.explanation import explain
 from closeranks.collectives.selection.planner import plan
-from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.trial import AGAIN, Trial
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.topology.topology import Topology

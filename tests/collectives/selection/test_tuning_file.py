@@ -13,14 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.collectives.analysis.cost_model import Speed, cost
-from closeranks.collectives.arguments.call_key import Agreed, size_class
+from closeranks.collectives.arguments.collective_call import Agreed, size_class
 from closeranks.collectives.builders.patterns.segments import LEAST_BYTES, segments
 from closeranks.collectives.plans.collective import Problem
-from closeranks.collectives.selection.chooser import NATIVE, Chooser, NativeModel
+from closeranks.collectives.selection.chooser import NATIVE, Chooser, NativeModel, Rules, read_rules
 from closeranks.collectives.selection.planner import plan
-from closeranks.collectives.selection.rules import Rules, read_rules
-from closeranks.collectives.selection.tuning_file import MOST_BYTES, tuning
-from closeranks.collectives.selection.tuning_table import Crossing, Origin, Tuned, read_tuned, shape
+from closeranks.collectives.selection.tuning_table import (
+    MOST_BYTES,
+    Crossing,
+    Origin,
+    Tuned,
+    read_tuned,
+    shape,
+    tuning,
+)
 from closeranks.comms.topology.link import SEGMENT_BYTES, Link
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import UsageError

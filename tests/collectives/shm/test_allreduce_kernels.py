@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closeranks.collectives.engine.shm_leaves import load_kernel
+from closeranks.collectives.engine.leaves import load_kernel
 from closeranks.collectives.shm import segment_layout as kernels
 from closeranks.collectives.shm.segment import NEVER
 from tests.collectives.node import ITEM, NAMES, Node, expected, numbers

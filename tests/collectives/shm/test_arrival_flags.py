@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from closeranks.collectives.engine.late_ranks import Attendance
-from closeranks.collectives.shm.arrival_flags import LINE_BYTES, Arrivals
+from closeranks.collectives.shm.segment_layout import LINE_BYTES, Arrivals
 
 RANKS = (2, 5, 7)
 

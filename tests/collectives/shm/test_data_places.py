@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from closeranks.collectives.engine.shm_leaves import load_kernel
+from closeranks.collectives.engine.leaves import load_kernel
 from closeranks.collectives.shm import segment_layout as words
 from closeranks.collectives.shm.data_places import take_desk, take_tray
 from closeranks.collectives.shm.segment import NEVER, rings

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.comms.discovery import cpu_count
+from closeranks.comms.discovery import node_hardware
 
 
 def _tree(root: Path, files: dict[str, str], membership: str) -> tuple[Path, Path]:
@@ -39,11 +39,11 @@ def _tree(root: Path, files: dict[str, str], membership: str) -> tuple[Path, Pat
 def test_the_tightest_quota_counts(
     tmp_path: Path, files: dict[str, str], membership: str, quota: float | None
 ) -> None:
-    assert cpu_count.cgroup_quota(*_tree(tmp_path, files, membership)) == quota
+    assert node_hardware.cgroup_quota(*_tree(tmp_path, files, membership)) == quota
 
 
 def test_no_cgroups_at_all(tmp_path: Path) -> None:
-    assert cpu_count.cgroup_quota(tmp_path, tmp_path / "missing") is None
+    assert node_hardware.cgroup_quota(tmp_path, tmp_path / "missing") is None
 
 
 @pytest.mark.parametrize(("quota", "usable"), [(None, 4), (2.9, 2), (0.5, 1), (64.0, 4)])
@@ -51,8 +51,8 @@ def test_mask_and_quota_both_bound(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, usable: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(4 + pid)))
-    monkeypatch.setattr(cpu_count, "cgroup_quota", lambda: quota)
-    assert cpu_count.usable_cores() == usable
+    monkeypatch.setattr(node_hardware, "cgroup_quota", lambda: quota)
+    assert node_hardware.usable_cores() == usable
 
 
 @pytest.mark.parametrize(("siblings", "expected"), [(["0,2", "1,3"] * 2, 2), (list("0123"), 4)])
@@ -60,9 +60,9 @@ def test_threads_of_a_core_count_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, siblings: list[str], expected: int
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
-    assert cpu_count.whole_cores(tmp_path) == 4  # where nothing is told
+    assert node_hardware.whole_cores(tmp_path) == 4  # where nothing is told
     for processor, text in enumerate(siblings):
         folder = tmp_path / f"cpu{processor}" / "topology"
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{text}\n")
-    assert cpu_count.whole_cores(tmp_path) == expected
+    assert node_hardware.whole_cores(tmp_path) == expected

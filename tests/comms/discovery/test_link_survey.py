@@ -15,7 +15,7 @@ from closeranks.comms.discovery.link_estimate import (
     steady_rate,
     with_samples,
 )
-from closeranks.comms.discovery.probe_pairs import first_opponents, opponents, tournament
+from closeranks.comms.discovery.link_survey import first_opponents, opponents, tournament
 from closeranks.comms.topology.level_table import child_groups
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology

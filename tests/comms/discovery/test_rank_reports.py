@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from closeranks.comms.discovery import hwloc
-from closeranks.comms.discovery.assemble_topology import assemble
-from closeranks.comms.discovery.discovery import surroundings
+from closeranks.comms.discovery.discovery import assemble, surroundings
 from closeranks.comms.discovery.node_hardware import describe
 from closeranks.comms.discovery.rank_reports import (
     RECORD,

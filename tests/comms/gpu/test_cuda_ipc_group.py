@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.comms.gpu.cuda_ipc_group import MARKS, DeviceNode
+from closeranks.comms.gpu.cuda_ipc import MARKS, DeviceNode
 
 HALF = 256
 ROUNDS = 6
@@ -142,7 +142,7 @@ def run(size: int, rank: int, desks: list[Desk], meet: Callable[[], Any], n: int
 def test_streams_wait_for_each_other_and_hosts_only_meet(
     size: int, n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("closeranks.comms.gpu.cuda_ipc_group.SHORT_BYTES", 64)
+    monkeypatch.setattr("closeranks.comms.gpu.cuda_ipc.SHORT_BYTES", 64)
     all_streams = [{one: Stream(10 * rank + one) for one in (1, 2)} for rank in range(size)]
     desks = [Desk(streams) for streams in all_streams]
     meet = threading.Barrier(size)

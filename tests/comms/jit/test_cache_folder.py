@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.comms.jit import cache_folder
+from closeranks.comms.jit import code_cache
 from closeranks.errors import UsageError
 
 
 def settled() -> Path | None:
-    return cache_folder.folder.__wrapped__()
+    return code_cache.cache_folder.__wrapped__()
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("CLOSERANKS_CODE", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(cache_folder, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(code_cache, "gettempdir", lambda: str(tmp_path / "tmp"))
     return tmp_path
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from closeranks.comms.jit import cache_folder, code_cache
+from closeranks.comms.jit import code_cache
+from closeranks.comms.jit import code_cache as cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 numba: Any = pytest.importorskip("numba")

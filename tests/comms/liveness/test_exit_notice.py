@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from closeranks.comms.liveness import exit_notice
+from closeranks.comms.liveness import peer_watch
 
 
 def can_wait() -> bool:
     """Tell whether the system can wait for several words: with others than said it does not."""
     word = np.zeros(1, np.uint32)
     try:
-        exit_notice._wait([exit_notice._Waiter(1, word.ctypes.data, exit_notice._OF_32_BITS)])
+        peer_watch._wait([peer_watch._Waiter(1, word.ctypes.data, peer_watch._OF_32_BITS)])
     except OSError:
         return False
     return True
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not can_wait(), reason="needs futex_waitv, Linux
 SIGNER = """
 import ctypes, mmap, sys, threading
 import numpy as np
-from closeranks.comms.liveness.exit_notice import LINE, Will
+from closeranks.comms.liveness.peer_watch import LINE, Will
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: small pages are given back slowly
 with open(sys.argv[1], "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
@@ -55,9 +55,9 @@ for line in sys.stdin:
 
 def memory_of(path: Path) -> NDArray[np.uint8]:
     """Map a new file of two lines, for one process and its two heirs."""
-    path.write_bytes(bytes(2 * exit_notice.LINE))
+    path.write_bytes(bytes(2 * peer_watch.LINE))
     with path.open("r+b") as file:
-        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8).reshape(2, exit_notice.LINE)
+        return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8).reshape(2, peer_watch.LINE)
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def signer(path: Path, who: str = "first", mib: int = 0) -> Iterator[subprocess.
 def heirs(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[list[int]]]:
     """Wait for wills in a thread; gives what it hears."""
     heard: list[list[int]] = []
-    thread = threading.Thread(target=lambda: heard.extend(exit_notice.opened(lines)), daemon=True)
+    thread = threading.Thread(target=lambda: heard.extend(peer_watch.opened(lines)), daemon=True)
     thread.start()
     return thread, heard
 
@@ -107,7 +107,7 @@ def test_those_who_end_at_once_are_heard_of_at_once(tmp_path: Path) -> None:
         three.kill()
         one.wait()
         three.wait()
-        assert next(exit_notice.opened(lines)) == [0, 2]
+        assert next(peer_watch.opened(lines)) == [0, 2]
 
 
 def test_it_opens_before_the_system_says_that_the_process_has_ended(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_it_opens_before_the_system_says_that_the_process_has_ended(tmp_path: Pa
         handle = wills_handle(process.pid)
         try:
             process.kill()
-            assert next(exit_notice.opened([lines[0]])) == [0]
+            assert next(peer_watch.opened([lines[0]])) == [0]
             assert not select.select([handle], [], [], 0)[0], "the pages were given back first"
             assert select.select([handle], [], [], 10)[0]
         finally:
@@ -147,12 +147,12 @@ def test_who_has_withdrawn_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_thread_that_may_end_before_its_process_does_not_sign(tmp_path: Path) -> None:
     lines = memory_of(tmp_path / "one")
     with signer(tmp_path / "one", "thread"):
-        assert list(exit_notice.opened([lines[0]])) == []
+        assert list(peer_watch.opened([lines[0]])) == []
 
 
 def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
     lines = memory_of(tmp_path / "one")
-    will = exit_notice.Will(lines)
+    will = peer_watch.Will(lines)
     will.sign()
     child = os.fork()
     if not child:
@@ -167,7 +167,7 @@ def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
 
 
 def test_a_signal_between_two_lines_leaves_nothing_locked(tmp_path: Path) -> None:
-    will = exit_notice.Will(memory_of(tmp_path / "one"))
+    will = peer_watch.Will(memory_of(tmp_path / "one"))
     will.sign()
     first, second = will._signed
     assert will.withdraw()
@@ -179,6 +179,6 @@ def test_a_signal_between_two_lines_leaves_nothing_locked(tmp_path: Path) -> Non
 
 def test_an_old_system_says_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = memory_of(tmp_path / "one")
-    monkeypatch.setattr(exit_notice, "_FUTEX_WAITV", 100_000)
+    monkeypatch.setattr(peer_watch, "_FUTEX_WAITV", 100_000)
     with signer(tmp_path / "one"), pytest.raises(OSError, match="not implemented"):
-        next(exit_notice.opened([lines[0]]))
+        next(peer_watch.opened([lines[0]]))

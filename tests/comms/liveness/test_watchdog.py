@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from closeranks.comms.liveness import watchdog
-from closeranks.jobs.launch.exit_report_listener import open_poll
+from closeranks.jobs.launch.exit_reports import open_poll
 
 SILENCE_S = 0.2
 

@@ -9,8 +9,8 @@ from tempfile import mkdtemp
 import pytest
 
 from closeranks.checkpoint.disk import saved_files
-from closeranks.checkpoint.restore import slot_copy
-from closeranks.comms.shm.file_names import is_own_folder
+from closeranks.checkpoint.restore import fetch
+from closeranks.comms.shm.shared_folder import is_own_folder
 
 PREFIX = ".closeranks-x-"
 
@@ -38,7 +38,7 @@ def test_a_repair_leaves_what_users_have_beside_it(tmp_path: Path) -> None:
         path.mkdir()
         (path / "text").write_text("mine")
         os.utime(path, (1, 1))
-    with slot_copy.scratch(tmp_path) as work:
+    with fetch.scratch(tmp_path) as work:
         assert is_own_folder(work, ".closeranks-repair-")
     assert sorted(tmp_path.iterdir()) == sorted(mine)
     assert all((path / "text").exists() for path in mine)

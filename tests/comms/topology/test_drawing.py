@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from closeranks.comms.topology.box_layout import layout
+from closeranks.comms.topology.drawing import layout
 from closeranks.comms.topology.link import Link
-from closeranks.comms.topology.node_devices import Device, Devices
+from closeranks.comms.topology.node_description import Device, Devices
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError, Unavailable
 

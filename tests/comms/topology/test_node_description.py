@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from closeranks.comms.discovery import hwloc, nvml, sysfs
-from closeranks.comms.discovery.device_table import table, usable_nics
 from closeranks.comms.discovery.node_hardware import describe
+from closeranks.comms.discovery.rank_reports import table, usable_nics
 from closeranks.comms.topology.node_description import (
     Domain,
     Fact,
@@ -21,7 +21,7 @@ from closeranks.comms.topology.node_description import (
     pci_distance,
     place,
 )
-from closeranks.comms.topology.node_json import pack, unpack
+from closeranks.comms.topology.topology_json import pack, unpack
 from closeranks.errors import TopologyError
 
 Recorded = Callable[[str], tuple[Path, Any]]

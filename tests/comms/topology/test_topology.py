@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.comms.topology.link import Link, default_links
-from closeranks.comms.topology.node_devices import Device, Devices
+from closeranks.comms.topology.node_description import Device, Devices
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError
 from tests.pace import least_shares

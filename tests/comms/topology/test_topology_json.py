@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.comms.topology.link import Link
-from closeranks.comms.topology.node_devices import Device, Devices
-from closeranks.comms.topology.run_length import ranges, read_runs, write_runs
+from closeranks.comms.topology.node_description import Device, Devices
 from closeranks.comms.topology.topology import Topology
+from closeranks.comms.topology.topology_json import ranges, read_runs, write_runs
 from closeranks.errors import TopologyError
 
 numbers = st.none() | st.floats(1e-9, 1e12, allow_nan=False)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from closeranks.jobs.bench.measuring.best_settings_store import Best, Key, Result
+from closeranks.jobs.bench.measuring.best_settings import Best, Key, Result
 from closeranks.jobs.bench.measuring.session import Request, Session
 
 

@@ -14,13 +14,12 @@ import pytest
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.best_series import series
-from closeranks.jobs.bench.measuring import best_settings_store
-from closeranks.jobs.bench.measuring.best_settings_store import Best, Key, Result
+from closeranks.jobs.bench.measuring import best_settings
+from closeranks.jobs.bench.measuring.best_settings import Best, Key, Result, launches, settings
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
 from closeranks.jobs.bench.measuring.comparison import against_best, against_native
-from closeranks.jobs.bench.measuring.library_settings import launches, settings
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.time_distribution import Timing
+from closeranks.jobs.bench.measuring.timing import Timing
 
 MakeSession = Callable[..., Session]
 MakeRow = Callable[..., dict[str, Any]]
@@ -46,11 +45,9 @@ def test_best_takes_a_launch_for_each_setting(start: list[str], vs: str, shared:
     assert len(planned) == len(settings("openmpi", "allreduce")) + 1
     assert all(words == program for words, _ in planned)
     *alone, (_, last) = planned
-    assert [env[best_settings_store.LAUNCH] for _, env in alone] == [
-        str(i) for i in range(len(alone))
-    ]
-    assert best_settings_store.LAUNCH not in last
-    folders = {env[best_settings_store.FOLDER] for _, env in planned}
+    assert [env[best_settings.LAUNCH] for _, env in alone] == [str(i) for i in range(len(alone))]
+    assert best_settings.LAUNCH not in last
+    folders = {env[best_settings.FOLDER] for _, env in planned}
     assert len(folders) == 1
     assert [str(path) for path in shared.iterdir()] == list(folders)
 
@@ -84,12 +81,10 @@ def test_a_local_folder_is_the_second_choice(shared: Path, monkeypatch: pytest.M
     monkeypatch.setattr("closeranks.jobs.bench.best_series._LOCAL", (str(shared),))
     monkeypatch.setenv("HOME", str(shared / "home"))
     planned = series(["closeranks", *BENCH, "best"], library="other")
-    assert (
-        Path(planned[-1][1][best_settings_store.FOLDER]).parent == shared / "home/.cache/closeranks"
-    )
+    assert Path(planned[-1][1][best_settings.FOLDER]).parent == shared / "home/.cache/closeranks"
     monkeypatch.setenv("HOME", "/dev/null")
     planned = series(["closeranks", *BENCH, "best"], library="other")
-    assert Path(planned[-1][1][best_settings_store.FOLDER]).parent == shared
+    assert Path(planned[-1][1][best_settings.FOLDER]).parent == shared
 
 
 def test_without_a_writable_folder_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,9 +121,9 @@ def test_operations_share_launches_without_contradiction() -> None:
 
 def test_results_survive_the_folder(tmp_path: Path) -> None:
     key = Key("bcast", "auto", "int8", "none", 64, True)
-    best_settings_store.write(tmp_path, 0, [Result(key, 2.5, "defaults")])
-    best_settings_store.write(tmp_path, 1, [Result(key, 1.5, "binomial", 0.5)])
-    found = Best(best_settings_store.read(tmp_path))
+    best_settings.write(tmp_path, 0, [Result(key, 2.5, "defaults")])
+    best_settings.write(tmp_path, 1, [Result(key, 1.5, "binomial", 0.5)])
+    found = Best(best_settings.read(tmp_path))
     assert found.fastest(key) == Result(key, 1.5, "binomial", 0.5)
     assert found.fastest(Key("bcast", "ring", "int8", "none", 64, True)) is None
     assert found.hardest(Key("bcast", "auto", "int8", "none", 64, False), 1.0) is None
@@ -136,10 +131,10 @@ def test_results_survive_the_folder(tmp_path: Path) -> None:
 
 
 def test_environment() -> None:
-    assert best_settings_store.folder({}) is None
-    assert best_settings_store.launch({}) is None
-    assert best_settings_store.folder({best_settings_store.FOLDER: "/x"}) == Path("/x")
-    assert best_settings_store.launch({best_settings_store.LAUNCH: "3"}) == 3
+    assert best_settings.folder({}) is None
+    assert best_settings.launch({}) is None
+    assert best_settings.folder({best_settings.FOLDER: "/x"}) == Path("/x")
+    assert best_settings.launch({best_settings.LAUNCH: "3"}) == 3
 
 
 def test_against_best_takes_the_fastest(session: MakeSession, row: MakeRow) -> None:

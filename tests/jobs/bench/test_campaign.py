@@ -12,8 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from closeranks.jobs.bench.churn import campaign
-from closeranks.jobs.bench.churn.events import Episode
-from closeranks.jobs.bench.churn.model import Model
+from closeranks.jobs.bench.churn.model import Episode, Model
 from closeranks.jobs.bench.churn.record import Record, line
 from closeranks.jobs.bench.command import bench
 from tests.jobs.bench.keys import BASE

@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 
 from closeranks.jobs.bench.churn import member
 from closeranks.jobs.bench.churn.campaign import seen, total
-from closeranks.jobs.bench.churn.events import FEWEST, MOST, Event, episode, met, victims
 from closeranks.jobs.bench.churn.judge import judge
-from closeranks.jobs.bench.churn.model import Model
-from closeranks.jobs.bench.churn.parts import part, read_sums, whole
-from closeranks.jobs.bench.churn.record import Record, line, read
+from closeranks.jobs.bench.churn.model import FEWEST, MOST, Event, Model, episode, met, victims
+from closeranks.jobs.bench.churn.record import Record, line, part, read, read_sums, whole
 
 PLAN = episode(5, 5, 4)
 RECORDS = Model(PLAN, 0).run()

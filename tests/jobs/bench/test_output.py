@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.benches.bandwidth_matrix import as_table, bandwidths
+from closeranks.jobs.bench.benches.point_to_point import as_table, bandwidths
 from closeranks.jobs.bench.chart import check_drawable, draw
+from closeranks.jobs.bench.formats import HEADER, Nccl, Osu, clipped
 from closeranks.jobs.bench.measuring.session import Session
 from closeranks.jobs.bench.measuring.table import Table, short
-from closeranks.jobs.bench.nccl_format import HEADER, Nccl, clipped
-from closeranks.jobs.bench.osu_format import Osu
 
 MakeSession = Callable[..., Session]
 MakeRow = Callable[..., dict[str, Any]]

@@ -10,20 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.benches.osu_exchange import window
+from closeranks.jobs.bench.benches.point_to_point import window
 from closeranks.jobs.bench.measuring import nic_counters
-from closeranks.jobs.bench.measuring.benchmark_names import (
+from closeranks.jobs.bench.measuring.collective_facts import Wire, wire
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.timing import BATCH, BLOCKS, Effort, Timing, bandwidth
+from closeranks.jobs.bench.measuring.typed_options import (
     APART,
     NAMES,
     POINT_TO_POINT,
     collectives_among,
     expand,
+    parse_bytes,
+    parse_sizes,
+    show_bytes,
 )
-from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.repetitions import BATCH, BLOCKS, Effort
-from closeranks.jobs.bench.measuring.sizes import parse_bytes, parse_sizes, show_bytes
-from closeranks.jobs.bench.measuring.time_distribution import Timing, bandwidth
-from closeranks.jobs.bench.measuring.wire_share import Wire, wire
 
 MIB = 1 << 20
 

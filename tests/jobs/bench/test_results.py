@@ -10,9 +10,17 @@ import numpy.typing as npt
 import pytest
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.measuring.collective_facts import equal, uneven, whole
+from closeranks.jobs.bench.measuring.collective_facts import (
+    DTYPES,
+    OPS,
+    as_dtype,
+    check_op,
+    equal,
+    pattern,
+    uneven,
+    whole,
+)
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.exact_inputs import DTYPES, OPS, as_dtype, check_op, pattern
 
 Array = npt.NDArray[Any]
 

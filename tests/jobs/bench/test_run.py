@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.comms.jit import cache_folder
+from closeranks.comms.jit import code_cache
 from closeranks.jobs.bench.benches.init_time import PARTS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.CompletedProcess[str]:
     environment = {name: text for name, text in os.environ.items() if "CLOSERANKS" not in name}
     environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
-    environment["CLOSERANKS_CODE"] = str(cache_folder.folder())
+    environment["CLOSERANKS_CODE"] = str(code_cache.cache_folder())
     return subprocess.run(
         [sys.executable, "-m", "closeranks", *words],
         cwd=folder,

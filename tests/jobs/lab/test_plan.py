@@ -9,9 +9,9 @@ import pytest
 
 from closeranks.errors import UsageError
 from closeranks.jobs.lab import network, scripts, supervisor
+from closeranks.jobs.lab.network import Flow, flows_between_sites, flows_within_sites
 from closeranks.jobs.lab.node import Node
 from closeranks.jobs.lab.plan import BURST_BYTES, HEAD, LabPlan, parse_rate, parse_slots
-from closeranks.jobs.lab.speed import Flow, flows_between_sites, flows_within_sites
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,8 @@ import pytest
 
 from closeranks.comms.exit import exit_report
 from closeranks.comms.shm.node_identity import own_addresses
-from closeranks.jobs.launch import exit_report_listener
-from closeranks.jobs.launch.exit_report_listener import Poll, open_poll
-from closeranks.jobs.launch.exit_reports import Votes
+from closeranks.jobs.launch import exit_reports
+from closeranks.jobs.launch.exit_reports import Poll, Votes, open_poll
 
 LAUNCHERS = (0, 1, 3, 75, 127, 128, 137, 143, 192, 193, 255)
 #: Of a failure of a program, not of a signal.
@@ -302,7 +301,7 @@ def line_to(ear: Poll, said: bytes) -> bytes:
 
 def test_strangers_are_not_heard(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
     token = next(iter(ear.environment.values())).split(":")[2].encode()
-    monkeypatch.setattr(exit_report_listener, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(exit_reports, "_PATIENCE_S", 0.2)
     for said in (b"begun\n", b"x begun\n", b"\xff\n", b"\n", b"x" * (1 << 20), token + b" begun"):
         assert line_to(ear, said) == b""
     assert line_to(ear, token + b" ended 0 " + b"9" * 200 + b"\n") == b""
@@ -314,7 +313,7 @@ def test_strangers_are_not_heard(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> 
 def test_callers_who_say_nothing_keep_nobody_out(
     ear: Poll, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exit_report_listener, "CALLERS", 4)
+    monkeypatch.setattr(exit_reports, "CALLERS", 4)
     port = int(next(iter(ear.environment.values())).split(":")[1])
     silent = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(20)]
     exit_report.stand(0, 0)
@@ -365,7 +364,7 @@ def test_an_abort_or_a_time_out_ends_the_launcher(
     ear: Poll, monkeypatch: pytest.MonkeyPatch, say: Callable[[], object], program: str
 ) -> None:
     for name in ("_ABORT_S", "_TIMED_OUT_S", "_STUBBORN_S"):
-        monkeypatch.setattr(exit_report_listener, name, 0.3)
+        monkeypatch.setattr(exit_reports, name, 0.3)
     exit_report.stand(1, 0)
     child = subprocess.Popen(["sh", "-c", program])
     try:
@@ -393,7 +392,7 @@ time.sleep(float(sys.argv[2]))
 def test_a_launcher_that_does_not_notice_the_end_is_ended(
     ear: Poll, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exit_report_listener, "_LOOK_S", 0.1)
+    monkeypatch.setattr(exit_reports, "_LOOK_S", 0.1)
     for how, stays_s, status in (("hears", "1.5", 0), ("does not", "60", -signal.SIGTERM)):
         words = [sys.executable, "-c", BLIND, how, stays_s]
         with subprocess.Popen(words, stdout=subprocess.PIPE) as launcher:

@@ -48,7 +48,7 @@ print(told.si_signo if told else 0, flush=True)
 STARTER = f"""
 import sys
 from closeranks.jobs.launch.job_description import Command
-from closeranks.jobs.launch.execution import execute
+from closeranks.jobs.launch.launch import execute
 execute(Command((sys.executable, "-c", {LAUNCHER!r}), {{}}))
 """
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from closeranks.errors import UsageError
-from closeranks.jobs.launch import slurm_allocation
+from closeranks.jobs.launch import slurm_srun
 from closeranks.jobs.launch.job_description import Host
 from closeranks.jobs.launch.run_command import describe
-from closeranks.jobs.launch.slurm_allocation import Allocation
+from closeranks.jobs.launch.slurm_srun import Allocation
 
 UNEVEN = {
     "SLURM_JOB_ID": "1",
@@ -32,19 +32,19 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_allocation_is_read() -> None:
     expected = Allocation(("n1", "n2", "n3", "n4"), (4, 2, 1, 1), (4, 2, 1, 1))
-    assert slurm_allocation.current(UNEVEN) == expected
-    assert slurm_allocation.current({}) is None
+    assert slurm_srun.current(UNEVEN) == expected
+    assert slurm_srun.current({}) is None
 
 
 @pytest.mark.parametrize(("ranks", "fullest"), [(8, 4), (3, 3), (1, 1), (40, 10)])
 def test_the_fullest_node_is_never_underestimated(ranks: int, fullest: int) -> None:
-    found = slurm_allocation.current(UNEVEN)
+    found = slurm_srun.current(UNEVEN)
     assert found is not None
     assert found.fullest(ranks) == fullest
 
 
 def test_overcommitting_is_seen_per_node_or_over_all() -> None:
-    found = slurm_allocation.current(UNEVEN)
+    found = slurm_srun.current(UNEVEN)
     assert found is not None
     assert not found.overcommitted({}, 8)
     assert found.overcommitted({}, 9)
@@ -54,7 +54,7 @@ def test_overcommitting_is_seen_per_node_or_over_all() -> None:
 
 def test_a_node_set_that_cannot_be_read_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match=r"--nodes n\[1-"):
-        slurm_allocation.expand("n[1-")
+        slurm_srun.expand("n[1-")
 
 
 @pytest.mark.usefixtures("bare")

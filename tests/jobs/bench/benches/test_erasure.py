@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.erasure.matrix_product import Product
-from closeranks.jobs.bench.benches import isal
+from closeranks.jobs.bench.benches import erasure
 from closeranks.jobs.bench.command import bench
 from tests.jobs.bench.keys import BASE
 
@@ -47,18 +47,18 @@ def test_a_wrong_byte_is_counted_and_the_status_says_so(monkeypatch: pytest.Monk
         return spoilt
 
     monkeypatch.setattr(Product, "bind", wrong)
-    monkeypatch.setattr(isal, "library", lambda: None)
+    monkeypatch.setattr(erasure, "library", lambda: None)
     done = CliRunner().invoke(bench, SMALL)
     assert done.exit_code == 1
     assert "pip install pyeclib" in done.output
     assert int(done.output.split()[-1]) > 0
 
 
-@pytest.mark.skipif(isal.library() is None, reason="ISA-L is not installed")
+@pytest.mark.skipif(erasure.library() is None, reason="ISA-L is not installed")
 @pytest.mark.parametrize(("data", "parity"), [(1, 1), (4, 2), (8, 3), (10, 6), (30, 20)])
 def test_isal_says_the_same(data: int, parity: int) -> None:
     rng = np.random.default_rng(data)
     blocks = rng.integers(0, 256, (data, 4097), dtype=np.uint8)
     code, theirs = Code(data, parity), np.empty((parity, 4097), np.uint8)
-    isal.product(code.matrix, blocks, theirs)()
+    erasure.isal_product(code.matrix, blocks, theirs)()
     assert np.array_equal(code.encode(blocks), theirs)
