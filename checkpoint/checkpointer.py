@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from weakref import WeakValueDictionary
 
 from closeranks.checkpoint.control.pending import Pending, Worker, not_due, skipped
-from closeranks.checkpoint.control.save_options import Options, agreed_step, check_comm, place_of
+from closeranks.checkpoint.control.save_options import (
+    SaveOptions,
+    agreed_step,
+    check_comm,
+    place_of,
+)
 from closeranks.checkpoint.control.save_schedule import Cadence
 from closeranks.checkpoint.control.sigterm_handler import FAREWELL
 from closeranks.checkpoint.disk.node_file import Persist
@@ -26,7 +31,7 @@ from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.restore.generation_choice import Availability
-    from closeranks.checkpoint.saving.membership_term import Term
+    from closeranks.checkpoint.saving.membership_term import MembershipTerm
     from closeranks.collectives.communicator.communicator import Communicator
 
 #: Those that are open in this process: two of one name would remove each other's slots.
@@ -108,7 +113,7 @@ class Checkpointer:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         forked_child.refuse("Checkpointer")
-        self._options = Options(name, parity, group, keep, on_busy, chunk_bytes)
+        self._options = SaveOptions(name, parity, group, keep, on_busy, chunk_bytes)
         check_comm(comm)
         protect(comm.hierarchy, self._options.parity, self._options.group)  # which may object
         self._comm, self._cadence = comm, Cadence(interval, mtbf_s)
@@ -116,7 +121,7 @@ class Checkpointer:
         self.key, of_all_jobs = key_of(name, own_job()), key_of(name, setting("RUN") or "")
         self._persist = Persist.asked(of_all_jobs, persist, persist_every, self._options.keep)
         self.skipped: tuple[str, ...] = ()
-        self._term: Term | None = None
+        self._term: MembershipTerm | None = None
         self._is_unended = self._is_closed = False
         self._untold: Exception | None = None
         self._report: Exception | None = None
@@ -158,7 +163,7 @@ class Checkpointer:
         step : int
             The caller's number, the same on all ranks.
         state : dict, list or tuple
-            A nest of arrays, numbers, strings and bytes, `Shard` and `PerRank`; its
+            A tree of arrays, numbers, strings and bytes, `Shard` and `PerRank`; its
             shape is the same on all ranks.  What is equal on all ranks is kept once
             in each erasure group.
         lazy : bool
@@ -185,7 +190,7 @@ class Checkpointer:
         term = self._open()
         before = self._pending and self._pending.committed.error
         has_failed = before is not None or self._untold is not None
-        if not self._cadence.is_due(term.talk.least, now=now, has_failed=has_failed):
+        if not self._cadence.is_due(term.channel.least, now=now, has_failed=has_failed):
             return not_due(step)
         if self._options.on_busy == "skip" and self._is_busy(term):
             return skipped(step)
@@ -216,7 +221,7 @@ class Checkpointer:
         step : int, optional
             This one and no other.
         into : dict, list or tuple, optional
-            A nest like the state: its arrays are filled.  For another number of
+            A tree like the state: its arrays are filled.  For another number of
             ranks than saved it holds a `Shard` where the state did, and
             ``PerRank(function(old_values, rank))`` where ranks had values of their
             own.
@@ -240,7 +245,7 @@ class Checkpointer:
         self._finish()
         term = self._open()
         self.skipped = ()
-        step = agreed_step(term.talk, step)
+        step = agreed_step(term.channel, step)
         every = term.found()
         first: Objection | None = None
         for save in every:
@@ -350,9 +355,9 @@ class Checkpointer:
         if (term := self._term) is not None:
             term.leave()
 
-    def _open(self) -> Term:
+    def _open(self) -> MembershipTerm:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
-        from closeranks.checkpoint.saving.membership_term import Term
+        from closeranks.checkpoint.saving.membership_term import MembershipTerm
 
         self._check_usable()
         if self._term is None or self._term.epoch != self._comm.epoch:
@@ -361,7 +366,7 @@ class Checkpointer:
                 self._finish()
                 self._untold = self._report = None  # of members that are no more
                 self._term.close()
-            self._term = Term(
+            self._term = MembershipTerm(
                 self._comm, self.plan(), before or self.key, self._root,
                 keep=self._options.keep, chunk_bytes=self._options.chunk_bytes,
                 persist=self._persist, options=self._options.plain(),
@@ -387,11 +392,11 @@ class Checkpointer:
         self._untold = pending.untold or self._untold
         self._report = pending.report or self._report
 
-    def _is_busy(self, term: Term) -> bool:
+    def _is_busy(self, term: MembershipTerm) -> bool:
         """Tell whether a save goes on on any rank.  Collective."""
         last = self._pending
         own = last is not None and last.is_due and not last.committed.done()
-        return int(term.talk.least([not own and term.is_free()])[0]) != 1
+        return int(term.channel.least([not own and term.is_free()])[0]) != 1
 
     def _check_usable(self) -> None:
         """Refuse to work once closed, and in a child that was forked."""

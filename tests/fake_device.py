@@ -103,8 +103,8 @@ class FakeDevice:
         self.comm: MPI.Intracomm | None = None
         self.refusal, self.is_shared = "", False
         self.groups: list[FakeGroup] = []
-        #: Whether other ranks' desks cannot be opened; and how many are open.
-        self.unreachable, self.desks, self.combined = False, 0, 0
+        #: Whether other ranks' IPC memories cannot be opened; and how many are open.
+        self.unreachable, self.ipc_memories, self.combined = False, 0, 0
         self.copies = 0
         self.on_device_copies = 0
         #: What runs kernels; and how many there were.
@@ -209,10 +209,10 @@ class FakeDevice:
         self.groups.append(FakeGroup(self, self.comm.Dup()))
         return self.groups[-1]
 
-    def desk(self, nbytes: int, marks: int, device: int) -> FakeDesk:
+    def ipc_memory(self, nbytes: int, marks: int, device: int) -> FakeDesk:
         if self.refusal:
             raise Unavailable(self.refusal, "try elsewhere")
-        fd = os.memfd_create("desk")
+        fd = os.memfd_create("ipc_memory")
         os.ftruncate(fd, nbytes)
         return FakeDesk(self, fd, nbytes)
 
@@ -303,7 +303,7 @@ class FakeDevice:
 
 
 class FakeDesk:
-    """A `closeranks.comms.gpu.device_array.Desk`: a file in memory that other ranks map.
+    """A `closeranks.comms.gpu.device_array.IpcMemory`: a file in memory that other ranks map.
 
     A mark lets the stream run up to it, so whoever meets the others without one
     shows them what was there before.
@@ -315,7 +315,7 @@ class FakeDesk:
         self._map = mmap.mmap(fd, nbytes)
         fake._blocks[self.pointer] = np.frombuffer(self._map, np.uint8)
         self.handles = (f"/proc/{os.getpid()}/fd/{fd}".encode(),)
-        fake.desks += 1
+        fake.ipc_memories += 1
 
     def mark(self, number: int, stream: int) -> None:
         self._fake.synchronize(stream)
@@ -330,7 +330,7 @@ class FakeDesk:
     def close(self) -> None:
         del self._fake._blocks[self.pointer]
         os.close(self._fd)
-        self._fake.desks -= 1
+        self._fake.ipc_memories -= 1
 
 
 class FakeGroup:

@@ -46,7 +46,7 @@ class Misuse(CheckpointError, UsageError):
     """Raised on all ranks where one of them cannot use what it was passed."""
 
 
-class Talk:
+class ControlChannel:
     """A duplicate of a communicator; making it is collective.
 
     Parameters

@@ -14,14 +14,14 @@ from closeranks.comms.numeric_argument import shown, whole
 from closeranks.errors import Disagreement, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 #: Bytes of a chunk at least, and at most: its number stands in a header.
 _CHUNKS: Final = (4096, 1 << 30)
 
 
 @dataclass(frozen=True)
-class Options:
+class SaveOptions:
     """What is asked for, the same on all ranks.
 
     Parameters
@@ -110,14 +110,14 @@ def check_step(operation: str, step: Any) -> int:
     return whole(operation, "step", step, -(1 << 63), (1 << 63) - 1)
 
 
-def agreed_step(talk: Talk, step: Any) -> int | None:
+def agreed_step(channel: ControlChannel, step: Any) -> int | None:
     """Give the number of the step that all ranks ask for, None for any.
 
     Collective.
 
     Parameters
     ----------
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     step : int or None
         As passed.
@@ -134,9 +134,11 @@ def agreed_step(talk: Talk, step: Any) -> int | None:
             own[:] = 1, check_step("restore", step)
         return [*own, *(~one for one in own)]  # the least of ~x is that of the largest x
 
-    least = talk.told("restore", numbers, 4, talk.least).tolist()
+    least = channel.told("restore", numbers, 4, channel.least).tolist()
     if least != [*own, *(~one for one in own)]:
-        steps = [f"step={one if is_asked else None}" for is_asked, one in talk.gather(own).tolist()]
+        steps = [
+            f"step={one if is_asked else None}" for is_asked, one in channel.gather(own).tolist()
+        ]
         raise Disagreement("restore", dict(enumerate(steps)))
     return own[1] if own[0] else None
 

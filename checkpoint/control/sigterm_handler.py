@@ -20,7 +20,7 @@ from typing import Any, Final
 _Task = Callable[[], None]
 
 
-class Farewell:
+class SigtermHandler:
     """What is to be done when this process is told to end.
 
     Attributes
@@ -148,7 +148,7 @@ class Farewell:
 
 
 #: Of this process.
-FAREWELL: Final = Farewell()
+FAREWELL: Final = SigtermHandler()
 
 
 def _end_by_default() -> None:

@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Numbers, Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel, Numbers
 else:  # which talks MPI
-    Talk = object
+    ControlChannel = object
 
 _T = TypeVar("_T")
 
 
-class Alone(Talk):
-    """A talk of one rank with itself, see `Talk`."""
+class SingleProcessChannel(ControlChannel):
+    """A talk of one rank with itself, see `ControlChannel`."""
 
     rank, size, epoch = 0, 1, 0
 

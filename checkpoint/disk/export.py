@@ -7,7 +7,7 @@ HDF5, read by any tool::
                       were saved in shards are whole
     /ranks/<r>/...    what rank r has for itself
 
-Entries are called as in the nest, see
+Entries are called as in the tree, see
 `closeranks.checkpoint.disk.hdf5_writer.names`.  Each has attributes:
 ``kind``, and ``crc32c`` of its bytes in C order.  Where HDF5 has no such
 elements they are kept as integers, and ``dtype`` tells; those of other
@@ -35,7 +35,7 @@ from closeranks.checkpoint.disk.hdf5_writer import Part, names, parts, stored_as
 from closeranks.checkpoint.erasure.crc32c import crc32c
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
-from closeranks.checkpoint.restore.recovery_search import Source, Wanted
+from closeranks.checkpoint.restore.recovery_search import SaveSource, Wanted
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import Description
 from closeranks.checkpoint.state.shards import read_dtype
@@ -59,7 +59,7 @@ Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def export(
-    source: Source,
+    source: SaveSource,
     about: Mapping[str, str | int],
     path: Path,
     done: Callable[[int], None],
@@ -72,7 +72,7 @@ def export(
 
     Parameters
     ----------
-    source : Source
+    source : SaveSource
         The save, whole.
     about : mapping of str to str or int
         What is said of it, as attributes.
@@ -121,7 +121,7 @@ class _Writing:
     """Writes what is in a save into an open file."""
 
     def __init__(
-        self, source: Source, file: h5py.File, handle: int, done: Callable[[int], None]
+        self, source: SaveSource, file: h5py.File, handle: int, done: Callable[[int], None]
     ) -> None:
         self._source, self._file, self._handle, self._done = source, file, handle, done
         self._heads = source.heads(range(source.world))
@@ -133,7 +133,7 @@ class _Writing:
             parts(head, len(members), members.index(rank))
         shapes = {repr((head.shape, _kinds(head))) for head in self._heads.values()}
         if len(shapes) > 1:
-            raise CheckpointError("convert", "ranks that have saved different nests")
+            raise CheckpointError("convert", "ranks that have saved different trees")
         for at, name in names(self._heads[0].shape):
             entry = self._heads[0].leaves[at]
             if entry["kind"] == "shard" and self._is_covered(at):

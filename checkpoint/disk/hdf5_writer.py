@@ -1,6 +1,6 @@
 """Which data sets a rank's extent becomes in a file, and their names.
 
-Pure, and the same for who writes and who reads: names follow from the nest,
+Pure, and the same for who writes and who reads: names follow from the tree,
 places from the description.  What a description from a file says is checked
 here against what the file may hold.
 
@@ -16,10 +16,10 @@ In a file::
     /                  attributes: closeranks_format, and what ``about`` says
     /about             JSON, see `About`
     /complete          1, and a sum of ``about`` and of all sums; 0 until then
-    /descriptions/<r>  JSON of rank r: the nest, and what is in it
+    /descriptions/<r>  JSON of rank r: the tree, and what is in it
     /sums/<r>          CRC-32C of each 256 KiB: of its description, then of
                        each of its data sets
-    /ranks/<r>/...     its data sets, called as the entries of the nest
+    /ranks/<r>/...     its data sets, called as the entries of the tree
 
 For the command line: `write(path, about, contents)` writes a file,
 `closeranks.checkpoint.disk.hdf5_reader.Archive(path)` reads one, and
@@ -179,7 +179,7 @@ def _slice(
 
 
 def names(shape: Any) -> Iterator[tuple[int, str]]:
-    """Give the leaves of a nest and what they are called in a file: each otherwise.
+    """Give the leaves of a tree and what they are called in a file: each otherwise.
 
     Local.
 
@@ -198,7 +198,7 @@ def names(shape: Any) -> Iterator[tuple[int, str]]:
 
 
 def _names(shape: Any, above: str) -> Iterator[tuple[int, str]]:
-    """Give the leaves below some place of a nest."""
+    """Give the leaves below some place of a tree."""
     if isinstance(shape, int):
         yield shape, above or "value"
         return

@@ -30,10 +30,10 @@ from closeranks.errors import CheckpointError, UsageError
 
 
 @dataclass(frozen=True)
-class Kept:
+class PersistedSave:
     """A save in the slots of a node; it stays readable when these are let go.
 
-    Made by `Kept.of`.
+    Made by `PersistedSave.of`.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Kept:
     areas: Mapping[Share, Area]
 
     @classmethod
-    def of(cls, slots: Mapping[Share, Slot]) -> Kept:
+    def of(cls, slots: Mapping[Share, Slot]) -> PersistedSave:
         """Take note of all slots of a node.  Local."""
         first = slots[min(slots)]
         return cls(first.header, first.path, {share: slot.data for share, slot in slots.items()})
@@ -91,7 +91,7 @@ class Kept:
         )  # fmt: skip
 
 
-def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> bool:
+def write(folder: Path, said: About, kept: PersistedSave, check: Callable[[], None]) -> bool:
     """Write the file of a node, unless it is there.
 
     Local; one process of a node does it, others of the same node wait for it.
@@ -102,7 +102,7 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> b
         Of the checkpoints of the name.
     said : About
         What it says of itself.
-    kept : Kept
+    kept : PersistedSave
         What is written.
     check : callable
         Raises to give up.
@@ -137,7 +137,7 @@ def write(folder: Path, said: About, kept: Kept, check: Callable[[], None]) -> b
 
 
 @contextmanager
-def _alone(kept: Kept, check: Callable[[], None]) -> Iterator[None]:
+def _alone(kept: PersistedSave, check: Callable[[], None]) -> Iterator[None]:
     """Keep other processes of the node from writing the same file meanwhile."""
     with SharedFile.reading(kept.path) as handle:
 
@@ -155,7 +155,7 @@ def _alone(kept: Kept, check: Callable[[], None]) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_UN)
 
 
-def _contents(kept: Kept, rank: int) -> Contents:
+def _contents(kept: PersistedSave, rank: int) -> Contents:
     """Give what a rank has kept, where it lies."""
     layout = kept.header.layout
     pieces, size = tuple(layout.pieces(rank)), layout.sizes[rank]

@@ -35,14 +35,14 @@ from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.restore.fetch import Want, exchange
 from closeranks.checkpoint.restore.generation_choice import Objection
-from closeranks.checkpoint.restore.recovery_search import Nodes, Unreadable, Wanted
+from closeranks.checkpoint.restore.recovery_search import RankNodes, Unreadable, Wanted
 from closeranks.checkpoint.state import rank_image
 from closeranks.checkpoint.state.device_staging import Filling
 from closeranks.checkpoint.state.rank_image import Description
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
 _FOLDER: Final = re.compile(r"([0-9a-f]{16})-(\d{8,20})-step-(-?\d{1,20})", re.ASCII)
@@ -73,7 +73,7 @@ class File(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Volume:
+class SavedFile:
     """What is on disk of one save.
 
     Made by `bound` and `volumes`.
@@ -139,7 +139,7 @@ class Volume:
             return f"{len(every)} complete files of {every[0].files}{bad}"
         members = {rank: about.members for about in every for rank, _, _ in about.ranks}
         if sorted(members) != list(range(every[0].world)) or any(
-            members[mate] != mine for mine in set(members.values()) for mate in mine
+            members[peer] != mine for mine in set(members.values()) for peer in mine
         ):
             return f"not the files of {every[0].world} ranks"
         return None
@@ -217,7 +217,7 @@ def look(folder: Path, name: str) -> File:
         return File(name, 0, None, error.problem)
 
 
-def bound(files: Iterable[File]) -> list[Volume]:
+def bound(files: Iterable[File]) -> list[SavedFile]:
     """Put files together that are of one save.
 
     Pure.
@@ -229,7 +229,7 @@ def bound(files: Iterable[File]) -> list[Volume]:
 
     Returns
     -------
-    list of Volume
+    list of SavedFile
         The newest first.
     """
     by_folder: dict[str, list[File]] = {}
@@ -240,11 +240,11 @@ def bound(files: Iterable[File]) -> list[Volume]:
         parts = _FOLDER.fullmatch(folder)
         if parts is not None:
             age = int(parts[1], 16), int(parts[2])
-            made.append(Volume(folder, age, int(parts[3]), tuple(lot)))
+            made.append(SavedFile(folder, age, int(parts[3]), tuple(lot)))
     return sorted(made, key=lambda volume: volume.age, reverse=True)
 
 
-def volumes(directory: Path, name: str | None = None) -> dict[str, list[Volume]]:
+def volumes(directory: Path, name: str | None = None) -> dict[str, list[SavedFile]]:
     """List what is on disk.
 
     Local; for a command line: reads no data.
@@ -258,8 +258,8 @@ def volumes(directory: Path, name: str | None = None) -> dict[str, list[Volume]]
 
     Returns
     -------
-    dict of str to list of Volume
-        Name -> saves, the newest first; `Volume.objection` tells what is wrong.
+    dict of str to list of SavedFile
+        Name -> saves, the newest first; `SavedFile.objection` tells what is wrong.
 
     Raises
     ------
@@ -424,14 +424,14 @@ _DATA, _TEXT = 0, 1
 _NEUTRAL: Final = np.iinfo(np.int64).max
 
 
-class Library:
+class SavedFileIndex:
     """What is on disk of a name.
 
     Parameters
     ----------
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
-    nodes : Nodes
+    nodes : RankNodes
         Where they are.
     folder : Path
         Of the checkpoints of the name.
@@ -442,19 +442,19 @@ class Library:
         As given.
     """
 
-    def __init__(self, talk: Talk, nodes: Nodes, folder: Path) -> None:
-        self.talk, self.nodes, self.folder = talk, nodes, folder
+    def __init__(self, channel: ControlChannel, nodes: RankNodes, folder: Path) -> None:
+        self.channel, self.nodes, self.folder = channel, nodes, folder
         #: Which nodes see a file, where not all do.
         self._seen: dict[str, tuple[int, ...]] = {}
 
-    def scan(self) -> list[Volume]:
+    def scan(self) -> list[SavedFile]:
         """Find what is there.
 
         Collective.
 
         Returns
         -------
-        list of Volume
+        list of SavedFile
             The newest first; the same on all ranks.
 
         Raises
@@ -463,13 +463,13 @@ class Library:
             On all ranks, if a node cannot look into the folder.
         """
         first = self._is_first()
-        names = self.talk.taken("restore", lambda: names(self.folder) if first else [])
+        names = self.channel.taken("restore", lambda: names(self.folder) if first else [])
         digest = xxhash.xxh3_64_intdigest("\n".join(names).encode()) >> 1
         pair = [digest, ~digest] if first else [_NEUTRAL, _NEUTRAL]
-        least = self.talk.least(pair)
+        least = self.channel.least(pair)
         self._seen = {}
         if least[0] != ~least[1]:  # nodes see different files
-            for rank, lot in enumerate(self.talk.everything(names)):
+            for rank, lot in enumerate(self.channel.everything(names)):
                 for name in lot:
                     here = self._seen.get(name, ())
                     self._seen[name] = (*here, self.nodes.nodes[rank])
@@ -480,17 +480,17 @@ class Library:
                for name, nbytes, about, problem in mine]  # fmt: skip
         return bound(
             File(name, nbytes, About.decode(text.encode()) if text else None, problem)
-            for lot in self.talk.everything(own) for name, nbytes, text, problem in lot
+            for lot in self.channel.everything(own) for name, nbytes, text, problem in lot
         )  # fmt: skip
 
-    def damaged(self, volume: Volume) -> list[str]:
+    def damaged(self, volume: SavedFile) -> list[str]:
         """Look at all check sums of a volume.
 
         Collective; each rank reads its part.
 
         Parameters
         ----------
-        volume : Volume
+        volume : SavedFile
             Which.
 
         Returns
@@ -501,7 +501,7 @@ class Library:
         names = sorted(volume.abouts)
         mine = [name for at, name in enumerate(names) if self.server(name, at) == self.nodes.rank]
         found = [what for name in mine for what in damaged(self.folder, name)]
-        return [what for lot in self.talk.everything(found) for what in lot]
+        return [what for lot in self.channel.everything(found) for what in lot]
 
     def sees(self, name: str) -> bool:
         """Tell whether this rank's node sees a file.  Local."""
@@ -527,18 +527,18 @@ class Library:
 
 
 class Files:
-    """A save in files; a `closeranks.checkpoint.restore.recovery_search.Source`.
+    """A save in files; a `closeranks.checkpoint.restore.recovery_search.SaveSource`.
 
     Parameters
     ----------
-    volume : Volume
+    volume : SavedFile
         The save, without objection.
-    library : Library
+    library : SavedFileIndex
         It is from.
     """
 
-    def __init__(self, volume: Volume, library: Library) -> None:
-        self._volume, self._library, self._talk = volume, library, library.talk
+    def __init__(self, volume: SavedFile, library: SavedFileIndex) -> None:
+        self._volume, self._library, self._channel = volume, library, library.channel
         self._file = {rank: (name, about) for name, about in volume.abouts.items()
                       for rank, _, _ in about.ranks}  # fmt: skip
         self._number = {name: at for at, name in enumerate(sorted(volume.abouts))}
@@ -558,7 +558,7 @@ class Files:
         """Give what old ranks have kept.  Collective."""
         texts = {rank: np.empty(self._size(rank)[0], np.uint8) for rank in ranks}
         self._get([Want(Share(_TEXT, 0, rank), 0, text) for rank, text in texts.items()])
-        return self._talk.taken("restore", lambda: {
+        return self._channel.taken("restore", lambda: {
             rank: rank_image.parse(text.tobytes(), self._size(rank)[1])
             for rank, text in texts.items()
         })  # fmt: skip
@@ -578,12 +578,12 @@ class Files:
         What a rank has is one share here, and its description another one.
         """
         far: list[Want] = []
-        self._talk.taken("restore", lambda: self._get_near(wants, far))
+        self._channel.taken("restore", lambda: self._get_near(wants, far))
         if not self._library.is_shared():
-            exchange(far, self._talk, self._server, self._served)
+            exchange(far, self._channel, self._server, self._served)
         problem, self._problem = self._problem, None
         try:
-            self._talk.together("restore", problem)
+            self._channel.together("restore", problem)
         except CheckpointError as error:
             raise Unreadable("restore", error.problem, error.remedy) from error
 

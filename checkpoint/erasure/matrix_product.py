@@ -26,7 +26,7 @@ from typing import Any, Final
 import numpy as np
 
 from closeranks.checkpoint.erasure.generator_matrix import Blocks, Bytes
-from closeranks.checkpoint.erasure.product_llvm import NAME, Instructions, Shape, here, write
+from closeranks.checkpoint.erasure.product_llvm import NAME, Instructions, ProductShape, here, write
 from closeranks.comms.discovery.sysfs import l3_share
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.object_code import emit, load
@@ -135,7 +135,7 @@ class Product:
         for at, lot in self._lots:
             own = targets[at : at + lot.rows]
             aligned = all(address % self.way.width == 0 for address in own)
-            shape = Shape(lot.rows, lot.ones, adds, past and aligned)
+            shape = ProductShape(lot.rows, lot.ones, adds, past and aligned)
             arguments = count, _table(sources), _table(own), lot.operands, length
             calls.append((_function(self.way, shape), arguments))
         return calls
@@ -145,7 +145,7 @@ class Product:
 
         Local.  Their results go into the caches; the product keeps the operands.
         """
-        shapes = ((lot, Shape(lot.rows, lot.ones, False, False)) for _, lot in self._lots)
+        shapes = ((lot, ProductShape(lot.rows, lot.ones, False, False)) for _, lot in self._lots)
         return [(_address(self.way, shape), lot.operands.value or 0, lot.rows)
                 for lot, shape in shapes]  # fmt: skip
 
@@ -182,13 +182,13 @@ class _Lot:
 
 
 @cache
-def _address(way: Instructions, shape: Shape) -> int:
+def _address(way: Instructions, shape: ProductShape) -> int:
     """Compile a loop."""
     return load(emit(write(way, shape), NAME))
 
 
 @cache
-def _function(way: Instructions, shape: Shape) -> Any:
+def _function(way: Instructions, shape: ProductShape) -> Any:
     """Give a loop as a function."""
     return _FUNCTION(_address(way, shape))
 

@@ -225,7 +225,7 @@ _ARGUMENTS: Final = (_I64, _I64.as_pointer(), _I64.as_pointer(), _POINTER, _I64)
 _MOST_UNROLLED: Final = 4
 
 
-class Shape(NamedTuple):
+class ProductShape(NamedTuple):
     """What a loop is made for.
 
     Attributes
@@ -246,14 +246,14 @@ class Shape(NamedTuple):
     past: bool
 
 
-def write(way: Instructions, shape: Shape) -> str:
+def write(way: Instructions, shape: ProductShape) -> str:
     """Write the function, ``void product(n, blocks, results, operands, nbytes)``.
 
     Parameters
     ----------
     way : Instructions
         How vectors are multiplied.
-    shape : Shape
+    shape : ProductShape
         Rows and ends.
 
     Returns
@@ -283,7 +283,7 @@ def write(way: Instructions, shape: Shape) -> str:
 class _Loop:
     """Writes the loops over columns and blocks."""
 
-    def __init__(self, builder: Any, way: Instructions, shape: Shape) -> None:
+    def __init__(self, builder: Any, way: Instructions, shape: ProductShape) -> None:
         self.builder, self.way, self.shape = builder, way, shape
         self.count, self.blocks, results, self.operands, self.nbytes = builder.function.args
         self.results = [

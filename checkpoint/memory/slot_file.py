@@ -27,9 +27,9 @@ import numpy as np
 from closeranks.checkpoint.erasure.crc32c import Area, Sums, crc32c
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.slot_header import NAMED, WRITING, Header, name_of
-from closeranks.checkpoint.placement.stripe_layout import Layout, Piece, Share
-from closeranks.checkpoint.state.device_staging import Arrivals, Distant
-from closeranks.checkpoint.state.rank_image import Extent, Source
+from closeranks.checkpoint.placement.stripe_layout import Piece, Share, StripeLayout
+from closeranks.checkpoint.state.device_staging import DeviceBytes, DeviceCopies
+from closeranks.checkpoint.state.rank_image import Extent, ImagePart
 from closeranks.comms.shm.pages import large_page
 from closeranks.comms.shm.shared_file import SharedFile
 from closeranks.comms.shm.shared_folder import ROOT, folder
@@ -43,7 +43,7 @@ _ZEROS: Bytes = np.zeros(1 << 16, np.uint8)
 _ZEROS.flags.writeable = False
 
 
-def write(extent: Extent, layout: Layout, rank: int, slots: Mapping[Share, Slot]) -> None:
+def write(extent: Extent, layout: StripeLayout, rank: int, slots: Mapping[Share, Slot]) -> None:
     """Copy an extent to where it belongs: data first, then what describes them.
 
     Local; without the GIL but for some microseconds an entry.
@@ -52,7 +52,7 @@ def write(extent: Extent, layout: Layout, rank: int, slots: Mapping[Share, Slot]
     ----------
     extent : Extent
         Of this rank.
-    layout : Layout
+    layout : StripeLayout
         Of its group.
     rank : int
         This rank.
@@ -61,14 +61,14 @@ def write(extent: Extent, layout: Layout, rank: int, slots: Mapping[Share, Slot]
     """
     pieces = tuple(layout.pieces(rank))
     head, stop = layout.head(rank), layout.extent(rank)
-    _put(pieces, slots, [Source(head + at, data) for at, data in extent.sources], head, stop)
+    _put(pieces, slots, [ImagePart(head + at, data) for at, data in extent.sources], head, stop)
     kept = {piece.share: slots[piece.share].data.kept for piece in pieces}
     sums = list(sums_of(layout, rank, kept, head, stop))
-    _put(pieces, slots, [Source(0, extent.head(sums))], 0, head)
+    _put(pieces, slots, [ImagePart(0, extent.head(sums))], 0, head)
 
 
 def sums_of(
-    layout: Layout, rank: int, sums: Mapping[Share, Sums], start: int, stop: int
+    layout: StripeLayout, rank: int, sums: Mapping[Share, Sums], start: int, stop: int
 ) -> Iterator[Sums]:
     """Give the check sums of part of an extent, in its order.
 
@@ -76,7 +76,7 @@ def sums_of(
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of the rank's group.
     rank : int
         Whose extent.
@@ -101,12 +101,14 @@ def sums_of(
 def _put(
     pieces: Sequence[Piece],
     slots: Mapping[Share, Slot],
-    sources: Sequence[Source],
+    sources: Sequence[ImagePart],
     start: int,
     stop: int,
 ) -> None:
     """Fill part of an extent: with sources, and with zeros where there are none."""
-    arrivals = Arrivals(source.data for source in sources if isinstance(source.data, Distant))
+    arrivals = DeviceCopies(
+        source.data for source in sources if isinstance(source.data, DeviceBytes)
+    )
     for at, data in _gathered(_arriving(_filled(sources, start, stop), arrivals)):
         for piece in pieces:
             first, last = max(at, piece.start), min(at + data.size, piece.start + piece.nbytes)
@@ -115,17 +117,17 @@ def _put(
                 slots[piece.share].data.put(piece.at + first - piece.start, part)
 
 
-def _filled(sources: Sequence[Source], start: int, stop: int) -> Iterator[Source]:
+def _filled(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImagePart]:
     """Give sources, and zeros for what is between them."""
     ends = accumulate((at + data.size for at, data in sources), max, initial=start)
-    for end, (at, data) in zip(ends, (*sources, Source(stop, _ZEROS[:0])), strict=True):
+    for end, (at, data) in zip(ends, (*sources, ImagePart(stop, _ZEROS[:0])), strict=True):
         for place in range(end, at, len(_ZEROS)):
-            yield Source(place, _ZEROS[: min(at - place, len(_ZEROS))])
+            yield ImagePart(place, _ZEROS[: min(at - place, len(_ZEROS))])
         if data.size:
-            yield Source(at, data)
+            yield ImagePart(at, data)
 
 
-def _arriving(sources: Iterator[Source], arrivals: Arrivals) -> Iterator[tuple[int, Bytes]]:
+def _arriving(sources: Iterator[ImagePart], arrivals: DeviceCopies) -> Iterator[tuple[int, Bytes]]:
     """Give sources piece by piece, those on devices as they come."""
     for at, data in sources:
         for piece in arrivals.of(data):
@@ -452,7 +454,7 @@ def _look(path: Path) -> tuple[tuple[Header, int, int], int]:
     return found, size
 
 
-def _shape(layout: Layout, share: Share) -> tuple[int, ...]:
+def _shape(layout: StripeLayout, share: Share) -> tuple[int, ...]:
     """Give what decides how long the parts of a slot are, and which chunks it has."""
     filled = layout.filled(share)
     return layout.members, layout.parity, layout.block, layout.chunk, filled

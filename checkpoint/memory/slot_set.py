@@ -10,7 +10,7 @@ from typing import Final
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.memory.slot_file import Slot, found, look, path_of
 from closeranks.checkpoint.placement.slot_header import WRITING, Header
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.comms.shm.shared_folder import ROOT, folder
 from closeranks.errors import CheckpointError, Unavailable
 
@@ -19,7 +19,7 @@ EVERY: Final = 1 << 63
 
 
 @dataclass
-class Shelf:
+class SlotSet:
     """The slots that this rank has mapped, of all generations that are kept.
 
     Each save takes a *place*, the same on all ranks: that of what is kept no more.
@@ -146,7 +146,7 @@ class Shelf:
                 slot.close()
         self.slots = {}
 
-    def _missing(self, place: int, layout: Layout) -> list[Share]:
+    def _missing(self, place: int, layout: StripeLayout) -> list[Share]:
         """Give the shares that this rank looks after and has no slots for."""
         own = (share for share in layout.shares if layout.keeper(share) == self.rank)
         return [share for share in own if share not in self.slots[place]]

@@ -15,7 +15,12 @@ from numpy.typing import NDArray
 
 from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share, data_member, parity_member
+from closeranks.checkpoint.placement.stripe_layout import (
+    Share,
+    StripeLayout,
+    data_member,
+    parity_member,
+)
 
 #: Blocks of a share that are of no use, as (start, stop) in bytes of the block.
 Damage = Mapping[tuple[Share, int], Sequence[tuple[int, int]]]
@@ -49,14 +54,14 @@ class Task:
     stop: int
 
 
-def holder(layout: Layout, lane: int, row: int, block: int) -> tuple[Share, int]:
+def holder(layout: StripeLayout, lane: int, row: int, block: int) -> tuple[Share, int]:
     """Give where a block of a row lies.
 
     Local.
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of the group.
     lane, row, block : int
         Which block.
@@ -74,14 +79,14 @@ def holder(layout: Layout, lane: int, row: int, block: int) -> tuple[Share, int]
     return Share(layout.group, lane, parity_member(layout, row, block - data)), block
 
 
-def encoding(layout: Layout, code: Code, *, apart: bool) -> list[Task]:
+def encoding(layout: StripeLayout, code: Code, *, apart: bool) -> list[Task]:
     """List what makes all parities of a group.
 
     Local.
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of the group.
     code : Code
         Its code.
@@ -110,7 +115,7 @@ def encoding(layout: Layout, code: Code, *, apart: bool) -> list[Task]:
 
 
 def rebuilding(
-    layout: Layout, code: Code, damage: Damage, worker: Callable[[Share, int], int]
+    layout: StripeLayout, code: Code, damage: Damage, worker: Callable[[Share, int], int]
 ) -> list[Task]:
     """List what makes blocks anew.
 
@@ -118,7 +123,7 @@ def rebuilding(
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of the group.
     code : Code
         Its code.
@@ -154,7 +159,7 @@ def rebuilding(
 
 
 def losses(
-    layout: Layout, damage: Damage, lane: int, row: int
+    layout: StripeLayout, damage: Damage, lane: int, row: int
 ) -> Iterator[tuple[int, int, NDArray[np.bool_]]]:
     """Give the runs of bytes of a row in which blocks are lost.
 
@@ -183,7 +188,10 @@ def losses(
 
 
 def damaged_blocks(
-    layout: Layout, share: Share, chunks: Sequence[int], parity_chunks: Sequence[tuple[int, int]]
+    layout: StripeLayout,
+    share: Share,
+    chunks: Sequence[int],
+    parity_chunks: Sequence[tuple[int, int]],
 ) -> dict[tuple[Share, int], list[tuple[int, int]]]:
     """Give which blocks of a share suffer where chunks of it are damaged.
 
@@ -191,7 +199,7 @@ def damaged_blocks(
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of its group.
     share : Share
         Whose.
@@ -228,7 +236,7 @@ def damaged_blocks(
 
 
 def all_lost(
-    layout: Layout, share: Share, *, data: bool = True
+    layout: StripeLayout, share: Share, *, data: bool = True
 ) -> dict[tuple[Share, int], list[tuple[int, int]]]:
     """Give the blocks of a share of which nothing is left, or nothing but its data.
 
@@ -236,7 +244,7 @@ def all_lost(
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of its group.
     share : Share
         Which.

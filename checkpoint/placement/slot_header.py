@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.errors import CheckpointError, Unavailable
 
 #: Name of the checkpoints, with that of the job.
@@ -85,7 +85,7 @@ class Header:
         Erasure groups of all.
     share : Share
         What it holds.
-    layout : Layout
+    layout : StripeLayout
         Of its group.
     """
 
@@ -98,7 +98,7 @@ class Header:
     world: int
     groups: int
     share: Share
-    layout: Layout
+    layout: StripeLayout
 
     @property
     def age(self) -> tuple[int, int]:
@@ -117,7 +117,7 @@ class Header:
         """Read it; CheckpointError if it is none."""
         try:
             found = json.loads(text)
-            layout = Layout.from_json(found["layout"])
+            layout = StripeLayout.from_json(found["layout"])
             share = Share(layout.group, int(found["lane"]), int(found["member"]))
             is_there = 0 <= share.lane < layout.lanes and 0 <= share.member < layout.members
             if not is_there or found["state"] not in STATES:

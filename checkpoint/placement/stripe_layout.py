@@ -65,7 +65,7 @@ class Size(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class StripeLayout:
     """The shares of one group.
 
     Parameters
@@ -183,7 +183,7 @@ class Layout:
         return json.dumps(self.to_json(), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, found: Any) -> Layout:
+    def from_json(cls, found: Any) -> StripeLayout:
         """Read it.
 
         Parameters
@@ -193,7 +193,7 @@ class Layout:
 
         Returns
         -------
-        Layout
+        StripeLayout
             Checked: whatever it says, no place in it is outside of a share.
 
         Raises
@@ -249,12 +249,12 @@ class Layout:
         return before * self.lanes + share.lane
 
 
-def data_member(layout: Layout, row: int, block: int) -> int:
+def data_member(layout: StripeLayout, row: int, block: int) -> int:
     """Give the member that holds a data block of a row.  Local."""
     return (row + layout.parity + block) % layout.members
 
 
-def parity_member(layout: Layout, row: int, parity: int) -> int:
+def parity_member(layout: StripeLayout, row: int, parity: int) -> int:
     """Give the member that holds a parity of a row.  Local."""
     return (row + parity) % layout.members
 

@@ -18,10 +18,10 @@ from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.erasure.matrix_product import Product
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.coding_tasks import Task, holder
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
     from closeranks.checkpoint.control.pending import Pace
 
 #: Bytes of a block that are done at a time: they stay in a cache.
@@ -41,7 +41,7 @@ class Recoding:
     ----------
     tasks : sequence of Task
         The same on all ranks of the group.
-    layout : Layout
+    layout : StripeLayout
         Of the group.
     slots : mapping of Share to Slot
         Those that this rank has mapped.
@@ -49,23 +49,23 @@ class Recoding:
         Gives the rank that sends what is in a share to those who do not map it.
     reaches : callable
         Tells whether a rank has mapped a share.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     """
 
     def __init__(
         self,
         tasks: Sequence[Task],
-        layout: Layout,
+        layout: StripeLayout,
         slots: Mapping[Share, Slot],
         server: Callable[[Share], int],
         reaches: Callable[[int, Share], bool],
-        talk: Talk,
+        channel: ControlChannel,
     ) -> None:
-        self._layout, self._slots, self._talk = layout, slots, talk
+        self._layout, self._slots, self._channel = layout, slots, channel
         self._server, self._reaches = server, reaches
         self._mine = [(at, task, Product(task.matrix)) for at, task in enumerate(tasks)
-                      if task.worker == talk.rank]  # fmt: skip
+                      if task.worker == channel.rank]  # fmt: skip
         self._tasks = tasks
         self._travels = any(True for task in tasks for _ in self._foreign(task))
         self._segment = self._segment_bytes()
@@ -120,7 +120,7 @@ class Recoding:
         """Let the blocks of a segment travel; gives what waits for them."""
         sends: list[tuple[int, Bytes]] = []
         receives: list[tuple[int, Bytes]] = []
-        me = self._talk.rank
+        me = self._channel.rank
         for at, task in enumerate(self._tasks):
             first, last = self._part(task, start)
             if first >= last:
@@ -130,7 +130,7 @@ class Recoding:
                     receives.append((self._server(share), self._arrived(at, number, first, last)))
                 elif self._server(share) == me:
                     sends.append((task.worker, self._view(share, block, first, last)))
-        return self._talk.move(sends, receives) if sends or receives else _nothing
+        return self._channel.move(sends, receives) if sends or receives else _nothing
 
     def _arrived(self, at: int, number: int, first: int, last: int) -> Bytes:
         """Give where bytes of a block arrive: two segments take turns."""

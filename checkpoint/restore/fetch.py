@@ -26,15 +26,15 @@ import numpy as np
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.memory import slot_file, slot_locks
 from closeranks.checkpoint.memory.slot_file import Slot
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
-from closeranks.checkpoint.restore.slot_inventory import Holding, Kept
-from closeranks.checkpoint.state.device_staging import Anywhere, Distant, Filling
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
+from closeranks.checkpoint.restore.slot_inventory import Holding, SlotNamedFile
+from closeranks.checkpoint.state.device_staging import Anywhere, DeviceBytes, Filling
 from closeranks.comms.shm.shared_file import SharedFile
 from closeranks.comms.shm.shared_folder import is_own_folder
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
 #: Start of the names of folders to work in.
@@ -171,7 +171,7 @@ def remove(holding: Holding, places: Sequence[Path]) -> str:
     return "; ".join(dict.fromkeys(filter(None, problems)))
 
 
-def _remove(one: Kept) -> str:
+def _remove(one: SlotNamedFile) -> str:
     """Remove a slot; gives why it was kept."""
     try:
         if one.header is None:
@@ -210,7 +210,7 @@ class Want(NamedTuple):
         Which.
     at : int
         Where they start in its data.
-    target : ndarray of uint8, or Distant
+    target : ndarray of uint8, or DeviceBytes
         Where they go; as many as there is room.
     """
 
@@ -227,20 +227,20 @@ class _Near(NamedTuple):
     target: Bytes
 
 
-def of_extent(layout: Layout, rank: int, start: int, target: Anywhere) -> Iterator[Want]:
+def of_extent(layout: StripeLayout, rank: int, start: int, target: Anywhere) -> Iterator[Want]:
     """Give what part of a rank's extent is, in terms of shares.
 
     Local.
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of the rank's group.
     rank : int
         Whose extent.
     start : int
         Where the part starts in it.
-    target : ndarray of uint8, or Distant
+    target : ndarray of uint8, or DeviceBytes
         Where it goes; as many bytes as there is room.
 
     Yields
@@ -258,7 +258,7 @@ def of_extent(layout: Layout, rank: int, start: int, target: Anywhere) -> Iterat
 
 def fetch(
     wants: Sequence[Want],
-    talk: Talk,
+    channel: ControlChannel,
     server: Callable[[Share], int],
     mapped: Callable[[Share], Slot | None],
 ) -> None:
@@ -270,7 +270,7 @@ def fetch(
     ----------
     wants : sequence of Want
         Of this rank.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     server : callable
         Gives the rank that has a share and sends what is in it; the same on all.
@@ -293,13 +293,13 @@ def fetch(
         _put([(want.target, read(want.share, want.at, want.target.size)) for want in here])
         return [want for want in wants if mapped(want.share) is None]
 
-    far = talk.taken("restore", take)  # mapping and devices may fail on one rank alone
-    exchange(far, talk, server, read)
+    far = channel.taken("restore", take)  # mapping and devices may fail on one rank alone
+    exchange(far, channel, server, read)
 
 
 def exchange(
     wants: Sequence[Want],
-    talk: Talk,
+    channel: ControlChannel,
     server: Callable[[Share], int],
     read: Callable[[Share, int, int], Bytes],
 ) -> None:
@@ -311,7 +311,7 @@ def exchange(
     ----------
     wants : sequence of Want
         Of this rank.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     server : callable
         Gives the rank that sends what is in a share; the same on all.
@@ -324,17 +324,17 @@ def exchange(
         On all ranks, if one cannot write to its device.
     """
     lots = list(_lots(wants))
-    plain = not any(isinstance(want.target, Distant) for want in wants)
-    rounds, all_plain = talk.least([-len(lots), plain]).tolist()
+    plain = not any(isinstance(want.target, DeviceBytes) for want in wants)
+    rounds, all_plain = channel.least([-len(lots), plain]).tolist()
     room = np.empty(0 if plain else _ROUND, np.uint8)
     for number in range(-rounds):
         lot = lots[number] if number < len(lots) else []
         landed = list(_landed(lot, room))
-        _move(landed, talk, server, read)
+        _move(landed, channel, server, read)
         devices = [(want.target, at.target) for want, at in zip(lot, landed, strict=True)
-                   if isinstance(want.target, Distant)]  # fmt: skip
+                   if isinstance(want.target, DeviceBytes)]  # fmt: skip
         if all_plain != 1:
-            talk.taken("restore", partial(_put, devices))
+            channel.taken("restore", partial(_put, devices))
 
 
 def _put(pairs: Sequence[tuple[Anywhere, Bytes]]) -> None:
@@ -347,13 +347,13 @@ def _put(pairs: Sequence[tuple[Anywhere, Bytes]]) -> None:
 
 def _lots(wants: Sequence[Want]) -> Iterator[list[Want]]:
     """Say what comes in which round: all for the host first, then parts for devices."""
-    first = [part for want in wants if not isinstance(want.target, Distant)
+    first = [part for want in wants if not isinstance(want.target, DeviceBytes)
              for part in _parts(want, _MESSAGE)]  # fmt: skip
     if first:
         yield first
     lot, nbytes = list[Want](), 0
     for want in wants:
-        for part in _parts(want, _ROUND) if isinstance(want.target, Distant) else ():
+        for part in _parts(want, _ROUND) if isinstance(want.target, DeviceBytes) else ():
             if nbytes + part.target.size > _ROUND:
                 yield lot
                 lot, nbytes = [], 0
@@ -373,7 +373,7 @@ def _landed(lot: Sequence[Want], room: Bytes) -> Iterator[_Near]:
     """Say where on the host a lot arrives."""
     at = 0
     for share, start, target in lot:
-        if isinstance(target, Distant):
+        if isinstance(target, DeviceBytes):
             yield _Near(share, start, room[at : at + target.size])
             at += target.size
         else:
@@ -382,7 +382,7 @@ def _landed(lot: Sequence[Want], room: Bytes) -> Iterator[_Near]:
 
 def _move(
     wants: Sequence[_Near],
-    talk: Talk,
+    channel: ControlChannel,
     server: Callable[[Share], int],
     read: Callable[[Share, int, int], Bytes],
 ) -> None:
@@ -390,24 +390,24 @@ def _move(
     asked: dict[int, list[_Near]] = {}
     for want in wants:
         asked.setdefault(server(want.share), []).append(want)
-    counts = np.zeros(talk.size, np.int64)
+    counts = np.zeros(channel.size, np.int64)
     for rank, lot in asked.items():
         counts[rank] = len(lot)
     tables = {
         rank: np.array([[*want.share, want.at, want.target.size] for want in lot], np.int64)
         for rank, lot in asked.items()
     }
-    of_others = talk.across(counts)
+    of_others = channel.across(counts)
     orders = {int(rank): np.empty((int(of_others[rank]), _WORDS), np.int64)
               for rank in np.flatnonzero(of_others)}  # fmt: skip
-    talk.move(
+    channel.move(
         [(rank, _bytes(table)) for rank, table in sorted(tables.items())],
         [(rank, _bytes(table)) for rank, table in sorted(orders.items())],
     )()
     sends = [(rank, read(Share(*share), at, nbytes)) for rank, table in sorted(orders.items())
              for *share, at, nbytes in table.tolist()]  # fmt: skip
     receives = [(rank, want.target) for rank, lot in sorted(asked.items()) for want in lot]
-    talk.move(sends, receives)()
+    channel.move(sends, receives)()
 
 
 def _bytes(table: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Bytes:

@@ -27,7 +27,7 @@ from closeranks.checkpoint.placement.slot_header import (
     WRITTEN,
     Header,
 )
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.comms.topology.drawing import Box
 from closeranks.comms.topology.drawing import save as draw_boxes
 from closeranks.errors import NotFound, TooManyErasures
@@ -45,7 +45,7 @@ _COLOURS: Final = {
 }
 
 
-class Seat(NamedTuple):
+class GroupMember(NamedTuple):
     """One member of an erasure group."""
 
     group: int
@@ -70,13 +70,13 @@ class Availability:
     saves: tuple[Save, ...]
     nodes: tuple[str, ...]
 
-    def seats(self) -> list[Seat]:
+    def seats(self) -> list[GroupMember]:
         """List the members of all groups of all saves.  Local."""
-        return sorted({Seat(group, member) for save in self.saves
+        return sorted({GroupMember(group, member) for save in self.saves
                        for group, layout in save.layouts.items()
                        for member in range(layout.members)})  # fmt: skip
 
-    def cell(self, save: Save, seat: Seat) -> str:
+    def cell(self, save: Save, seat: GroupMember) -> str:
         """Tell what a member holds of a save.
 
         Local.
@@ -85,7 +85,7 @@ class Availability:
         ----------
         save : Save
             Which.
-        seat : Seat
+        seat : GroupMember
             Whose.
 
         Returns
@@ -157,11 +157,11 @@ class Availability:
             lines.insert(-1, f"... ({left} members left out)")
         return [f"{self.name}: who holds what", *lines]
 
-    def _cells(self, seat: Seat) -> list[str]:
+    def _cells(self, seat: GroupMember) -> list[str]:
         """Tell what a member holds of each save."""
         return [self.cell(save, seat) for save in self.saves]
 
-    def _has_lost(self, seat: Seat) -> bool:
+    def _has_lost(self, seat: GroupMember) -> bool:
         """Tell whether a member has lost something."""
         return any(LOST in told for told in self._cells(seat))
 
@@ -191,7 +191,7 @@ class Availability:
         layout = save.layouts[group]
         cards = []
         for member in range(layout.members):
-            told = self.cell(save, Seat(group, member))
+            told = self.cell(save, GroupMember(group, member))
             state = LOST if LOST in told else told.rpartition(" ")[2]
             cards.append(Box(f"{member}: {told}", *_COLOURS[state], dashed=state == LOST))
         note = f"may lose {layout.parity} of {layout.members}"
@@ -263,14 +263,14 @@ class Save:
     ----------
     header : Header
         Of one of its slots.
-    layouts : mapping of int to Layout
+    layouts : mapping of int to StripeLayout
         Group -> its layout.
     found : mapping of Share to Found
         Slots that hold something.
     """
 
     header: Header
-    layouts: Mapping[int, Layout]
+    layouts: Mapping[int, StripeLayout]
     found: Mapping[Share, Found]
 
     @property
@@ -291,7 +291,7 @@ class Save:
             if share not in self.found
         )  # fmt: skip
 
-    def layout_of(self, rank: int) -> Layout:
+    def layout_of(self, rank: int) -> StripeLayout:
         """Give the layout of the group that a rank was in."""
         return next(layout for layout in self.layouts.values() if rank in layout.sizes)
 
@@ -362,7 +362,7 @@ class Save:
         wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
         return f"can be restored, {', '.join(wrong)}" if wrong else "whole"
 
-    def _worst(self, layout: Layout, damage: Blocks) -> tuple[int, ...]:
+    def _worst(self, layout: StripeLayout, damage: Blocks) -> tuple[int, ...]:
         """Give the members whose blocks are gone where most are."""
         worst: tuple[int, ...] = ()
         members = {share.member for share, _ in damage}
@@ -424,7 +424,7 @@ def saves(found: Iterable[Found], run: str | None = None) -> list[Save]:
 
 def _save(found: Sequence[Found]) -> Save:
     """Put the slots of one save together; of two of one share the further one counts."""
-    layouts: dict[int, Layout] = {}
+    layouts: dict[int, StripeLayout] = {}
     for group in sorted({one.header.share.group for one in found}):
         of_group = [one.header.layout for one in found if one.header.share.group == group]
         said = [layout.text for layout in of_group]

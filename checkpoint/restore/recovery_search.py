@@ -31,7 +31,7 @@ from closeranks.checkpoint.placement.slot_header import (
     Header,
     place_of,
 )
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.checkpoint.restore.coding_work import Recoding
 from closeranks.checkpoint.restore.fetch import Want, fetch, of_extent
 from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
@@ -41,11 +41,11 @@ from closeranks.checkpoint.state.rank_image import Description
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
 def scan(
-    talk: Talk, nodes: Nodes, name: str, root: Path | None
+    channel: ControlChannel, nodes: RankNodes, name: str, root: Path | None
 ) -> tuple[list[Found], tuple[str, ...]]:
     """Find all slots of a name, on all nodes.
 
@@ -53,9 +53,9 @@ def scan(
 
     Parameters
     ----------
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
-    nodes : Nodes
+    nodes : RankNodes
         Where they are.
     name : str
         Of the checkpoints.
@@ -85,8 +85,8 @@ def scan(
                 unread.append(str(error))
 
     is_first = nodes.turn(nodes.here, 0) == nodes.rank
-    talk.taken("restore", look if is_first else lambda: None)
-    every = talk.everything([own, unread])
+    channel.taken("restore", look if is_first else lambda: None)
+    every = channel.everything([own, unread])
     found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
              for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
     return found, tuple(text for _, lot in every for text in lot)
@@ -105,7 +105,7 @@ class Wanted(NamedTuple):
         Which one.
     at : int
         Where they start in its data.
-    target : ndarray of uint8, or Distant
+    target : ndarray of uint8, or DeviceBytes
         Where they go; as many as there is room.
     """
 
@@ -114,7 +114,7 @@ class Wanted(NamedTuple):
     target: Anywhere
 
 
-class Source(Protocol):
+class SaveSource(Protocol):
     """A save that can be read.
 
     Attributes
@@ -142,14 +142,14 @@ class Slots:
 
     Parameters
     ----------
-    recovery : Recovery
+    recovery : SaveRecovery
         The save, whole.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     """
 
-    def __init__(self, recovery: Recovery, talk: Talk) -> None:
-        self._recovery, self._talk = recovery, talk
+    def __init__(self, recovery: SaveRecovery, channel: ControlChannel) -> None:
+        self._recovery, self._channel = recovery, channel
 
     @property
     def world(self) -> int:
@@ -168,8 +168,8 @@ class Slots:
             layout = self._recovery.save.layout_of(rank)
             heads[rank] = np.empty(layout.sizes[rank].head, np.uint8)
             wants += of_extent(layout, rank, 0, heads[rank])
-        fetch(wants, self._talk, self._recovery.server, self._recovery.mapped)
-        return self._talk.taken(
+        fetch(wants, self._channel, self._recovery.server, self._recovery.mapped)
+        return self._channel.taken(
             "restore", lambda: {rank: rank_image.read(head) for rank, head in heads.items()}
         )
 
@@ -179,13 +179,13 @@ class Slots:
         for rank, at, target in wants:
             layout = self._recovery.save.layout_of(rank)
             found += of_extent(layout, rank, layout.head(rank) + at, target)
-        fetch(found, self._talk, self._recovery.server, self._recovery.mapped)
+        fetch(found, self._channel, self._recovery.server, self._recovery.mapped)
 
 
 _T = TypeVar("_T")
 
 
-class Nodes:
+class RankNodes:
     """Which ranks are on which nodes, of those that look for a save.
 
     Parameters
@@ -215,16 +215,16 @@ class Nodes:
         return self.ranks[node][number % len(self.ranks[node])]
 
 
-class Recovery:
+class SaveRecovery:
     """A save that is being restored: its slots, mapped, and who serves them.
 
     Parameters
     ----------
     save : Save
         Which.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
-    nodes : Nodes
+    nodes : RankNodes
         Where they are.
     root : Path or None
         The file system in memory.
@@ -235,12 +235,12 @@ class Recovery:
     def __init__(
         self,
         save: Save,
-        talk: Talk,
-        nodes: Nodes,
+        channel: ControlChannel,
+        nodes: RankNodes,
         root: Path | None,
         known: Mapping[Path, Slot] | None = None,
     ) -> None:
-        self.save, self._talk, self._nodes, self._root = save, talk, nodes, root
+        self.save, self._channel, self._nodes, self._root = save, channel, nodes, root
         self._known = known or {}
         self._node = {share: found.node for share, found in save.found.items()}
         self._slots: dict[Share, Slot] = {}
@@ -287,13 +287,13 @@ class Recovery:
         of_data = self._seen(self._damaged_data, mine if data else [])
         needed = parity or bool(self.save.lost) or any(of_data.values())
         if not parity:
-            needed = int(self._talk.least([not needed])[0]) != 1
+            needed = int(self._channel.least([not needed])[0]) != 1
         of_parity = self._seen(self._damaged_parity, mine if needed else [])
         own = [[list(share), of_data.get(share, []), of_parity.get(share, [])] for share in mine
                if of_data.get(share) or of_parity.get(share)]  # fmt: skip
         return {
             Share(*share): Damaged(tuple(chunks), tuple((number, at) for number, at in broken))
-            for lot in self._talk.everything(own)
+            for lot in self._channel.everything(own)
             for share, chunks, broken in lot
         }
 
@@ -328,10 +328,10 @@ class Recovery:
             layout = self.save.layouts[group]
             tasks = rebuilding(layout, Code(layout.data, layout.parity), damage, self._worker)
             made: list[Recoding] = []
-            self._talk.taken("restore", partial(self._prepare, made, layout, tasks))
+            self._channel.taken("restore", partial(self._prepare, made, layout, tasks))
             made[0].run()
-            self._talk.together("restore", None)  # all rows are there
-            self._talk.taken("restore", partial(self._sum_up, {share for share, _ in damage}))
+            self._channel.together("restore", None)  # all rows are there
+            self._channel.taken("restore", partial(self._sum_up, {share for share, _ in damage}))
         return self._differing(hurt)
 
     def settle(self, state: str = COMMITTED) -> None:
@@ -344,7 +344,7 @@ class Recovery:
         state : str
             All ranks have it; or *writing*, for nobody shall use it any more.
         """
-        self._talk.taken("restore", partial(self._mark, state))
+        self._channel.taken("restore", partial(self._mark, state))
 
     def of_node(self) -> dict[Share, Slot] | None:
         """Give all slots of the node that had this one's number when the save was made.
@@ -376,7 +376,7 @@ class Recovery:
 
     def _seen(self, look: Callable[[Share], _T], shares: Iterable[Share]) -> dict[Share, _T]:
         """Look at slots here; all ranks are told what one has met."""
-        return self._talk.taken("restore", lambda: {share: look(share) for share in shares})
+        return self._channel.taken("restore", lambda: {share: look(share) for share in shares})
 
     def _damaged_data(self, share: Share) -> list[int]:
         """List the damaged chunks of the data of a slot here."""
@@ -418,12 +418,12 @@ class Recovery:
             layout = self.save.layouts[share.group]
             beside = [self._node[other] for other in layout.shares
                       if other in self._node and other.lane == share.lane]  # fmt: skip
-            mates = [self._node[other] for other in layout.shares if other in self._node
+            peers = [self._node[other] for other in layout.shares if other in self._node
                      and layout.ring[other.member] == layout.ring[share.member]]  # fmt: skip
             every = list(self._node.values())
             self._node[share] = min(
                 self._nodes.ranks,
-                key=lambda node: (beside.count(node), -mates.count(node), every.count(node), node),
+                key=lambda node: (beside.count(node), -peers.count(node), every.count(node), node),
             )
 
     def _make_room(self) -> None:
@@ -445,14 +445,14 @@ class Recovery:
                     self._mine(share).ask(ranks.index(self._nodes.rank), len(ranks))
 
         try:
-            self._talk.taken("restore", make)
-            self._talk.taken("restore", ask)
+            self._channel.taken("restore", make)
+            self._channel.taken("restore", ask)
         except CheckpointError:
             for slot in made:
                 slot.path.unlink(missing_ok=True)
             raise
 
-    def _prepare(self, made: list[Recoding], layout: Layout, tasks: Sequence[Task]) -> None:
+    def _prepare(self, made: list[Recoding], layout: StripeLayout, tasks: Sequence[Task]) -> None:
         """Map what the tasks of a group need, and clean what no sum covers."""
         me = self._nodes.rank
         needed = {share for share in layout.shares if self.server(share) == me}
@@ -465,7 +465,7 @@ class Recovery:
         for share in needed:
             if self.server(share) == me:
                 local[share].room[layout.filled(share) :] = 0
-        made.append(Recoding(tasks, layout, local, self.server, self._reaches, self._talk))
+        made.append(Recoding(tasks, layout, local, self.server, self._reaches, self._channel))
 
     def _sum_up(self, shares: Iterable[Share]) -> None:
         """Sum some slots up anew, a part on each rank of their node."""
@@ -485,7 +485,7 @@ class Recovery:
         shares = [share for group in groups for share in self.save.layouts[group].shares]
         own = [[list(share), self._mine(share).data.kept.tolist()] for share in shares
                if self.server(share) == self._nodes.rank]  # fmt: skip
-        for lot in self._talk.everything(own):
+        for lot in self._channel.everything(own):
             sums |= {Share(*share): np.array(kept, np.uint32) for share, kept in lot}
         ranks = [rank for group in groups for rank in self.save.layouts[group].everybody]
         mine = ranks[self._nodes.rank :: len(self._nodes.nodes)]
@@ -493,9 +493,9 @@ class Recovery:
                  for rank in mine}  # fmt: skip
         wants = [want for rank, head in heads.items()
                  for want in of_extent(self.save.layout_of(rank), rank, 0, head)]  # fmt: skip
-        fetch(wants, self._talk, self.server, self.mapped)
+        fetch(wants, self._channel, self.server, self.mapped)
         wrong = [rank for rank, head in heads.items() if not self._fits(rank, head, sums)]
-        return tuple(sorted(rank for lot in self._talk.everything(wrong) for rank in lot))
+        return tuple(sorted(rank for lot in self._channel.everything(wrong) for rank in lot))
 
     def _fits(self, rank: int, head: Bytes, sums: Mapping[Share, Sums]) -> bool:
         """Tell whether the data of an old rank are what its description says."""

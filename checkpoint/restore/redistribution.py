@@ -1,7 +1,7 @@
 """Handing a restored save out: to the ranks that saved it, or to others.
 
 Where as many ranks restore as have saved, each gets back what it had.  For any
-other number, or another layout, the caller passes a nest of the shape that it
+other number, or another layout, the caller passes a tree of the shape that it
 wants: shards are put together from the old ones that meet them, what was alike
 on all ranks is alike again, and what each rank had for itself goes through a
 function of the caller's.
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
-from closeranks.checkpoint.restore.recovery_search import Source, Wanted
+from closeranks.checkpoint.restore.recovery_search import SaveSource, Wanted
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state import state_tree as container_types
 from closeranks.checkpoint.state.device_staging import (
@@ -35,7 +35,7 @@ from closeranks.checkpoint.state.state_tree import Array
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
 class _Box(NamedTuple):
@@ -50,19 +50,19 @@ class Delivery:
 
     Parameters
     ----------
-    source : Source
+    source : SaveSource
         The save, whole.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     into : dict, list, tuple or None
         What the caller wants it to be like, and whose arrays are filled.
     """
 
-    def __init__(self, source: Source, talk: Talk, into: Any) -> None:
-        self._source, self._talk = source, talk
+    def __init__(self, source: SaveSource, channel: ControlChannel, into: Any) -> None:
+        self._source, self._channel = source, channel
         self._world = source.world
-        self._same = self._world == talk.size
-        self._shape, self._wanted = talk.taken("restore", lambda: _taken_apart(into))
+        self._same = self._world == channel.size
+        self._shape, self._wanted = channel.taken("restore", lambda: _taken_apart(into))
         self._heads: dict[int, Description] = {}
         self._wants: list[Wanted] = []
         self._later: list[tuple[int, Any]] = []
@@ -86,26 +86,26 @@ class Delivery:
             On all ranks, if the save is damaged; arrays may be filled in part then.
         """
         self._read_heads()
-        mine = self._heads[self._talk.rank % self._world]
-        leaves = self._talk.taken("restore", lambda: self._plan(mine))
+        mine = self._heads[self._channel.rank % self._world]
+        leaves = self._channel.taken("restore", lambda: self._plan(mine))
         self._source.fetch(self._wants)
 
         def finish() -> None:
             for at, make in self._later:  # the caller's functions may raise anything
                 leaves[at] = make()
 
-        self._talk.taken("restore", finish)
+        self._channel.taken("restore", finish)
         return state_tree.unflatten(self._shape if self._shape is not None else mine.shape, leaves)
 
     def _read_heads(self) -> None:
         """Read the descriptions of this rank's, or of all, old ranks."""
-        me, size = self._talk.rank, self._talk.size
+        me, size = self._channel.rank, self._channel.size
         every = not self._same or any(isinstance(one, PerRank | Shard) for one in self._wanted)
-        every = int(self._talk.least([not every])[0]) != 1
+        every = int(self._channel.least([not every])[0]) != 1
         own = range(me, self._world, size) if every or me < self._world else [me % self._world]
         self._heads = self._source.heads(own)
         if every:
-            said = self._talk.everything(
+            said = self._channel.everything(
                 [[rank, *_told(description)] for rank, description in self._heads.items()]
             )
             self._heads = {rank: Description(*rest) for lot in said for rank, *rest in lot}
@@ -119,7 +119,7 @@ class Delivery:
             differing = set(paths) ^ set(state_tree.paths(self._shape))
             told = ", ".join(sorted(differing)[:8]) or "another order"
             problem = f"into has other entries: {told}"
-            raise CheckpointError("restore", problem, "pass a nest as it was saved")
+            raise CheckpointError("restore", problem, "pass a tree as it was saved")
         wanted = self._wanted or [None] * len(paths)
         leaves: list[Any] = [None] * len(paths)
         for at, (path, entry, into) in enumerate(zip(paths, mine.leaves, wanted, strict=True)):
@@ -132,7 +132,7 @@ class Delivery:
             else:
                 problem = f"{path} is of each of {self._world} ranks, and now there are"
                 raise CheckpointError(
-                    "restore", f"{problem} {self._talk.size}",
+                    "restore", f"{problem} {self._channel.size}",
                     f"pass into with PerRank(function(old_values, rank)) at {path}",
                 )  # fmt: skip
         return leaves
@@ -141,7 +141,7 @@ class Delivery:
         """Get an entry as it was."""
         if "at" not in entry:
             return state_tree.value(entry, None)
-        old = None if entry["alike"] else self._talk.rank
+        old = None if entry["alike"] else self._channel.rank
         wanted = state_tree.array_of(into, "restore")
         if wanted is not None:
             return self._filled(at, path, entry, old, into, wanted)
@@ -186,7 +186,7 @@ class Delivery:
         def finish() -> Any:
             for old, (entry, data) in enumerate(kept):
                 values[old] = state_tree.value(entry, data)
-            return into.value(values, self._talk.rank)
+            return into.value(values, self._channel.rank)
 
         self._later.append((at, finish))
 
@@ -199,7 +199,7 @@ class Delivery:
                     f"pass into with the Shard of this rank at {path}",
                 )  # fmt: skip
             array = np.empty(entry["shape"], read_dtype(entry["dtype"]))
-            self._want(entry, self._talk.rank, 0, array.reshape(-1).view(np.uint8))
+            self._want(entry, self._channel.rank, 0, array.reshape(-1).view(np.uint8))
             array = state_tree.dressed(entry, array)
             return Shard(array, entry["global_shape"], entry["offset"], entry.get("padded", False))
         if not isinstance(into, Shard):
@@ -267,7 +267,7 @@ class Delivery:
             self._wants.append(Wanted(old, self._heads[old].own + at, target))
             return
         alike = next(iter(self._heads.values())).alike
-        members = self._source.members(self._talk.rank % self._world)
+        members = self._source.members(self._channel.rank % self._world)
         for number, rank in enumerate(members):
             first, last = slice_of(alike, len(members), number)
             low, high = max(first, at), min(last, at + target.size)

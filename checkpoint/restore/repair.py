@@ -18,21 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from closeranks.checkpoint.control.pending import Pending
-from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.placement.slot_header import WRITING, name_of, place_of
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.restore.fetch import carry, copy, scratch
 from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
-from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery, Slots, Source
+from closeranks.checkpoint.restore.recovery_search import RankNodes, SaveRecovery, SaveSource, Slots
 from closeranks.comms.shm.shared_folder import folder
 from closeranks.errors import CheckpointError, PeerError, TooManyErasures, Unavailable, named
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
-def repair_parity(begin: Callable[[], Recovery], talk: Talk, pending: Pending) -> None:
+def repair_parity(
+    begin: Callable[[], SaveRecovery], channel: ControlChannel, pending: Pending
+) -> None:
     """Look at parity of a save whose data are whole; make anew what is damaged.
 
     Collective; on any thread.  Raises nothing: of lost ranks other calls tell.
@@ -41,14 +43,14 @@ def repair_parity(begin: Callable[[], Recovery], talk: Talk, pending: Pending) -
     ----------
     begin : callable
         Gives the save that was restored.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     pending : Pending
         Committed at the end, whatever came of it.
     """
     recovery = begin()
     try:
-        talk.together("restore", None)  # it takes no core from who restores still
+        channel.together("restore", None)  # it takes no core from who restores still
         if recovery.rebuild(recovery.verify(data=False, parity=True)):
             recovery.settle(WRITING)  # so that nobody takes it for whole
     except Exception as error:
@@ -64,7 +66,7 @@ def repair_parity(begin: Callable[[], Recovery], talk: Talk, pending: Pending) -
 WHOLE, REPAIRABLE, LOST = "whole", "repairable", "lost"
 
 
-class Verdict(NamedTuple):
+class ChecksumVerdict(NamedTuple):
     """What the check sums of a save say.
 
     Attributes
@@ -82,7 +84,7 @@ class Verdict(NamedTuple):
     damaged: dict[Share, Damaged]
 
 
-def verify(save: Save, done: Callable[[int], None]) -> Verdict:
+def verify(save: Save, done: Callable[[int], None]) -> ChecksumVerdict:
     """Look at all check sums of a save.
 
     Local.
@@ -96,7 +98,7 @@ def verify(save: Save, done: Callable[[int], None]) -> Verdict:
 
     Returns
     -------
-    Verdict
+    ChecksumVerdict
         On what is here.
 
     Raises
@@ -115,7 +117,7 @@ def verify(save: Save, done: Callable[[int], None]) -> Verdict:
     return judge(save, damaged)
 
 
-def judge(save: Save, damaged: Mapping[Share, Damaged]) -> Verdict:
+def judge(save: Save, damaged: Mapping[Share, Damaged]) -> ChecksumVerdict:
     """Say what damage means.
 
     Local and pure.
@@ -129,14 +131,14 @@ def judge(save: Save, damaged: Mapping[Share, Damaged]) -> Verdict:
 
     Returns
     -------
-    Verdict
+    ChecksumVerdict
         On what is here.
     """
     text = ", ".join(_told(save, damaged))
     objection = save.objection(damaged)
     if objection is not None:
-        return Verdict(LOST, "; ".join(filter(None, [objection.text, text])), dict(damaged))
-    return Verdict(REPAIRABLE if text else WHOLE, text, dict(damaged))
+        return ChecksumVerdict(LOST, "; ".join(filter(None, [objection.text, text])), dict(damaged))
+    return ChecksumVerdict(REPAIRABLE if text else WHOLE, text, dict(damaged))
 
 
 def check_unchanged(save: Save) -> None:
@@ -255,7 +257,7 @@ def rebuilt(
 
 
 @contextmanager
-def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Iterator[Source]:
+def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Iterator[SaveSource]:
     """Have a save that can be read; what is lost of it is made anew beside it.
 
     Local; nothing of the save is changed.
@@ -271,7 +273,7 @@ def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Itera
 
     Yields
     ------
-    Source
+    SaveSource
         Of its data.
     """
     here = {share: one._replace(node=0) for share, one in save.found.items()}
@@ -279,13 +281,13 @@ def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Itera
         whole = replace(save, found=here)
         if save.lost or any(of.data for of in damaged.values()):
             whole = rebuilt(save, damaged, stack.enter_context(scratch(place)))
-        yield Slots(stack.enter_context(_recovery(whole, None)), Alone())
+        yield Slots(stack.enter_context(_recovery(whole, None)), SingleProcessChannel())
 
 
 @contextmanager
-def _recovery(save: Save, root: Path | None) -> Iterator[Recovery]:
+def _recovery(save: Save, root: Path | None) -> Iterator[SaveRecovery]:
     """Begin to restore a save that lies on one node, as the only rank."""
-    recovery = Recovery(save, Alone(), Nodes([0], 0), root)
+    recovery = SaveRecovery(save, SingleProcessChannel(), RankNodes([0], 0), root)
     try:
         yield recovery
     finally:

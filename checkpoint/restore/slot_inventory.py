@@ -25,7 +25,7 @@ from closeranks.errors import CheckpointError, Unavailable, UsageError
 UNREADABLE = "unreadable"
 
 
-class Kept(NamedTuple):
+class SlotNamedFile(NamedTuple):
     """A file that is called as slots are.
 
     Attributes
@@ -90,7 +90,7 @@ def places(directories: Sequence[Path]) -> list[Path]:
     return found
 
 
-def look(places: Sequence[Path]) -> list[Kept]:
+def look(places: Sequence[Path]) -> list[SlotNamedFile]:
     """Look what is in folders.
 
     Local.
@@ -102,7 +102,7 @@ def look(places: Sequence[Path]) -> list[Kept]:
 
     Returns
     -------
-    list of Kept
+    list of SlotNamedFile
         By name; what vanishes meanwhile is left out.
     """
     found = []
@@ -124,14 +124,14 @@ class Holding:
     ----------
     name : str
         Of the checkpoints, with the job.
-    files : tuple of Kept
+    files : tuple of SlotNamedFile
         All of it.
     save : Save or None
         None if its files cannot be read, or nothing in them was complete.
     """
 
     name: str
-    files: tuple[Kept, ...]
+    files: tuple[SlotNamedFile, ...]
     save: Save | None
 
     @property
@@ -212,14 +212,14 @@ class Holding:
         return found
 
 
-def holdings(kept: Iterable[Kept]) -> list[Holding]:
+def holdings(kept: Iterable[SlotNamedFile]) -> list[Holding]:
     """Sort files into saves.
 
     Local.
 
     Parameters
     ----------
-    kept : iterable of Kept
+    kept : iterable of SlotNamedFile
         What was found.
 
     Returns
@@ -227,7 +227,7 @@ def holdings(kept: Iterable[Kept]) -> list[Holding]:
     list of Holding
         By name, the newest save first, what cannot be read last.
     """
-    lots: dict[tuple[Any, ...], list[Kept]] = {}
+    lots: dict[tuple[Any, ...], list[SlotNamedFile]] = {}
     for one in kept:
         of = one.header
         age = (1, 0, 0, "") if of is None else (0, -of.epoch, -of.generation, of.run)
@@ -235,14 +235,14 @@ def holdings(kept: Iterable[Kept]) -> list[Holding]:
     return [_holding(lot) for _, lot in sorted(lots.items())]
 
 
-def _holding(lot: Sequence[Kept]) -> Holding:
+def _holding(lot: Sequence[SlotNamedFile]) -> Holding:
     """Put the files of one save together."""
     found = [Found(one.node, str(one.path), one.header) for one in lot if one.header is not None]
     of_run = saves(found)
     return Holding(lot[0].name, tuple(lot), of_run[0] if of_run else None)
 
 
-def _kept(node: int, path: Path, name: str) -> Kept:
+def _kept(node: int, path: Path, name: str) -> SlotNamedFile:
     """Look at one file."""
     told = path.lstat()
     header, problem = None, ""
@@ -254,7 +254,7 @@ def _kept(node: int, path: Path, name: str) -> Kept:
         problem = error.problem.removeprefix(f"{path}: ")
     except Unavailable as error:
         problem = error.what.removeprefix(f"node memory {path}: ")
-    return Kept(node, path, name, told.st_size, told.st_mtime, header, problem)
+    return SlotNamedFile(node, path, name, told.st_size, told.st_mtime, header, problem)
 
 
 def _check_place(place: Path) -> None:

@@ -17,19 +17,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.control.pending import Pending, Worker
 from closeranks.checkpoint.disk import node_file, saved_files
 from closeranks.checkpoint.disk.hdf5_writer import About
-from closeranks.checkpoint.disk.node_file import Kept, Persist
-from closeranks.checkpoint.disk.saved_files import Volume
+from closeranks.checkpoint.disk.node_file import Persist, PersistedSave
+from closeranks.checkpoint.disk.saved_files import SavedFile
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import CheckpointError, Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.disk.saved_files import Library
+    from closeranks.checkpoint.disk.saved_files import SavedFileIndex
     from closeranks.collectives.communicator.communicator import Communicator
 
 #: How long a process that leaves writes at most, in seconds.
@@ -41,7 +41,7 @@ _Age = tuple[int, int]
 class _Job:
     """A save to be written."""
 
-    kept: Kept
+    kept: PersistedSave
     pending: Pending
     is_written: bool = False
     done: threading.Event = field(default_factory=threading.Event)
@@ -56,11 +56,11 @@ class Flushing:
     ----------
     comm : Communicator
         Of the job.
-    library : Library
+    library : SavedFileIndex
         What is on disk, and which nodes see it.
     persist : Persist
         What is asked for.
-    known : sequence of Volume
+    known : sequence of SavedFile
         What is there.
     run : str
         This run: what is of other ones stays.
@@ -71,13 +71,13 @@ class Flushing:
     def __init__(
         self,
         comm: Communicator,
-        library: Library,
+        library: SavedFileIndex,
         persist: Persist,
-        known: list[Volume],
+        known: list[SavedFile],
         run: str,
         last: int,
     ) -> None:
-        self._talk, self._nodes, self._persist = Talk(comm), library.nodes, persist
+        self._channel, self._nodes, self._persist = ControlChannel(comm), library.nodes, persist
         self._is_shared = library.is_shared()
         self._worker = Worker("checkpoint files") if comm.threaded else None
         self._others = {one.folder for one in known if one.run not in (None, run)}
@@ -85,7 +85,7 @@ class Flushing:
         self._damaged: set[_Age] = set()
         self._jobs: dict[int, _Job] = {}
         self._last = last
-        self._newest: Kept | None = None
+        self._newest: PersistedSave | None = None
         self._least: _Age = (0, 0)
         self._stopped = False
         self._writing = threading.Lock()
@@ -121,7 +121,7 @@ class Flushing:
         pending : Pending
             Who is told.
         """
-        self._newest = Kept.of(slots)
+        self._newest = PersistedSave.of(slots)
         self._last = self._newest.header.generation
         if pending.persisted.done():
             return
@@ -174,7 +174,7 @@ class Flushing:
         slots : mapping of Share to Slot
             All that the same node of its job has kept.
         """
-        kept = Kept.of(slots)
+        kept = PersistedSave.of(slots)
         if self._newest is None or self._newest.header.age < kept.header.age:
             self._newest = kept
 
@@ -222,9 +222,9 @@ class Flushing:
     def close(self) -> None:
         """End.  Collective; nothing is being written."""
         self.stop()
-        self._talk.close()
+        self._channel.close()
 
-    def _candidates(self, places: Mapping[int, Mapping[Share, Slot]]) -> list[Kept]:
+    def _candidates(self, places: Mapping[int, Mapping[Share, Slot]]) -> list[PersistedSave]:
         """Give what this node should have on disk, the newest first.
 
         Where this rank was not told that a save is committed, others may have been:
@@ -233,7 +233,7 @@ class Flushing:
         known = [] if self._newest is None else [self._newest]
         for slots in list(places.values()):
             try:
-                kept = Kept.of(dict(slots))
+                kept = PersistedSave.of(dict(slots))
                 if all(one.header.age < kept.header.age for one in known):
                     kept.check()
                     known.insert(0, kept)
@@ -248,7 +248,7 @@ class Flushing:
             problem: Exception | None = None
             if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
                 problem = self._tried(job)
-            self._talk.together("persist", problem)
+            self._channel.together("persist", problem)
         except Exception as error:  # of this thread: whoever waits is told
             try:
                 if isinstance(error, CheckpointError):  # all ranks know; of lost ones nobody does
@@ -276,7 +276,7 @@ class Flushing:
             return error
         return None
 
-    def _write(self, kept: Kept, check: Callable[[], None]) -> bool:
+    def _write(self, kept: PersistedSave, check: Callable[[], None]) -> bool:
         """Write the file of this node, unless it is there; tells whether it was not."""
         wait(lambda: self._writing.acquire(blocking=False), abort=check, polite=True)
         try:
@@ -284,7 +284,7 @@ class Flushing:
         finally:
             self._writing.release()
 
-    def _about(self, kept: Kept) -> About:
+    def _about(self, kept: PersistedSave) -> About:
         """Give what the file of this node says of itself."""
         order = sorted(self._nodes.ranks)
         return kept.about(self._persist.name, order.index(self._nodes.here), len(order))

@@ -13,8 +13,8 @@ from closeranks.checkpoint.memory.slot_locks import Owner
 from closeranks.errors import CheckpointError, Disagreement, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
-    from closeranks.checkpoint.restore.recovery_search import Nodes
+    from closeranks.checkpoint.control.control_channel import ControlChannel
+    from closeranks.checkpoint.restore.recovery_search import RankNodes
 
 #: How long who has been killed may take to be gone, seconds: who is there after that, lives.
 PATIENCE_S: Final = 3.0
@@ -58,8 +58,8 @@ class Meeting(NamedTuple):
 
 
 def meet(
-    talk: Talk,
-    nodes: Nodes,
+    channel: ControlChannel,
+    nodes: RankNodes,
     asked: Claim | str,
     root: Path | None,
     *,
@@ -72,9 +72,9 @@ def meet(
 
     Parameters
     ----------
-    talk : Talk
+    channel : ControlChannel
         Between the ranks; closed where they are refused.
-    nodes : Nodes
+    nodes : RankNodes
         Where they are.
     asked : Claim or str
         What this rank knows as a member of before; the key, if it is none.
@@ -99,15 +99,15 @@ def meet(
         member of before holds nothing then.
     """
     try:
-        return _met(talk, nodes, asked, root, options, is_open=is_open)
+        return _met(channel, nodes, asked, root, options, is_open=is_open)
     except (CheckpointError, Disagreement, UsageError):  # on all ranks
-        talk.close()
+        channel.close()
         raise
 
 
 def _met(
-    talk: Talk,
-    nodes: Nodes,
+    channel: ControlChannel,
+    nodes: RankNodes,
     asked: Claim | str,
     root: Path | None,
     options: Mapping[str, Any],
@@ -117,7 +117,7 @@ def _met(
     """Agree, and take the slots."""
     before = asked if isinstance(asked, Claim) else None
     fresh = Claim(asked if isinstance(asked, str) else asked.key, secrets.token_hex(8))
-    said = talk.everything([before, fresh, secrets.randbits(32), {**options}, is_open])
+    said = channel.everything([before, fresh, secrets.randbits(32), {**options}, is_open])
     members = [Claim(*one) for one, *_ in said if one is not None]
     claim = members[0] if members else Claim(*said[0][1])
     _compare([one for *_, one, _ in said], claim.key)
@@ -125,7 +125,7 @@ def _met(
         raise UsageError("Checkpointer", f"{claim.key!r} is open twice", "close the other one")
     if before is None:  # a checkpointer that was dropped, and not closed, is no hindrance
         slot_locks.release(claim.key, root)
-    _take(talk, nodes, claim, root)
+    _take(channel, nodes, claim, root)
     return Meeting(claim, int(said[0][2]))
 
 
@@ -138,7 +138,7 @@ def _compare(options: Sequence[Mapping[str, Any]], key: str) -> None:
             raise Disagreement(f"Checkpointer {key}", told)
 
 
-def _take(talk: Talk, nodes: Nodes, claim: Claim, root: Path | None) -> None:
+def _take(channel: ControlChannel, nodes: RankNodes, claim: Claim, root: Path | None) -> None:
     """Take the slots on all nodes, or on none.
 
     One rank of each node takes them; the others join it.  Two jobs that come at
@@ -159,16 +159,16 @@ def _take(talk: Talk, nodes: Nodes, claim: Claim, root: Path | None) -> None:
 
     found: list[str] = []
     try:
-        while not talk.told("checkpoint", is_free, 1, talk.least)[0]:
-            said = talk.everything([found[0], time.monotonic() > until])
+        while not channel.told("checkpoint", is_free, 1, channel.least)[0]:
+            said = channel.everything([found[0], time.monotonic() > until])
             if said[0][1]:
                 _refuse(claim.key, [other for other, _ in said])
             if not had:
                 slot_locks.release(claim.key, root)
             time.sleep(pause_s)
             pause_s = min(pause_s * _SLOWER, _SLOWEST_S)
-        if not talk.told("checkpoint", is_taken, 1, talk.least)[0]:
-            _refuse(claim.key, talk.everything(found[0]))
+        if not channel.told("checkpoint", is_taken, 1, channel.least)[0]:
+            _refuse(claim.key, channel.everything(found[0]))
     except BaseException:
         if not had:
             slot_locks.release(claim.key, root)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.control.pending import Pending
 from closeranks.checkpoint.disk.node_file import Persist
-from closeranks.checkpoint.disk.saved_files import Files, Library, Volume
-from closeranks.checkpoint.memory.slot_set import EVERY, Shelf, clear, clear_before
+from closeranks.checkpoint.disk.saved_files import Files, SavedFile, SavedFileIndex
+from closeranks.checkpoint.memory.slot_set import EVERY, SlotSet, clear, clear_before
 from closeranks.checkpoint.placement.erasure_groups import Protection, nodes_of
 from closeranks.checkpoint.placement.slot_header import WRITING, WRITTEN, Header, place_of
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.checkpoint.restore.generation_choice import (
     Availability,
     Objection,
@@ -21,7 +21,13 @@ from closeranks.checkpoint.restore.generation_choice import (
     of_nodes,
     saves,
 )
-from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery, Slots, Unreadable, scan
+from closeranks.checkpoint.restore.recovery_search import (
+    RankNodes,
+    SaveRecovery,
+    Slots,
+    Unreadable,
+    scan,
+)
 from closeranks.checkpoint.restore.redistribution import Delivery
 from closeranks.checkpoint.restore.repair import repair_parity
 from closeranks.checkpoint.saving.flush import Flushing
@@ -33,7 +39,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
 
 
-class Term:
+class MembershipTerm:
     """Who the ranks are, where their slots are, and how saves are counted.
 
     Making it is collective: all find out what is there.  Slots of earlier terms
@@ -60,7 +66,7 @@ class Term:
 
     Attributes
     ----------
-    talk : Talk
+    channel : ControlChannel
         What the caller's thread says to other ranks.
     run : str
         What tells this run from others of the same name: 16 digits.
@@ -86,14 +92,18 @@ class Term:
         is_open: bool = False,
     ) -> None:
         self._root, self._keep, self._chunk_bytes = root, keep, chunk_bytes
-        self.talk = Talk(comm)
+        self.channel = ControlChannel(comm)
         nodes = nodes_of(comm.hierarchy).tolist()
-        self._nodes = Nodes(nodes, self.talk.rank)
-        claim, drawn = meet(self.talk, self._nodes, asked, root, options=options, is_open=is_open)
-        self._background, self.key = Talk(comm), claim.key
-        self._place = Place(protection, tuple(nodes), self.talk.rank)
-        self._shelf, self._kept = Shelf(self.talk.rank, root), list[int]()
-        self._library = Library(self.talk, self._nodes, persist.folder) if persist else None
+        self._nodes = RankNodes(nodes, self.channel.rank)
+        claim, drawn = meet(
+            self.channel, self._nodes, asked, root, options=options, is_open=is_open
+        )
+        self._background, self.key = ControlChannel(comm), claim.key
+        self._place = Place(protection, tuple(nodes), self.channel.rank)
+        self._slot_set, self._kept = SlotSet(self.channel.rank, root), list[int]()
+        self._library = (
+            SavedFileIndex(self.channel, self._nodes, persist.folder) if persist else None
+        )
         self.run = claim.run
         saved, volumes = self.saves(), self.volumes()
         if self.run is None:  # that of what is in memory, else of what is on disk
@@ -115,19 +125,19 @@ class Term:
     @property
     def epoch(self) -> int:
         """Of the communicator; in another one it is of no use."""
-        return self.talk.epoch
+        return self.channel.epoch
 
     def saves(self) -> list[Save]:
         """Find what is there of this run, the newest first.  Collective."""
-        seen, self.unread = scan(self.talk, self._nodes, self.key, self._root)
+        seen, self.unread = scan(self.channel, self._nodes, self.key, self._root)
         self._epochs = {one.header.epoch for one in seen}
         return saves(seen, self.run)
 
-    def volumes(self) -> list[Volume]:
+    def volumes(self) -> list[SavedFile]:
         """Find what is on disk, the newest first.  Collective."""
         return [] if self._library is None else self._library.scan()
 
-    def found(self) -> list[Save | Volume]:
+    def found(self) -> list[Save | SavedFile]:
         """Find all that is there of this run, the newest first.  Collective.
 
         Of one save what is in memory comes first.
@@ -159,18 +169,18 @@ class Term:
         self._generation += 1
         generation, step = self._generation, saving.pending.step
 
-        def head(layout: Layout) -> Header:
+        def head(layout: StripeLayout) -> Header:
             return Header(
                 name=self.key, run=self.run or "", epoch=self._epoch, generation=generation,
-                step=step, state=WRITING, world=self.talk.size,
+                step=step, state=WRITING, world=self.channel.size,
                 groups=len(self._place.protection.rings), share=Share(layout.group, 0, 0),
                 layout=layout,
             )  # fmt: skip
 
-        number, talk, most = self._next, self._background, self._chunk_bytes
+        number, channel, most = self._next, self._background, self._chunk_bytes
         try:
             self._wait(number, saving.pending)
-            carry_out(saving, talk, self._place, self._shelf, number, head, most)
+            carry_out(saving, channel, self._place, self._slot_set, number, head, most)
         except Exception as error:
             saving.pending.fail(error)
             return
@@ -178,7 +188,7 @@ class Term:
         if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
             clear(self.key, self._epoch, self._root)
         if self._flushing is not None:
-            self._flushing.take(number, self._shelf.slots[number], saving.pending)
+            self._flushing.take(number, self._slot_set.slots[number], saving.pending)
         saving.pending.committed.reach()
 
     @property
@@ -197,14 +207,14 @@ class Term:
                 problem = f"step {failed.step} is not on disk: {mark.error}"
                 pending.report = CheckpointError("save", problem, "this save goes on")
 
-    def restore(self, one: Save | Volume, into: Any) -> tuple[Any, Objection | None]:
+    def restore(self, one: Save | SavedFile, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back, with what was lost made anew.
 
         Collective.
 
         Parameters
         ----------
-        one : Save or Volume
+        one : Save or SavedFile
             Which.
         into : dict, list, tuple or None
             What the caller wants filled.
@@ -220,25 +230,25 @@ class Term:
         if objection is not None:
             return None, objection
         read, revive = self._read, self._revive
-        state, objection = read(one, into) if isinstance(one, Volume) else revive(one, into)
+        state, objection = read(one, into) if isinstance(one, SavedFile) else revive(one, into)
         self._judge(one, is_whole=objection is None)
         return state, objection
 
-    def is_whole(self, one: Save | Volume) -> bool:
+    def is_whole(self, one: Save | SavedFile) -> bool:
         """Tell whether all of a save is there, and was not found to be damaged.  Local."""
         return not one.objection() and (type(one), one.age) not in self._spoilt
 
-    def _judge(self, one: Save | Volume, *, is_whole: bool) -> None:
+    def _judge(self, one: Save | SavedFile, *, is_whole: bool) -> None:
         """Note whether a save that was looked at can be restored."""
         (self._spoilt.discard if is_whole else self._spoilt.add)((type(one), one.age))
 
-    def _read(self, volume: Volume, into: Any) -> tuple[Any, Objection | None]:
+    def _read(self, volume: SavedFile, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back from disk."""
         assert self._library is not None
         assert self._flushing is not None
         files = Files(volume, self._library)
         try:
-            return Delivery(files, self.talk, into).run(), None
+            return Delivery(files, self.channel, into).run(), None
         except Unreadable as error:
             self._flushing.distrust(volume.age)
             return None, Objection(f"on disk: {error.problem}", (), 0)
@@ -247,8 +257,8 @@ class Term:
 
     def _revive(self, save: Save, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back from memory, with what was lost made anew."""
-        known = self._shelf.known()
-        recovery = Recovery(save, self.talk, self._nodes, self._root, known)
+        known = self._slot_set.known()
+        recovery = SaveRecovery(save, self.channel, self._nodes, self._root, known)
         try:
             damaged = recovery.verify()
             objection = save.objection(damaged)
@@ -262,7 +272,7 @@ class Term:
             recovery.settle()
             if self._flushing is not None:
                 self._adopt(recovery, self._flushing)
-            state = Delivery(Slots(recovery, self.talk), self.talk, into).run()
+            state = Delivery(Slots(recovery, self.channel), self.channel, into).run()
         finally:
             recovery.close()
         is_coded = all(found.header.state != WRITTEN for found in save.found.values())
@@ -272,10 +282,10 @@ class Term:
             self._kept = [*(at for at in self._kept if at != place), place][1 - self._keep :]
         return state, None
 
-    def _adopt(self, recovery: Recovery, flushing: Flushing) -> None:
+    def _adopt(self, recovery: SaveRecovery, flushing: Flushing) -> None:
         """Have a save that came back written when the process goes, if nodes are as then."""
-        slots = self.talk.taken("restore", recovery.of_node)
-        if int(self.talk.least([slots is not None])[0]) == 1 and slots is not None:
+        slots = self.channel.taken("restore", recovery.of_node)
+        if int(self.channel.least([slots is not None])[0]) == 1 and slots is not None:
             flushing.adopt(slots)
 
     def look_after(self, order: Callable[[Callable[[], None]], object]) -> Pending | None:
@@ -300,20 +310,20 @@ class Term:
         pending.is_due = False  # it is no save
         for mark in (pending.copied, pending.persisted):
             mark.reach()
-        talk, known = self._background, self._shelf.known
+        channel, known = self._background, self._slot_set.known
         order(lambda: repair_parity(
-            lambda: Recovery(save, talk, self._nodes, self._root, known()), talk, pending
+            lambda: SaveRecovery(save, channel, self._nodes, self._root, known()), channel, pending
         ))  # fmt: skip
         return pending
 
-    def forget_before(self, one: Save | Volume) -> None:
+    def forget_before(self, one: Save | SavedFile) -> None:
         """Remove what is older than a save that was restored, so that there is room.
 
         Local.  Slots that were being written in terms before are of no use, either.
 
         Parameters
         ----------
-        one : Save or Volume
+        one : Save or SavedFile
             Whole.
         """
         if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
@@ -324,14 +334,14 @@ class Term:
         memory: dict[int, str] = {}
         disk: dict[int, str] = {}
         for one in reversed(self.found()):
-            (disk if isinstance(one, Volume) else memory)[one.step] = self._verified(one)
+            (disk if isinstance(one, SavedFile) else memory)[one.step] = self._verified(one)
         return {step: "; ".join(lot[step] for lot in (memory, disk) if step in lot)
                 for step in sorted({*memory, *disk})}  # fmt: skip
 
-    def _verified(self, one: Save | Volume) -> str:
+    def _verified(self, one: Save | SavedFile) -> str:
         """Look at all check sums of a save."""
         objection = one.objection()
-        if isinstance(one, Volume):
+        if isinstance(one, SavedFile):
             assert self._library is not None
             assert self._flushing is not None
             wrong = [] if objection else self._library.damaged(one)
@@ -340,7 +350,7 @@ class Term:
                 self._judge(one, is_whole=False)
                 return f"on disk: {', '.join(wrong[:4])}" + (", ..." if wrong[4:] else "")
             return objection.text if objection else "whole on disk"
-        recovery = Recovery(one, self.talk, self._nodes, self._root)
+        recovery = SaveRecovery(one, self.channel, self._nodes, self._root)
         try:
             damaged = recovery.verify(parity=True)
         finally:
@@ -356,7 +366,7 @@ class Term:
     def leave(self) -> None:
         """Write the newest save of this node to disk, for the process goes.  Local."""
         if self._flushing is not None:
-            self._flushing.leave(self._shelf.slots)
+            self._flushing.leave(self._slot_set.slots)
 
     def availability(self) -> Availability:
         """Picture who holds which save.  Collective."""
@@ -380,20 +390,20 @@ class Term:
             On all ranks, if one has a problem; nothing is removed.
         """
         try:
-            self.talk.together("close", problem)
+            self.channel.together("close", problem)
             if not keep:
-                self._shelf.remove()
+                self._slot_set.remove()
                 clear(self.key, EVERY, self._root)
-            self.talk.together("close", None)
+            self.channel.together("close", None)
         finally:
             self.close()
             if self._flushing is not None:
                 self._flushing.close()
-            self.talk.close()
+            self.channel.close()
             self._background.close()
 
     def close(self) -> None:
         """Let go of the slots; the files stay.  Local."""
         if self._flushing is not None:
             self._flushing.stop()
-        self._shelf.close()
+        self._slot_set.close()

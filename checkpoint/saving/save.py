@@ -21,21 +21,21 @@ from closeranks.checkpoint.control.save_options import check_step
 from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.memory.slot_file import Slot
-from closeranks.checkpoint.memory.slot_set import Shelf
+from closeranks.checkpoint.memory.slot_set import SlotSet
 from closeranks.checkpoint.placement.coding_tasks import encoding
 from closeranks.checkpoint.placement.erasure_groups import Protection
 from closeranks.checkpoint.placement.slot_header import COMMITTED, ENCODED, WRITTEN, Header
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share, Size, chunk_for
+from closeranks.checkpoint.placement.stripe_layout import Share, Size, StripeLayout, chunk_for
 from closeranks.checkpoint.restore.coding_work import Recoding
 from closeranks.checkpoint.state import state_tree
-from closeranks.checkpoint.state.device_staging import Anywhere, Arrivals, Distant, bytes_of
+from closeranks.checkpoint.state.device_staging import Anywhere, DeviceBytes, DeviceCopies, bytes_of
 from closeranks.checkpoint.state.rank_image import Extent, describe
-from closeranks.checkpoint.state.state_tree import Array, Leaf
+from closeranks.checkpoint.state.state_tree import Array, StateLeaf
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.control.control_channel import Talk
+    from closeranks.checkpoint.control.control_channel import ControlChannel
 
 #: Bytes of an entry that ranks compare before they read the rest: most that differ do there.
 _GLANCE: Final = 1 << 16
@@ -70,7 +70,7 @@ class Place:
         own = set(self.protection.rings[self.group])
         return tuple(rank for rank, node in enumerate(self.nodes) if node in own)
 
-    def layout(self, sizes: Sequence[Size], most: int) -> Layout:
+    def layout(self, sizes: Sequence[Size], most: int) -> StripeLayout:
         """Lay the group out.
 
         Local; the same on all ranks of the group.
@@ -84,7 +84,7 @@ class Place:
 
         Returns
         -------
-        Layout
+        StripeLayout
             Of this rank's group.
         """
         ring, members = self.protection.rings[self.group], self.members
@@ -92,7 +92,7 @@ class Place:
         own = {rank: sizes[rank] for rank in members}
         lanes = self.protection.lanes[self.group]
         chunk = chunk_for(dict(enumerate(sizes)), most)
-        return Layout(self.group, self.protection.parity, lanes, ring, ranks, own, chunk)
+        return StripeLayout(self.group, self.protection.parity, lanes, ring, ranks, own, chunk)
 
 
 class Saving:
@@ -115,7 +115,7 @@ class Saving:
         self,
         pending: Pending,
         shape: Any,
-        leaves: Sequence[Leaf],
+        leaves: Sequence[StateLeaf],
         problem: Exception | None,
         *,
         checks: bool,
@@ -154,14 +154,14 @@ class Saving:
                 pending.step, problem = 0, error
         return cls(pending, None, (), problem, checks=False)
 
-    def agree(self, talk: Talk) -> tuple[bool, ...]:
+    def agree(self, channel: ControlChannel) -> tuple[bool, ...]:
         """Make sure that all ranks save the same state; gives what of it is alike.
 
         Collective.
 
         Parameters
         ----------
-        talk : Talk
+        channel : ControlChannel
             Between the ranks.
 
         Returns
@@ -181,24 +181,24 @@ class Saving:
                 raise self._problem
             return np.array([self.pending.step, *_signature(self._shape, self._leaves)], np.int64)
 
-        if not all(_same(talk, words, 3)):
+        if not all(_same(channel, words, 3)):
             here = f"step {self.pending.step} of {_told(self._leaves)}"
             problem = UsageError("save", f"{here}; not all ranks save the same",
-                                 "pass the same step and nest on all ranks")  # fmt: skip
-            talk.together("save", problem)
-        return self._alike(talk)
+                                 "pass the same step and tree on all ranks")  # fmt: skip
+            channel.together("save", problem)
+        return self._alike(channel)
 
-    def _alike(self, talk: Talk) -> tuple[bool, ...]:
+    def _alike(self, channel: ControlChannel) -> tuple[bool, ...]:
         """Find out what all ranks have alike: at a glance, then by reading the rest."""
         shared, before = tuple(not leaf.own for leaf in self._leaves), self._before
         if before is not None:
-            return _agreed(talk, shared, lambda: before)
-        alike = _agreed(talk, shared, lambda: _digests(self._leaves, shared, _GLANCE))
+            return _agreed(channel, shared, lambda: before)
+        alike = _agreed(channel, shared, lambda: _digests(self._leaves, shared, _GLANCE))
         longer = [maybe and leaf.array is not None and leaf.array.nbytes > _GLANCE
                   for maybe, leaf in zip(alike, self._leaves, strict=True)]  # fmt: skip
         if not any(longer):
             return alike
-        return _agreed(talk, alike, lambda: _digests(self._leaves, longer))
+        return _agreed(channel, alike, lambda: _digests(self._leaves, longer))
 
     def extent(self, alike: Sequence[bool], place: Place) -> Extent:
         """Decide what this rank keeps.  Local."""
@@ -226,11 +226,11 @@ class Saving:
 
 def carry_out(
     saving: Saving,
-    talk: Talk,
+    channel: ControlChannel,
     place: Place,
-    shelf: Shelf,
+    slot_set: SlotSet,
     number: int,
-    head: Callable[[Layout], Header],
+    head: Callable[[StripeLayout], Header],
     chunk_bytes: int,
 ) -> None:
     """Do a save.
@@ -241,11 +241,11 @@ def carry_out(
     ----------
     saving : Saving
         Whose state.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
     place : Place
         Where this rank stands.
-    shelf : Shelf
+    slot_set : SlotSet
         Its slots.
     number : int
         Which slots it takes.
@@ -261,7 +261,7 @@ def carry_out(
     PeerLost, Revoked
         If ranks have died.
     """
-    alike = saving.agree(talk)
+    alike = saving.agree(channel)
     held = list[Extent]()
 
     def size() -> Size:
@@ -269,52 +269,55 @@ def carry_out(
         return held[0].size
 
     sizes = [
-        Size(*map(int, pair)) for pair in talk.told("save", size, len(Size._fields), talk.gather)
+        Size(*map(int, pair))
+        for pair in channel.told("save", size, len(Size._fields), channel.gather)
     ]
     layout = place.layout(sizes, chunk_bytes)
     header = head(layout)
-    [is_ready] = talk.told("save", lambda: [shelf.clear(number, header)], 1, talk.least)
+    [is_ready] = channel.told("save", lambda: [slot_set.clear(number, header)], 1, channel.least)
     if not is_ready:  # room is taken once all have given theirs back
-        talk.taken("save", lambda: shelf.make(number, header))
+        channel.taken("save", lambda: slot_set.make(number, header))
     here = place.nodes[place.rank]
     near = {share for share in layout.shares if layout.ring[share.member] == here}
     slots: dict[Share, Slot] = {}
 
     def copy() -> None:
-        slots.update(shelf.map(number, header, near))
+        slots.update(slot_set.map(number, header, near))
         slot_file.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
         saving.check_unchanged()
         saving.forget()
         saving.pending.copied.reach()
 
-    talk.taken("save", copy)
+    channel.taken("save", copy)
 
     def coded() -> Recoding:
-        shelf.mark(number, WRITTEN)
-        return recoding_of(layout, slots, place, talk)
+        slot_set.mark(number, WRITTEN)
+        return recoding_of(layout, slots, place, channel)
 
-    recoding = talk.taken("save", coded)
-    recoding.run(talk.pace(saving.pending.committed.is_awaited))
-    talk.taken("save", lambda: shelf.mark(number, ENCODED))
+    recoding = channel.taken("save", coded)
+    recoding.run(channel.pace(saving.pending.committed.is_awaited))
+    channel.taken("save", lambda: slot_set.mark(number, ENCODED))
     # It is a fact now.  A header that cannot be written says no less: evidence counts.
     with suppress(CheckpointError):
-        shelf.mark(number, COMMITTED)
+        slot_set.mark(number, COMMITTED)
 
 
-def recoding_of(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk: Talk) -> Recoding:
+def recoding_of(
+    layout: StripeLayout, slots: Mapping[Share, Slot], place: Place, channel: ControlChannel
+) -> Recoding:
     """Prepare to make the parities of a group.
 
     Local.
 
     Parameters
     ----------
-    layout : Layout
+    layout : StripeLayout
         Of the group.
     slots : mapping of Share to Slot
         All that are on this rank's node.
     place : Place
         Where this rank stands.
-    talk : Talk
+    channel : ControlChannel
         Between the ranks.
 
     Returns
@@ -328,43 +331,47 @@ def recoding_of(layout: Layout, slots: Mapping[Share, Slot], place: Place, talk:
     def reaches(rank: int, share: Share) -> bool:
         return layout.ring[share.member] == place.nodes[rank]
 
-    return Recoding(tasks, layout, slots, layout.keeper, reaches, talk)
+    return Recoding(tasks, layout, slots, layout.keeper, reaches, channel)
 
 
-def _signature(shape: Any, leaves: Sequence[Leaf]) -> tuple[int, int]:
-    """Give 126 bits of what a nest and the kinds of its entries are."""
+def _signature(shape: Any, leaves: Sequence[StateLeaf]) -> tuple[int, int]:
+    """Give 126 bits of what a tree and the kinds of its entries are."""
     kinds = [(leaf.path, leaf.own, leaf.described.get("global_shape")) for leaf in leaves]
     digest = xxhash.xxh3_128(repr((shape, kinds)).encode()).intdigest()
     return digest >> 65, digest & (1 << 63) - 1
 
 
 def _agreed(
-    talk: Talk, alike: tuple[bool, ...], digests: Callable[[], NDArray[np.int64]]
+    channel: ControlChannel, alike: tuple[bool, ...], digests: Callable[[], NDArray[np.int64]]
 ) -> tuple[bool, ...]:
     """Give what is still alike once ranks have compared digests.  Collective."""
-    same = np.all(_same(talk, digests, 2 * len(alike)).reshape(-1, 2), axis=1)
+    same = np.all(_same(channel, digests, 2 * len(alike)).reshape(-1, 2), axis=1)
     return tuple(maybe and bool(equal) for maybe, equal in zip(alike, same, strict=True))
 
 
-def _same(talk: Talk, words: Callable[[], NDArray[np.int64]], count: int) -> NDArray[np.bool_]:
+def _same(
+    channel: ControlChannel, words: Callable[[], NDArray[np.int64]], count: int
+) -> NDArray[np.bool_]:
     """Tell which of so many numbers all ranks have alike.  Collective."""
 
     def both() -> NDArray[np.int64]:
         found = words()
         return np.concatenate([found, ~found])
 
-    least, greatest = np.split(talk.told("save", both, 2 * count, talk.least), 2)
+    least, greatest = np.split(channel.told("save", both, 2 * count, channel.least), 2)
     return np.asarray(least == ~greatest)
 
 
 def _digests(
-    leaves: Sequence[Leaf], chosen: Sequence[bool] | None = None, most: int | None = None
+    leaves: Sequence[StateLeaf], chosen: Sequence[bool] | None = None, most: int | None = None
 ) -> NDArray[np.int64]:
     """Give 128 bits of each leaf, or of its front; zeros if it is not chosen."""
     found = np.zeros((len(leaves), 2), np.int64)
     compared = [at for at in range(len(leaves)) if chosen is None or chosen[at]]
     arrays = (leaves[at].array for at in compared)
-    arrivals = Arrivals(_distant(array, most) for array in arrays if isinstance(array, DeviceArray))
+    arrivals = DeviceCopies(
+        _distant(array, most) for array in arrays if isinstance(array, DeviceArray)
+    )
     for at in compared:
         described, array = leaves[at].described, leaves[at].array
         digest = xxhash.xxh3_128(repr(described).encode())
@@ -384,13 +391,13 @@ def _front(array: Array, most: int | None) -> Anywhere:
     return bytes_of(array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count])
 
 
-def _distant(array: DeviceArray, most: int | None) -> Distant:
+def _distant(array: DeviceArray, most: int | None) -> DeviceBytes:
     """Give as many of the first bytes of an array on a device."""
     size = array.dtype.itemsize
-    return Distant(array)[: None if most is None else most // size * size]
+    return DeviceBytes(array)[: None if most is None else most // size * size]
 
 
-def _told(leaves: Sequence[Leaf]) -> str:
+def _told(leaves: Sequence[StateLeaf]) -> str:
     """Name some entries."""
     names = [leaf.path for leaf in leaves[:4]]
     return ", ".join(names) + (", ..." if len(leaves) > len(names) else "")

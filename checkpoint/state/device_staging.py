@@ -24,7 +24,7 @@ PIECE: Final = 4 << 20
 _ALIGNED: Final = 64
 
 
-class Distant:
+class DeviceBytes:
     """Bytes of an array in device memory, in the order of its indices.
 
     Parameters
@@ -50,10 +50,10 @@ class Distant:
         self.array, self.start = array, start
         self.size = (array.nbytes if stop is None else stop) - start
 
-    def __getitem__(self, part: slice) -> Distant:
+    def __getitem__(self, part: slice) -> DeviceBytes:
         """Give some of them, as of an array of bytes."""
         first, last, _ = part.indices(self.size)
-        return Distant(self.array, self.start + first, self.start + max(first, last))
+        return DeviceBytes(self.array, self.start + first, self.start + max(first, last))
 
     def blocks(self) -> Iterator[tuple[DeviceArray, Span]]:
         """Give them in pieces that fit a buffer, with where they start among these bytes.
@@ -77,7 +77,7 @@ class Distant:
 
 
 #: Bytes of the caller's, on the host or on a device.
-Anywhere: TypeAlias = Bytes | Distant
+Anywhere: TypeAlias = Bytes | DeviceBytes
 
 
 def bytes_of(array: NDArray[Any] | DeviceArray) -> Anywhere:
@@ -92,11 +92,11 @@ def bytes_of(array: NDArray[Any] | DeviceArray) -> Anywhere:
 
     Returns
     -------
-    ndarray of uint8, or Distant
+    ndarray of uint8, or DeviceBytes
         All of them.
     """
     if isinstance(array, DeviceArray):
-        return Distant(array)
+        return DeviceBytes(array)
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
@@ -112,7 +112,7 @@ def memory_of(array: NDArray[Any] | DeviceArray) -> Anywhere | None:
 
     Returns
     -------
-    ndarray of uint8, Distant or None
+    ndarray of uint8, DeviceBytes or None
         None where it lies on the host in several pieces: see `assign`.
     """
     if not isinstance(array, DeviceArray) and not array.flags.c_contiguous:
@@ -178,16 +178,16 @@ class _Load(NamedTuple):
             yield self.out[here : here + nbytes]
 
 
-class Arrivals:
+class DeviceCopies:
     """Bytes that come from devices, a buffer ahead of whoever takes them.
 
     Parameters
     ----------
-    parts : iterable of Distant
+    parts : iterable of DeviceBytes
         All that will be taken, in that order.
     """
 
-    def __init__(self, parts: Iterable[Distant]) -> None:
+    def __init__(self, parts: Iterable[DeviceBytes]) -> None:
         self._pieces = _fetched(parts)
 
     def of(self, data: Anywhere) -> Iterator[Bytes]:
@@ -197,7 +197,7 @@ class Arrivals:
 
         Parameters
         ----------
-        data : ndarray of uint8, or Distant
+        data : ndarray of uint8, or DeviceBytes
             The first, which lie here already, or the next of the parts.
 
         Yields
@@ -205,7 +205,7 @@ class Arrivals:
         ndarray of uint8
             Some of them, in their order, until the next are asked for.
         """
-        if not isinstance(data, Distant):
+        if not isinstance(data, DeviceBytes):
             yield data
             return
         rest = data.size
@@ -215,7 +215,7 @@ class Arrivals:
             rest -= piece.size
 
 
-def _fetched(parts: Iterable[Distant]) -> Iterator[Bytes]:
+def _fetched(parts: Iterable[DeviceBytes]) -> Iterator[Bytes]:
     """Fetch parts; no piece is of two of them."""
     buffers: list[Bytes] = []
     used: set[Lanes] = set()
@@ -235,7 +235,7 @@ def _fetched(parts: Iterable[Distant]) -> Iterator[Bytes]:
             way.release()
 
 
-def _packed(parts: Iterable[Distant]) -> Iterator[list[tuple[DeviceArray, Span]]]:
+def _packed(parts: Iterable[DeviceBytes]) -> Iterator[list[tuple[DeviceArray, Span]]]:
     """Put pieces together that fit a buffer, and say where in it they go."""
     moves: list[tuple[DeviceArray, Span]] = []
     end = 0
@@ -276,7 +276,7 @@ class Filling:
 
         Parameters
         ----------
-        target : Distant, or ndarray of uint8
+        target : DeviceBytes, or ndarray of uint8
             Where to; the host's is as good as anything else.
         data : ndarray of uint8
             As many.
@@ -290,12 +290,12 @@ class Filling:
 
         Parameters
         ----------
-        target : Distant, or ndarray of uint8
+        target : DeviceBytes, or ndarray of uint8
             Where they go.
         read : callable
             Writes those that start at a place among them, as many as there is room.
         """
-        if not isinstance(target, Distant):
+        if not isinstance(target, DeviceBytes):
             read(0, target)
             return
         for block, span in target.blocks():
@@ -351,7 +351,7 @@ def assign(
         filling = Filling()
         part = within(array, where)
         if part.nbytes:
-            filling.put(Distant(part), np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+            filling.put(DeviceBytes(part), np.ascontiguousarray(values).reshape(-1).view(np.uint8))
         filling.end()
     else:
         array[where] = values

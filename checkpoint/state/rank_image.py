@@ -21,7 +21,7 @@ from closeranks.checkpoint.erasure.crc32c import Sums, crc32c
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import ALIGNED, Size, slice_of
 from closeranks.checkpoint.state.device_staging import Anywhere, bytes_of
-from closeranks.checkpoint.state.state_tree import Leaf
+from closeranks.checkpoint.state.state_tree import StateLeaf
 from closeranks.errors import CheckpointError
 
 _MAGIC: Final = b"clsrrank"
@@ -33,14 +33,14 @@ _PROLOGUE: Final = struct.Struct("<8sIQQII")
 FRONT: Final = 64
 
 
-class Source(NamedTuple):
+class ImagePart(NamedTuple):
     """Bytes of the caller's, and where they go.
 
     Attributes
     ----------
     at : int
         Place in the data of the extent.
-    data : ndarray of uint8, or Distant
+    data : ndarray of uint8, or DeviceBytes
         The caller's memory, or a copy where that is in several pieces on the host.
     """
 
@@ -60,13 +60,13 @@ class Extent:
         The description, as JSON.
     body : int
         Bytes of data.
-    sources : tuple of Source
+    sources : tuple of ImagePart
         Ascending, without overlap; what is between them is zero.
     """
 
     text: bytes
     body: int
-    sources: tuple[Source, ...]
+    sources: tuple[ImagePart, ...]
 
     @property
     def size(self) -> Size:
@@ -95,7 +95,7 @@ class Extent:
 
 
 def describe(
-    shape: Any, leaves: Sequence[Leaf], alike: Sequence[bool], ranks: int, at: int
+    shape: Any, leaves: Sequence[StateLeaf], alike: Sequence[bool], ranks: int, at: int
 ) -> Extent:
     """Decide what a rank keeps, and where.
 
@@ -105,8 +105,8 @@ def describe(
     Parameters
     ----------
     shape : object
-        The nest, see `closeranks.checkpoint.state.state_tree.flatten`.
-    leaves : sequence of Leaf
+        The tree, see `closeranks.checkpoint.state.state_tree.flatten`.
+    leaves : sequence of StateLeaf
         What is in it.
     alike : sequence of bool
         Which of them all ranks have alike.
@@ -119,31 +119,31 @@ def describe(
         The same part of what is alike as on no other rank of the group.
     """
     entries: list[dict[str, Any]] = []
-    lots: tuple[list[Source], list[Source]] = [], []
+    lots: tuple[list[ImagePart], list[ImagePart]] = [], []
     ends = [0, 0]
     for leaf, same in zip(leaves, alike, strict=True):
         entry = {**leaf.described, "alike": same}
         if leaf.array is not None:
             data = bytes_of(leaf.array)
             entry["at"] = ends[same]
-            lots[same].append(Source(ends[same], data))
+            lots[same].append(ImagePart(ends[same], data))
             ends[same] = -(-(ends[same] + data.size) // ALIGNED) * ALIGNED
         entries.append(entry)
     start, stop = slice_of(ends[1], ranks, at)
     sources = list(_cut(lots[1], start, stop))
     own = -(-(stop - start) // ALIGNED) * ALIGNED
-    sources += [Source(own + source.at, source.data) for source in lots[0] if source.data.size]
+    sources += [ImagePart(own + source.at, source.data) for source in lots[0] if source.data.size]
     found = {"shape": shape, "leaves": entries, "alike": ends[1], "own": own}
     text = json.dumps(found, separators=(",", ":")).encode()
     return Extent(text, own + ends[0], tuple(sources))
 
 
-def _cut(sources: Sequence[Source], start: int, stop: int) -> Iterator[Source]:
+def _cut(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImagePart]:
     """Give what of sources lies between two places, counted from the first."""
     for at, data in sources:
         first, last = max(at, start), min(at + data.size, stop)
         if first < last:
-            yield Source(first - start, data[first - at : last - at])
+            yield ImagePart(first - start, data[first - at : last - at])
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Description:
     Attributes
     ----------
     shape : object
-        The nest.
+        The tree.
     leaves : list of dict
         What is in it, each with ``alike``, and with ``at`` where it has bytes: its
         place in what is alike, or behind the slice of that.

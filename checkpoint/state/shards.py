@@ -147,7 +147,7 @@ class PerRank:
     Parameters
     ----------
     value : object
-        An array, a number, a text, bytes, or a nest of them.  In what `restore` is
+        An array, a number, a text, bytes, or a tree of them.  In what `restore` is
         to fill: a function of the values of all old ranks, and of the new rank,
         which gives that rank's.
 

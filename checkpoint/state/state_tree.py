@@ -3,7 +3,7 @@
 Python's own kinds are kept, and named tuples; others are refused, for what
 else they hold nobody knows.  Nothing is imported to make one anew.
 
-A state as a nest of leaves, and the description that is kept with its bytes.
+A state as a tree of leaves, and the description that is kept with its bytes.
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
 strings and bytes; of a class derived of `str` or `bytes` they come back as
@@ -39,7 +39,7 @@ _DEFAULT, _NAMED = "defaultdict", "namedtuple"
 
 
 def kind_of(part: Any, path: str, operation: str) -> str | None:
-    """Say what a part of a nest is.
+    """Say what a part of a tree is.
 
     Local.
 
@@ -91,7 +91,7 @@ def check(kind: str) -> None:
     if kind in ("list", "tuple") or kind in _DICTS or (name == _DEFAULT and rest in ("", *_MADE)):
         return
     if name != _NAMED:
-        raise CheckpointError("restore", f"a nest of kind {kind!r}", "use a newer closeranks")
+        raise CheckpointError("restore", f"a tree of kind {kind!r}", "use a newer closeranks")
     if _named(kind) is None:
         told = rest.split(" ")[0].replace(":", ".")
         raise CheckpointError("restore", f"no named tuple {told} with the fields it had is here",
@@ -99,7 +99,7 @@ def check(kind: str) -> None:
 
 
 def made(kind: str, items: Iterable[Any]) -> Any:
-    """Make a part of a nest.
+    """Make a part of a tree.
 
     Local.
 
@@ -148,7 +148,7 @@ _SHORT: Final = 256
 _REMEDY: Final = "dict, list, tuple, array, number, string, bytes, Shard or PerRank"
 
 
-class Leaf(NamedTuple):
+class StateLeaf(NamedTuple):
     """One entry of a state.
 
     Attributes
@@ -169,7 +169,7 @@ class Leaf(NamedTuple):
     own: bool
 
 
-def flatten(state: State) -> tuple[Any, list[Leaf]]:
+def flatten(state: State) -> tuple[Any, list[StateLeaf]]:
     """Take a state apart.
 
     Local; arrays are looked at, not copied.  Those on devices are what the work
@@ -178,13 +178,13 @@ def flatten(state: State) -> tuple[Any, list[Leaf]]:
     Parameters
     ----------
     state : dict, list or tuple
-        A nest; keys are strings or integers.
+        A tree; keys are strings or integers.
 
     Returns
     -------
     shape : object
-        The nest as plain JSON, with numbers for leaves.
-    leaves : list of Leaf
+        The tree as plain JSON, with numbers for leaves.
+    leaves : list of StateLeaf
         In the order of the numbers.
 
     Raises
@@ -194,12 +194,12 @@ def flatten(state: State) -> tuple[Any, list[Leaf]]:
     Unavailable
         If an array lies on a device, and what copies from there is missing.
     """
-    leaves: list[Leaf] = []
+    leaves: list[StateLeaf] = []
     return _shape(state, "", False, leaves), leaves
 
 
-def _shape(state: State, path: str, own: bool, leaves: list[Leaf]) -> Any:
-    """Describe a nest, and collect what is in it."""
+def _shape(state: State, path: str, own: bool, leaves: list[StateLeaf]) -> Any:
+    """Describe a tree, and collect what is in it."""
     if isinstance(state, PerRank):
         return _shape(state.value, path, True, leaves)
     kind = kind_of(state, path, "save")
@@ -222,35 +222,35 @@ def _key(key: Any, path: str) -> str | int:
 
 
 def _below(path: str, key: object) -> str:
-    """Give the path of an entry of a nest."""
+    """Give the path of an entry of a tree."""
     return f"{path}/{key}" if path else str(key)
 
 
-def _leaf(value: Any, path: str, own: bool) -> Leaf:
-    """Describe what is no nest."""
+def _leaf(value: Any, path: str, own: bool) -> StateLeaf:
+    """Describe what is no tree."""
     if isinstance(value, Shard):
         leaf = _leaf(value.array, path, True)
         place: Described = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
         place |= {"padded": True} if value.padded else {}
         return leaf._replace(described={**leaf.described, **place, "kind": "shard"})
     if isinstance(value, np.ndarray):
-        return Leaf(path, _array(value, path), array_of(value, "save"), own)
+        return StateLeaf(path, _array(value, path), array_of(value, "save"), own)
     if isinstance(value, np.generic):
         array = np.asarray(value)
-        return Leaf(path, {**_array(array, path), "kind": "scalar"}, array, own)
+        return StateLeaf(path, {**_array(array, path), "kind": "scalar"}, array, own)
     value = _plain(value)
     if isinstance(value, str | bytes) and len(value) > _SHORT:
         data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
         described = {"kind": type(value).__name__, "shape": [len(data)]}
-        return Leaf(path, described, np.frombuffer(data, np.uint8), own)
+        return StateLeaf(path, described, np.frombuffer(data, np.uint8), own)
     for kind, (types, write, _) in _VALUES.items():
         if type(value) in types:
-            return Leaf(path, {"kind": kind, "value": write(value)}, None, own)
+            return StateLeaf(path, {"kind": kind, "value": write(value)}, None, own)
     found = array_of(value, "save")
     if found is not None:
         if isinstance(found, DeviceArray):
             found.mark()
-        return Leaf(path, _array(found, path), found, own)
+        return StateLeaf(path, _array(found, path), found, own)
     problem = f"{path or 'the state'} is a {type(value).__name__}"
     raise UsageError("save", problem, _REMEDY)
 
@@ -424,7 +424,7 @@ def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
     Returns
     -------
     dict, list or tuple
-        The nest.
+        The tree.
     """
     if isinstance(shape, int):
         return leaves[shape]
@@ -435,7 +435,7 @@ def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
 
 
 def check_kinds(shape: Any) -> None:
-    """Raise CheckpointError if `unflatten` cannot make a nest here.  Local."""
+    """Raise CheckpointError if `unflatten` cannot make a tree here.  Local."""
     if isinstance(shape, int):
         return
     ((kind, items),) = shape.items()
@@ -445,14 +445,14 @@ def check_kinds(shape: Any) -> None:
 
 
 def paths(shape: Any, path: str = "") -> Iterator[str]:
-    """Give the paths of the leaves of a nest, in their order.  Local.
+    """Give the paths of the leaves of a tree, in their order.  Local.
 
     Parameters
     ----------
     shape : object
         As `flatten` has given it.
     path : str
-        Of the nest itself.
+        Of the tree itself.
 
     Yields
     ------

@@ -21,7 +21,7 @@ from closeranks.collectives.builders.leaf_expansions import expand
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Kind, Script, Step
+from closeranks.collectives.plans.schedule import Kind, Schedule, Step
 from closeranks.comms import argument
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
@@ -157,7 +157,7 @@ class _Timeline:
                 self.sends[step.slot] += 1
 
 
-def _size(script: Script, block: Block | None, itemsize: int) -> int:
+def _size(script: Schedule, block: Block | None, itemsize: int) -> int:
     if block is None:
         return 0
     count = block.count if block.count >= 0 else script.registers[~block.count]

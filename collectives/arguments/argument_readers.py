@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from closeranks.collectives.arguments import reduction_arguments
-from closeranks.collectives.arguments.collective_call import Demand
+from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.reduction_arguments import is_in_place, read_root
 from closeranks.collectives.plans.collective import OF_ONE, REDUCING
 from closeranks.collectives.reduction.op import Mean, name_of
@@ -33,7 +33,7 @@ from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
 
 
 #: Operations in place that read this rank's block where all blocks are.
@@ -45,14 +45,14 @@ _WHOLE: Final = {"allreduce", "reduce", "scan", "exscan", "alltoall", "alltoallv
 _MOST_WORK: Final = 100_000
 
 
-def check_disjoint(demand: Demand) -> None:
+def check_disjoint(demand: CollectiveCall) -> None:
     """Refuse buffers that overlap, or make of the call one that is in place.
 
     Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
 
     Raises
@@ -108,7 +108,9 @@ def _ranges(part: Message | Vector) -> list[tuple[int, int]]:
     return [(start, start + nbytes) for start, nbytes in blocks if nbytes]
 
 
-def _is_in_place(demand: Demand, source: Message | Vector, target: Message | Vector) -> bool:
+def _is_in_place(
+    demand: CollectiveCall, source: Message | Vector, target: Message | Vector
+) -> bool:
     """Tell whether what is sent lies where a call in place looks for it."""
     operation = demand.operation
     if operation in _WHOLE:
@@ -118,7 +120,7 @@ def _is_in_place(demand: Demand, source: Message | Vector, target: Message | Vec
     return operation in _FROM_ONE and _ranges(target) == [_own_block(demand, source)]
 
 
-def _own_block(demand: Demand, whole: Message | Vector) -> tuple[int, int]:
+def _own_block(demand: CollectiveCall, whole: Message | Vector) -> tuple[int, int]:
     """Give the addresses at which this rank's block among all begins and ends."""
     base, rank = whole.memory.data.ctypes.data, demand.rank
     if isinstance(whole, Vector):
@@ -128,7 +130,7 @@ def _own_block(demand: Demand, whole: Message | Vector) -> tuple[int, int]:
     return base + whole.offset + rank * nbytes, base + whole.offset + (rank + 1) * nbytes
 
 
-def _make_in_place(demand: Demand) -> None:
+def _make_in_place(demand: CollectiveCall) -> None:
     from mpi4py import MPI
 
     arguments: list[Any] = list(demand.arguments)
@@ -142,7 +144,7 @@ def _make_in_place(demand: Demand) -> None:
     demand.arguments = tuple(arguments)
 
 
-def bcast(rank: int, size: int, buffer: Spec, root: int) -> Demand:
+def bcast(rank: int, size: int, buffer: Spec, root: int) -> CollectiveCall:
     """Read Bcast: one buffer, read at the root and written elsewhere.
 
     Parameters
@@ -156,12 +158,12 @@ def bcast(rank: int, size: int, buffer: Spec, root: int) -> Demand:
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     root = read_root("Bcast", root, size)
     found = message(buffer, "Bcast", writable=rank != root)
-    demand = Demand("bcast", (buffer, root), rank, size, root=root)
+    demand = CollectiveCall("bcast", (buffer, root), rank, size, root=root)
     if rank == root:
         demand.source = found
     else:
@@ -170,7 +172,7 @@ def bcast(rank: int, size: int, buffer: Spec, root: int) -> Demand:
     return demand
 
 
-def gather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+def gather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> CollectiveCall:
     """Read Gather; the receive buffer counts at the root only.
 
     Parameters
@@ -184,18 +186,18 @@ def gather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Dem
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     root = read_root("Gather", root, size)
     target = message(recvbuf, "Gather", blocks=size, writable=True) if rank == root else None
     in_place = rank == root and is_in_place(sendbuf)
     source = None if in_place else message(sendbuf, "Gather")
-    demand = Demand("gather", (sendbuf, recvbuf, root), rank, size, root=root)
+    demand = CollectiveCall("gather", (sendbuf, recvbuf, root), rank, size, root=root)
     return _blocks(demand, source, target, source, target)
 
 
-def scatter(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+def scatter(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> CollectiveCall:
     """Read Scatter; the send buffer counts at the root only.
 
     Parameters
@@ -209,18 +211,18 @@ def scatter(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> De
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     root = read_root("Scatter", root, size)
     source = message(sendbuf, "Scatter", blocks=size) if rank == root else None
     in_place = rank == root and is_in_place(recvbuf)
     target = None if in_place else message(recvbuf, "Scatter", writable=True)
-    demand = Demand("scatter", (sendbuf, recvbuf, root), rank, size, root=root)
+    demand = CollectiveCall("scatter", (sendbuf, recvbuf, root), rank, size, root=root)
     return _blocks(demand, source, target, target, source)
 
 
-def allgather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+def allgather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> CollectiveCall:
     """Read Allgather; in place, the rank's own block lies where it belongs.
 
     Parameters
@@ -232,16 +234,16 @@ def allgather(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     target = message(recvbuf, "Allgather", blocks=size, writable=True)
     source = None if is_in_place(sendbuf) else message(sendbuf, "Allgather")
-    demand = Demand("allgather", (sendbuf, recvbuf), rank, size)
+    demand = CollectiveCall("allgather", (sendbuf, recvbuf), rank, size)
     return _blocks(demand, source, target, source, target)
 
 
-def alltoall(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+def alltoall(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> CollectiveCall:
     """Read Alltoall; in place, what arrives takes the place of what is sent.
 
     Parameters
@@ -253,11 +255,11 @@ def alltoall(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     target = message(recvbuf, "Alltoall", blocks=size, writable=True)
-    demand = Demand("alltoall", (sendbuf, recvbuf), rank, size)
+    demand = CollectiveCall("alltoall", (sendbuf, recvbuf), rank, size)
     if is_in_place(sendbuf):
         demand.in_place = True
         demand.source, demand.target = target, target
@@ -272,12 +274,12 @@ def alltoall(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
 
 
 def _blocks(
-    demand: Demand,
+    demand: CollectiveCall,
     source: Message | None,
     target: Message | None,
     one: Message | None,
     all_of_them: Message | None,
-) -> Demand:
+) -> CollectiveCall:
     """Fill in buffers of one block and of all blocks, and compare their sizes."""
     name, size = demand.operation.capitalize(), demand.size
     demand.source, demand.target = source, target
@@ -290,7 +292,7 @@ def _blocks(
     return demand
 
 
-def gatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+def gatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> CollectiveCall:
     """Read Gatherv; only the root knows the size of every block.
 
     Parameters
@@ -304,18 +306,18 @@ def gatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> De
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     root = read_root("Gatherv", root, size)
-    demand = Demand("gatherv", (sendbuf, recvbuf, root), rank, size, root=root)
+    demand = CollectiveCall("gatherv", (sendbuf, recvbuf, root), rank, size, root=root)
     target = vector(recvbuf, "Gatherv", size, writable=True) if rank == root else None
     in_place = rank == root and is_in_place(sendbuf)
     source = None if in_place else message(sendbuf, "Gatherv")
     return _own_vector_block(demand, source, target, source, target)
 
 
-def scatterv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> Demand:
+def scatterv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> CollectiveCall:
     """Read Scatterv; only the root knows the size of every block.
 
     Parameters
@@ -329,18 +331,18 @@ def scatterv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, root: int) -> D
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     root = read_root("Scatterv", root, size)
-    demand = Demand("scatterv", (sendbuf, recvbuf, root), rank, size, root=root)
+    demand = CollectiveCall("scatterv", (sendbuf, recvbuf, root), rank, size, root=root)
     source = vector(sendbuf, "Scatterv", size) if rank == root else None
     in_place = rank == root and is_in_place(recvbuf)
     target = None if in_place else message(recvbuf, "Scatterv", writable=True)
     return _own_vector_block(demand, source, target, target, source)
 
 
-def allgatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+def allgatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> CollectiveCall:
     """Read Allgatherv; every rank knows the size of every block.
 
     Parameters
@@ -352,10 +354,10 @@ def allgatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
-    demand = Demand("allgatherv", (sendbuf, recvbuf), rank, size)
+    demand = CollectiveCall("allgatherv", (sendbuf, recvbuf), rank, size)
     target = vector(recvbuf, "Allgatherv", size, writable=True)
     source = None if is_in_place(sendbuf) else message(sendbuf, "Allgatherv")
     demand = _own_vector_block(demand, source, target, source, target)
@@ -363,7 +365,7 @@ def allgatherv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
     return demand
 
 
-def alltoallv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
+def alltoallv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> CollectiveCall:
     """Read Alltoallv; a rank knows what it sends and what it receives.
 
     Parameters
@@ -375,7 +377,7 @@ def alltoallv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     target = vector(recvbuf, "Alltoallv", size, writable=True)
@@ -385,19 +387,19 @@ def alltoallv(rank: int, size: int, sendbuf: Spec, recvbuf: Spec) -> Demand:
     if sent[rank] != received[rank]:
         raise UsageError("Alltoallv", f"sends itself {sent[rank]} bytes, receives {received[rank]}",
                          "make them equal")  # fmt: skip
-    demand = Demand("alltoallv", (sendbuf, recvbuf), rank, size, in_place=in_place)
+    demand = CollectiveCall("alltoallv", (sendbuf, recvbuf), rank, size, in_place=in_place)
     demand.source, demand.target = source, target
     demand.counts = np.stack([sent, received])
     return demand
 
 
 def _own_vector_block(
-    demand: Demand,
+    demand: CollectiveCall,
     source: Message | Vector | None,
     target: Message | Vector | None,
     one: Message | None,
     all_of_them: Vector | None,
-) -> Demand:
+) -> CollectiveCall:
     """Fill in buffers and counts; compare the rank's own block on both sides."""
     name = demand.operation.capitalize()
     demand.source, demand.target = source, target
@@ -416,8 +418,8 @@ def _own_vector_block(
 
 
 #: ``(rank, size, *arguments)``.
-READERS: dict[str, Callable[..., Demand]] = {
-    "barrier": partial(Demand, "barrier", ()),
+READERS: dict[str, Callable[..., CollectiveCall]] = {
+    "barrier": partial(CollectiveCall, "barrier", ()),
     "bcast": bcast,
     "reduce": reduction_arguments.reduce,
     "allreduce": partial(reduction_arguments.like_vector, "Allreduce"),
@@ -446,7 +448,7 @@ def read(
     *,
     wide: bool = False,
     spoilt: frozenset[str] = frozenset(),
-) -> Demand:
+) -> CollectiveCall:
     """Read the arguments of a call.
 
     Local.
@@ -466,7 +468,7 @@ def read(
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
 
     Raises
@@ -489,7 +491,7 @@ def read(
     return demand
 
 
-def _check_types(demand: Demand) -> None:
+def _check_types(demand: CollectiveCall) -> None:
     """Refuse to receive numbers of another type or byte order than is sent."""
     source, target = demand.source, demand.target
     if source is None or target is None or source.element is target.element:
@@ -500,13 +502,13 @@ def _check_types(demand: Demand) -> None:
                          "use one type, or MPI.BYTE")  # fmt: skip
 
 
-def _rounds(demand: Demand) -> bool:
+def _rounds(demand: CollectiveCall) -> bool:
     """Whether a demand is a sum or a product."""
     op = demand.op
     return isinstance(op, Mean) or (op is not None and name_of(op) in _ROUNDING)
 
 
-def _widen(demand: Demand) -> None:
+def _widen(demand: CollectiveCall) -> None:
     """Let half-precision operands travel in float32, and refuse what it cannot hold."""
     known = demand.source or demand.target
     assert known is not None

@@ -46,7 +46,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 
 
 @dataclass(slots=True)
-class Demand:
+class CollectiveCall:
     """What one rank passed to one collective.
 
     Attributes
@@ -158,7 +158,7 @@ class Demand:
 
 
 @dataclass(slots=True)
-class Memory:
+class CallMemory:
     """The bytes a demand works on, and what must be done to them at the end.
 
     Attributes
@@ -177,7 +177,7 @@ class Memory:
     arrives: Callable[[], bool] | None
 
 
-def lay_out(demand: Demand) -> Memory:
+def lay_out(demand: CollectiveCall) -> CallMemory:
     """Give the bytes that a plan for ``demand`` works on.
 
     Local.  Copies only where the caller's data do not lie side by side, and
@@ -185,12 +185,12 @@ def lay_out(demand: Demand) -> Memory:
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
 
     Returns
     -------
-    Memory
+    CallMemory
         Valid as long as the caller's buffers are.
     """
     source, target = demand.source, demand.target
@@ -206,17 +206,17 @@ def lay_out(demand: Demand) -> Memory:
         # Plans fill everybody's output; at the root it may be the input itself.
         taken = given if given.flags.writeable else np.empty_like(given)
     arrives = (lambda: all(event.done for event in later)) if later else None
-    return Memory(given, taken, _finish(demand, taken), arrives)
+    return CallMemory(given, taken, _finish(demand, taken), arrives)
 
 
-def _room(demand: Demand, target: Message | Vector) -> Bytes:
+def _room(demand: CollectiveCall, target: Message | Vector) -> Bytes:
     """Give room for the output; rank 0 gets none of an exscan, so its memory stays."""
     if demand.operation == "exscan" and demand.rank == 0:
         return target.data()
     return target.space()
 
 
-def _in_place(demand: Demand, later: list[Event] | None) -> tuple[Bytes, Bytes]:
+def _in_place(demand: CollectiveCall, later: list[Event] | None) -> tuple[Bytes, Bytes]:
     """Give input and output of a rank that uses one buffer for both."""
     source, target = demand.source, demand.target
     if target is None:  # the root of a scatter
@@ -231,7 +231,7 @@ def _in_place(demand: Demand, later: list[Event] | None) -> tuple[Bytes, Bytes]:
     return whole, whole
 
 
-def _own(demand: Demand) -> slice:
+def _own(demand: CollectiveCall) -> slice:
     """Give the place of this rank's block among all blocks."""
     if demand.counts is None:
         return slice(demand.rank * demand.count, (demand.rank + 1) * demand.count)
@@ -239,7 +239,7 @@ def _own(demand: Demand) -> slice:
     return slice(start, start + int(demand.counts[demand.rank]))
 
 
-def _finish(demand: Demand, taken: Bytes | None) -> Callable[[], None] | None:
+def _finish(demand: CollectiveCall, taken: Bytes | None) -> Callable[[], None] | None:
     """Give what is left to do when the output is there."""
     target, divisor = demand.target, demand.divisor()
     if taken is None or target is None or (target.direct and divisor == 1):
@@ -333,7 +333,7 @@ class Local(NamedTuple):
     Attributes
     ----------
     nbytes, elements : int
-        As ``nbytes`` and ``count`` of `Demand`.
+        As ``nbytes`` and ``count`` of `CollectiveCall`.
     counts : bytes or None
         Of the blocks, as far as this rank knows them.
     in_place : bool
@@ -356,30 +356,30 @@ class Local(NamedTuple):
     received: np.dtype[Any] | None
 
 
-class Key(NamedTuple):
+class CallKey(NamedTuple):
     """All that decides what serves a call, but for its addresses."""
 
     agreed: Agreed
     local: Local
 
 
-def key_of(demand: Demand) -> Key:
+def key_of(demand: CollectiveCall) -> CallKey:
     """Give the key of a call.  Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
 
     Returns
     -------
-    Key
+    CallKey
         Equal for calls that a rank serves alike.
     """
-    return Key(agreed_of(demand), _local(demand))
+    return CallKey(agreed_of(demand), _local(demand))
 
 
-def agreed_of(demand: Demand) -> Agreed:
+def agreed_of(demand: CollectiveCall) -> Agreed:
     """Give the part of the key that all ranks share.  Local."""
     operation, reduces = demand.operation, demand.operation in REDUCING
     return Agreed(
@@ -398,7 +398,7 @@ def size_class(nbytes: int) -> int:
     return int(nbytes).bit_length()
 
 
-def _local(demand: Demand) -> Local:
+def _local(demand: CollectiveCall) -> Local:
     counts = None if demand.counts is None else demand.counts.tobytes()
     sent, received = (
         None if part is None else part.element.dtype for part in (demand.source, demand.target)
@@ -409,12 +409,12 @@ def _local(demand: Demand) -> Local:
     )  # fmt: skip
 
 
-def arrays_of(demand: Demand) -> tuple[object, object]:
+def arrays_of(demand: CollectiveCall) -> tuple[object, object]:
     """Give the types of the arrays that are passed to a call.  Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
 
     Returns

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import UNSIZED, Demand, divide
+from closeranks.collectives.arguments.collective_call import UNSIZED, CollectiveCall, divide
 from closeranks.comms.buffers.array_memory import Bytes
 from closeranks.comms.buffers.buffer_spec import Message, Vector
 from closeranks.comms.gpu import cuda_aware
@@ -63,12 +63,12 @@ def spoilt(form: str) -> frozenset[str]:
     return _SPOILT[bool(form)]
 
 
-def is_straight(demand: Demand) -> bool:
+def is_straight(demand: CollectiveCall) -> bool:
     """Tell whether the library reaches all that a call has on devices.  Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         A blocking call: Open MPI's non-blocking reductions reach none.
 
     Returns
@@ -91,12 +91,12 @@ def _is_reachable(part: Message | Vector) -> bool:
     return is_whole and part.element.datatype is not None
 
 
-def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
+def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
     """Say what the library is called with.  Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         A call that the library can do (``demand.native is None``).
     straight : bool
         Give it device arrays too, where `is_straight`; waits for what the
@@ -144,7 +144,7 @@ def hand_over(demand: Demand, *, straight: bool = False) -> Handover:
     return Handover(method, tuple(arguments), _finish(demand, stored))
 
 
-def _are_unlike(demand: Demand) -> bool:
+def _are_unlike(demand: CollectiveCall) -> bool:
     """Whether mpi4py may see two types in a reduction that has one, and refuse it.
 
     Where C has two names for a type, it has the one of NumPy, or of ctypes.
@@ -166,7 +166,7 @@ def _code(spec: Any) -> str | int | None:
     return last.handle if isinstance(last, MPI.Datatype) else None
 
 
-def _check_counts(demand: Demand) -> None:
+def _check_counts(demand: CollectiveCall) -> None:
     """Refuse what the library cannot count, where no rank knows all sizes."""
     if demand.operation not in UNSIZED or MPI.Get_version() >= (4, 0):
         return
@@ -180,7 +180,7 @@ def _check_counts(demand: Demand) -> None:
                              "name a plan on all ranks, such as algorithm='linear'")  # fmt: skip
 
 
-def _finish_streams(demand: Demand) -> None:
+def _finish_streams(demand: CollectiveCall) -> None:
     """Wait for what the caller's streams do: the library knows no streams."""
     for part in (demand.source, demand.target):
         there = None if part is None else part.memory.device
@@ -212,7 +212,7 @@ def _spec(part: Message | Vector, data: Bytes) -> list[Any]:
     return [data, datatype or MPI.BYTE]
 
 
-def _finish(demand: Demand, stored: Bytes | None) -> Callable[[], None] | None:
+def _finish(demand: CollectiveCall, stored: Bytes | None) -> Callable[[], None] | None:
     target, divisor = demand.target, demand.divisor()
     if target is None or (stored is None and divisor == 1):
         return None
@@ -292,12 +292,12 @@ def prepare(plain: MPI.Intracomm, given: Handover, info: MPI.Info) -> MPI.Preque
     return made
 
 
-def pack_again(demand: Demand, given: Handover) -> None:
+def pack_again(demand: CollectiveCall, given: Handover) -> None:
     """Bring packed copies up to date with what the caller's arrays hold now.  Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
     given : Handover
         What `hand_over` made of it before; not in use.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from closeranks.collectives.arguments.collective_call import Demand
+from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.reduction.op import MEAN, Mean
 from closeranks.comms import argument
 from closeranks.comms.buffers.buffer_spec import Message, Spec, message, numbers
@@ -32,7 +32,9 @@ def read_root(operation: str, root: int, size: int) -> int:
         raise UsageError(operation, problem, f"0 <= root < {size}, a whole number") from None
 
 
-def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op) -> Demand:
+def like_vector(
+    name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op
+) -> CollectiveCall:
     """Read Allreduce, Scan or Exscan: as much comes out as goes in.
 
     Parameters
@@ -48,12 +50,12 @@ def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, o
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     target = message(recvbuf, name, writable=True)
     source = None if is_in_place(sendbuf) else message(sendbuf, name)
-    demand = Demand(name.lower(), (sendbuf, recvbuf, _native(op)), rank, size)
+    demand = CollectiveCall(name.lower(), (sendbuf, recvbuf, _native(op)), rank, size)
     if op is MEAN and name != "Allreduce":
         raise UsageError(name, "MEAN has no partial results", "use MPI.SUM and divide")
     _reducing(demand, op, source, target)
@@ -61,7 +63,7 @@ def like_vector(name: str, rank: int, size: int, sendbuf: Spec, recvbuf: Spec, o
     return demand
 
 
-def reduce(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op, root: int) -> Demand:
+def reduce(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op, root: int) -> CollectiveCall:
     """Read Reduce; the receive buffer counts at the root only.
 
     Parameters
@@ -77,7 +79,7 @@ def reduce(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op, root: int
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     root = read_root("Reduce", root, size)
@@ -86,7 +88,7 @@ def reduce(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op, root: int
     source = None
     if not (at_root and is_in_place(sendbuf)):
         source = message(sendbuf, "Reduce")
-    demand = Demand("reduce", (sendbuf, recvbuf, _native(op), root), rank, size, root=root)
+    demand = CollectiveCall("reduce", (sendbuf, recvbuf, _native(op), root), rank, size, root=root)
     _reducing(demand, op, source, target)
     known = source or target
     assert known is not None
@@ -94,7 +96,9 @@ def reduce(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op, root: int
     return demand
 
 
-def reduce_scatter_block(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op) -> Demand:
+def reduce_scatter_block(
+    rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op: Op
+) -> CollectiveCall:
     """Read Reduce_scatter_block; in place, the first block takes the result.
 
     Parameters
@@ -108,11 +112,11 @@ def reduce_scatter_block(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op:
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     name = "Reduce_scatter_block"
-    demand = Demand(name.lower(), (sendbuf, recvbuf, _native(op)), rank, size)
+    demand = CollectiveCall(name.lower(), (sendbuf, recvbuf, _native(op)), rank, size)
     if is_in_place(sendbuf):
         source = message(recvbuf, name, blocks=size, writable=True)
         target = Message(source.memory, source.element, source.count // size, source.offset)
@@ -130,7 +134,7 @@ def reduce_scatter_block(rank: int, size: int, sendbuf: Spec, recvbuf: Spec, op:
 
 def reduce_scatter(
     rank: int, size: int, sendbuf: Spec, recvbuf: Spec, recvcounts: Any, op: Op
-) -> Demand:
+) -> CollectiveCall:
     """Read Reduce_scatter; in place, the front of the buffer takes the result.
 
     Parameters
@@ -146,13 +150,15 @@ def reduce_scatter(
 
     Returns
     -------
-    Demand
+    CollectiveCall
         Nothing is copied.
     """
     name = "Reduce_scatter"
     counts = numbers(recvcounts, size, "recvcounts", name)
     total, mine = int(counts.sum()), int(counts[rank])
-    demand = Demand(name.lower(), (sendbuf, recvbuf, counts.tolist(), _native(op)), rank, size)
+    demand = CollectiveCall(
+        name.lower(), (sendbuf, recvbuf, counts.tolist(), _native(op)), rank, size
+    )
     received = message(recvbuf, name, writable=True)
     if is_in_place(sendbuf):
         source = received
@@ -197,7 +203,7 @@ def _native(op: Op) -> MPI.Op:
 
 
 def _reducing(
-    demand: Demand,
+    demand: CollectiveCall,
     op: Op,
     source: Message | None,
     target: Message | None,

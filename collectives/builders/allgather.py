@@ -42,10 +42,10 @@ from closeranks.collectives.plans.rank_classes import (
     from_everybody,
     round_the_ring,
 )
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
-def _place(out: Script, problem: Problem) -> tuple[Chunks, After]:
+def _place(out: Schedule, problem: Problem) -> tuple[Chunks, After]:
     """Results by rank, and what the own one, brought there, waits for."""
     if problem.counts is None:
         results = even(OUTPUT, problem.count)
@@ -61,7 +61,7 @@ def _counts(problem: Problem) -> Ints:
     return problem.counts
 
 
-def _ring(out: Script, problem: Problem) -> Writing:
+def _ring(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     results, ready = _place(out, problem)
     return ring_allgather(out, members, me, lambda j: results(members[j]), ready, 0)
@@ -72,7 +72,7 @@ def _ring_classes(problem: Problem) -> Ints:
     return round_the_ring(problem.topology, members, _counts(problem)[members], reduces=False)
 
 
-def _direct(out: Script, problem: Problem) -> Writing:
+def _direct(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     results, ready = _place(out, problem)
     everybody = range(problem.size)
@@ -83,7 +83,7 @@ def _direct_classes(problem: Problem) -> Ints:
     return from_everybody(problem.topology, _counts(problem))
 
 
-def _doubling(out: Script, problem: Problem) -> Writing:
+def _doubling(out: Schedule, problem: Problem) -> Writing:
     results, ready = _place(out, problem)
     return doubling_allgather(out, range(problem.size), out.rank, results, ready, 0)
 
@@ -93,7 +93,7 @@ def _doubling_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, np.arange(problem.size), rounds)
 
 
-def _bruck(out: Script, problem: Problem) -> Writing:
+def _bruck(out: Schedule, problem: Problem) -> Writing:
     size, count = problem.size, problem.count
     source, target = Block(INPUT, 0, count), Block(OUTPUT, 0, size * count)
     return bruck_allgather(out, range(size), out.rank, source, target, (), 0)
@@ -116,12 +116,12 @@ ALGORITHMS = (*_ANY_COUNTS, Algorithm("bruck", _bruck, classes=_bruck_classes))
 ALGORITHMS_V = _ANY_COUNTS
 
 
-def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of an all-gather; also of one with given counts.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``allgather`` or ``allgatherv``.
@@ -144,10 +144,10 @@ def build(out: Script, problem: Problem) -> Generator[None, None, None]:
         for child in range(rail.me + rail.owners, len(rail.members), rail.owners):
             ready += _collect(out, packing, rail, child, buffer)
     else:
-        chunks = packing.chunks(buffer, tree.depth, int(tree.gates[-2][rank]))
+        chunks = packing.chunks(buffer, tree.depth, int(tree.gateways[-2][rank]))
         ready = (yield from _top(out, rails[-1].members, rails[-1].me, chunks, ready)).done
     for rail in reversed(rails[: tree.depth - 1]):
-        chunks = packing.chunks(buffer, rail.tier, int(tree.gates[rail.tier - 1][rank]))
+        chunks = packing.chunks(buffer, rail.tier, int(tree.gateways[rail.tier - 1][rank]))
         stage = yield from direct_allgather(
             out, rail.members, rail.me, range(rail.owners), chunks, ready, 1, free
         )
@@ -156,7 +156,7 @@ def build(out: Script, problem: Problem) -> Generator[None, None, None]:
         packing.unpack(out, buffer, OUTPUT, ready)
 
 
-def _top(out: Script, members: Members, me: int, chunks: Chunks, after: After) -> Writing:
+def _top(out: Schedule, members: Members, me: int, chunks: Chunks, after: After) -> Writing:
     """Gather along a rail of the last tier, in few messages where it is free."""
     if len(members) & (len(members) - 1) == 0:
         return doubling_allgather(out, members, me, chunks, after, 0)
@@ -164,13 +164,13 @@ def _top(out: Script, members: Members, me: int, chunks: Chunks, after: After) -
 
 
 def _hand_in(
-    out: Script, packing: Packing, rail: Rail, child: int, buffer: int, after: After
+    out: Schedule, packing: Packing, rail: Rail, child: int, buffer: int, after: After
 ) -> After:
     gateway = rail.members[child % rail.owners]
     return (out.send(gateway, _share(packing, rail, child, buffer), 0, after),)
 
 
-def _collect(out: Script, packing: Packing, rail: Rail, child: int, buffer: int) -> After:
+def _collect(out: Schedule, packing: Packing, rail: Rail, child: int, buffer: int) -> After:
     return (out.receive(rail.members[child], _share(packing, rail, child, buffer)),)
 
 
@@ -178,8 +178,8 @@ def _share(packing: Packing, rail: Rail, child: int, buffer: int) -> Block:
     """Give what the port of a child deals with on behalf of its group."""
     tree, port = packing.order.tree, rail.members[child]
     group = int(tree.rows[rail.tier - 1][port])
-    gate = int(tree.gates[rail.tier - 1][port])
-    return packing.block(buffer, *packing.order.span(rail.tier - 1, group, gate))
+    gateway = int(tree.gateways[rail.tier - 1][port])
+    return packing.block(buffer, *packing.order.span(rail.tier - 1, group, gateway))
 
 
 HIERARCHICAL = (Algorithm("hierarchical", build, refuses=flat, classes=allgather_classes),)

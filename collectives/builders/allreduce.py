@@ -68,17 +68,17 @@ from closeranks.collectives.plans.rank_classes import (
     over_levels,
     round_the_ring,
 )
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
 def binomial_allreduce(
-    out: Script, members: Members, me: int, source: Block, target: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, target: Block, after: After, slot: int
 ) -> Writing:
     """Reduce to member 0 and broadcast, in the order of members.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -145,12 +145,12 @@ ALGORITHMS = (
 
 
 #: An all-reduce of a group: ``top(out, members, me, source, target, after, slot)``.
-Top = Callable[[Script, Members, int, Block, Block, After, int], Writing]
+Top = Callable[[Schedule, Members, int, Block, Block, After, int], Writing]
 
 
 def over_rails(
     top: Top, rounds: Rounds = in_tree
-) -> Callable[[Script, Problem], Generator[None, None, object]]:
+) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
     """Return the builder whose rails run ``top`` at the last tier.
 
     Parameters
@@ -161,7 +161,7 @@ def over_rails(
         Its rounds.
     """
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         tree = hierarchy(problem.topology)
         slots = slots_of(tree)
         number = segments(problem, 2 * slots, rounds)
@@ -174,7 +174,7 @@ def over_rails(
 
 
 def _segment(
-    out: Script, tree: Hierarchy, source: Block, target: Block, top: Top, slot: int
+    out: Schedule, tree: Hierarchy, source: Block, target: Block, top: Top, slot: int
 ) -> Generator[None, None, None]:
     """Write one chain: up to the last tier and back."""
     climbed: list[tuple[Rail, Chunks, After]] = []

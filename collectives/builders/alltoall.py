@@ -40,17 +40,17 @@ from closeranks.collectives.builders.patterns.direct_exchange import (
 )
 from closeranks.collectives.builders.patterns.round_classes import bruck_items, shift_rounds
 from closeranks.collectives.builders.patterns.tier_classes import alltoall_classes
-from closeranks.collectives.builders.patterns.two_tiers import Nodes, nodes_of, pieces
+from closeranks.collectives.builders.patterns.two_tiers import NodeTiers, nodes_of, pieces
 from closeranks.collectives.plans import apply_kernels  # noqa: F401 - registers kernels
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, Chunks, even, packed
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Window, Writing, seats
 from closeranks.collectives.plans.port_tree import flat
 from closeranks.collectives.plans.rank_classes import Ints, by_rounds, classify, to_everybody
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
-def _exchange(out: Script, problem: Problem, *, width: int) -> Writing:
+def _exchange(out: Schedule, problem: Problem, *, width: int) -> Writing:
     members, me = seats(problem, out.rank)
     source, target = _blocks(out, problem)
     return pairwise_alltoall(
@@ -65,7 +65,7 @@ def _exchange(out: Script, problem: Problem, *, width: int) -> Writing:
     )
 
 
-def _blocks(out: Script, problem: Problem) -> tuple[Chunks, Chunks]:
+def _blocks(out: Schedule, problem: Problem) -> tuple[Chunks, Chunks]:
     """Blocks by rank, before and after."""
     if problem.counts is None:
         return even(INPUT, problem.count), even(OUTPUT, problem.count)
@@ -85,7 +85,7 @@ def _classes(problem: Problem) -> Ints:
     return classify(problem.size, columns)
 
 
-def _bruck(out: Script, problem: Problem) -> Writing:
+def _bruck(out: Schedule, problem: Problem) -> Writing:
     size, items = problem.size, problem.size * problem.count
     source, target = Block(INPUT, 0, items), Block(OUTPUT, 0, items)
     return bruck_alltoall(out, range(size), out.rank, source, target, (), 0)
@@ -111,12 +111,12 @@ ALGORITHMS_V = _ANY_COUNTS
 _WIDTH = 16
 
 
-def hierarchical_alltoall(out: Script, problem: Problem) -> Generator[None, None, None]:
+def hierarchical_alltoall(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of an all-to-all of equal blocks.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``alltoall``.
@@ -135,11 +135,11 @@ def hierarchical_alltoall(out: Script, problem: Problem) -> Generator[None, None
 class _Hops:
     """One rank's way through the two hops."""
 
-    def __init__(self, out: Script, nodes: Nodes, count: int) -> None:
+    def __init__(self, out: Schedule, nodes: NodeTiers, count: int) -> None:
         self.out, self.nodes, self.count = out, nodes, count
         self.home = int(nodes.node[out.rank])
         self.me = int(nodes.local[out.rank])
-        self.mates = nodes.members[self.home]
+        self.peers = nodes.members[self.home]
         #: How many ranks the own rail serves, in each node; and which, here.
         self.widths = nodes.widths[self.me % nodes.rails]
         self.behind = nodes.served(self.home, self.me % nodes.rails)
@@ -162,20 +162,20 @@ class _Hops:
             if rail == self.me:
                 kept = copies
             else:
-                out.send(self.mates[rail], block, 0, copies)
+                out.send(self.peers[rail], block, 0, copies)
             start += block.count
         return kept
 
     def collect(self) -> tuple[int, list[After]]:
         """Take what the node's ranks give; return the buffer and what to wait for."""
         width = sum(self.widths) * self.count
-        buffer = self.out.scratch(len(self.mates) * width)
+        buffer = self.out.scratch(len(self.peers) * width)
         ready: list[After] = []
-        for place, mate in enumerate(self.mates):
+        for place, peer in enumerate(self.peers):
             if place == self.me:
                 ready.append(self.give(own=buffer))
             else:
-                ready.append((self.out.receive(mate, Block(buffer, place * width, width)),))
+                ready.append((self.out.receive(peer, Block(buffer, place * width, width)),))
         return buffer, ready
 
     def exchange(
@@ -201,9 +201,9 @@ class _Hops:
         for turn in range(1, size):
             to, source = (self.home + turn) % size, (self.home - turn) % size
             block = Block(going, starts[to], starts[to + 1] - starts[to])
-            sends.admit(out.send(rail[to], block, turn, sends.gate()))
+            sends.admit(out.send(rail[to], block, turn, sends.credit()))
             block = Block(arrived, firsts[source], firsts[source + 1] - firsts[source])
-            receives.admit(out.receive(rail[source], block, turn, receives.gate()))
+            receives.admit(out.receive(rail[source], block, turn, receives.credit()))
             yield
         return arrived, (kept, *receives.tail())
 
@@ -224,7 +224,7 @@ class _Hops:
         """Receive from the gateway what comes from everybody."""
         out, total = self.out, len(self.nodes.order) * self.count
         arrived = self._arrival(self.count)
-        port = self.mates[self.me % self.nodes.rails]
+        port = self.peers[self.me % self.nodes.rails]
         came = out.receive(port, Block(arrived, 0, total), 2)
         if arrived != OUTPUT:
             self._unpack(arrived, 1, (came,))
@@ -249,11 +249,11 @@ class _Hops:
         """Where the message to each node starts, in packed items, and the end."""
         starts = [0]
         for width in self.widths:
-            starts.append(starts[-1] + len(self.mates) * width * self.count)
+            starts.append(starts[-1] + len(self.peers) * width * self.count)
         return starts
 
     def _turn(self, buffer: int, going: int, starts: list[int], ready: list[After]) -> After:
-        """Copy from [mate][node] to [node][mate]: few copies where nodes are equal."""
+        """Copy from [peer][node] to [node][peer]: few copies where nodes are equal."""
         width = sum(self.widths) * self.count
         turned = []
         for place, after in enumerate(ready):
@@ -288,12 +288,12 @@ _UNKNOWN = 1 << 62
 _COUNTS, _DATA, _HANDED = range(3)
 
 
-def hierarchical_alltoallv(out: Script, problem: Problem) -> Generator[None, None, None]:
+def hierarchical_alltoallv(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of an all-to-all of blocks of any sizes.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``alltoallv``.
@@ -302,7 +302,7 @@ def hierarchical_alltoallv(out: Script, problem: Problem) -> Generator[None, Non
     given = hops.give()
     yield
     if hops.me >= hops.nodes.rails:
-        port = hops.mates[hops.me % hops.nodes.rails]
+        port = hops.peers[hops.me % hops.nodes.rails]
         out.receive(port, Block(OUTPUT, 0, out.buffers[OUTPUT].items), _HANDED, empty=True)
         return
     going = hops.turn(*hops.collect(*given))
@@ -335,13 +335,13 @@ class _Coming(NamedTuple):
 class _HopsV:
     """One rank's way through the two hops."""
 
-    def __init__(self, out: Script, problem: Problem) -> None:
+    def __init__(self, out: Schedule, problem: Problem) -> None:
         self.out, self.problem = out, problem
-        self.nodes: Nodes = nodes_of(problem.topology)
+        self.nodes: NodeTiers = nodes_of(problem.topology)
         nodes = self.nodes
         self.home = int(nodes.node[out.rank])
         self.me = int(nodes.local[out.rank])
-        self.mates = nodes.members[self.home]
+        self.peers = nodes.members[self.home]
         rail = self.me % nodes.rails
         #: How many ranks the own rail serves, in each node; and which, here.
         self.widths = nodes.widths[rail]
@@ -371,38 +371,38 @@ class _HopsV:
             if rail == self.me:
                 own = table, data
             else:
-                out.send(self.mates[rail], table, _COUNTS)
-                out.send(self.mates[rail], data, _DATA, ready, empty=True)
+                out.send(self.peers[rail], table, _COUNTS)
+                out.send(self.peers[rail], data, _DATA, ready, empty=True)
         return *own, ready
 
     def collect(
         self, table: Block, data: Block, ready: After
     ) -> tuple[int, list[Block], After, After]:
-        """Take what mates give for this rail; return counts, data, what to wait for."""
+        """Take what peers give for this rail; return counts, data, what to wait for."""
         out, width = self.out, self.width
-        tables = out.scratch(len(self.mates) * width, 8)
+        tables = out.scratch(len(self.peers) * width, 8)
         blocks, counted, came = [], [], list(ready)
-        for place, mate in enumerate(self.mates):
+        for place, peer in enumerate(self.peers):
             row = Block(tables, place * width, width)
             if place == self.me:
                 counted.append(out.copy(table, row))
                 blocks.append(data)
                 continue
-            counted.append(out.receive(mate, row, _COUNTS))
-            count = out.register(self._sum([mate], self.nodes.through(self.me)[0]))
+            counted.append(out.receive(peer, row, _COUNTS))
+            count = out.register(self._sum([peer], self.nodes.through(self.me)[0]))
             blocks.append(Block(out.scratch(count), 0, count))
-            came.append(out.receive(mate, blocks[-1], _DATA))
+            came.append(out.receive(peer, blocks[-1], _DATA))
         return tables, blocks, tuple(counted), tuple(came)
 
     def turn(self, tables: int, blocks: list[Block], counted: After, came: After) -> _Going:
         """Turn counts and data to one message a node."""
-        out, size = self.out, len(self.mates) * self.width
-        shape = np.array([len(self.mates), *self.widths], dtype=np.int64)
+        out, size = self.out, len(self.peers) * self.width
+        shape = np.array([len(self.peers), *self.widths], dtype=np.int64)
         reads = Block(out.constant(shape), 0, len(shape)), Block(tables, 0, size)
         table = out.scratch(size, 8)
         layout = self._registers(
             [
-                self._sum(self.mates, self.nodes.served(node, self.me))
+                self._sum(self.peers, self.nodes.served(node, self.me))
                 for node in range(len(self.nodes))
             ]
         )
@@ -416,7 +416,7 @@ class _HopsV:
         """Tell the rail what is coming."""
         out, nodes, behind = self.out, self.nodes, self.behind
         theirs = [len(members) * len(behind) for members in nodes.members]
-        ours = [len(self.mates) * width for width in self.widths]
+        ours = [len(self.peers) * width for width in self.widths]
         table = out.scratch(sum(theirs), 8)
         ready = yield from self._along(
             _packed(going.table, ours), _packed(table, theirs), _COUNTS, going.counted, ()
@@ -462,8 +462,8 @@ class _HopsV:
         kept = out.copy(going[self.home], coming[self.home], ready + free)
         for turn in range(1, size):
             to, source = (self.home + turn) % size, (self.home - turn) % size
-            sends.admit(out.send(rail[to], going[to], slot, sends.gate()))
-            receives.admit(out.receive(rail[source], coming[source], slot, receives.gate()))
+            sends.admit(out.send(rail[to], going[to], slot, sends.credit()))
+            receives.admit(out.receive(rail[source], coming[source], slot, receives.credit()))
             yield
         return kept, *receives.tail()
 

@@ -27,10 +27,10 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Writing, seats
 from closeranks.collectives.plans.port_tree import Rail, flat, hierarchy
 from closeranks.collectives.plans.rank_classes import Ints, by_rounds
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
-def _dissemination(out: Script, problem: Problem) -> Writing:
+def _dissemination(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     return dissemination(out, members, me, (), 0)
 
@@ -40,7 +40,7 @@ def _dissemination_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, problem.order, shift_rounds(problem.size, signals))
 
 
-def _binomial(out: Script, problem: Problem) -> Writing:
+def _binomial(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     return binomial_barrier(out, members, me, (), 0)
 
@@ -60,12 +60,12 @@ ALGORITHMS = (
 _SIGNAL = Block(OUTPUT, 0, 0)
 
 
-def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of a barrier.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``barrier``.
@@ -89,7 +89,7 @@ def build(out: Script, problem: Problem) -> Generator[None, None, None]:
         ready = spread.done
 
 
-def _climb(out: Script, members: list[int], me: int, ready: After) -> After:
+def _climb(out: Schedule, members: list[int], me: int, ready: After) -> After:
     """Tell the place above that this subtree is here."""
     for child, _ in children(me, len(members)):
         ready += (out.receive(members[child], _SIGNAL, turn_of(child), empty=True),)

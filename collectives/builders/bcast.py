@@ -52,13 +52,13 @@ from closeranks.collectives.plans.rank_classes import (
     classify,
     round_the_ring,
 )
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 #: Ranks above which a chain is refused.
 _LONGEST_CHAIN = 1024
 
 
-def _binomial(out: Script, problem: Problem) -> Writing:
+def _binomial(out: Schedule, problem: Problem) -> Writing:
     members, me = seats_from_root(problem, out.rank)
     source, target = Block(INPUT, 0, problem.count), Block(OUTPUT, 0, problem.count)
     return binomial_bcast(out, members, me, source, target, (), 0)
@@ -70,7 +70,7 @@ def _binomial_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, members, rounds, (depth(problem.size),))
 
 
-def _scatter_allgather(out: Script, problem: Problem) -> Writing:
+def _scatter_allgather(out: Schedule, problem: Problem) -> Writing:
     """Scatter down a binomial tree, allgather round a ring (van de Geijn)."""
     members, me = seats_from_root(problem, out.rank)
     results = cut(Block(OUTPUT, 0, problem.count), problem.size)
@@ -92,7 +92,7 @@ def _scatter_allgather_classes(problem: Problem) -> Ints:
     return classify(size, (tree, ring))
 
 
-def _chain(out: Script, problem: Problem) -> Writing:
+def _chain(out: Schedule, problem: Problem) -> Writing:
     members, me = seats_from_root(problem, out.rank)
     source, target = Block(INPUT, 0, problem.count), Block(OUTPUT, 0, problem.count)
     number = chain_segments(problem.count, problem.itemsize)
@@ -120,14 +120,14 @@ ALGORITHMS = (
 
 
 #: A broadcast from member 0 of a group, in place: ``top(out, members, me, block, after, slot)``.
-Top = Callable[[Script, Members, int, Block, After, int], Writing]
+Top = Callable[[Schedule, Members, int, Block, After, int], Writing]
 #: Messages in flight inside a group.
 _WIDTH = 32
 
 
 def over_rails(
     top: Top, rounds: Rounds = in_tree
-) -> Callable[[Script, Problem], Generator[None, None, object]]:
+) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
     """Return the builder whose rails run ``top`` at the last tier.
 
     Parameters
@@ -138,7 +138,7 @@ def over_rails(
         Its rounds.
     """
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         tree = hierarchy(problem.topology)
         slots = slots_of(tree)
         number = segments(problem, slots, rounds)
@@ -153,13 +153,15 @@ def over_rails(
     return build
 
 
-def whole(out: Script, members: Members, me: int, block: Block, after: After, slot: int) -> Writing:
+def whole(
+    out: Schedule, members: Members, me: int, block: Block, after: After, slot: int
+) -> Writing:
     """Broadcast down a binomial tree: few messages, all of the chunk."""
     return binomial_bcast(out, members, me, block, block, after, slot)
 
 
 def scattered(
-    out: Script, members: Members, me: int, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, block: Block, after: After, slot: int
 ) -> Writing:
     """Scatter down a binomial tree, then gather everywhere: twice the chunk at most."""
     chunks, size = cut(block, len(members)), len(members)
@@ -178,7 +180,7 @@ def turned(rail: Rail, start: int) -> tuple[list[int], int]:
 
 
 def _segment(
-    out: Script, tree: Hierarchy, root: int, block: Block, ready: After, top: Top, slot: int
+    out: Schedule, tree: Hierarchy, root: int, block: Block, ready: After, top: Top, slot: int
 ) -> Generator[None, None, None]:
     """Write one chain: out of the root's groups, along the rails, and down."""
     climbed: list[tuple[Rail, Chunks]] = []
@@ -208,7 +210,9 @@ def is_near(tree: Hierarchy, tier: int, rank: int, root: int) -> bool:
     return bool(tree.rows[tier][rank] == tree.rows[tier][root])
 
 
-def _scatter(out: Script, rail: Rail, start: int, chunks: Chunks, ready: After, slot: int) -> After:
+def _scatter(
+    out: Schedule, rail: Rail, start: int, chunks: Chunks, ready: After, slot: int
+) -> After:
     """Give every owner its chunk; return what the own chunk waits for."""
     if rail.me == start:
         for owner in range(rail.owners):
@@ -221,7 +225,7 @@ def _scatter(out: Script, rail: Rail, start: int, chunks: Chunks, ready: After, 
 
 
 def _spread(
-    out: Script, rail: Rail, knows: int, chunks: Chunks, ready: After, slot: int
+    out: Schedule, rail: Rail, knows: int, chunks: Chunks, ready: After, slot: int
 ) -> Generator[None, None, After]:
     """All-gather the owners' chunks; member ``knows`` has them all already."""
     coming, going = Window(_WIDTH), Window(_WIDTH, ready)
@@ -229,10 +233,10 @@ def _spread(
     for turn in range(1, size):
         to, source = (rail.me + turn) % size, (rail.me - turn) % size
         if rail.me < rail.owners and to != knows:
-            going.admit(out.send(rail.members[to], chunks(rail.me), slot + turn, going.gate()))
+            going.admit(out.send(rail.members[to], chunks(rail.me), slot + turn, going.credit()))
         if source < rail.owners and rail.me != knows:
             place = chunks(source)
-            coming.admit(out.receive(rail.members[source], place, slot + turn, coming.gate()))
+            coming.admit(out.receive(rail.members[source], place, slot + turn, coming.credit()))
         yield
     return coming.tail()
 

@@ -25,14 +25,14 @@ from closeranks.collectives.builders.patterns.over_vector import turned
 from closeranks.collectives.builders.patterns.round_classes import binomial_up_rounds, subtrees
 from closeranks.collectives.builders.patterns.tier_classes import gather_classes, linear_classes
 from closeranks.collectives.builders.patterns.trees import binomial_gather, children, linear_gather
-from closeranks.collectives.builders.patterns.two_tiers import Nodes, folds, nodes_of, pieces
+from closeranks.collectives.builders.patterns.two_tiers import NodeTiers, folds, nodes_of, pieces
 from closeranks.collectives.plans import apply_kernels  # noqa: F401 - registers kernels
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, even, packed
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, BlockOf, Window, Writing, bring, seats
 from closeranks.collectives.plans.port_tree import flat
 from closeranks.collectives.plans.rank_classes import Ints, by_rounds, classify
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
 def wrapped(buffer: int, size: int, root: int, count: int, low: int, high: int) -> list[Block]:
@@ -58,7 +58,7 @@ def wrapped(buffer: int, size: int, root: int, count: int, low: int, high: int) 
     ]
 
 
-def _binomial(out: Script, problem: Problem) -> Writing:
+def _binomial(out: Schedule, problem: Problem) -> Writing:
     size, root, count = problem.size, problem.root, problem.count
     members, me = turned(problem, out.rank)
     source = Block(INPUT, 0, count)
@@ -84,7 +84,7 @@ def _binomial_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, members, rounds, (leads,))
 
 
-def _linear(out: Script, problem: Problem) -> Writing:
+def _linear(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     root, target = members.index(problem.root), _results(out, problem)
     count = problem.count if problem.counts is None else int(problem.counts[out.rank])
@@ -92,7 +92,7 @@ def _linear(out: Script, problem: Problem) -> Writing:
     return linear_gather(out, members, me, root, source, lambda j: target(members[j]), (), 0)
 
 
-def _results(out: Script, problem: Problem) -> BlockOf:
+def _results(out: Schedule, problem: Problem) -> BlockOf:
     """Results by rank; only the root asks for them."""
     if problem.counts is None or out.rank != problem.root:
         return even(OUTPUT, problem.count)
@@ -121,7 +121,7 @@ class Branch:
 
     Parameters
     ----------
-    nodes : Nodes
+    nodes : NodeTiers
         Of the topology.
     home : int
         Node of the root of the operation.
@@ -138,7 +138,7 @@ class Branch:
         Per member the ranks it serves; none in ``home``.
     """
 
-    def __init__(self, nodes: Nodes, home: int, rail: int, count: int) -> None:
+    def __init__(self, nodes: NodeTiers, home: int, rail: int, count: int) -> None:
         self.turned = [*range(home, len(nodes)), *range(home)]
         self.members = [nodes.members[node][rail] for node in self.turned]
         self.ranks = [[], *(nodes.served(node, rail) for node in self.turned[1:])]
@@ -155,18 +155,18 @@ class Branch:
         start = self._edges[low]
         return Block(buffer, start - self._edges[base], self._edges[high] - start)
 
-    def room(self, out: Script, me: int) -> int:
+    def room(self, out: Schedule, me: int) -> int:
         """Scratch for the subtree of a member."""
         ends = [end for _, end in children(me, len(self.members))]
         return out.scratch(self._edges[ends[-1] if ends else me + 1] - self._edges[me])
 
 
-def hierarchical_gather(out: Script, problem: Problem) -> Generator[None, None, None]:
+def hierarchical_gather(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of a gather of equal blocks.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``gather``.
@@ -199,7 +199,7 @@ def hierarchical_gather(out: Script, problem: Problem) -> Generator[None, None, 
         _take(out, nodes, home, count)
 
 
-def _collect(out: Script, branch: Branch, place: int, buffer: int) -> After:
+def _collect(out: Schedule, branch: Branch, place: int, buffer: int) -> After:
     """Take the blocks of the ranks behind this port, its own first."""
     have: After = ()
     for at, rank in enumerate(branch.ranks[place]):
@@ -211,7 +211,7 @@ def _collect(out: Script, branch: Branch, place: int, buffer: int) -> After:
     return have
 
 
-def _bring_home(out: Script, branch: Branch, buffer: int, root: int, ready: After) -> None:
+def _bring_home(out: Schedule, branch: Branch, buffer: int, root: int, ready: After) -> None:
     if out.rank != root:
         out.send(root, branch.block(buffer, 0, len(branch.members), 0), 2, ready)
         return
@@ -219,23 +219,23 @@ def _bring_home(out: Script, branch: Branch, buffer: int, root: int, ready: Afte
         out.copy(Block(buffer, at * branch.count, block.items), block, ready)
 
 
-def _take(out: Script, nodes: Nodes, home: int, count: int) -> None:
+def _take(out: Schedule, nodes: NodeTiers, home: int, count: int) -> None:
     """On the root: take from the ranks of its node, and from its ports."""
     out.copy(Block(INPUT, 0, count), Block(OUTPUT, out.rank * count, count))
-    mates = nodes.members[home]
-    for mate in mates:
-        if mate != out.rank:
-            out.receive(mate, Block(OUTPUT, mate * count, count))
+    peers = nodes.members[home]
+    for peer in peers:
+        if peer != out.rank:
+            out.receive(peer, Block(OUTPUT, peer * count, count))
     for rail in range(nodes.rails):
-        if mates[rail] == out.rank:
+        if peers[rail] == out.rank:
             continue
         order = Branch(nodes, home, rail, count).order
         found = pieces(folds(order), OUTPUT, count)
         if len(found) == 1:
-            out.receive(mates[rail], found[0][1], 2)
+            out.receive(peers[rail], found[0][1], 2)
             continue
         buffer = out.scratch(len(order) * count)
-        came = out.receive(mates[rail], Block(buffer, 0, len(order) * count), 2)
+        came = out.receive(peers[rail], Block(buffer, 0, len(order) * count), 2)
         for at, block in found:
             out.copy(Block(buffer, at * count, block.items), block, (came,))
 
@@ -253,12 +253,12 @@ WIDTH = 32
 FORWARDED = 2
 
 
-class Layout:
+class RailRegisters:
     """Registers for the blocks of one rail, which `layout` sets from their counts.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     ranks : list of int
         Whose blocks.
@@ -275,7 +275,7 @@ class Layout:
         What sets the registers.
     """
 
-    def __init__(self, out: Script, ranks: list[int], problem: Problem, root: int) -> None:
+    def __init__(self, out: Schedule, ranks: list[int], problem: Problem, root: int) -> None:
         assert problem.counts is not None
         known = problem.counts[ranks]
         whole = bool((known >= 0).all())
@@ -295,7 +295,7 @@ class Layout:
         return Block(self.buffer, self._starts[index], self._counts[index])
 
 
-def beyond(nodes: Nodes, home: int, rail: int) -> list[tuple[int, int, int]]:
+def beyond(nodes: NodeTiers, home: int, rail: int) -> list[tuple[int, int, int]]:
     """Ranks a rail serves outside a node: ``rank, port, place behind the port``."""
     return [
         (rank, nodes.members[node][rail], place)
@@ -311,12 +311,12 @@ def by_rank(buffer: int, counts: NDArray[np.int64]) -> list[Block]:
     return [Block(buffer, s, c) for s, c in zip(starts, counts.tolist(), strict=True)]
 
 
-def hierarchical_gatherv(out: Script, problem: Problem) -> Generator[None, None, None]:
+def hierarchical_gatherv(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of a gather of blocks of any sizes.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``gatherv``.
@@ -337,7 +337,7 @@ def hierarchical_gatherv(out: Script, problem: Problem) -> Generator[None, None,
         _hand_on(out, problem, nodes, home, me)
 
 
-def _hand_on(out: Script, problem: Problem, nodes: Nodes, home: int, me: int) -> None:
+def _hand_on(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int) -> None:
     """On a gateway elsewhere: send the own block and those of the ranks behind it."""
     assert problem.counts is not None
     port = nodes.members[home][me]
@@ -352,40 +352,42 @@ def _hand_on(out: Script, problem: Problem, nodes: Nodes, home: int, me: int) ->
 
 
 def _forward(
-    out: Script, problem: Problem, nodes: Nodes, home: int, me: int
+    out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int
 ) -> Generator[None, None, None]:
     """On a port of the root's node: pass on what comes along the rail."""
     served = beyond(nodes, home, me)
-    layout = Layout(out, [rank for rank, _, _ in served], problem, problem.root)
+    layout = RailRegisters(out, [rank for rank, _, _ in served], problem, problem.root)
     coming = Window(WIDTH, layout.ready)
     for index, (_, port, place) in enumerate(served):
         block = layout.block(index)
-        came = out.receive(port, block, place, coming.gate())
+        came = out.receive(port, block, place, coming.credit())
         coming.admit(came)
         out.send(problem.root, block, FORWARDED + index, (came,))
         yield
 
 
-def _take_v(out: Script, problem: Problem, nodes: Nodes, home: int) -> Generator[None, None, None]:
+def _take_v(
+    out: Schedule, problem: Problem, nodes: NodeTiers, home: int
+) -> Generator[None, None, None]:
     """On the root: tell the ports the counts, take every block in its place."""
     assert problem.counts is not None
     blocks = by_rank(OUTPUT, problem.counts)
     out.copy(Block(INPUT, 0, blocks[out.rank].count), blocks[out.rank])
-    mates = nodes.members[home]
+    peers = nodes.members[home]
     for rail in range(nodes.rails):
         served = beyond(nodes, home, rail)
-        if mates[rail] != out.rank:
+        if peers[rail] != out.rank:
             table = out.constant(problem.counts[[rank for rank, _, _ in served]])
-            out.send(mates[rail], Block(table, 0, len(served)))
+            out.send(peers[rail], Block(table, 0, len(served)))
         coming = Window(WIDTH)
         for index, (rank, port, place) in enumerate(served):
-            at_port = mates[rail] == out.rank
-            peer, slot = (port, place) if at_port else (mates[rail], FORWARDED + index)
-            coming.admit(out.receive(peer, blocks[rank], slot, coming.gate(), empty=True))
+            at_port = peers[rail] == out.rank
+            peer, slot = (port, place) if at_port else (peers[rail], FORWARDED + index)
+            coming.admit(out.receive(peer, blocks[rank], slot, coming.credit(), empty=True))
             yield
-    for mate in mates:
-        if mate != out.rank:
-            out.receive(mate, blocks[mate])
+    for peer in peers:
+        if peer != out.rank:
+            out.receive(peer, blocks[peer])
 
 
 HIERARCHICAL_V = (

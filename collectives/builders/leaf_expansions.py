@@ -47,17 +47,17 @@ from closeranks.collectives.builders.patterns.trees import (
 )
 from closeranks.collectives.plans.block import Block, cut
 from closeranks.collectives.plans.plan_type import Members, Writing, bring
-from closeranks.collectives.plans.schedule import After, Kind, Leaf, Script, Step
+from closeranks.collectives.plans.schedule import After, Kind, Leaf, Schedule, Step
 
 
 def expand(
-    script: Script, steps: Sequence[Step], *, keep: Callable[[Step], bool] = lambda _: False
-) -> tuple[Script, list[Step]]:
+    script: Schedule, steps: Sequence[Step], *, keep: Callable[[Step], bool] = lambda _: False
+) -> tuple[Schedule, list[Step]]:
     """Return script and steps with every NATIVE and SHARED step written out.
 
     Parameters
     ----------
-    script : Script
+    script : Schedule
         The rank's script; not changed.
     steps : sequence of Step
         Its steps.
@@ -66,14 +66,14 @@ def expand(
 
     Returns
     -------
-    script : Script
+    script : Schedule
         As given where there is no leaf, else one with the leaves' scratch.
     steps : list of Step
         Renumbered; what waited for a leaf waits for its last moves.
     """
     if not any(step.kind in (Kind.NATIVE, Kind.SHARED) for step in steps):
         return script, list(steps)
-    out = Script(script.rank, 0, 0)
+    out = Schedule(script.rank, 0, 0)
     out.buffers, out.registers = list(script.buffers), list(script.registers)
     out.constants = dict(script.constants)
     written: list[Step] = []
@@ -91,7 +91,7 @@ def expand(
     return out, written
 
 
-def _write_leaf(out: Script, step: Step, leaf: Leaf, after: After) -> After:
+def _write_leaf(out: Schedule, step: Step, leaf: Leaf, after: After) -> After:
     assert isinstance(step.source, Block)
     assert step.block is not None
     me = leaf.members.index(out.rank)
@@ -107,17 +107,17 @@ def _write_leaf(out: Script, step: Step, leaf: Leaf, after: After) -> After:
 
 
 Writer = Callable[
-    [Script, Members, int, int, Block, Block, After, int], Generator[None, None, After]
+    [Schedule, Members, int, int, Block, Block, After, int], Generator[None, None, After]
 ]
 #: A stage as leaves see it: everything but the root's turn is said.
-_Stage = Callable[[Script, Members, int, int, Block, Block, After, int], Writing]
+_Stage = Callable[[Schedule, Members, int, int, Block, Block, After, int], Writing]
 
 
 def _leaf(stage: _Stage) -> Writer:
     """Turn a stage into a writer: what comes later waits for all of it."""
 
     def write(
-        out: Script,
+        out: Schedule,
         members: Members,
         me: int,
         root: int,
@@ -132,7 +132,9 @@ def _leaf(stage: _Stage) -> Writer:
     return write
 
 
-def _rootless(stage: Callable[[Script, Members, int, Block, Block, After, int], Writing]) -> Writer:
+def _rootless(
+    stage: Callable[[Schedule, Members, int, Block, Block, After, int], Writing],
+) -> Writer:
     return _leaf(
         lambda out, members, me, _, source, block, after, slot: stage(
             out, members, me, source, block, after, slot
@@ -146,7 +148,7 @@ def _from_root(members: Members, me: int, root: int) -> tuple[list[int], int]:
 
 
 def _bcast(
-    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    out: Schedule, members: Members, me: int, root: int, source: Block, block: Block,
     after: After, slot: int,
 ) -> Writing:  # fmt: skip
     turned, place = _from_root(members, me, root)
@@ -154,7 +156,7 @@ def _bcast(
 
 
 def _reduce(
-    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    out: Schedule, members: Members, me: int, root: int, source: Block, block: Block,
     after: After, slot: int,
 ) -> Writing:  # fmt: skip
     turned, place = _from_root(members, me, root)
@@ -163,35 +165,35 @@ def _reduce(
 
 
 def _gather(
-    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    out: Schedule, members: Members, me: int, root: int, source: Block, block: Block,
     after: After, slot: int,
 ) -> Writing:  # fmt: skip
     return linear_gather(out, members, me, root, source, cut(block, len(members)), after, slot)
 
 
 def _scatter(
-    out: Script, members: Members, me: int, root: int, source: Block, block: Block,
+    out: Schedule, members: Members, me: int, root: int, source: Block, block: Block,
     after: After, slot: int,
 ) -> Writing:  # fmt: skip
     return linear_scatter(out, members, me, root, cut(source, len(members)), block, after, slot)
 
 
 def _ring_reduce_scatter(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     operands = cut(source, len(members))
     return ring_reduce_scatter(out, members, me, operands, block, block.count, after, slot)
 
 
 def _halving_reduce_scatter(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     operands = cut(source, len(members))
     return halving_reduce_scatter(out, members, me, operands, block, after, slot)
 
 
 def _direct_reduce_scatter(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     operands = cut(source, len(members))
     everybody = range(len(members))
@@ -199,7 +201,7 @@ def _direct_reduce_scatter(
 
 
 def _ring_allgather(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     results = cut(block, len(members))
     ready = bring(out, source, results(me), after)
@@ -207,7 +209,7 @@ def _ring_allgather(
 
 
 def _doubling_allgather(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     results = cut(block, len(members))
     ready = bring(out, source, results(me), after)
@@ -215,7 +217,7 @@ def _doubling_allgather(
 
 
 def _direct_allgather(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     results = cut(block, len(members))
     ready = bring(out, source, results(me), after)
@@ -224,14 +226,14 @@ def _direct_allgather(
 
 
 def _pairwise_alltoall(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     size = len(members)
     return pairwise_alltoall(out, members, me, cut(source, size), cut(block, size), after, slot)
 
 
 def _barrier(
-    out: Script, members: Members, me: int, source: Block, block: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, block: Block, after: After, slot: int
 ) -> Writing:
     assert source.count == block.count == 0
     return dissemination(out, members, me, after, slot)

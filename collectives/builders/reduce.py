@@ -42,16 +42,16 @@ from closeranks.collectives.plans.rank_classes import (
     placed,
     round_the_ring,
 )
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
-def _blocks(out: Script, problem: Problem) -> tuple[Block, Block | None]:
+def _blocks(out: Schedule, problem: Problem) -> tuple[Block, Block | None]:
     """Operand, and result on the root."""
     target = Block(OUTPUT, 0, problem.count) if out.rank == problem.root else None
     return Block(INPUT, 0, problem.count), target
 
 
-def _binomial(out: Script, problem: Problem) -> Writing:
+def _binomial(out: Schedule, problem: Problem) -> Writing:
     """To the root; where operands must keep their places to rank 0, which hands on."""
     members, me = seats_from_root(problem, out.rank)
     source, target = _blocks(out, problem)
@@ -74,7 +74,7 @@ def _binomial_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, members, rounds, (leads,))
 
 
-def _rabenseifner(out: Script, problem: Problem) -> Writing:
+def _rabenseifner(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     source, target = _blocks(out, problem)
     return rabenseifner_reduce(out, members, me, members.index(problem.root), source, target, (), 0)
@@ -89,7 +89,7 @@ def _rabenseifner_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, order(problem), rounds)
 
 
-def _ring(out: Script, problem: Problem) -> Writing:
+def _ring(out: Schedule, problem: Problem) -> Writing:
     """Reduce-scatter round the ring; every rank hands its chunk to the root."""
     members, me = seats(problem, out.rank)
     source, target = _blocks(out, problem)
@@ -126,10 +126,10 @@ ALGORITHMS = (
 
 
 #: A reduction to member 0: ``top(out, members, me, source, target, after, slot)``.
-Top = Callable[[Script, Members, int, Block, "Block | None", After, int], Writing]
+Top = Callable[[Schedule, Members, int, Block, "Block | None", After, int], Writing]
 
 
-def over_rails(top: Top) -> Callable[[Script, Problem], Generator[None, None, object]]:
+def over_rails(top: Top) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
     """Return the builder whose rails run ``top`` at the last tier.
 
     Parameters
@@ -138,7 +138,7 @@ def over_rails(top: Top) -> Callable[[Script, Problem], Generator[None, None, ob
         Reduction to member 0, for instance `binomial_reduce`.
     """
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         tree = hierarchy(problem.topology)
         slots = slots_of(tree)
         number = segments(problem, slots)
@@ -153,7 +153,7 @@ def over_rails(top: Top) -> Callable[[Script, Problem], Generator[None, None, ob
 
 
 def scattered(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -166,7 +166,7 @@ def scattered(
 
 
 def _segment(
-    out: Script,
+    out: Schedule,
     tree: Hierarchy,
     root: int,
     source: Block,
@@ -211,11 +211,11 @@ class _Climb(NamedTuple):
     free: After
 
 
-def _room(out: Script, like: Block) -> Block:
+def _room(out: Schedule, like: Block) -> Block:
     return Block(out.scratch(like.count), 0, like.count)
 
 
-def _gather(out: Script, climb: _Climb, start: int, ready: After, slot: int) -> After:
+def _gather(out: Schedule, climb: _Climb, start: int, ready: After, slot: int) -> After:
     """Bring the owners' chunks to member ``start``."""
     rail, results = climb.rail, climb.results
     if rail.me != start:

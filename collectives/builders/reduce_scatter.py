@@ -29,10 +29,10 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Writing, bring, seats
 from closeranks.collectives.plans.port_tree import Rail, flat
 from closeranks.collectives.plans.rank_classes import Ints, by_rounds, round_the_ring, to_everybody
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
-def _blocks(out: Script, problem: Problem) -> tuple[Chunks, Block]:
+def _blocks(out: Schedule, problem: Problem) -> tuple[Chunks, Block]:
     """Operands by rank, and the own result."""
     if problem.counts is None:
         operands = even(INPUT, problem.count)
@@ -47,7 +47,7 @@ def _counts(problem: Problem) -> Ints:
     return problem.counts
 
 
-def _ring(out: Script, problem: Problem) -> Writing:
+def _ring(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     operands, target = _blocks(out, problem)
     return ring_reduce_scatter(
@@ -60,7 +60,7 @@ def _ring_classes(problem: Problem) -> Ints:
     return round_the_ring(problem.topology, members, _counts(problem)[members], reduces=True)
 
 
-def _halving(out: Script, problem: Problem) -> Writing:
+def _halving(out: Schedule, problem: Problem) -> Writing:
     operands, target = _blocks(out, problem)
     return halving_reduce_scatter(out, range(problem.size), out.rank, operands, target, (), 0)
 
@@ -69,13 +69,13 @@ def _halving_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, np.arange(problem.size), halving_rounds(_counts(problem)))
 
 
-def _pairwise(out: Script, problem: Problem) -> Writing:
+def _pairwise(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     operands, target = _blocks(out, problem)
     return pairwise_reduce_scatter(out, members, me, lambda j: operands(members[j]), target, (), 0)
 
 
-def _direct(out: Script, problem: Problem) -> Writing:
+def _direct(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     operands, target = _blocks(out, problem)
     return direct_reduce_scatter(
@@ -95,12 +95,12 @@ ALGORITHMS = (
 )
 
 
-def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of a reduce-scatter, of equal or given blocks.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``reduce_scatter_block`` or ``reduce_scatter``.
@@ -115,8 +115,8 @@ def build(out: Script, problem: Problem) -> Generator[None, None, None]:
         here = _Place(packing, out.scratch(packing.total), 0)
         ready = packing.pack(out, INPUT, here.buffer)
     for rail in rails[: tree.depth - 1]:
-        gate = int(tree.gates[rail.tier - 1][rank])
-        source = packing.chunks(here.buffer, rail.tier, gate, here.base)
+        gateway = int(tree.gateways[rail.tier - 1][rank])
+        source = packing.chunks(here.buffer, rail.tier, gateway, here.base)
         target = None
         if rail.me < rail.owners:
             low, high = source.edge(rail.me), source.edge(rail.me + 1)
@@ -144,7 +144,7 @@ class _Place:
 
 
 def _finish(
-    out: Script, packing: Packing, rails: list[Rail], here: _Place, ready: After
+    out: Schedule, packing: Packing, rails: list[Rail], here: _Place, ready: After
 ) -> Generator[None, None, None]:
     """Write the last tier, and hand over on the way down."""
     order = packing.order
@@ -153,9 +153,9 @@ def _finish(
     own = Block(OUTPUT, 0, packing.edge(position + 1) - packing.edge(position))
     last = rails[-1]
     if last.tier == tree.depth:
-        gate = int(tree.gates[-2][rank])
-        low, high = order.span(tree.depth - 1, int(tree.rows[-2][rank]), gate)
-        source = packing.chunks(here.buffer, tree.depth, gate, here.base)
+        gateway = int(tree.gateways[-2][rank])
+        low, high = order.span(tree.depth - 1, int(tree.rows[-2][rank]), gateway)
+        source = packing.chunks(here.buffer, tree.depth, gateway, here.base)
         target = own if high - low == 1 else here.block(low, high)
         ready = (yield from _top(out, last, source, target, ready)).done
         if high - low == 1:
@@ -165,7 +165,7 @@ def _finish(
     bring(out, here.block(position, position + 1), own, ready)
 
 
-def _top(out: Script, rail: Rail, source: Chunks, target: Block, after: After) -> Writing:
+def _top(out: Schedule, rail: Rail, source: Chunks, target: Block, after: After) -> Writing:
     """Reduce-scatter along a rail, in few messages where that costs no bytes."""
     members, me = rail.members, rail.me
     if len(members) & (len(members) - 1) == 0:
@@ -174,7 +174,7 @@ def _top(out: Script, rail: Rail, source: Chunks, target: Block, after: After) -
 
 
 def _hand_over(
-    out: Script, packing: Packing, rail: Rail, here: _Place, ready: After
+    out: Schedule, packing: Packing, rail: Rail, here: _Place, ready: After
 ) -> tuple[_Place, After]:
     """Bring what a gateway has summed for other children to them."""
     if rail.me >= rail.owners:
@@ -191,7 +191,7 @@ def _hand_over(
 def _span(packing: Packing, rail: Rail, child: int) -> tuple[int, int]:
     tree, port = packing.order.tree, rail.members[child]
     tier = rail.tier - 1
-    return packing.order.span(tier, int(tree.rows[tier][port]), int(tree.gates[tier][port]))
+    return packing.order.span(tier, int(tree.rows[tier][port]), int(tree.gateways[tier][port]))
 
 
 HIERARCHICAL = (

@@ -19,7 +19,7 @@ from closeranks.collectives.builders.gather import (
     UNKNOWN,
     WIDTH,
     Branch,
-    Layout,
+    RailRegisters,
     beyond,
     by_rank,
     linear_gather_classes,
@@ -37,7 +37,7 @@ from closeranks.collectives.builders.patterns.trees import (
     children,
     linear_scatter,
 )
-from closeranks.collectives.builders.patterns.two_tiers import Nodes, folds, nodes_of, pieces
+from closeranks.collectives.builders.patterns.two_tiers import NodeTiers, folds, nodes_of, pieces
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, even, packed
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import (
@@ -51,10 +51,10 @@ from closeranks.collectives.plans.plan_type import (
 )
 from closeranks.collectives.plans.port_tree import flat
 from closeranks.collectives.plans.rank_classes import Ints, by_rounds
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
-def _binomial(out: Script, problem: Problem) -> Writing:
+def _binomial(out: Schedule, problem: Problem) -> Writing:
     size, root, count = problem.size, problem.root, problem.count
     members, me = turned(problem, out.rank)
     target = Block(OUTPUT, 0, count)
@@ -79,7 +79,7 @@ def _binomial_classes(problem: Problem) -> Ints:
     return by_rounds(problem.topology, members, rounds, (depth(problem.size),))
 
 
-def _linear(out: Script, problem: Problem) -> Writing:
+def _linear(out: Schedule, problem: Problem) -> Writing:
     members, me = seats(problem, out.rank)
     root, source = members.index(problem.root), _operands(out, problem)
     count = problem.count if problem.counts is None else int(problem.counts[out.rank])
@@ -87,7 +87,7 @@ def _linear(out: Script, problem: Problem) -> Writing:
     return linear_scatter(out, members, me, root, lambda j: source(members[j]), target, (), 0)
 
 
-def _operands(out: Script, problem: Problem) -> BlockOf:
+def _operands(out: Schedule, problem: Problem) -> BlockOf:
     """Blocks by rank; only the root asks for them."""
     if problem.counts is None or out.rank != problem.root:
         return even(INPUT, problem.count)
@@ -102,12 +102,12 @@ ALGORITHMS = (
 ALGORITHMS_V = (Algorithm("linear", _linear, classes=linear_gather_classes),)
 
 
-def hierarchical_scatter(out: Script, problem: Problem) -> Generator[None, None, None]:
+def hierarchical_scatter(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of a scatter of equal blocks.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``scatter``.
@@ -149,29 +149,29 @@ def hierarchical_scatter(out: Script, problem: Problem) -> Generator[None, None,
             out.send(rank, block, 0, spread.done)
 
 
-def _give(out: Script, nodes: Nodes, home: int, count: int) -> tuple[int, After]:
+def _give(out: Schedule, nodes: NodeTiers, home: int, count: int) -> tuple[int, After]:
     """On the root: give to its node's ranks and ports; pack for the own rail."""
     out.copy(Block(INPUT, out.rank * count, count), Block(OUTPUT, 0, count))
-    mates = nodes.members[home]
+    peers = nodes.members[home]
     kept = -1
     packed: After = ()
     for rail in range(nodes.rails):
         order = Branch(nodes, home, rail, count).order
         found = pieces(folds(order), INPUT, count)
-        if mates[rail] != out.rank and len(found) == 1:
-            out.send(mates[rail], found[0][1], 2)
+        if peers[rail] != out.rank and len(found) == 1:
+            out.send(peers[rail], found[0][1], 2)
             continue
         buffer = out.scratch(len(order) * count)
         copied = tuple(
             out.copy(block, Block(buffer, at * count, block.items)) for at, block in found
         )
-        if mates[rail] == out.rank:
+        if peers[rail] == out.rank:
             kept, packed = buffer, copied
         else:
-            out.send(mates[rail], Block(buffer, 0, len(order) * count), 2, copied)
-    for mate in mates:
-        if mate != out.rank:
-            out.send(mate, Block(INPUT, mate * count, count))
+            out.send(peers[rail], Block(buffer, 0, len(order) * count), 2, copied)
+    for peer in peers:
+        if peer != out.rank:
+            out.send(peer, Block(INPUT, peer * count, count))
     return kept, packed
 
 
@@ -180,12 +180,12 @@ HIERARCHICAL = (
 )
 
 
-def hierarchical_scatterv(out: Script, problem: Problem) -> Generator[None, None, None]:
+def hierarchical_scatterv(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write one rank's part of a scatter of blocks of any sizes.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     problem : Problem
         ``scatterv``.
@@ -206,7 +206,7 @@ def hierarchical_scatterv(out: Script, problem: Problem) -> Generator[None, None
         _hand_over(out, problem, nodes, home, me)
 
 
-def _hand_over(out: Script, problem: Problem, nodes: Nodes, home: int, me: int) -> None:
+def _hand_over(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int) -> None:
     """On a gateway elsewhere: take the own block, hand over those behind it."""
     assert problem.counts is not None
     port = nodes.members[home][me]
@@ -221,42 +221,44 @@ def _hand_over(out: Script, problem: Problem, nodes: Nodes, home: int, me: int) 
 
 
 def _forward(
-    out: Script, problem: Problem, nodes: Nodes, home: int, me: int
+    out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int
 ) -> Generator[None, None, None]:
     """On a port of the root's node: pass on what comes from the root."""
     served = beyond(nodes, home, me)
-    layout = Layout(out, [rank for rank, _, _ in served], problem, problem.root)
+    layout = RailRegisters(out, [rank for rank, _, _ in served], problem, problem.root)
     coming = Window(WIDTH, layout.ready)
     for index, (_, port, place) in enumerate(served):
         block = layout.block(index)
-        came = out.receive(problem.root, block, FORWARDED + index, coming.gate())
+        came = out.receive(problem.root, block, FORWARDED + index, coming.credit())
         coming.admit(came)
         out.send(port, block, place, (came,))
         yield
 
 
-def _give_v(out: Script, problem: Problem, nodes: Nodes, home: int) -> Generator[None, None, None]:
+def _give_v(
+    out: Schedule, problem: Problem, nodes: NodeTiers, home: int
+) -> Generator[None, None, None]:
     """On the root: tell the ports the counts, send every block on its way."""
     assert problem.counts is not None
     blocks = by_rank(INPUT, problem.counts)
     out.copy(blocks[out.rank], Block(OUTPUT, 0, blocks[out.rank].count))
-    mates = nodes.members[home]
-    for mate in mates:
-        if mate != out.rank:
-            out.send(mate, blocks[mate], 1)
+    peers = nodes.members[home]
+    for peer in peers:
+        if peer != out.rank:
+            out.send(peer, blocks[peer], 1)
     rails = [beyond(nodes, home, rail) for rail in range(nodes.rails)]
     for rail, served in enumerate(rails):
-        if mates[rail] != out.rank:
+        if peers[rail] != out.rank:
             table = out.constant(problem.counts[[rank for rank, _, _ in served]])
-            out.send(mates[rail], Block(table, 0, len(served)))
+            out.send(peers[rail], Block(table, 0, len(served)))
     going = [Window(WIDTH) for _ in rails]
     for index in range(max(map(len, rails))):
         for rail, served in enumerate(rails):
             if index < len(served):
                 rank, port, place = served[index]
-                at_port = mates[rail] == out.rank
-                peer, slot = (port, place) if at_port else (mates[rail], FORWARDED + index)
-                after = going[rail].gate()
+                at_port = peers[rail] == out.rank
+                peer, slot = (port, place) if at_port else (peers[rail], FORWARDED + index)
+                after = going[rail].credit()
                 going[rail].admit(out.send(peer, blocks[rank], slot, after, empty=True))
         yield
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm
-from closeranks.collectives.plans.schedule import Leaf, Script
+from closeranks.collectives.plans.schedule import Leaf, Schedule
 
 #: Operation -> the stage that says what its kernel does.
 MEANINGS = {
@@ -35,8 +35,8 @@ def _refuses(problem: Problem) -> str | None:
     return None
 
 
-def _builder(operation: str) -> Callable[[Script, Problem], Generator[None, None, None]]:
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def _builder(operation: str) -> Callable[[Schedule, Problem], Generator[None, None, None]]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         members = tuple(range(problem.size))
         leaf = Leaf(operation, "node", members, MEANINGS[operation], problem.root)
         given = Block(INPUT, 0, problem.input_items(out.rank))

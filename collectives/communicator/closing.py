@@ -13,7 +13,7 @@ from mpi4py import MPI
 from closeranks.collectives.communicator.recoverable import Recovering
 from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.faults.final_meeting import Farewell
+from closeranks.collectives.faults.final_meeting import FinalMeeting
 from closeranks.collectives.plans import message_tags
 from closeranks.comms.exit import exit_report, forked_child
 from closeranks.comms.mpi import deferred_free, mpi_handle, ulfm
@@ -36,7 +36,7 @@ class Closing(Recovering):
     _is_first: bool
     _ended = False
     _barrier: tuple[MPI.Intracomm, MPI.Request] | None = None
-    _farewell: Farewell | None = None
+    _farewell: FinalMeeting | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -95,8 +95,8 @@ class Closing(Recovering):
                 self._forsake(error)  # else every recovery makes it again
             raise
         if self._is_first:
-            if self._family.crew is not None:
-                self._family.crew.end()  # first: nobody else is to wait if this process dies
+            if self._family.spare_pool is not None:
+                self._family.spare_pool.end()  # first: nobody else is to wait if this process dies
             exit_report.closed(self.rank)
             self._family.notices.close()
             self._family.shut()
@@ -151,7 +151,7 @@ class Closing(Recovering):
             return begun[1].Test
         if self._farewell is None:
             tag = message_tags.farewell(world.window)
-            self._farewell = Farewell(world.traffic, tag, given_up=world.revoked)
+            self._farewell = FinalMeeting(world.traffic, tag, given_up=world.revoked)
         return partial(_have_met, world, self._farewell)
 
     def refuse_given_up(self, operation: str) -> None:
@@ -230,16 +230,16 @@ class Closing(Recovering):
 
     def _together(self, operation: str) -> AbstractContextManager[None]:
         """Refuse what the ranks would not all do any more; else as `_explaining`."""
-        self._service.gate.refuse(operation)
+        self._service.guard.refuse(operation)
         return self._explaining(operation)
 
     def _explaining(self, operation: str) -> AbstractContextManager[None]:
         """Tell what an error of the library means to what the ranks do together."""
-        self._service.gate.refuse_shut(operation)
+        self._service.guard.refuse_shut(operation)
         return explaining(operation, self._service.plain, self._family.world)
 
 
-def _have_met(world: World, farewell: Farewell) -> bool:
+def _have_met(world: World, farewell: FinalMeeting) -> bool:
     """Tell whether all have come; what one has given up all have.  Calls MPI."""
     if not farewell.is_over():
         return False

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.call_guard import Statistics
-    from closeranks.collectives.engine.tracked_communicators import Followed
+    from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
     from closeranks.collectives.reduction.op import Mean
     from closeranks.collectives.selection.chooser import Chooser
     from closeranks.collectives.selection.explanation import Explanation
@@ -324,12 +324,12 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         return self._world
 
     def _alias(self) -> MPI.Intracomm:
-        self._service.gate.refuse("derive")
+        self._service.guard.refuse("derive")
         self._family.world.check("derive")
         return self._service.plain
 
     @property
-    def _followed(self) -> Followed:
+    def _followed(self) -> TrackedCommunicators:
         return self._family.world.followed
 
     def _derive(

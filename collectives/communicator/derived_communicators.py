@@ -26,7 +26,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.dispatch.dispatch import Service
-    from closeranks.collectives.engine.tracked_communicators import Followed
+    from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
 
 
 #: What is wrong, and the way out.
@@ -115,7 +115,7 @@ class Gathering(MPI.Intracomm):
             return self._followed.made(partial(getattr(plain, method), *arguments), plain.Barrier)
 
     @property
-    def _followed(self) -> Followed:
+    def _followed(self) -> TrackedCommunicators:
         """Who revokes what is not ours."""
         raise UsageError("derive", f"{self!r} belongs to no family", "use closeranks.init")
 

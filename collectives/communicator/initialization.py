@@ -30,7 +30,7 @@ from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import blaming, interruptible, leaving, opening
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import program, recruited
-from closeranks.collectives.faults.spares import Crew
+from closeranks.collectives.faults.spares import SparePool
 from closeranks.collectives.selection.chooser import Chooser, Rules, read_rules
 from closeranks.collectives.selection.planner import calibrate
 from closeranks.collectives.selection.tuning_origin import fitting
@@ -45,7 +45,7 @@ from closeranks.comms.gpu import array_interface, cuda_aware
 from closeranks.comms.liveness import watchdog
 from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.liveness.failure_notices import Notices
-from closeranks.comms.liveness.peer_watch import mates
+from closeranks.comms.liveness.peer_watch import peers
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
 from closeranks.comms.mpi.mpi_handle import WORLD, ranks_in
@@ -65,7 +65,7 @@ _OWN: Final = ("tuning", "faults")
 _ON_FAILURE: Final = ("raise", "shrink", "replace")
 
 
-class Options(NamedTuple):
+class InitOptions(NamedTuple):
     """What ranks open a communicator with, see `initialization`.
 
     Attributes
@@ -141,7 +141,7 @@ def options(
     deterministic: bool,
     check: bool | None,
     faults: bool,
-) -> Options:
+) -> InitOptions:
     """Check what the caller asks for, and add what the environment says.
 
     Local.
@@ -159,7 +159,7 @@ def options(
 
     Returns
     -------
-    Options
+    InitOptions
         What this job can have.
 
     Raises
@@ -175,7 +175,7 @@ def options(
             argument.instance("init", name, flag, (Integral, np.bool_), "give True or False")
     refuse_unknown()
     wait = _spares(spares, on_failure, ranks, whole=whole)
-    return Options(
+    return InitOptions(
         topology=_topology(topology, ranks - wait),
         on_failure=on_failure,
         spares=wait,
@@ -387,8 +387,8 @@ def init(
             start_s = _guarded(given, wanted)
         with _arrival(recovery_timeout_s + 2 * start_s):
             with leaving():
-                plain, crew = _staffed(given, wanted)
-            opened, family = _opened(plain, crew, topology, wanted)
+                plain, spare_pool = _staffed(given, wanted)
+            opened, family = _opened(plain, spare_pool, topology, wanted)
     exit_report.opened()
     family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
     if family.joined:
@@ -397,7 +397,7 @@ def init(
     return opened
 
 
-def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options]) -> Options:
+def _agreed(comm: MPI.Intracomm, ask: Callable[[], InitOptions]) -> InitOptions:
     """Ask for the same on all ranks, so that nobody waits for one that is refused."""
     try:
         wanted = ask()
@@ -411,7 +411,7 @@ def _agreed(comm: MPI.Intracomm, ask: Callable[[], Options]) -> Options:
     return wanted
 
 
-def _stand(comm: MPI.Intracomm, wanted: Options) -> None:
+def _stand(comm: MPI.Intracomm, wanted: InitOptions) -> None:
     """Note the place of a member to be: its end in here counts, too.  Local."""
     exit_report.opens()
     if setting("JOINS") is not None:
@@ -433,50 +433,57 @@ def _arrival(limit_s: float) -> AbstractContextManager[object]:
     return LastResort(limit_s, "closeranks: a new process is not awaited any more; it ends")
 
 
-def _staffed(comm: MPI.Intracomm, wanted: Options) -> tuple[MPI.Intracomm, Crew | None]:
+def _staffed(comm: MPI.Intracomm, wanted: InitOptions) -> tuple[MPI.Intracomm, SparePool | None]:
     """Set the spares apart; gives the members' communicator.  Collective."""
     spares, recruits = wanted.spares, wanted.recruits
     if found := recruited():
         whole, new, seats = found
-        return whole, _on_call(Crew(whole, new, seats=seats, recruits=recruits))
+        return whole, _on_call(SparePool(whole, new, seats=seats, recruits=recruits))
     plain = members = MPI.Intracomm(comm).Dup()
-    crew = _on_call(Crew(plain, spares, recruits=recruits)) if spares or recruits else None
-    if crew is not None and spares:
-        members = MPI.Intracomm(plain.Split(int(crew.is_spare), plain.rank))
+    spare_pool = (
+        _on_call(SparePool(plain, spares, recruits=recruits)) if spares or recruits else None
+    )
+    if spare_pool is not None and spares:
+        members = MPI.Intracomm(plain.Split(int(spare_pool.is_spare), plain.rank))
     if ulfm.is_on():
         members.Barrier()  # who were still making it would crash where it is revoked
-    return members, crew
+    return members, spare_pool
 
 
-def _on_call(crew: Crew) -> Crew:
-    before_finalize(crew.end)  # the spares go home with this process, if it opens nothing, too
-    return crew
+def _on_call(spare_pool: SparePool) -> SparePool:
+    before_finalize(
+        spare_pool.end
+    )  # the spares go home with this process, if it opens nothing, too
+    return spare_pool
 
 
 def _opened(
-    plain: MPI.Intracomm, crew: Crew | None, topology: Topology | None, wanted: Options
+    plain: MPI.Intracomm,
+    spare_pool: SparePool | None,
+    topology: Topology | None,
+    wanted: InitOptions,
 ) -> tuple[Communicator, Family]:
     """Open it on all members, or on none; spares wait for a seat in it."""
-    if crew is not None and crew.is_spare:
-        opened, family = _joined(crew, wanted)
+    if spare_pool is not None and spare_pool.is_spare:
+        opened, family = _joined(spare_pool, wanted)
     else:
         opened, family = all_or_none(
             plain, lambda: _tried(plain, topology, wanted), lambda made: made[1].world.drop()
         )
-    if crew is not None:
-        family.crew = family.world.own(crew)
+    if spare_pool is not None:
+        family.spare_pool = family.world.own(spare_pool)
     return opened, family
 
 
-def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
+def _joined(spare_pool: SparePool, wanted: InitOptions) -> tuple[Communicator, Family]:
     """Wait until a seat is free, and take it; leaves when the job is over."""
     interpreter.load_early()  # the others will wait for this process
     gc.collect()  # else Python's next full collection may come while they do
-    seat = crew.wait_for_seat(wanted.recovery_timeout_s)
+    seat = spare_pool.wait_for_seat(wanted.recovery_timeout_s)
     world, facts = seat.world, seat.facts
     assert world is not None
     assert seat.seated is not None
-    injected = Injection(world.seats[world.rank], seats=crew.seats, joined=True)
+    injected = Injection(world.seats[world.rank], seats=spare_pool.seats, joined=True)
     family = Family(
         timeout_s=wanted.timeout_s,
         deterministic=wanted.deterministic,
@@ -485,7 +492,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
         **facts.family,
     )
     family.world, family.joined = world, True
-    family.seats, family.given = crew.seats, facts.given
+    family.seats, family.given = spare_pool.seats, facts.given
     family.seat_newcomers(facts.newcomers, seat.seated.joined)
     family.before, family.came = facts.before, facts.came | set(seat.seated.joined)
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
@@ -499,7 +506,7 @@ def _joined(crew: Crew, wanted: Options) -> tuple[Communicator, Family]:
 
 
 def _tried(
-    plain: MPI.Intracomm, topology: Topology | None, wanted: Options
+    plain: MPI.Intracomm, topology: Topology | None, wanted: InitOptions
 ) -> tuple[Communicator, Family]:
     """Make it, and tell a failure of one's own from those of others; collective."""
     with blaming("init", plain):
@@ -511,7 +518,7 @@ def _tried(
 
 
 def _open(
-    plain: MPI.Intracomm, topology: Topology | None, wanted: Options, notices: Notices
+    plain: MPI.Intracomm, topology: Topology | None, wanted: InitOptions, notices: Notices
 ) -> tuple[Communicator, Family]:
     """Make the communicator; collective."""
     deterministic, faults = wanted.deterministic, wanted.faults
@@ -573,7 +580,7 @@ def _abilities(plain: MPI.Intracomm) -> _Abilities:
     return _Abilities(not lacks_threads, bool(has_devices), not lacks_reach)
 
 
-def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
+def _guarded(everybody: MPI.Intracomm, wanted: InitOptions) -> float:
     """Watch over the processes of this node: who ends, who stands still.
 
     Collective; gives the age of the slowest rank, for by then all are here.
@@ -581,7 +588,7 @@ def _guarded(everybody: MPI.Intracomm, wanted: Options) -> float:
     if not ulfm.is_on():
         return 0.0
     node = neighbours(everybody)
-    pids = mates().keep(node)
+    pids = peers().keep(node)
     if pids[0] == os.getpid():
         watchdog.start(pids, wanted.silence_s)
     node.Free()

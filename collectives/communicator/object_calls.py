@@ -28,7 +28,7 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.arguments.reduction_arguments import read_root
-from closeranks.collectives.dispatch.object_refusal import Binary, Combining, Parts
+from closeranks.collectives.dispatch.object_refusal import Binary, Combining, ObjectParts
 from closeranks.collectives.selection.call_options import unforced
 from closeranks.comms.mpi import messages, ulfm
 from closeranks.errors import UsageError
@@ -263,7 +263,7 @@ class Objects(MPI.Intracomm):
     def _is_plain(self, operation: str) -> bool:
         """Tell whether a call is mpi4py's own, and count it; raise if there are no more."""
         if not _CAREFUL:
-            self._service.gate.refuse_late(operation)
+            self._service.guard.refuse_late(operation)
             self._service.calls.begin()
         return not _CAREFUL
 
@@ -284,12 +284,12 @@ class Objects(MPI.Intracomm):
         with self._refusing(operation):
             return Combining(operation, op, self.rank, parts)
 
-    def _moving(self, operation: str, root: int = 0) -> tuple[MPI.Intracomm, Parts]:
+    def _moving(self, operation: str, root: int = 0) -> tuple[MPI.Intracomm, ObjectParts]:
         """Give who moves bytes, and this rank's parts; nothing is sent for a wrong root."""
         whom = self._service.plain if self._is_plain(operation) else self
         with self._refusing(operation):
             self._check_root(operation, root)
-        return whom, Parts(operation, self.rank)
+        return whom, ObjectParts(operation, self.rank)
 
     def _check_root(self, operation: str, root: int) -> None:
         """Raise what mpi4py raises if there is no such root, caused by the values."""
@@ -325,7 +325,11 @@ class Objects(MPI.Intracomm):
         return reduce(combine, given) if given else None
 
     def _parted(
-        self, operation: str, parts: Parts, data: NDArray[np.uint8], lengths: NDArray[np.int64]
+        self,
+        operation: str,
+        parts: ObjectParts,
+        data: NDArray[np.uint8],
+        lengths: NDArray[np.int64],
     ) -> list[Any]:
         """Take objects apart that lie one after the other."""
         ends = np.cumsum(abs(lengths))

@@ -260,7 +260,7 @@ class Recovering(MPI.Intracomm):
         return synchronization.synchronize(self, state)
 
     @property
-    def voice(self) -> tuple[int, bool]:
+    def state_report(self) -> tuple[int, bool]:
         """Since which epoch this process is a member, and whether its state counts."""
         return self._family.born, self._family.synchronized
 
@@ -286,7 +286,7 @@ class Recovering(MPI.Intracomm):
 
     def refuse_shut(self, operation: str) -> None:
         """Raise `Revoked` once it was closed or given up.  Local."""
-        self._service.gate.refuse_shut(operation)
+        self._service.guard.refuse_shut(operation)
 
     def note_synchronized(self) -> None:
         """Let the state of this process count once an attempt has been agreed.  Local.

@@ -14,7 +14,7 @@ from closeranks.comms.buffers.datatype import signature
 from closeranks.errors import Disagreement
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
 
 
 def agree_equal(plain: MPI.Intracomm, operation: str, said: str) -> None:
@@ -44,14 +44,14 @@ def agree_equal(plain: MPI.Intracomm, operation: str, said: str) -> None:
         raise Disagreement(operation, dict(enumerate(plain.allgather(said))))
 
 
-def described(demand: Demand, algorithm: str, form: str) -> str:
+def described(demand: CollectiveCall, algorithm: str, form: str) -> str:
     """Say in words what MPI and we oblige all ranks to agree on.
 
     Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
     algorithm : str
         What was asked for: "auto", "native" or a name.
@@ -82,7 +82,7 @@ def described(demand: Demand, algorithm: str, form: str) -> str:
     return f"{method}({', '.join(words)})"
 
 
-def check_sizes(plain: MPI.Intracomm, demand: Demand) -> str | None:
+def check_sizes(plain: MPI.Intracomm, demand: CollectiveCall) -> str | None:
     """Compare block sizes that only two ranks know.
 
     Collective; for gatherv, scatterv and alltoallv.
@@ -91,7 +91,7 @@ def check_sizes(plain: MPI.Intracomm, demand: Demand) -> str | None:
     ----------
     plain : MPI.Intracomm
         The ranks.
-    demand : Demand
+    demand : CollectiveCall
         The call, its operation and root already compared.
 
     Returns

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import Demand
+from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import agreed_max, is_straight
 from closeranks.collectives.engine.call_guard import LIBRARY, PIECES, WHOLE
 from closeranks.collectives.fastpath.shm_call import make_way
@@ -31,7 +31,7 @@ from closeranks.collectives.plans.collective import REDUCING
 from closeranks.collectives.reduction.op import MEAN
 from closeranks.collectives.selection.call_options import AMONG_DEVICES, AUTO, BY_DEVICES, IPC, NCCL
 from closeranks.collectives.selection.chooser import NATIVE
-from closeranks.comms.buffers.array_memory import Bytes, Memory
+from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes
 from closeranks.comms.buffers.buffer_spec import Message
 from closeranks.comms.buffers.datatype import Element, element
 from closeranks.comms.gpu.cuda_ipc import HALF_BYTES, MARKS, DeviceNode
@@ -40,10 +40,16 @@ from closeranks.comms.wait import wait
 from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.epoch_world import World
-    from closeranks.comms.gpu.device_array import Desk, DeviceArray, DeviceGroup, Event, Runtime
+    from closeranks.comms.gpu.device_array import (
+        DeviceArray,
+        DeviceGroup,
+        Event,
+        IpcMemory,
+        Runtime,
+    )
 
 
 #: What can be cut: whatever is done to an element depends on no other one.
@@ -56,7 +62,7 @@ _SLOTS: Final = 2
 _BYTE = np.dtype(np.uint8)
 
 
-class Relay:
+class DevicePipeline:
     """Serves the blocking calls of one communicator where there are devices.
 
     Parameters
@@ -83,7 +89,12 @@ class Relay:
         self._is_cut: dict[tuple[str, int], bool] = {}
 
     def serve(
-        self, demand: Demand, wanted: str, serve: Callable[[Demand], str], *, timed: bool
+        self,
+        demand: CollectiveCall,
+        wanted: str,
+        serve: Callable[[CollectiveCall], str],
+        *,
+        timed: bool,
     ) -> str:
         """Do a blocking call, in pieces or whole.
 
@@ -91,7 +102,7 @@ class Relay:
 
         Parameters
         ----------
-        demand : Demand
+        demand : CollectiveCall
             The call.
         wanted : str
             The algorithm that was asked for, or "auto".
@@ -152,14 +163,14 @@ class Relay:
             return False  # the library's own is a candidate, and takes the array whole
         return operation in OPERATIONS and nbytes >= LONG
 
-    def _agrees(self, demand: Demand) -> bool:
+    def _agrees(self, demand: CollectiveCall) -> bool:
         """Tell whether at the first call of this size some rank had it on a device."""
         key = demand.operation, demand.nbytes
         if key not in self._is_cut:
             self._is_cut[key] = agreed_max(self._plain, [float(demand.on_device)])[0] > 0
         return self._is_cut[key]
 
-    def _run(self, demand: Demand, serve: Callable[[Demand], str]) -> str:
+    def _run(self, demand: CollectiveCall, serve: Callable[[CollectiveCall], str]) -> str:
         """Do a call piece by piece; returns the algorithm of the last."""
         ends = _Ends(demand)
         name = ""
@@ -174,14 +185,16 @@ class Relay:
         return name
 
 
-def in_time(demand: Demand, ready: Callable[[], Callable[[], object]]) -> Callable[[], object]:
+def in_time(
+    demand: CollectiveCall, ready: Callable[[], Callable[[], object]]
+) -> Callable[[], object]:
     """Prepare a call; where devices copy for that, when it runs: it costs that.
 
     Local.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
     ready : callable
         Prepares it, and gives what runs it.
@@ -201,7 +214,7 @@ class _Cut(NamedTuple):
     items: int
 
 
-def _cuts(demand: Demand) -> Iterator[_Cut]:
+def _cuts(demand: CollectiveCall) -> Iterator[_Cut]:
     """Cut a vector as every rank does: by what they agree on."""
     size = demand.nbytes // demand.count
     most = max(PIECE // size, 1)
@@ -214,11 +227,11 @@ class _Ends:
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         The call.
     """
 
-    def __init__(self, demand: Demand) -> None:
+    def __init__(self, demand: CollectiveCall) -> None:
         self._demand = demand
         self._unit = _unit(demand)
         self._stores: list[Callable[[], None]] = []
@@ -244,7 +257,7 @@ class _Ends:
             self._source, [self._span(self._given, cut)], self._slots[slot], self._emptied[slot]
         )
 
-    def piece(self, number: int, cut: _Cut) -> Demand:
+    def piece(self, number: int, cut: _Cut) -> CollectiveCall:
         """Give a piece as a call on host memory; waits until it is there."""
         source, target = self._part(self._given, cut), self._part(self._taken, cut)
         if self._slots:
@@ -315,7 +328,7 @@ class _Ends:
         return _on_host(self._slots[slot][: cut.items * self._unit.extent], self._unit)
 
 
-def _unit(demand: Demand) -> Element:
+def _unit(demand: CollectiveCall) -> Element:
     """Say what pieces are counted in: elements where they are reduced, else bytes."""
     part = demand.source or demand.target
     if demand.operation == "bcast" or part is None:
@@ -328,7 +341,7 @@ def _array(part: Message | None) -> DeviceArray | None:
 
 
 def _on_host(data: Bytes, unit: Element) -> Message:
-    memory = Memory(data, unit.dtype or _BYTE, data.nbytes, True)
+    memory = ArrayMemory(data, unit.dtype or _BYTE, data.nbytes, True)
     return Message(memory, unit, data.nbytes // unit.extent, 0)
 
 
@@ -364,7 +377,7 @@ class DeviceCalls:
         self._open_world, self._family = open_world, family
         self._groups: dict[str, tuple[DeviceGroup, int]] = {}
 
-    def serve(self, demand: Demand, name: str) -> None:
+    def serve(self, demand: CollectiveCall, name: str) -> None:
         """Put a call on the caller's stream; the host waits for nothing.
 
         Collective at the first call.  Where ranks may die, an attempt waits for it
@@ -372,7 +385,7 @@ class DeviceCalls:
 
         Parameters
         ----------
-        demand : Demand
+        demand : CollectiveCall
             The call.
         name : str
             "nccl" or "ipc".
@@ -415,7 +428,7 @@ class DeviceCalls:
             self._family.attempt.follow_stream((device, stream), done, self._family.world, world)
 
 
-def _objection(demand: Demand, algorithm: str) -> str | None:
+def _objection(demand: CollectiveCall, algorithm: str) -> str | None:
     """Say why devices cannot do a call."""
     if demand.operation not in BY_DEVICES:
         return f"it has no {demand.operation}"
@@ -436,7 +449,7 @@ def _objection(demand: Demand, algorithm: str) -> str | None:
     return None
 
 
-def _arrays(demand: Demand) -> list[DeviceArray]:
+def _arrays(demand: CollectiveCall) -> list[DeviceArray]:
     """Give the arrays of a call, the one that takes the result first."""
     found = [part.memory.device for part in (demand.target, demand.source) if part is not None]
     return [array for array in found if array is not None]
@@ -465,7 +478,7 @@ def _opened(world: World, array: DeviceArray) -> DeviceGroup:
     comm, runtime, device = world.comm, array.runtime, array.device
     if world.node.size < world.size:  # on every rank
         raise Unavailable(f"algorithm {IPC!r} (ranks on several nodes)", _REMEDY)
-    own, problem = _tried(lambda: runtime.desk(2 * HALF_BYTES, MARKS, device))
+    own, problem = _tried(lambda: runtime.ipc_memory(2 * HALF_BYTES, MARKS, device))
     said = comm.allgather((problem, () if own is None else own.handles))
     if not any(wrong for wrong, _ in said):
         tried = [
@@ -473,12 +486,12 @@ def _opened(world: World, array: DeviceArray) -> DeviceGroup:
             for rank, (_, handles) in enumerate(said)
         ]
         problem = next((wrong for _, wrong in tried if wrong), "")
-        desks = [desk for desk, _ in tried if desk is not None]
+        ipc_memories = [ipc_memory for ipc_memory, _ in tried if ipc_memory is not None]
         if not any(problems := comm.allgather(problem)):
-            return world.own(_group(world, runtime, desks, device))
-        for desk in desks:
-            if desk is not own:
-                desk.close()
+            return world.own(_group(world, runtime, ipc_memories, device))
+        for ipc_memory in ipc_memories:
+            if ipc_memory is not own:
+                ipc_memory.close()
         comm.Barrier()  # now nobody has it open
         said = [(wrong, ()) for wrong in problems]
     if own is not None:
@@ -487,7 +500,9 @@ def _opened(world: World, array: DeviceArray) -> DeviceGroup:
     raise Unavailable(f"algorithm {IPC!r} (rank {rank}: {wrong})", _REMEDY)
 
 
-def _group(world: World, runtime: Runtime, desks: list[Desk], device: int) -> DeviceNode:
+def _group(
+    world: World, runtime: Runtime, ipc_memories: list[IpcMemory], device: int
+) -> DeviceNode:
     """Make the group of ranks that have opened each other's memory; collective."""
     meeting = world.own(world.comm.Dup())
 
@@ -499,12 +514,18 @@ def _group(world: World, runtime: Runtime, desks: list[Desk], device: int) -> De
         )
 
     return DeviceNode(
-        runtime, desks, world.rank, device, meet, lambda: world.revoked, half_bytes=HALF_BYTES
+        runtime,
+        ipc_memories,
+        world.rank,
+        device,
+        meet,
+        lambda: world.revoked,
+        half_bytes=HALF_BYTES,
     )
 
 
-def _tried(make: Callable[[], Desk]) -> tuple[Desk | None, str]:
-    """Make a desk, or say why there is none."""
+def _tried(make: Callable[[], IpcMemory]) -> tuple[IpcMemory | None, str]:
+    """Make an IPC memory, or say why there is none."""
     try:
         return make(), ""
     except Exception as error:  # whatever it is: the others wait to be told
@@ -538,7 +559,7 @@ def _left(arrays: list[DeviceArray], stream: int) -> None:
             event.synchronize()
 
 
-def _put(group: DeviceGroup, demand: Demand, stream: int) -> None:
+def _put(group: DeviceGroup, demand: CollectiveCall, stream: int) -> None:
     """Call the group's own collective."""
     source, target = _place(demand.source), _place(demand.target)
     nbytes, count, dtype = demand.nbytes, demand.count, demand.dtype.name

@@ -21,7 +21,7 @@ from closeranks.collectives.arguments import argument_readers, native_handover
 from closeranks.collectives.arguments.collective_call import (
     UNSIZED,
     Agreed,
-    Demand,
+    CollectiveCall,
     agreed_of,
     size_class,
 )
@@ -31,20 +31,20 @@ from closeranks.collectives.dispatch.argument_check import agree_equal, check_si
 from closeranks.collectives.dispatch.device_collectives import (
     ELSEWHERE,
     DeviceCalls,
-    Relay,
+    DevicePipeline,
     in_time,
 )
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
-from closeranks.collectives.dispatch.plan_cache import Bindings
+from closeranks.collectives.dispatch.plan_cache import PlanCache
 from closeranks.collectives.dispatch.request import Outstanding, Request
 from closeranks.collectives.engine import interpreter
-from closeranks.collectives.engine.call_guard import WHOLE, Counters, Gate, Statistics
+from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
 from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
 from closeranks.collectives.engine.execution import Execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.fastpath.shm_call import Nears
+from closeranks.collectives.fastpath.shm_call import ShmCalls
 from closeranks.collectives.fastpath.shortcut import size_of
 from closeranks.collectives.plans.collective import OF_ONE, OPERATIONS, REDUCING
 from closeranks.collectives.plans.identity import Identity
@@ -249,7 +249,7 @@ class Service(Counting):
         Of ``plain``.
     counters : Counters
         What was done.
-    gate, outstanding : Gate, Outstanding
+    guard, outstanding : CallGuard, Outstanding
         Refuses calls; what the library has under way.
     """
 
@@ -269,12 +269,14 @@ class Service(Counting):
     def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
-        self._nears, self._asked = (Nears(lambda: self.world) for _ in "ab")  # an entry is in one
+        self._shm_calls, self._asked = (
+            ShmCalls(lambda: self.world) for _ in "ab"
+        )  # an entry is in one
         self.shortcuts.explain = self.explained
         self.shortcuts.words = self.calls.word, self.family.notices.inside.word
         self.family.admit(shortcuts)
-        self.gate = Gate(self.family, partial(self.__dict__.get, "world"))
-        self.shortcuts.is_over = self.gate.is_over
+        self.guard = CallGuard(self.family, partial(self.__dict__.get, "world"))
+        self.shortcuts.is_over = self.guard.is_over
 
     def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         """Serve what has taken the communicator's place; keep nothing bound.  Local."""
@@ -290,28 +292,30 @@ class Service(Counting):
         return self._open_world()
 
     @lazy
-    def bindings(self) -> Bindings:
+    def bindings(self) -> PlanCache:
         """Bound plans that are kept."""
-        return Bindings(self.world)
+        return PlanCache(self.world)
 
     @lazy
-    def relay(self) -> Relay:
+    def relay(self) -> DevicePipeline:
         """Who serves blocking calls where there are devices."""
         calls = DeviceCalls(lambda: self.world, self.family)
-        return Relay(self.plain, self.family.reaches_devices, self.counters.device, calls)
+        return DevicePipeline(self.plain, self.family.reaches_devices, self.counters.device, calls)
 
-    def read(self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]) -> Demand:
+    def read(
+        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
+    ) -> CollectiveCall:
         """Read the arguments of a call; collective where arguments are compared."""
         if form and "block" in self.__dict__:
             starts().look()
-        self.gate.refuse(operation)
+        self.guard.refuse(operation)
         demand = (self._compared(operation, form, algorithm, arguments) if self.family.check
                   else self._read(operation, form, arguments))  # fmt: skip
         if self.family.attempt is not None:
             self.family.attempt.keep(demand)
         return demand
 
-    def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> Demand:
+    def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> CollectiveCall:
         """Read the arguments; sums of half precision travel as a ``using`` block says."""
         own, wide, spoilt = (
             (self.rank, self.size),
@@ -323,9 +327,9 @@ class Service(Counting):
 
     def _compared(
         self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
-    ) -> Demand:
+    ) -> CollectiveCall:
         """Read the arguments and compare them with those of all ranks."""
-        demand: Demand | None = None
+        demand: CollectiveCall | None = None
         problem: UsageError | None = None
         try:
             demand = self._read(operation, form, arguments)
@@ -368,7 +372,9 @@ class Service(Counting):
         """Return what the user is told of an error of the library's own call.  Local."""
         return explained(operation, self.plain, self.family.world, error)
 
-    def serve(self, algorithm: str, again: Callable[[], Demand], demand: Demand) -> str:
+    def serve(
+        self, algorithm: str, again: Callable[[], CollectiveCall], demand: CollectiveCall
+    ) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
         if trial is not None:
@@ -392,7 +398,7 @@ class Service(Counting):
             self._remember(demand, name, algorithm)
         return name
 
-    def _prepared(self, demand: Demand, name: str, *, timed: bool) -> Callable[[], object]:
+    def _prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
         if name == NATIVE and not timed:
             return in_time(
@@ -402,7 +408,7 @@ class Service(Counting):
                 ),
             )
         if name == SHARED and not timed:
-            way = self._nears.of(demand)
+            way = self._shm_calls.of(demand)
             if way is not None and not self.world.node_memory.turns:
                 interpreter.prepare(self.world, together=True)  # shortcuts come with it
                 quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
@@ -441,11 +447,11 @@ class Service(Counting):
             self.block = listening(self.block)  # type: ignore[method-assign]
             self.shortcuts.step_back()
 
-    def request(self, demand: Demand, name: str, bound: Bound | None = None) -> Request:
+    def request(self, demand: CollectiveCall, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
         told = partial(ended, demand.operation, self.family, self.family.world)
         if name == NATIVE and not self.is_timed():
-            self.gate.refuse_late(demand.operation)
+            self.guard.refuse_late(demand.operation)
             given = native_handover.hand_over(demand)
             if given.finish is None:
                 take = partial(
@@ -458,7 +464,7 @@ class Service(Counting):
         return Request.of_plan(self._launch(demand, name, bound), told)
 
     def _launch(
-        self, demand: Demand, name: str, bound: Bound | None = None, *, waits: bool = False
+        self, demand: CollectiveCall, name: str, bound: Bound | None = None, *, waits: bool = False
     ) -> Execution:
         """Start a plan, or an operation that the engine follows; then the clock.
 
@@ -486,7 +492,7 @@ class Service(Counting):
             raise
         return execution
 
-    def _bound(self, demand: Demand, name: str, bound: Bound | None) -> Bound:
+    def _bound(self, demand: CollectiveCall, name: str, bound: Bound | None) -> Bound:
         """Give the plan of a call with its arrays."""
         interpreter.prepare(self.world, together=False)
         if bound is None:
@@ -505,26 +511,28 @@ class Service(Counting):
 
     def shut(self, why: str = "the communicator is closed") -> None:
         """Serve no more calls; let go of the callers' memory.  Local."""
-        self.gate.shut(why)
+        self.guard.shut(why)
         self.family.dismiss(self.shortcuts)
         if "bindings" in self.__dict__:
             self.bindings.clear()
 
-    def decide(self, demand: Demand, algorithm: str, form: str = "") -> tuple[str, Trial | None]:
+    def decide(
+        self, demand: CollectiveCall, algorithm: str, form: str = ""
+    ) -> tuple[str, Trial | None]:
         """Choose; the same on every rank.  A trial takes the time of the call."""
         wanted = self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None
         return self._choose(demand, form)
 
-    def _insist(self, demand: Demand, name: str) -> str:
+    def _insist(self, demand: CollectiveCall, name: str) -> str:
         """Return an algorithm that was asked for, or say why it cannot be."""
         if objection := self._objection(demand, name):
             raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
                              "pass algorithm='auto'")  # fmt: skip
         return name
 
-    def _objection(self, demand: Demand, name: str) -> str | None:
+    def _objection(self, demand: CollectiveCall, name: str) -> str | None:
         """Say why an algorithm cannot serve a call, or None."""
         if name == NATIVE:
             exact = self.family.deterministic
@@ -535,7 +543,7 @@ class Service(Counting):
             return demand.planned
         return find(demand.operation, name).objection(self.bindings.problem(demand))
 
-    def _choose(self, demand: Demand, form: str) -> tuple[str, Trial | None]:
+    def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Trial | None]:
         family, blocking = self.family, not form
         if demand.planned:
             if family.deterministic:
@@ -561,7 +569,7 @@ class Service(Counting):
             name = self.chooser.cheapest(problem)
         return name, trial
 
-    def _remember(self, demand: Demand, name: str, algorithm: str = AUTO) -> None:
+    def _remember(self, demand: CollectiveCall, name: str, algorithm: str = AUTO) -> None:
         """Let the next call of this kind take a short way."""
         known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
         if known is None or size is None or not self.family.straight or demand.divisor() != 1:
@@ -570,8 +578,8 @@ class Service(Counting):
             return
         if name == NATIVE:
             known.learn(demand.operation, size)
-        nears = self._nears if algorithm == AUTO else self._asked
-        way = nears.of(demand) if name == SHARED else None
+        shm_calls = self._shm_calls if algorithm == AUTO else self._asked
+        way = shm_calls.of(demand) if name == SHARED else None
         if way is not None:
             known.learn_near(demand.operation, size, way)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.fastpath.shortcut import Shortcuts
     from closeranks.collectives.faults.attempts import Attempt
     from closeranks.collectives.faults.recovery import Recovery
-    from closeranks.collectives.faults.spares import Crew
+    from closeranks.collectives.faults.spares import SparePool
     from closeranks.collectives.selection.chooser import Rules
     from closeranks.comms.topology.topology import Topology
 
@@ -98,7 +98,7 @@ class Family:
         Whether an attempt has failed and was not repeated.
     recovery : Recovery
         How they go on after ranks have died.
-    crew : Crew or None
+    spare_pool : SparePool or None
         The members and their spares.
     world : World
         The world of the first communicator: owns all that is derived.
@@ -114,7 +114,6 @@ class Family:
         "brought",
         "came",
         "check",
-        "crew",
         "deterministic",
         "devices",
         "failed",
@@ -130,6 +129,7 @@ class Family:
         "reaches_devices",
         "recovery",
         "seats",
+        "spare_pool",
         "synchronized",
         "threaded",
         "timeout_s",
@@ -161,7 +161,7 @@ class Family:
         self.devices, self.reaches_devices, self.group = devices, reaches_devices, group
         self.overrides = 0
         self.attempt: Attempt | None = None
-        self.crew: Crew | None = None
+        self.spare_pool: SparePool | None = None
         self.joined = self.left = self.brought = False
         self.born, self.synchronized = 0, True
         self.failed = self.fruitless = 0

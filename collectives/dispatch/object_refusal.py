@@ -29,7 +29,7 @@ _MOST: Final = 1000
 _REMEDY: Final = "pass what can be pickled and combined, and a list of one object for each rank"
 
 
-class Parts:
+class ObjectParts:
     """What this rank gives to a call that moves objects, and what it gets.
 
     Local.

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import Memory, agreed_of, lay_out
+from closeranks.collectives.arguments.collective_call import CallMemory, agreed_of, lay_out
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.leaves import combiner_for, kernel_name, load_kernel
@@ -42,7 +42,7 @@ from closeranks.errors import PeerError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.selection.chooser import Choice
 
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 _LOOKS = 64
 
 
-class NearPersistent(Persistent):
+class ShmPersistent(Persistent):
     """A persistent operation that takes little time among the ranks of one node.
 
     As `Persistent`, which also serves its starts while others use the memory.
@@ -61,13 +61,13 @@ class NearPersistent(Persistent):
     ----------
     service : Service
         Who serves it.
-    demand : Demand
+    demand : CollectiveCall
         A call that `is_brief` accepts.
     call : tuple
         As for `Persistent`.
     """
 
-    def __init__(self, service: Service, demand: Demand, call: tuple[Any, ...]) -> None:
+    def __init__(self, service: Service, demand: CollectiveCall, call: tuple[Any, ...]) -> None:
         super().__init__(service, demand, SHARED, call)
         self._world, self._memory = service.world, service.world.node_memory
         self._family, self._lock = service.family, threading.RLock()
@@ -75,7 +75,7 @@ class NearPersistent(Persistent):
         self._make_way = partial(make_way, self._world)
         self._watch = watch()
         self._watch.keep(self._memory)
-        self._laid: Memory | None = laid  # whose addresses the kernel has
+        self._laid: CallMemory | None = laid  # whose addresses the kernel has
         self._started = self._over = self._going = False
         #: How far the memory was when its kernel began, None if that waits for its turn.
         self._began: int | None = None
@@ -99,7 +99,7 @@ class NearPersistent(Persistent):
 
     def start(self) -> None:
         """Start it once more, see `Persistent.start`."""
-        if self.__class__ is not NearPersistent:  # a recovery has changed what it is
+        if self.__class__ is not ShmPersistent:  # a recovery has changed what it is
             self.start()
             return
         if self._started or self._under_way is not None or self._closed:
@@ -117,7 +117,7 @@ class NearPersistent(Persistent):
             super()._begin(self._start_handle() if ends is None else ends)
             return
         if self._notices.notice is not None:
-            self._service.gate.refuse_late(self._demand.operation)
+            self._service.guard.refuse_late(self._demand.operation)
         self._service.calls.begin()
         if self._family.attempt is not None or self._family.faults is not None:
             self._keep()
@@ -204,7 +204,7 @@ class NearPersistent(Persistent):
         bool
             True.
         """
-        if self.__class__ is not NearPersistent:
+        if self.__class__ is not ShmPersistent:
             return self.Wait(status)
         self._look()
         if not self._started:
@@ -229,7 +229,7 @@ class NearPersistent(Persistent):
         bool
             Whether the buffers may be used again.
         """
-        if self.__class__ is not NearPersistent:
+        if self.__class__ is not ShmPersistent:
             return self.Test(status)
         self._look()
         if not self._started:
@@ -280,7 +280,7 @@ def _all_started(turns: tuple[tuple[Any, int], ...]) -> bool:
     return all(step == STARTED for _, step in turns)
 
 
-def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:
+def is_brief(service: Service, demand: CollectiveCall, choice: Choice) -> bool:
     """Tell whether starts of a persistent operation can be kernels.  Local.
 
     Ranks need not agree: either way runs the same kernel.
@@ -289,7 +289,7 @@ def is_brief(service: Service, demand: Demand, choice: Choice) -> bool:
     ----------
     service : Service
         Who serves it.
-    demand : Demand
+    demand : CollectiveCall
         A call that goes to ``shared``.
     choice : Choice
         What is known of its kind.
@@ -329,7 +329,7 @@ _ARGUMENTS: Final[dict[str, Callable[[int, int], tuple[Any, ...]]]] = {
 }
 
 
-def rehearse(service: Service, demand: Demand, choice: Choice) -> None:
+def rehearse(service: Service, demand: CollectiveCall, choice: Choice) -> None:
     """Settle the trial of a kind of calls, if that is quickly done.
 
     Collective over the service's ranks, whose choice is the same.
@@ -338,7 +338,7 @@ def rehearse(service: Service, demand: Demand, choice: Choice) -> None:
     ----------
     service : Service
         Serves the calls.
-    demand : Demand
+    demand : CollectiveCall
         One of them; its buffers are left alone.
     choice : Choice
         What is known about them.
@@ -406,7 +406,7 @@ def persistent(
         interpreter.prepare(service.world, together=True)
     call = (algorithm, *arguments)
     if name == SHARED and is_brief(service, demand, service.chooser.settled(agreed_of(demand))):
-        made: Persistent = NearPersistent(service, demand, call)
+        made: Persistent = ShmPersistent(service, demand, call)
     else:
         made = Persistent(service, demand, name, call, info)
     if shown:

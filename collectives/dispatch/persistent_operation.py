@@ -27,7 +27,7 @@ from closeranks.errors import PeerError, Revoked, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.dispatch.request import Request
     from closeranks.collectives.engine.bound_plan import Bound
@@ -42,7 +42,7 @@ class Outliving(Startable):
     """A persistent operation that is made again at its first start after a recovery."""
 
     _service: Service
-    _demand: Demand
+    _demand: CollectiveCall
     _call: tuple[Any, ...]
     _options: Any
     _root_seat: int
@@ -102,7 +102,7 @@ class Outliving(Startable):
     def _bind_again(self) -> None:
         """Be what the communicator makes of the same call after a recovery.  Collective."""
         service, demand = self._service, self._demand
-        service.gate.refuse_shut(demand.operation)
+        service.guard.refuse_shut(demand.operation)
         service.family.world.check(demand.operation)
         problem = self._outlived(service)
         if problem:
@@ -157,7 +157,7 @@ class Persistent(Outliving):
     ----------
     service : Service
         Who serves it.
-    demand : Demand
+    demand : CollectiveCall
         The call.
     algorithm : str
         "native" or a name of the catalogue.
@@ -172,7 +172,7 @@ class Persistent(Outliving):
     def __init__(
         self,
         service: Service,
-        demand: Demand,
+        demand: CollectiveCall,
         algorithm: str,
         call: tuple[Any, ...],
         info: MPI.Info = MPI.INFO_NULL,
@@ -292,7 +292,7 @@ class Persistent(Outliving):
         """Begin it, whoever has started the handle; note what ends it."""
         self._service.calls.begin()
         if self._notices.notice is not None:
-            self._service.gate.refuse_late(self._demand.operation)
+            self._service.guard.refuse_late(self._demand.operation)
         if self._closed:
             raise Revoked(self._demand.operation, problem="a recovery came before its start",
                           remedy="start it by its own start() once, or make a new one")  # fmt: skip
@@ -465,7 +465,7 @@ class Persistent(Outliving):
         if self._notices.notice is not None:
             self._running, self._void = False, True
             self._left, self._ready = self._ready, None
-            self._service.gate.refuse_late(self._demand.operation)
+            self._service.guard.refuse_late(self._demand.operation)
 
     def _check_void(self) -> None:
         """Raise what has ended the last start, if anything has: nobody takes it for done."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import Demand, key_of, lay_out
+from closeranks.collectives.arguments.collective_call import CollectiveCall, key_of, lay_out
 from closeranks.collectives.arguments.reduction_arguments import received_count
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.engine.bound_plan import Bound
@@ -21,10 +21,10 @@ from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Kind, Table
+from closeranks.collectives.plans.schedule import Kind, StepTable
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Key
+    from closeranks.collectives.arguments.collective_call import CallKey
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.comms.buffers.buffer_spec import Spec
@@ -52,7 +52,7 @@ def received_counts(service: Service, recvbuf: Spec) -> list[int]:
     PeerLost, Revoked
         If ranks have died or given up.
     """
-    service.gate.refuse("reduce_scatter")
+    service.guard.refuse("reduce_scatter")
     own = np.array([received_count("Reduce_scatter", recvbuf)])
     found = np.full(service.size, -1)
     with explaining("reduce_scatter", service.plain, service.family.world):
@@ -76,12 +76,12 @@ class _Kept:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.table: Table | None = None
+        self.table: StepTable | None = None
         self.sent: dict[str, int] = {}
         self.bounds: list[Bound] = []
 
 
-class Bindings:
+class PlanCache:
     """Bound plans of one world; the least recently used go first.
 
     Parameters
@@ -92,7 +92,7 @@ class Bindings:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._kept: OrderedDict[tuple[Key, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[tuple[CallKey, str], _Kept] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -103,7 +103,7 @@ class Bindings:
         self._kept.clear()
         self._bytes = 0
 
-    def problem(self, demand: Demand) -> Problem:
+    def problem(self, demand: CollectiveCall) -> Problem:
         """Give the problem that a demand poses, as this rank knows it."""
         return Problem(
             demand.operation,
@@ -116,14 +116,14 @@ class Bindings:
             local=demand.operation in ("gatherv", "scatterv", "alltoallv"),
         )
 
-    def take(self, demand: Demand, algorithm: str) -> tuple[Bound, dict[str, int]]:
+    def take(self, demand: CollectiveCall, algorithm: str) -> tuple[Bound, dict[str, int]]:
         """Give a bound plan that no execution uses, tied to the demand's memory.
 
         Local.
 
         Parameters
         ----------
-        demand : Demand
+        demand : CollectiveCall
             The call.
         algorithm : str
             Its algorithm, by name.
@@ -154,18 +154,18 @@ class Bindings:
         self._trim(_weight(bound))
         return bound, kept.sent
 
-    def plan(self, demand: Demand, algorithm: str) -> Plan:
+    def plan(self, demand: CollectiveCall, algorithm: str) -> Plan:
         """Give the plan of a demand.  Local."""
         return Plan(self.problem(demand), find(demand.operation, algorithm))
 
-    def tie(self, bound: Bound, demand: Demand) -> None:
+    def tie(self, bound: Bound, demand: CollectiveCall) -> None:
         """Tie a bound plan to the memory of another call of its kind.  Local."""
         memory = lay_out(demand)
         bound.attach(memory.input, memory.output)
         bound.reducer, bound.epilogue = demand.reducer, memory.finish
         bound.arrives = memory.arrives
 
-    def bind(self, plan: Plan, demand: Demand, table: Table | None = None) -> Bound:
+    def bind(self, plan: Plan, demand: CollectiveCall, table: StepTable | None = None) -> Bound:
         """Bind a plan to a demand's memory, without keeping it.  Local."""
         memory = lay_out(demand)
         return Bound(
@@ -194,7 +194,7 @@ class Bindings:
             kept.bounds.clear()
 
 
-def is_lent(demand: Demand) -> bool:
+def is_lent(demand: CollectiveCall) -> bool:
     """Tell whether memory of a demand is of one of `_LENDERS`.  Local."""
     parts = (demand.source, demand.target)
     return any(

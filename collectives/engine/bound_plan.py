@@ -27,7 +27,7 @@ from closeranks.collectives.engine.leaves import Run, chosen
 from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Kind, Leaf, Table, lower
+from closeranks.collectives.plans.schedule import Kind, Leaf, StepTable, lower
 from closeranks.collectives.reduction.op import Reducer
 from closeranks.comms.mpi import messages
 from closeranks.comms.mpi import messages as message_limits
@@ -113,14 +113,14 @@ class Bound:
     epilogue : callable, optional
         Runs once per execution when the result is there, before anybody is
         told: divides by the number of ranks, unpacks, ...
-    table : Table, optional
+    table : StepTable, optional
         The lowered steps, if another binding of the same plan has them.
     keeps : object, optional
         Stays alive as long as this does.
 
     Attributes
     ----------
-    table : Table
+    table : StepTable
         The lowered steps.
     ways, payloads : list
         How each step is run (`SEND` ... `GENERAL`), and with what.
@@ -166,7 +166,7 @@ class Bound:
         events: Sequence[Callable[[], bool]] = (),
         arrives: Callable[[], bool] | None = None,
         epilogue: Callable[[], None] | None = None,
-        table: Table | None = None,
+        table: StepTable | None = None,
         keeps: object = None,
     ) -> None:
         self.plan, self.rank, self.dtype, self.world = plan, rank, np.dtype(dtype), world

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
 
 
-class Gate:
+class CallGuard:
     """Refuses the calls of one communicator that can have no right end.
 
     Local; so is all that it does.

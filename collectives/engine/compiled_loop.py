@@ -350,8 +350,8 @@ def advance(
     """Do what can be done, until nothing moves or Python is needed.
 
     Local; holds the engine's lock and not the GIL.  The arrays are those of
-    `closeranks.collectives.engine.execution_arrays.Layout`; entered again, it goes
-    on where it was.
+    `closeranks.collectives.engine.execution_arrays.ExecutionLayout`; entered
+    again, it goes on where it was.
 
     Returns
     -------

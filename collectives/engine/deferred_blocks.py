@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.engine.bound_plan import Bound, message
 from closeranks.collectives.engine.error_translation import is_gone, is_over, quietly
-from closeranks.collectives.engine.progress_answer import Look, Poll
+from closeranks.collectives.engine.progress_answer import Poll, ProgressAnswer
 from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.apply_kernels import KERNELS
 from closeranks.collectives.plans.block import Block
@@ -54,13 +54,13 @@ class LongMessage:
         self._rooms: list[Bytes] = []
         self._finish: Callable[[], None] | None = None
 
-    def post(self, data: Bytes, finish: Callable[[], None] | None = None) -> Look:
+    def post(self, data: Bytes, finish: Callable[[], None] | None = None) -> ProgressAnswer:
         """Post all pieces of a message whose length is known; ``finish`` runs at the end."""
         start = self._traffic.Isend if self._sending else self._traffic.Irecv
         self._finish = finish
         for piece in messages.cut_openly(data.nbytes):
             self._requests.append(start(message(data[piece]), self._peer, self._tag))
-        return Look.WAITING
+        return ProgressAnswer.WAITING
 
     def meet(self, arrived: MPI.Message, nbytes: int) -> None:
         """Receive a piece that is not the last one."""
@@ -87,15 +87,15 @@ class LongMessage:
         """Whether all pieces are known."""
         return self._finish is not None
 
-    def look(self) -> Look:
+    def look(self) -> ProgressAnswer:
         """Look whether all pieces are through; never blocks."""
         self._requests = [request for request in self._requests if not is_over(request)]
         if self._requests:
-            return Look.WAITING
+            return ProgressAnswer.WAITING
         if self._finish is not None:
             self._finish()
         self._rooms.clear()
-        return Look.DONE
+        return ProgressAnswer.DONE
 
     def cancel(self) -> None:
         """Give up what was to be received.  Local."""
@@ -111,7 +111,7 @@ class LongMessage:
 Array = NDArray[Any]
 
 
-class Symbolic:
+class DeferredBlocks:
     """Registers and lazily sized buffers of one execution.
 
     Parameters
@@ -155,7 +155,7 @@ class Symbolic:
             return self._receive(step, _block(row, columns.BLOCK))
         if kind == Kind.EVENT:
             event = self.bound.events[row[columns.PEER]]
-            return lambda: Look.DONE if event() else Look.WAITING
+            return lambda: ProgressAnswer.DONE if event() else ProgressAnswer.WAITING
         if kind in (Kind.NATIVE, Kind.SHARED):
             return self._leaf(step, row)
         if kind == Kind.APPLY:
@@ -248,7 +248,7 @@ class Symbolic:
         """Whether MPI has memory of messages in pieces still; never blocks."""
         return any(long.is_held() for long in self._long.values())
 
-    def _meet(self, step: int, block: Block) -> Look:
+    def _meet(self, step: int, block: Block) -> ProgressAnswer:
         """Look for a message of unknown size; its size sets the register."""
         bound, status, long = self.bound, MPI.Status(), self._long.get(step)
         if long is not None and long.ended:
@@ -256,11 +256,11 @@ class Symbolic:
         traffic, tag = bound.world.traffic, self.execution.tag(step)
         arrived = traffic.Improbe(bound.peers[step], tag, status)
         if arrived is None:
-            return Look.WAITING
+            return ProgressAnswer.WAITING
         nbytes = status.Get_count(MPI.BYTE)
         if nbytes >= messages.LONGEST:  # and another piece follows
             self._long_message(step, sending=False).meet(arrived, nbytes)
-            return Look.WAITING
+            return ProgressAnswer.WAITING
         before = 0 if long is None else long.met
         self.set(~block.count, (before + nbytes) // bound.type_of(block.buffer).itemsize)
         view = self._view(block)
@@ -268,7 +268,7 @@ class Symbolic:
             long.end(arrived, view.view(np.uint8))
             return long.look()
         self.execution.follow(step, arrived.Irecv(message(view)))
-        return Look.POSTED
+        return ProgressAnswer.POSTED
 
     def _move(self, row: list[int], *, reducing: bool) -> None:
         source = _packed(self._view(_block(row, columns.SOURCE)))

@@ -20,7 +20,7 @@ from closeranks.collectives.engine.error_translation import dead_of, interruptib
 from closeranks.collectives.engine.interpreter import prepare
 from closeranks.collectives.engine.late_ranks import Attendance
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.engine.tracked_communicators import Followed
+from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
 from closeranks.collectives.plans import message_tags
 from closeranks.collectives.shm.segment_layout import LINE_BYTES, Arrivals
 from closeranks.comms.discovery.node_hardware import cores_of
@@ -94,7 +94,7 @@ class World:
         Duplicate of ``comm`` that carries the messages of plans and nothing else.
     node : MPI.Intracomm
         The ranks that share memory with this one.
-    followed : Followed
+    followed : TrackedCommunicators
         The program's own communicators that are revoked with this world.
     sequence_at : int
         Address of the int64 that is the number of the next collective.
@@ -143,7 +143,7 @@ class World:
         self._lanes: dict[tuple[int, ...], Lane] = {}
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
         self._word = memoryview(bytearray(_WORDS)).cast("q")
-        self.followed = self.own(Followed())
+        self.followed = self.own(TrackedCommunicators())
         try:
             self._divide()
             roll = message_tags.roll_call(self.window)

@@ -43,7 +43,7 @@ from closeranks.collectives.engine.bound_plan import (
     SEND,
     Bound,
 )
-from closeranks.collectives.engine.deferred_blocks import Symbolic
+from closeranks.collectives.engine.deferred_blocks import DeferredBlocks
 from closeranks.collectives.engine.error_translation import (
     QUIET,
     is_gone,
@@ -52,9 +52,9 @@ from closeranks.collectives.engine.error_translation import (
     test_some,
     translated,
 )
-from closeranks.collectives.engine.execution_arrays import Layout, load_loop
+from closeranks.collectives.engine.execution_arrays import ExecutionLayout, load_loop
 from closeranks.collectives.engine.mpi_handles import handle
-from closeranks.collectives.engine.progress_answer import Look, Patience, Poll
+from closeranks.collectives.engine.progress_answer import Patience, Poll, ProgressAnswer
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.plans.schedule import Kind
 from closeranks.comms.wait import Deadline
@@ -149,7 +149,7 @@ class Execution:
         self._polls: list[tuple[int, Poll]] = []
         self._hooks: dict[int, Callable[[], None]] = {}
         self._pieces: dict[int, int] = {}
-        self._symbolic: Symbolic | None = None
+        self._symbolic: DeferredBlocks | None = None
         self._callbacks: dict[Callable[[Execution], None], None] = {}
         self._advancing = self._admitted = False
         self._lay_out()
@@ -261,7 +261,7 @@ class Execution:
                 self.post(step, piece, sending=way == LONG_SEND)
             return False
         if self._symbolic is None:
-            self._symbolic = Symbolic(self.bound, self)
+            self._symbolic = DeferredBlocks(self.bound, self)
         poll = QUIET.run(self._symbolic.start, step)
         if poll is None:
             return self.bound.kinds[step] not in (Kind.SEND, Kind.RECEIVE)
@@ -340,8 +340,8 @@ class Execution:
     def _look(self) -> list[int]:
         """Look at everything that is no request; returns the steps that are done."""
         looks = [(poll(), step, poll) for step, poll in self._polls]
-        self._polls = [(step, poll) for look, step, poll in looks if look == Look.WAITING]
-        return [step for look, step, _ in looks if look == Look.DONE]
+        self._polls = [(step, poll) for look, step, poll in looks if look == ProgressAnswer.WAITING]
+        return [step for look, step, _ in looks if look == ProgressAnswer.DONE]
 
     def _collect_many(self) -> list[int]:
         if not (indices := test_some(self._requests)):
@@ -436,8 +436,8 @@ class Fast(Execution):
     def _lay_out(self) -> None:
         layout = self.bound.layout
         if layout is None:
-            layout = self.bound.layout = Layout(self.bound)
-        assert isinstance(layout, Layout)
+            layout = self.bound.layout = ExecutionLayout(self.bound)
+        assert isinstance(layout, ExecutionLayout)
         layout.reset(self.bound, self._base)
         self._layout = layout
         self._required = int(layout.state[sweep.REQUIRED])

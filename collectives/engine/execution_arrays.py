@@ -60,7 +60,7 @@ class _Side(NamedTuple):
         return end
 
 
-class Layout:
+class ExecutionLayout:
     """The arrays of one bound plan.
 
     Local.  One execution at a time uses them, as it does the plan.

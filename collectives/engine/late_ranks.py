@@ -94,13 +94,13 @@ class Attendance:
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
         self._sweep_at = _FEW
         self._look_at_s = self._tell_at_s = 0.0
-        if usher().is_busy:  # this world may be the next of one where deadlines hold
+        if late_rank_listener().is_busy:  # this world may be the next of one where deadlines hold
             self.open()
 
     def open(self) -> None:
         """Answer for this rank from now on, whatever it does.  Local, harmless twice."""
         self._open = True
-        usher().keep(self)
+        late_rank_listener().keep(self)
 
     def count_in(self, arrivals: Arrivals) -> None:
         """Let the ranks of this node see where this one is.  Local."""
@@ -241,17 +241,17 @@ class Attendance:
 
     def close(self) -> None:
         """Let go; nobody is late any more.  Local."""
-        with engine().lock:  # the usher may be looking
-            usher().forget(self)
+        with engine().lock:  # the listener thread may be looking
+            late_rank_listener().forget(self)
             self._sweep()
             self._arrivals = None
         self._sent.clear()
 
 
-class Usher:
+class LateRankListener:
     """A thread that answers roll calls while the program computes.
 
-    Made by `usher`; any thread may call any method.
+    Made by `late_rank_listener`; any thread may call any method.
     """
 
     def __init__(self) -> None:
@@ -268,7 +268,9 @@ class Usher:
         """Answer for a world as long as it is open.  Local."""
         self._kept.add(attendance)
         if self._thread is None and MPI.Query_thread() == MPI.THREAD_MULTIPLE:
-            self._thread = threading.Thread(target=self._look, name="closeranks usher", daemon=True)
+            self._thread = threading.Thread(
+                target=self._look, name="closeranks listener thread", daemon=True
+            )
             self._thread.start()
 
     def forget(self, attendance: Attendance) -> None:
@@ -289,8 +291,8 @@ class Usher:
 
 
 @cache
-def usher() -> Usher:
-    """Return this process's usher.  Local; any thread."""
-    made = Usher()
+def late_rank_listener() -> LateRankListener:
+    """Return this process's listener thread.  Local; any thread."""
+    made = LateRankListener()
     before_finalize(made.stop)
     return made

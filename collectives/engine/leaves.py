@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.builders.leaf_expansions import expand
-from closeranks.collectives.engine.progress_answer import Look, Poll
+from closeranks.collectives.engine.progress_answer import Poll, ProgressAnswer
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.collective import REDUCING
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Kind, Leaf, Script, Step
+from closeranks.collectives.plans.schedule import Kind, Leaf, Schedule, Step
 from closeranks.collectives.reduction.compiled_ops import Combiner, combiner_of
 from closeranks.collectives.reduction.op import Reducer
 from closeranks.collectives.shm.segment import STARTED
@@ -127,14 +127,14 @@ class Shared:
         kernel = kernel_for(operation, nbytes)
         given, taken = source.ctypes.data, block.ctypes.data
 
-        def poll() -> Look:
+        def poll() -> ProgressAnswer:
             whose, at = turns[0]
             if at == STARTED:
                 whose.advance()
             elif (whose, at) == (execution, step) and kernel(frame, state, given, taken, nbytes):
                 self.memory.leave()
-                return Look.DONE
-            return Look.WAITING
+                return ProgressAnswer.DONE
+            return ProgressAnswer.WAITING
 
         return poll
 
@@ -287,14 +287,14 @@ class Native:
     def start(self, execution: Execution, step: int, source: Array, block: Array) -> Poll:
         """Issue the collective as soon as it is this step's turn."""
 
-        def poll() -> Look:
+        def poll() -> ProgressAnswer:
             comm, turns = self.lane
             if turns[0] != (execution, step):
-                return Look.WAITING
+                return ProgressAnswer.WAITING
             turns.popleft()
             call = Call(comm, source, block, self._unit, self._op, self.leaf.root)
             execution.follow(step, ISSUES[self.leaf.operation](call))
-            return Look.POSTED
+            return ProgressAnswer.POSTED
 
         return poll
 
@@ -347,12 +347,12 @@ def run_of(
 
 def chosen(
     plan: Plan, rank: int, world: World, reducer: object, dtype: np.dtype[Any] = BYTE_DTYPE
-) -> tuple[Script, list[Step], dict[int, Run], tuple[Leaf, ...]]:
+) -> tuple[Schedule, list[Step], dict[int, Run], tuple[Leaf, ...]]:
     """Write a rank's steps with every leaf chosen, see `run_of`.
 
     Returns
     -------
-    script : Script
+    script : Schedule
         Of ``rank``.
     steps : list of Step
         Leaves that cannot run are written out as moves.

@@ -52,8 +52,9 @@ START, TEST, TAKE = range(3)
 IDLE, NEWS, ASK, HOOK, LOOK, FAILED = range(6)
 
 #: What Python tells the loop of a plan: addresses of the arrays of
-#: `closeranks.collectives.engine.execution_arrays.Layout`, the last one's but that of the requests
-#: int64; then how many steps, successors, columns of ``flights`` and requests.
+#: `closeranks.collectives.engine.execution_arrays.ExecutionLayout`, the last one's
+#: but that of the requests int64; then how many steps, successors, columns of
+#: ``flights`` and requests.
 AT_STATE, AT_ROWS, AT_FOLLOWING, AT_STEPS, AT_FLIGHTS, AT_REQUESTS, AT_COUNTS = range(7)
 STEPS, SUCCESSORS, FLIGHTS, N_HANDLES = range(7, 11)
 FRAME = 11

@@ -22,10 +22,10 @@ from closeranks.collectives.plans.plan_type import Algorithm, Plan
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.arguments.native_handover import Handover
     from closeranks.collectives.engine.epoch_world import World
-    from closeranks.collectives.plans.schedule import Script
+    from closeranks.collectives.plans.schedule import Schedule
     from closeranks.comms.wait import Deadline
 
 _T = TypeVar("_T")
@@ -66,7 +66,7 @@ class Aside:
         return 0
 
 
-def _await_request(script: Script, problem: Problem) -> Generator[None, None, None]:
+def _await_request(script: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write the one step."""
     del problem
     script.event(0)
@@ -137,7 +137,7 @@ def begin(
 
 
 def followed(
-    world: World, plain: MPI.Intracomm, demand: Demand, deadline: Deadline | None
+    world: World, plain: MPI.Intracomm, demand: CollectiveCall, deadline: Deadline | None
 ) -> Execution:
     """Begin a call of the library that the engine follows, see `begin`.
 
@@ -149,7 +149,7 @@ def followed(
         Whose revocation ends it.
     plain : MPI.Intracomm
         Whose method is called.
-    demand : Demand
+    demand : CollectiveCall
         The call.
     deadline : Deadline or None
         When it fails.

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
 
-class Look(IntEnum):
+class ProgressAnswer(IntEnum):
     """The answer of a `Poll`."""
 
     WAITING = 0
@@ -17,7 +17,7 @@ class Look(IntEnum):
 
 
 #: Looks, never blocks; asked again until it no longer says WAITING.
-Poll: TypeAlias = Callable[[], Look]
+Poll: TypeAlias = Callable[[], ProgressAnswer]
 
 
 class Patience(NamedTuple):

@@ -79,7 +79,7 @@ class Engine:
     def __init__(self) -> None:
         self.lock = TURN
         self._flying: list[Execution] = []
-        self._graves: list[Execution] = []
+        self._unfinished: list[Execution] = []
         self._rounds = 0
         self._thread: threading.Thread | None = None
         self._bell = threading.Event()
@@ -315,8 +315,8 @@ class Engine:
     def _bury(self, execution: Execution) -> None:
         """Revoke the world of a failed execution; keep its buffers until MPI lets go."""
         execution.announce()  # again, where a signal came while it failed
-        if execution not in self._graves:
-            self._graves.append(execution)
+        if execution not in self._unfinished:
+            self._unfinished.append(execution)
         if execution in self._flying:
             self._flying.remove(execution)
         execution.bound.world.revoke()
@@ -338,7 +338,7 @@ class Engine:
 
     def _clear(self) -> None:
         """Let go of the buffers that MPI has let go of."""
-        self._graves = [execution for execution in self._graves if not execution.settled()]
+        self._unfinished = [execution for execution in self._unfinished if not execution.settled()]
 
     def end_revoked(self) -> None:
         """End what is in flight in revoked worlds; waits until nothing is written.
@@ -352,7 +352,7 @@ class Engine:
                     if execution.bound.world.revoked:
                         self.fail(execution, Revoked(execution.operation))
                 self._look()
-                return not any(map(is_written, self._graves))
+                return not any(map(is_written, self._unfinished))
 
         wait(is_settled, polite=True)
 

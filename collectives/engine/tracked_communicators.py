@@ -33,7 +33,7 @@ class _Held(NamedTuple):
     born_s: float
 
 
-class Followed:
+class TrackedCommunicators:
     """The program's own communicators of one world.
 
     Where the library cannot revoke them nothing is held, and what is made is what
@@ -193,7 +193,7 @@ def _follows(make: Callable[..., MPI.Comm], *, meets: bool = True) -> Callable[.
             for _ in range(1 + self.Is_inter()):
                 self.Barrier()
 
-        followed: Followed = self._followed
+        followed: TrackedCommunicators = self._followed
         return followed.made(lambda: make(self, *args, **kwargs), meet, meets=meets and self._meets)
 
     return method
@@ -204,7 +204,7 @@ def _starts(start: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(start)
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        followed: Followed = self._followed
+        followed: TrackedCommunicators = self._followed
         return followed.started(self, lambda ours: start(ours, *args, **kwargs))
 
     return method
@@ -224,14 +224,18 @@ def _joins(
     self: Any, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int = 0
 ) -> MPI.Intercomm:
     """Make an intercommunicator, see `MPI.Intracomm.Create_intercomm`."""
-    followed: Followed = self._followed
+    followed: TrackedCommunicators = self._followed
     return followed.between(self, local_leader, peer_comm, remote_leader, tag)
 
 
 def _subclass(plain: type[MPI.Comm]) -> type[MPI.Comm]:
     """Make the subclass of one of mpi4py's whose methods are followed."""
     # Who makes another object of the class by hand has one that no world follows.
-    members: dict[str, object] = {"__module__": __name__, "_followed": Followed(), "_meets": True}
+    members: dict[str, object] = {
+        "__module__": __name__,
+        "_followed": TrackedCommunicators(),
+        "_meets": True,
+    }
     for name in _MAKERS:
         if hasattr(plain, name):
             members[name] = _follows(getattr(plain, name))

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from closeranks.collectives.arguments.collective_call import Key, arrays_of, key_of, lay_out
+from closeranks.collectives.arguments.collective_call import CallKey, arrays_of, key_of, lay_out
 from closeranks.collectives.engine.leaves import (
     combiner_for,
     kernel_address,
@@ -50,7 +50,7 @@ from closeranks.comms.registry import Registry
 from closeranks.comms.wait import longer, wait
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.shm.segment import NodeMemory
 
@@ -206,7 +206,7 @@ OPERATIONS = frozenset(
 )  # fmt: skip
 
 
-class Near:
+class ShmCall:
     """Calls of one operation, size, type, op and root that a kernel serves.
 
     Local to make.
@@ -215,7 +215,7 @@ class Near:
     ----------
     world : World
         Whose node memory is used; all its ranks share one node.
-    demand : Demand
+    demand : CollectiveCall
         A call of that kind.
 
     Attributes
@@ -223,7 +223,7 @@ class Near:
     address : int
         Of what machine code knows about it, see
         `closeranks.collectives.fastpath.shortcut_layout`.
-    key : Key
+    key : CallKey
         Of the calls that it runs.
     """
 
@@ -240,7 +240,7 @@ class Near:
         "key",
     )
 
-    def __init__(self, world: World, demand: Demand) -> None:
+    def __init__(self, world: World, demand: CollectiveCall) -> None:
         self._world, self._operation = world, demand.operation
         self.key = key_of(demand)
         memory = world.node_memory
@@ -274,16 +274,16 @@ class Near:
         """How many calls machine code has served."""
         return int(self._entry[code.E_CALLS])
 
-    def followed_by(self, other: Near | None) -> None:
+    def followed_by(self, other: ShmCall | None) -> None:
         """Let calls of this size that are of another kind be another one's.  Local."""
         self._entry[code.E_NEXT] = 0 if other is None else other.address
 
-    def ready(self, demand: Demand, quick: Callable[..., object]) -> Callable[[], None]:
+    def ready(self, demand: CollectiveCall, quick: Callable[..., object]) -> Callable[[], None]:
         """Prepare a call whose arguments may be of any form.  Local.
 
         Parameters
         ----------
-        demand : Demand
+        demand : CollectiveCall
             The call.
         quick : callable
             What runs it at once if its arguments let it, see `Shortcuts.quick`.
@@ -377,7 +377,7 @@ def _listen(world: World) -> bool:
     return True
 
 
-class Nears:
+class ShmCalls:
     """The short ways of one communicator.
 
     Parameters
@@ -388,9 +388,9 @@ class Nears:
 
     def __init__(self, open_world: Callable[[], World]) -> None:
         self._open_world = open_world
-        self._known: dict[Key, Near] = {}
+        self._known: dict[CallKey, ShmCall] = {}
 
-    def of(self, demand: Demand) -> Near | None:
+    def of(self, demand: CollectiveCall) -> ShmCall | None:
         """Give the short way of a call that goes to ``shared``, or None.  Local."""
         world = self._open_world()
         if not is_near(world, demand):
@@ -399,16 +399,16 @@ class Nears:
         if key not in self._known:
             if len(self._known) == _MOST:
                 self._known.pop(next(iter(self._known)))
-            self._known[key] = Near(world, demand)
+            self._known[key] = ShmCall(world, demand)
         return self._known[key]
 
 
-def dtypes(demand: Demand) -> tuple[object, object]:
+def dtypes(demand: CollectiveCall) -> tuple[object, object]:
     """Give the types of a call's arrays; None where a kernel cannot take them.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         One of `OPERATIONS`.
 
     Returns
@@ -424,7 +424,7 @@ def dtypes(demand: Demand) -> tuple[object, object]:
     return first, second or first
 
 
-def _nbytes(demand: Demand) -> tuple[int, int]:
+def _nbytes(demand: CollectiveCall) -> tuple[int, int]:
     """Give the bytes of the first array of a call, and of the second one."""
     blocks = {"allgather": (1, demand.size), "alltoall": (demand.size,) * 2}
     blocks["reduce_scatter_block"] = demand.size, 1
@@ -432,14 +432,14 @@ def _nbytes(demand: Demand) -> tuple[int, int]:
     return given * demand.nbytes, taken * demand.nbytes
 
 
-def is_near(world: World, demand: Demand) -> bool:
+def is_near(world: World, demand: CollectiveCall) -> bool:
     """Tell whether calls like this one may take the short way.  Local.
 
     Parameters
     ----------
     world : World
         Of the communicator.
-    demand : Demand
+    demand : CollectiveCall
         A call that goes to ``shared``.
 
     Returns

@@ -48,8 +48,8 @@ from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Demand
-    from closeranks.collectives.fastpath.shm_call import Near
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
+    from closeranks.collectives.fastpath.shm_call import ShmCall
     from closeranks.collectives.fastpath.shortcut_layout import Explain
 
 
@@ -184,7 +184,7 @@ class Shortcuts:
         self._asked: dict[str, Shortcuts] = {}
         self._lock = threading.RLock()  # another thread may forbid them
         self._known = {name: KnownSizes() for name in RULES}
-        self._quick: dict[Near, Callable[..., object]] = {}
+        self._quick: dict[ShmCall, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._records: dict[str, Record] = {}
         self._allowed = self._keeps = False
@@ -241,7 +241,7 @@ class Shortcuts:
             self._known[operation].learn(nbytes)
             self._install(operation)
 
-    def learn_near(self, operation: str, nbytes: int, near: Near) -> None:
+    def learn_near(self, operation: str, nbytes: int, near: ShmCall) -> None:
         """Note that calls of a kind are a kernel's.  Local.
 
         Parameters
@@ -250,14 +250,14 @@ class Shortcuts:
             The operation.
         nbytes : int
             As for `learn`.
-        near : Near
+        near : ShmCall
             Runs them; stays alive with this.
         """
         with self._lock:
             self._known[operation].learn_near(nbytes, near)
             self._install(operation)
 
-    def quick(self, operation: str, nbytes: int | None, near: Near) -> Callable[..., object]:
+    def quick(self, operation: str, nbytes: int | None, near: ShmCall) -> Callable[..., object]:
         """Give what later calls of a kind will be, for a trial.  Local.
 
         Parameters
@@ -266,7 +266,7 @@ class Shortcuts:
             The operation.
         nbytes : int or None
             As for `learn`.
-        near : Near
+        near : ShmCall
             Runs them.
 
         Returns
@@ -372,12 +372,12 @@ class Shortcuts:
             self._methods[operation] = method
 
 
-def size_of(demand: Demand) -> int | None:
+def size_of(demand: CollectiveCall) -> int | None:
     """Give the bytes by which a shortcut knows a call, see `Rule`.
 
     Parameters
     ----------
-    demand : Demand
+    demand : CollectiveCall
         A call that went to the library, or a kernel.
 
     Returns

@@ -31,8 +31,8 @@ from closeranks.comms.buffers.datatype import element
 from closeranks.comms.jit.python_builtin import address_in_python
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Key
-    from closeranks.collectives.fastpath.shm_call import Near
+    from closeranks.collectives.arguments.collective_call import CallKey
+    from closeranks.collectives.fastpath.shm_call import ShmCall
 
 
 #: Module and name of the code, for `closeranks.comms.jit.code_cache`.
@@ -130,15 +130,15 @@ _MOST_KINDS: Final = 8
 
 @dataclass
 class _Size:
-    """What is known of one size; ``nears`` by the key of the calls they run."""
+    """What is known of one size; ``shm_calls`` by the key of the calls they run."""
 
     library: bool = False
-    nears: dict[Key, Near] = field(default_factory=dict)
+    shm_calls: dict[CallKey, ShmCall] = field(default_factory=dict)
 
     @property
     def entry(self) -> int:
         """Address of the first kernel, 0 where the library does it."""
-        return next((near.address for near in self.nears.values()), 0)
+        return next((near.address for near in self.shm_calls.values()), 0)
 
 
 class KnownSizes:
@@ -165,13 +165,13 @@ class KnownSizes:
         self._size(nbytes).library = True
         self._write(nbytes)
 
-    def learn_near(self, nbytes: int, near: Near) -> None:
+    def learn_near(self, nbytes: int, near: ShmCall) -> None:
         """Note that calls of a size, of the kind of ``near``, are a kernel's.  Local."""
-        nears = self._size(nbytes).nears
-        if near.key not in nears and len(nears) < _MOST_KINDS:
-            for last in list(nears.values())[-1:]:
+        shm_calls = self._size(nbytes).shm_calls
+        if near.key not in shm_calls and len(shm_calls) < _MOST_KINDS:
+            for last in list(shm_calls.values())[-1:]:
                 last.followed_by(near)
-            nears[near.key] = near
+            shm_calls[near.key] = near
         self._write(nbytes)
 
     def open(self) -> NDArray[np.int64]:
@@ -210,7 +210,7 @@ class KnownSizes:
         """Know nothing of a size any more."""
         known = self._sizes.pop(nbytes)
         self._past["shared"] += _calls(known)
-        for near in known.nears.values():
+        for near in known.shm_calls.values():
             near.followed_by(None)  # it may be learned again, in another order
         if self._open:
             row = self._row(nbytes)
@@ -236,7 +236,7 @@ class KnownSizes:
 
 
 def _calls(known: _Size) -> int:
-    return sum(near.calls for near in known.nears.values())
+    return sum(near.calls for near in known.shm_calls.values())
 
 
 def row_of(table: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:

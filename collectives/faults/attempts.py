@@ -19,7 +19,7 @@ from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Demand
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.dispatch.persistent_operation import Persistent
     from closeranks.collectives.dispatch.request import Request
     from closeranks.collectives.engine.epoch_world import World
@@ -155,14 +155,14 @@ class Attempt:
         """Note when something has happened.  Local."""
         self.marks[event] = time.monotonic()
 
-    def keep(self, demand: Demand) -> None:
+    def keep(self, demand: CollectiveCall) -> None:
         """Copy what a call in place overwrites, once for each buffer.
 
         Local; called before anything is sent.
 
         Parameters
         ----------
-        demand : Demand
+        demand : CollectiveCall
             The call.
         """
         if demand.in_place and demand.target is not None:

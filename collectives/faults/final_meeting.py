@@ -9,7 +9,7 @@ from closeranks.collectives.dispatch import request as dropped_requests
 from closeranks.comms.exit.signal_handlers import Together, hold
 
 
-class Farewell:
+class FinalMeeting:
     """A barrier of messages, which tells whether any rank has given the world up.
 
     A rank may give up at any time before it closes: while the others wait for it

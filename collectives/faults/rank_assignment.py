@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Report(NamedTuple):
+class ProcessReport(NamedTuple):
     """What a process says of itself when the world is made anew.
 
     Attributes
@@ -27,7 +27,7 @@ class Report(NamedTuple):
     tells: bool = False
 
 
-class Roster(NamedTuple):
+class RankAssignment(NamedTuple):
     """The members of the next world.
 
     Attributes
@@ -48,14 +48,14 @@ class Roster(NamedTuple):
     elder: int
 
 
-def is_over(reports: Sequence[Report]) -> bool:
+def is_over(reports: Sequence[ProcessReport]) -> bool:
     """Tell whether nobody goes on: members leave, or none is left.
 
     Pure.
 
     Parameters
     ----------
-    reports : sequence of Report
+    reports : sequence of ProcessReport
         By rank; spares alone where all members have ended.
 
     Returns
@@ -66,21 +66,21 @@ def is_over(reports: Sequence[Report]) -> bool:
     return any(said.cause for said in reports) or all(said.seat is None for said in reports)
 
 
-def roster(reports: Sequence[Report], seats: int) -> Roster:
+def roster(reports: Sequence[ProcessReport], seats: int) -> RankAssignment:
     """Give vacant seats to spares, in the order of their ranks.
 
     Pure.
 
     Parameters
     ----------
-    reports : sequence of Report
+    reports : sequence of ProcessReport
         By rank; at least one of a member.
     seats : int
         How many there were in the first world.
 
     Returns
     -------
-    Roster
+    RankAssignment
         With all members, and as many spares as there are vacant seats.
     """
     seat_of = {rank: said.seat for rank, said in enumerate(reports) if said.seat is not None}
@@ -90,4 +90,4 @@ def roster(reports: Sequence[Report], seats: int) -> Roster:
     newcomers = dict(zip(spares, vacant, strict=False))
     seat_of |= newcomers
     taken = tuple(sorted(seat_of.values()))
-    return Roster(taken, seat_of, tuple(sorted(newcomers.values())), taken.index(elder))
+    return RankAssignment(taken, seat_of, tuple(sorted(newcomers.values())), taken.index(elder))

@@ -15,9 +15,9 @@ from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import NEWS_S, may_blame
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
-from closeranks.collectives.faults.rank_assignment import Report, Roster, roster
+from closeranks.collectives.faults.rank_assignment import ProcessReport, RankAssignment, roster
 from closeranks.collectives.faults.spares import placed, reported, split
-from closeranks.collectives.faults.survivor_creation import Facts, together
+from closeranks.collectives.faults.survivor_creation import JoinMessage, together
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.exit import exit_report
 from closeranks.comms.exit.hard_deadline import LastResort
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _GRACE_S: Final = 1.0
 
 
-class Urn:
+class VoteCounter:
     """The votes of a world's members.
 
     Collective to make.
@@ -102,7 +102,7 @@ class _Next(NamedTuple):
     """What takes the place of a world that was revoked."""
 
     whole: MPI.Intracomm
-    seated: Roster
+    seated: RankAssignment
     world: World
     derived: list[tuple[Recovering, MPI.Intracomm | None]]
     heritage: dict[Agreed, str]
@@ -115,7 +115,7 @@ class _Next(NamedTuple):
 class _Told(NamedTuple):
     """Why members leave."""
 
-    reports: list[Report]
+    reports: list[ProcessReport]
 
     def drop(self) -> None:
         """Do nothing."""
@@ -149,7 +149,7 @@ class Recovery:
         hurry(limit_s)
         self._cause: tuple[int, str] | None = None
         self._loop: object = None
-        self._urn = None if ulfm.is_on() else Urn(family.world)
+        self._vote_counter = None if ulfm.is_on() else VoteCounter(family.world)
 
     @property
     def comm(self) -> MPI.Intracomm:
@@ -234,8 +234,8 @@ class Recovery:
         self._reach("vote")
         agreed = self._agreed(vote, waits)
         self._family.settle(agreed=agreed == AGREED)
-        if agreed == AGREED and self._family.crew is not None:
-            self._family.crew.settle()
+        if agreed == AGREED and self._family.spare_pool is not None:
+            self._family.spare_pool.settle()
         mark("agreed")
         self._reach("voted")
         if agreed == AGREED or not ulfm.is_on():
@@ -251,15 +251,15 @@ class Recovery:
 
     def _agreed(self, vote: int, waits: Callable[..., bool]) -> int:
         world = self._family.world
-        if self._urn is not None:
-            return self._urn.count(vote, waits)
+        if self._vote_counter is not None:
+            return self._vote_counter.count(vote, waits)
         agreed, died = agree(world.comm, vote, rouse=world.look, waits=waits)
         return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
         world, cause = self._family.world, None if error is None else words_of(error)
-        report = Report(world.seats[world.rank], cause, tells=True)
+        report = ProcessReport(world.seats[world.rank], cause, tells=True)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
         causes = ((one.seat, one.cause) for one in said if one.seat is not None and one.cause)
         return next(causes, None)
@@ -267,8 +267,8 @@ class Recovery:
     @property
     def _base(self) -> MPI.Intracomm:
         """All processes that may be left."""
-        crew = self._family.crew
-        return self._family.world.comm if crew is None else crew.everybody
+        spare_pool = self._family.spare_pool
+        return self._family.world.comm if spare_pool is None else spare_pool.everybody
 
     def aborted(self) -> PeerLost:
         """Give what the others are told when a rank leaves by an exception.  Local."""
@@ -317,10 +317,10 @@ class Recovery:
         those who are left go on whether or not anybody comes.
         """
         family = self._family
-        if family.crew is None:
+        if family.spare_pool is None:
             return
-        with self.last_resort(2 * self._start_s if family.crew.recruits else 0):
-            while family.crew.enlist(family.seats - family.world.size, self._limit_s):
+        with self.last_resort(2 * self._start_s if family.spare_pool.recruits else 0):
+            while family.spare_pool.enlist(family.seats - family.world.size, self._limit_s):
                 family.world.revoke()
                 self._go_on(family.world.epoch)
 
@@ -398,15 +398,17 @@ class Recovery:
         """Make what is needed to go on; collective over all who are left."""
         self._reach("rebuild")
         old, family = self._family.world, self._family
-        reports = reported(whole, Report(old.seats[old.rank]))
+        reports = reported(whole, ProcessReport(old.seats[old.rank]))
         seated = roster(reports, family.seats if self._on_failure == "replace" else 0)
         plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
 
-        def told() -> Facts:
+        def told() -> JoinMessage:
             root = self._root
-            facts = Facts.of(family, root.chooser, epoch) if plain.rank == seated.elder else None
-            taken: Facts = bcast(plain, facts, seated.elder)
+            facts = (
+                JoinMessage.of(family, root.chooser, epoch) if plain.rank == seated.elder else None
+            )
+            taken: JoinMessage = bcast(plain, facts, seated.elder)
             return taken
 
         facts = all_or_none(plain, told)
@@ -435,9 +437,9 @@ class Recovery:
         family.came |= set(made.seated.joined)
         if family.timeout_s is not None:
             world.attendance.open()
-        if family.crew is not None:
-            family.crew.take(made.whole, made.seated)
-            world.own(family.crew)
+        if family.spare_pool is not None:
+            family.spare_pool.take(made.whole, made.seated)
+            world.own(family.spare_pool)
         self._root.move(world.comm, topology, world.seats, world=world, heritage=made.heritage)
         for child, plain in made.derived:
             if plain is None:

@@ -9,20 +9,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from mpi4py import MPI
 
 from closeranks.collectives.engine.epoch_world import World
-from closeranks.collectives.faults.rank_assignment import Report, Roster, is_over, roster
+from closeranks.collectives.faults.rank_assignment import (
+    ProcessReport,
+    RankAssignment,
+    is_over,
+    roster,
+)
 from closeranks.collectives.faults.respawn import recruit
 from closeranks.collectives.faults.survivor_creation import Lineage, together
 from closeranks.comms.discovery.discovery import discover
 from closeranks.comms.exit import exit_report
 from closeranks.comms.liveness.collective_creation import all_or_none, hurry
-from closeranks.comms.liveness.peer_watch import mates
+from closeranks.comms.liveness.peer_watch import peers
 from closeranks.comms.liveness.recovery_allgather import allgather, bcast
 from closeranks.comms.mpi import deferred_free, ulfm
 from closeranks.comms.mpi.node_peers import neighbours
 from closeranks.comms.wait import LONGEST_S, wait
 
 if TYPE_CHECKING:
-    from closeranks.collectives.faults.survivor_creation import Facts
+    from closeranks.collectives.faults.survivor_creation import JoinMessage
     from closeranks.comms.topology.topology import Topology
 
 #: How often all spares together may fall asleep in a second, and how long one may sleep.
@@ -33,7 +38,7 @@ _HOME: Final = 1
 _SENDERS: Final = 3
 
 
-class Crew:
+class SparePool:
     """All processes of a job: the members, and spares that wait.
 
     Collective over ``everybody`` to make.
@@ -81,7 +86,7 @@ class Crew:
         """Whether this process has no seat."""
         return self.everybody.rank not in self._members
 
-    def take(self, whole: MPI.Intracomm, seated: Roster) -> None:
+    def take(self, whole: MPI.Intracomm, seated: RankAssignment) -> None:
         """Go on with those who are left.  Local."""
         deferred_free.bury(self.everybody)
         self._meet(whole, tuple(seated.seat_of))
@@ -106,7 +111,7 @@ class Crew:
         if not self.recruits or not vacant:
             return False
         if self.everybody.rank == 0:  # who starts them
-            mates().see_off(limit_s)
+            peers().see_off(limit_s)
         whole = recruit(self.everybody, vacant, self.seats, vain=self._vain)
         if whole is None:
             return False
@@ -150,7 +155,7 @@ class Crew:
             with suppress(MPI.Exception):  # it has died, or others have just given up
                 self._sent.append(self.everybody.Isend([None, 0, MPI.BYTE], rank, _HOME))
 
-    def wait_for_seat(self, limit_s: float) -> Seat:
+    def wait_for_seat(self, limit_s: float) -> SpareSeat:
         """Wait until a seat is free.
 
         Collective over the spares and, when ranks have died, over all who are left.
@@ -162,7 +167,7 @@ class Crew:
 
         Returns
         -------
-        Seat
+        SpareSeat
             Of this process, from now on.
 
         Raises
@@ -173,7 +178,7 @@ class Crew:
         hurry(limit_s)
         while True:
             wait(self._is_called, progress=ulfm.listen, polite=True,
-                 longest_s=longest_nap_s(len(self._spares)), doze=mates().doze)  # fmt: skip
+                 longest_s=longest_nap_s(len(self._spares)), doze=peers().doze)  # fmt: skip
             seat = together(self.everybody, lambda whole: self._seat(whole, limit_s))
             if seat.left:
                 ulfm.leave()  # who goes on nevertheless must not wait for this process
@@ -203,19 +208,19 @@ class Crew:
             raise SystemExit(1)
         return False
 
-    def _seat(self, whole: MPI.Intracomm, limit_s: float) -> Seat:
+    def _seat(self, whole: MPI.Intracomm, limit_s: float) -> SpareSeat:
         """Make the world with the others, if this process gets a seat in it."""
-        reports = reported(whole, Report(None, is_new=self._is_new))
+        reports = reported(whole, ProcessReport(None, is_new=self._is_new))
         if is_over(reports):
-            return Seat(whole, left=True)
+            return SpareSeat(whole, left=True)
         if any(said.tells for said in reports):
-            return Seat(whole)
+            return SpareSeat(whole)
         seated = roster(reports, self.seats)
         plain = split(whole, reports, seated)
         if plain is None:
-            return Seat(whole, seated=seated)
+            return SpareSeat(whole, seated=seated)
         facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
-        mates().see_off(limit_s)
+        peers().see_off(limit_s)
 
         def world_of() -> World:
             topology = placed(plain, facts, seated.seats)
@@ -223,7 +228,7 @@ class Crew:
 
         world = all_or_none(plain, world_of, World.drop)
         Lineage().again(plain)
-        return Seat(whole, seated=seated, world=world, facts=facts)
+        return SpareSeat(whole, seated=seated, world=world, facts=facts)
 
 
 def longest_nap_s(spares: int) -> float:
@@ -245,7 +250,7 @@ def longest_nap_s(spares: int) -> float:
     return min(max(LONGEST_S, spares / _NAPS_PER_S), _LONGEST_NAP_S)
 
 
-class Seat(NamedTuple):
+class SpareSeat(NamedTuple):
     """What a spare gets.
 
     Attributes
@@ -254,7 +259,7 @@ class Seat(NamedTuple):
         All who are left.
     left : bool
         Whether the members give up, or none is left.
-    seated : Roster or None
+    seated : RankAssignment or None
         Who sits where.
     world : World or None
         The new world; None for who goes on waiting.
@@ -264,7 +269,7 @@ class Seat(NamedTuple):
 
     whole: MPI.Intracomm
     left: bool = False
-    seated: Roster | None = None
+    seated: RankAssignment | None = None
     world: World | None = None
     facts: Any = None
 
@@ -274,7 +279,7 @@ class Seat(NamedTuple):
             self.world.drop()
 
 
-def reported(whole: MPI.Intracomm, report: Report) -> list[Report]:
+def reported(whole: MPI.Intracomm, report: ProcessReport) -> list[ProcessReport]:
     """Tell all who are left about this process, and hear of them.
 
     Collective over ``whole``; all get it, or none.
@@ -283,12 +288,12 @@ def reported(whole: MPI.Intracomm, report: Report) -> list[Report]:
     ----------
     whole : MPI.Intracomm
         All who are left.
-    report : Report
+    report : ProcessReport
         Of this process.
 
     Returns
     -------
-    list of Report
+    list of ProcessReport
         Of all, by rank.
     """
     return all_or_none(whole, lambda: allgather(whole, report))
@@ -298,7 +303,7 @@ def _watch(whole: MPI.Intracomm) -> None:
     """Let the processes of a node watch those that are new there, and be watched."""
     node = all_or_none(whole, lambda: neighbours(whole))
     try:
-        mates().keep(node)
+        peers().keep(node)
     except Exception:
         ulfm.revoke(node)
         deferred_free.bury(node)
@@ -306,7 +311,7 @@ def _watch(whole: MPI.Intracomm) -> None:
     node.Free()
 
 
-def placed(plain: MPI.Intracomm, facts: Facts, seats: Sequence[int]) -> Topology:
+def placed(plain: MPI.Intracomm, facts: JoinMessage, seats: Sequence[int]) -> Topology:
     """Find out where the members sit now.
 
     Collective over ``plain``.
@@ -315,7 +320,7 @@ def placed(plain: MPI.Intracomm, facts: Facts, seats: Sequence[int]) -> Topology
     ----------
     plain : MPI.Intracomm
         The members.
-    facts : Facts
+    facts : JoinMessage
         The program's own topology, if it had one: a newcomer is where its seat is.
         And the links as measured before; what is new has the usual ones.
     seats : sequence of int
@@ -331,7 +336,9 @@ def placed(plain: MPI.Intracomm, facts: Facts, seats: Sequence[int]) -> Topology
     return found.with_links(known)
 
 
-def split(whole: MPI.Intracomm, reports: Sequence[Report], seated: Roster) -> MPI.Intracomm | None:
+def split(
+    whole: MPI.Intracomm, reports: Sequence[ProcessReport], seated: RankAssignment
+) -> MPI.Intracomm | None:
     """Make the communicator of the members, in the order of their seats.
 
     Collective over ``whole``; all have it when this returns, or none.
@@ -340,9 +347,9 @@ def split(whole: MPI.Intracomm, reports: Sequence[Report], seated: Roster) -> MP
     ----------
     whole : MPI.Intracomm
         All who are left.
-    reports : sequence of Report
+    reports : sequence of ProcessReport
         What they have said.
-    seated : Roster
+    seated : RankAssignment
         Who sits where.
 
     Returns

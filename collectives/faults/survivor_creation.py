@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from closeranks.comms.topology.topology import Link, Topology
 
 
-class Facts(NamedTuple):
+class JoinMessage(NamedTuple):
     """What one member tells the others, newcomers above all.
 
     Attributes
@@ -65,7 +65,7 @@ class Facts(NamedTuple):
     came: set[int]
 
     @classmethod
-    def of(cls, family: Family, chooser: Chooser, epoch: int) -> Facts:
+    def of(cls, family: Family, chooser: Chooser, epoch: int) -> JoinMessage:
         """Tell what this member knows.  Local.
 
         Parameters
@@ -79,7 +79,7 @@ class Facts(NamedTuple):
 
         Returns
         -------
-        Facts
+        JoinMessage
             To be sent.
         """
         return cls(

@@ -161,12 +161,12 @@ def pick(order: Ints, counts: Ints, data: Array, out: Array) -> None:
 
 @kernel("turn_layout")
 def turn_layout(shape: Ints, counts: Ints, turned: Ints) -> tuple[int, ...]:
-    """Turn a table of counts from [mate][node][rank] to [node][mate][rank].
+    """Turn a table of counts from [peer][node][rank] to [node][peer][rank].
 
     Parameters
     ----------
     shape : ndarray, shape (1 + nodes,), dtype int64
-        Number of mates, then the number of ranks behind the rail in each node.
+        Number of peers, then the number of ranks behind the rail in each node.
     counts, turned : ndarray, 1-D, dtype int64
         The table, before and after.
 
@@ -190,7 +190,7 @@ def turn(shape: Ints, counts: Ints, *arrays: Array) -> None:
     shape, counts : ndarray, 1-D, dtype int64
         As for `turn_layout`, before.
     *arrays : ndarray
-        What each mate gave, then the array to fill.
+        What each peer gave, then the array to fill.
     """
     *given, out = arrays
     data = np.concatenate(given)
@@ -246,12 +246,12 @@ def deal(order: Ints, counts: Ints, data: Array, *outs: Array) -> None:
 
 
 def _turn(shape: Ints) -> Ints:
-    """Index of each entry of [node][mate][rank] in [mate][node][rank]."""
-    mates, widths = int(shape[0]), shape[1:]
+    """Index of each entry of [node][peer][rank] in [peer][node][rank]."""
+    peers, widths = int(shape[0]), shape[1:]
     firsts = np.cumsum(widths) - widths
     width = int(widths.sum())
-    lengths = np.repeat(widths, mates)
-    starts = np.repeat(firsts, mates) + np.tile(np.arange(mates) * width, len(widths))
+    lengths = np.repeat(widths, peers)
+    starts = np.repeat(firsts, peers) + np.tile(np.arange(peers) * width, len(widths))
     ends = np.cumsum(lengths)
-    index: Ints = np.repeat(starts - ends + lengths, lengths) + np.arange(mates * width)
+    index: Ints = np.repeat(starts - ends + lengths, lengths) + np.arange(peers * width)
     return index

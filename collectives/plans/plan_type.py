@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.collective import REDUCING, Problem
-from closeranks.collectives.plans.schedule import NOTHING, After, Script, Step
+from closeranks.collectives.plans.schedule import NOTHING, After, Schedule, Step
 from closeranks.comms import argument
 
 #: Writes one rank's steps; yields whenever some are worth handing over.
-Builder = Callable[[Script, Problem], Generator[None, None, object]]
+Builder = Callable[[Schedule, Problem], Generator[None, None, object]]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class Plan:
             yield from script.drain()
         yield from script.drain()
 
-    def script(self, rank: int) -> tuple[Script, list[Step]]:
+    def script(self, rank: int) -> tuple[Schedule, list[Step]]:
         """Write all steps of ``rank``.
 
         Parameters
@@ -132,13 +132,13 @@ class Plan:
 
         Returns
         -------
-        tuple of (Script, list of Step)
+        tuple of (Schedule, list of Step)
             Its script (buffers and registers), and the steps.
         """
         rank = argument.whole("plan", "rank", rank, below=self.size)
         return self.written(rank, self.problem.seen_by(rank))
 
-    def written(self, rank: int, problem: Problem) -> tuple[Script, list[Step]]:
+    def written(self, rank: int, problem: Problem) -> tuple[Schedule, list[Step]]:
         """Write the steps of ``rank`` for a problem, say with all counts known.
 
         Parameters
@@ -150,7 +150,7 @@ class Plan:
 
         Returns
         -------
-        tuple of (Script, list of Step)
+        tuple of (Schedule, list of Step)
             As of `script`.
         """
         script = self.blank(rank)
@@ -158,7 +158,7 @@ class Plan:
             continue
         return script, script.drain()
 
-    def blank(self, rank: int) -> Script:
+    def blank(self, rank: int) -> Schedule:
         """Return an empty script for ``rank``.
 
         Parameters
@@ -168,12 +168,12 @@ class Plan:
 
         Returns
         -------
-        Script
+        Schedule
             With the buffers of the caller, without steps.
         """
         problem = self.problem
         rank = argument.whole("plan", "rank", rank, below=self.size)
-        return Script(rank, problem.input_items(rank), problem.output_items(rank))
+        return Schedule(rank, problem.input_items(rank), problem.output_items(rank))
 
     def classes(self) -> NDArray[np.int64]:
         """Return the class of every rank, shape (size,), see `Algorithm`."""
@@ -253,13 +253,13 @@ class Window:
         self._after = after
         self._recent: deque[int] = deque(maxlen=width)
 
-    def gate(self) -> After:
+    def credit(self) -> After:
         """Return what the next step must wait for."""
         recent = self._recent
         return (recent[0],) if len(recent) == self._width else self._after
 
     def admit(self, step: int) -> None:
-        """Take note of a step written behind the `gate`."""
+        """Take note of a step written behind the `credit`."""
         if step != NOTHING:
             self._recent.append(step)
 
@@ -276,7 +276,7 @@ def passed(step: int, before: After) -> After:
     return before if step == NOTHING else (step,)
 
 
-def bring(out: Script, source: Block, target: Block, after: After = ()) -> After:
+def bring(out: Schedule, source: Block, target: Block, after: After = ()) -> After:
     """Copy ``source`` to ``target`` unless it is there; return what to wait for."""
     if source == target:
         return after

@@ -93,7 +93,7 @@ class Hierarchy:
         ``tiers[t - 1]`` is tier ``t``.
     ports : list of ndarray of int64, shape (groups, ports)
         Ports of the groups of ``rows``; of the whole machine none are needed.
-    gates : list of ndarray of int64, shape (size,)
+    gateways : list of ndarray of int64, shape (size,)
         For each rank the port of its own group that deals with its data.
     is_port : list of ndarray of bool, shape (size,)
         Whether a rank is its own gateway, so one of the ports.
@@ -107,7 +107,7 @@ class Hierarchy:
         self.size = size
         self.tiers: list[Tier] = []
         self.ports: list[Ints] = [np.arange(size, dtype=np.int64)[:, None]]
-        self.gates: list[Ints] = [np.zeros(size, dtype=np.int64)]
+        self.gateways: list[Ints] = [np.zeros(size, dtype=np.int64)]
         self.is_port = [np.ones(size, dtype=bool)]
         for name, inner, outer in zip(names, self.rows, self.rows[1:], strict=False):
             tier = _tier(name, inner, outer)
@@ -116,7 +116,7 @@ class Hierarchy:
             first = tier.starts[:-1, None] + np.arange(tier.owners)
             ports = self.ports[-1][tier.order[first]]  # (groups, owners, ports below)
             self.ports.append(ports.transpose(0, 2, 1).reshape(len(ports), -1))
-            self.gates.append(self.gates[-1] * tier.owners + place % tier.owners)
+            self.gateways.append(self.gateways[-1] * tier.owners + place % tier.owners)
             self.is_port.append(self.is_port[-1] & (place < tier.owners))
         self.in_node = [_lies_in_node(topology, row) for row in self.rows]
 
@@ -139,7 +139,7 @@ class Hierarchy:
         """Rail of ``rank`` at ``tier``; it must be a port one tier below."""
         joined = self.tiers[tier - 1]
         group = int(self.rows[tier][rank])
-        column = self.gates[tier - 1][rank]
+        column = self.gateways[tier - 1][rank]
         members = self.ports[tier - 1][joined.children(group), column].tolist()
         me = int(joined.place[self.rows[tier - 1][rank]])
         owners = len(members) if tier == self.depth else joined.owners

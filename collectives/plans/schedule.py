@@ -171,7 +171,7 @@ _EMPTY: After = ()
 _new = tuple.__new__
 
 
-class Script:
+class Schedule:
     """Writes one rank's steps.
 
     Every verb returns the number of the step it wrote, or `NOTHING` where the
@@ -334,7 +334,7 @@ class Script:
         return number
 
 
-__all__ = ["NOTHING", "After", "Apply", "Kind", "Leaf", "Script", "Step"]
+__all__ = ["NOTHING", "After", "Apply", "Kind", "Leaf", "Schedule", "Step"]
 
 
 KIND: Final = 0
@@ -367,7 +367,7 @@ _NO_BLOCK = (-1, 0, 0, 1, 0)
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class StepTable:
     """One rank's steps, lowered; all arrays are read-only.
 
     Attributes
@@ -389,7 +389,7 @@ class Table:
     actions : tuple of Apply or Leaf
         What APPLY, NATIVE and SHARED steps run.
     constants : dict of int to ndarray of int64
-        What buffers declared by `Script.constant` hold from the start.
+        What buffers declared by `Schedule.constant` hold from the start.
     """
 
     rank: int
@@ -419,19 +419,19 @@ class Table:
         ]
 
 
-def lower(script: Script, steps: Sequence[Step]) -> Table:
+def lower(script: Schedule, steps: Sequence[Step]) -> StepTable:
     """Write steps as a table.
 
     Parameters
     ----------
-    script : Script
+    script : Schedule
         The rank's script: its buffers and registers.
     steps : sequence of Step
         All its steps, in the order of their numbers.
 
     Returns
     -------
-    Table
+    StepTable
         The same steps; nothing is left out.
     """
     rows: list[int] = []
@@ -460,7 +460,7 @@ def lower(script: Script, steps: Sequence[Step]) -> Table:
     successors = _successors(table, edges)
     for array in (table, edges):
         array.flags.writeable = False
-    return Table(
+    return StepTable(
         script.rank,
         table,
         edges,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from closeranks.collectives.engine.epoch_world import World
-    from closeranks.collectives.plans.schedule import Script
+    from closeranks.collectives.plans.schedule import Schedule
 
 
 #: Steps in which arrays whose bounds overlap are found to be apart; else they count as one.
@@ -362,7 +362,7 @@ class Transfer(Execution):
         return not self._leaving and not self._arriving and super().settled()
 
 
-def _await_messages(script: Script, problem: Problem) -> Generator[None, None, None]:
+def _await_messages(script: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write the one step."""
     del problem
     script.event(0)

@@ -1,6 +1,6 @@
-"""Nests: the dicts, lists and tuples that hold the leaves of a state.
+"""Pytrees: the dicts, lists and tuples that hold the leaves of a state.
 
-State: a nest of dicts, lists and tuples whose leaves all ranks hold alike.
+State: a pytree of dicts, lists and tuples whose leaves all ranks hold alike.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from closeranks.collectives.replicated.leaf_bytes import (
 from closeranks.errors import UsageError
 
 #: A dict, list or tuple, or a kind of those; or a leaf.
-Nest: TypeAlias = Any
+Pytree: TypeAlias = Any
 #: None for a leaf; else kind, keys (None of lists and tuples) and what is inside.
 _Node: TypeAlias = Any
 #: What is said of a kind that another rank cannot make.
 _REMEDY: Final = "define it at the top of a module that all ranks have, or use dict, list, tuple"
 
 
-def shape_of(nest: Nest) -> bytes:
-    """Describe a nest without its leaves: alike, whoever made its keys."""
-    return json.dumps(_node(nest)).encode()
+def shape_of(tree: Pytree) -> bytes:
+    """Describe a pytree without its leaves: alike, whoever made its keys."""
+    return json.dumps(_node(tree)).encode()
 
 
-def check(old: Nest, shape: bytes) -> None:
+def check(old: Pytree, shape: bytes) -> None:
     """Raise UsageError unless `rebuilt` can make what is not there.  Local."""
     _check(old, json.loads(shape))
 
 
-def rebuilt(old: Nest, shape: bytes, leaves: Iterator[Any]) -> Nest:
-    """Make a nest like another one.
+def rebuilt(old: Pytree, shape: bytes, leaves: Iterator[Any]) -> Pytree:
+    """Make a pytree like another one.
 
     Parameters
     ----------
@@ -66,15 +66,15 @@ def rebuilt(old: Nest, shape: bytes, leaves: Iterator[Any]) -> Nest:
     return _rebuilt(old, json.loads(shape), leaves, set())
 
 
-def _node(nest: Nest) -> _Node:
-    if isinstance(nest, dict):
-        return [_kind(nest), list(nest), [_node(inner) for inner in nest.values()]]
-    if isinstance(nest, list | tuple):
-        return [_kind(nest), None, [_node(inner) for inner in nest]]
+def _node(tree: Pytree) -> _Node:
+    if isinstance(tree, dict):
+        return [_kind(tree), list(tree), [_node(inner) for inner in tree.values()]]
+    if isinstance(tree, list | tuple):
+        return [_kind(tree), None, [_node(inner) for inner in tree]]
     return None
 
 
-def _check(old: Nest, node: _Node) -> None:
+def _check(old: Pytree, node: _Node) -> None:
     if node is None:
         return
     kind, keys, inner = node
@@ -84,7 +84,7 @@ def _check(old: Nest, node: _Node) -> None:
         _check(place, part)
 
 
-def _rebuilt(old: Nest, node: _Node, leaves: Iterator[Any], taken: set[int]) -> Nest:
+def _rebuilt(old: Pytree, node: _Node, leaves: Iterator[Any], taken: set[int]) -> Pytree:
     if node is None:
         return next(leaves)
     kind, keys, inner = node
@@ -104,8 +104,8 @@ def _rebuilt(old: Nest, node: _Node, leaves: Iterator[Any], taken: set[int]) -> 
     return _filled(type(old), new) if is_same else _sequence(kind, new)
 
 
-def _places(old: Nest, node: _Node) -> list[Nest]:
-    """Give what is there now where parts of a new nest will be, or None."""
+def _places(old: Pytree, node: _Node) -> list[Pytree]:
+    """Give what is there now where parts of a new pytree will be, or None."""
     _, keys, inner = node
     if isinstance(old, dict) and keys is not None:
         return [old.get(key) for key in keys]
@@ -114,7 +114,7 @@ def _places(old: Nest, node: _Node) -> list[Nest]:
     return [None] * len(inner)
 
 
-def _holds(old: Nest, keys: list[str] | None, new: list[Any]) -> bool:
+def _holds(old: Pytree, keys: list[str] | None, new: list[Any]) -> bool:
     """Tell whether nothing is to be done."""
     held = list(old) if keys is None else list(old.values())
     alike = len(held) == len(new) and all(map(_is, held, new))
@@ -132,11 +132,11 @@ def _emptied(old: dict[str, Any], is_taken: bool) -> dict[str, Any]:
     return old
 
 
-def _kind(nest: Nest) -> str:
+def _kind(tree: Pytree) -> str:
     """Name the class, and what a defaultdict makes."""
-    name = _name(type(nest))
-    if isinstance(nest, defaultdict) and nest.default_factory is not None:
-        return f"{name} {_name(nest.default_factory)}"
+    name = _name(type(tree))
+    if isinstance(tree, defaultdict) and tree.default_factory is not None:
+        return f"{name} {_name(tree.default_factory)}"
     return name
 
 
@@ -144,11 +144,11 @@ def _name(thing: Any) -> str:
     return f"{thing.__module__}:{getattr(thing, '__qualname__', '?')}"
 
 
-def _filled(made: Any, items: list[Any]) -> Nest:
+def _filled(made: Any, items: list[Any]) -> Pytree:
     return made(*items) if hasattr(made, "_fields") else made(items)
 
 
-def _sequence(kind: str, items: list[Any]) -> Nest:
+def _sequence(kind: str, items: list[Any]) -> Pytree:
     """Make a list or tuple of a kind."""
     try:
         return _filled(_found(kind), items)
@@ -195,13 +195,13 @@ _SIMPLE: Final = (bool, int, float, complex, str, bytes, type(None), np.generic,
 State: TypeAlias = Any
 
 
-class Table(NamedTuple):
+class LeafTable(NamedTuple):
     """A state without its bytes.
 
     Attributes
     ----------
     shape : bytes
-        The nest without its leaves, see `shape_of`.
+        The pytree without its leaves, see `shape_of`.
     entries : dict of str to Entry
         Path -> leaf, such as ``"model/layers/0/weight"``, in order.
     """
@@ -217,13 +217,13 @@ class Table(NamedTuple):
             whole.update(path.encode("utf-8", "surrogatepass") + b"\0" + entry.digest)
         return whole.digest()
 
-    def unlike(self, other: Table) -> tuple[str, ...]:
+    def unlike(self, other: LeafTable) -> tuple[str, ...]:
         """List the leaves of another state that this one lacks or has otherwise."""
         mine = self.entries
         return tuple(path for path, entry in other.entries.items() if mine.get(path) != entry)
 
 
-def table(state: State) -> Table:
+def table(state: State) -> LeafTable:
     """Describe a state; reads every byte of it.
 
     Local.
@@ -231,11 +231,11 @@ def table(state: State) -> Table:
     Parameters
     ----------
     state : dict, list or tuple
-        A nest of them, of arrays, numbers, strings and bytes.
+        A pytree of them, of arrays, numbers, strings and bytes.
 
     Returns
     -------
-    Table
+    LeafTable
         What it holds.
 
     Raises
@@ -250,7 +250,7 @@ def table(state: State) -> Table:
             raise UsageError("synchronize", f"two leaves have the path {path!r}",
                              "call a key otherwise: / stands between keys")  # fmt: skip
         found[path] = _entry(path, leaf)
-    return Table(shape_of(state), found)
+    return LeafTable(shape_of(state), found)
 
 
 def leaves(state: State, path: str = "") -> Iterator[tuple[str, Leaf]]:

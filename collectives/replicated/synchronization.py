@@ -15,8 +15,8 @@ from closeranks.collectives.faults.attempts import words_of
 from closeranks.collectives.replicated.leaf_bytes import Leaf, to_bytes
 from closeranks.collectives.replicated.leaf_transfer import Expected, Placing, Transfer
 from closeranks.collectives.replicated.state_leaves import (
+    LeafTable,
     State,
-    Table,
     check,
     leaves,
     rebuilt,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from closeranks.comms.topology.topology import Topology
 
 
-class Voice(NamedTuple):
+class StateReport(NamedTuple):
     """What a member says of its state.
 
     Attributes
@@ -80,7 +80,7 @@ class Digest(NamedTuple):
         return "\n".join(lines)
 
 
-def majority(voices: Sequence[Voice]) -> tuple[int, ...]:
+def majority(state_reports: Sequence[StateReport]) -> tuple[int, ...]:
     """Find the members whose state is right.
 
     Those who are most; if several groups are as large, the one with the process
@@ -90,7 +90,7 @@ def majority(voices: Sequence[Voice]) -> tuple[int, ...]:
 
     Parameters
     ----------
-    voices : sequence of Voice
+    state_reports : sequence of StateReport
         Of every rank.
 
     Returns
@@ -98,15 +98,20 @@ def majority(voices: Sequence[Voice]) -> tuple[int, ...]:
     tuple of int
         Ranks, ascending; all with the same digest.
     """
-    first = min(voice.born for voice in voices)
-    counting = [voice for voice in voices if voice.counts] or [
-        voice for voice in voices if voice.born == first
+    first = min(state_report.born for state_report in state_reports)
+    counting = [state_report for state_report in state_reports if state_report.counts] or [
+        state_report for state_report in state_reports if state_report.born == first
     ]
-    size = Counter(voice.digest for voice in counting)
-    order = [(-size[voice.digest], voice.born, rank) for rank, voice in enumerate(voices)
-             if size[voice.digest]]  # fmt: skip
-    right = voices[min(order)[2]].digest
-    return tuple(rank for rank, voice in enumerate(voices) if voice.digest == right)
+    size = Counter(state_report.digest for state_report in counting)
+    order = [
+        (-size[one.digest], one.born, rank)
+        for rank, one in enumerate(state_reports)
+        if size[one.digest]
+    ]
+    right = state_reports[min(order)[2]].digest
+    return tuple(
+        rank for rank, state_report in enumerate(state_reports) if state_report.digest == right
+    )
 
 
 def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
@@ -143,7 +148,9 @@ def synchronize(comm: Recovering, state: State) -> State:
     """Make states alike, see `Communicator.synchronize`.  Collective."""
     found = _Comparison(comm, state)
     report = found.report()
-    newcomers = {rank for rank, voice in enumerate(found.voices) if not voice.counts}
+    newcomers = {
+        rank for rank, state_report in enumerate(found.state_reports) if not state_report.counts
+    }
     for rank, path in report.differing:
         if rank not in newcomers:
             warnings.warn(f"synchronize: rank {rank} had another {path or 'state'}", stacklevel=3)
@@ -183,24 +190,26 @@ class _Comparison:
 
     def __init__(self, comm: Recovering, state: State) -> None:
         self._comm, self._state = comm, state
-        self._mine = Table(b"", {})
+        self._mine = LeafTable(b"", {})
         self._sick: tuple[tuple[str, str], ...] = ()
         problem: Exception | None = None
         try:
             self._mine, self._sick = table(state), unhealthy(state)
         except Exception as error:  # told to the others, who would wait
             problem = error
-        voice = Voice(self._mine.digest, *comm.voice, not self._sick, problem_of(problem))
-        self.voices: list[Voice] = comm.allgather(voice)
-        agreed([voice.problem for voice in self.voices], problem)
-        self._right = majority(self.voices)
+        state_report = StateReport(
+            self._mine.digest, *comm.state_report, not self._sick, problem_of(problem)
+        )
+        self.state_reports: list[StateReport] = comm.allgather(state_report)
+        agreed([state_report.problem for state_report in self.state_reports], problem)
+        self._right = majority(self.state_reports)
         self._sources = sources(self._right, comm.hierarchy)
         self._theirs = self._tables() if self._sources else self._mine
         self._unlike = self._mine.unlike(self._theirs)
         self._unmakable: Exception | None = None
         self._unmade: list[UsageError | None] = [None] * comm.size
 
-    def _tables(self) -> Table:
+    def _tables(self) -> LeafTable:
         """Give the right table: the own one, or a neighbour's."""
         sent = [(target, self._mine) for target in self._targets]
         with self._transfer(sent, [Expected(giver) for giver in self._givers]) as coming:
@@ -223,8 +232,8 @@ class _Comparison:
 
     def report(self) -> Digest:
         """Say what is not as it should be; collective where anything is."""
-        value = self.voices[self._right[0]].digest.hex()
-        if not self._sources and all(voice.healthy for voice in self.voices):
+        value = self.state_reports[self._right[0]].digest.hex()
+        if not self._sources and all(state_report.healthy for state_report in self.state_reports):
             return Digest(value, (), ())
         paths = list(self._unlike)
         paths += [path for path in self._mine.entries if path not in self._theirs.entries]
@@ -240,7 +249,7 @@ class _Comparison:
         )
 
     def _checked(self) -> Exception | None:
-        """Tell why the right nest cannot be made here, if it cannot."""
+        """Tell why the right pytree cannot be made here, if it cannot."""
         try:
             check(self._state, self._theirs.shape)
         except Exception as error:  # told to the others as above

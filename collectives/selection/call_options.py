@@ -36,7 +36,7 @@ BY_DEVICES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter_block
 
 
 @dataclass(frozen=True)
-class Options:
+class CallOptions:
     """What a block asked for.
 
     Attributes
@@ -57,11 +57,11 @@ class Options:
     timeout_s: float | None = None
     wire: str | None = None
 
-    def within(self, outer: Options | None) -> Options:
+    def within(self, outer: CallOptions | None) -> CallOptions:
         """Give these options with what an outer block says of the others."""
         if outer is None:
             return self
-        return Options(
+        return CallOptions(
             self.owner,
             {**outer.algorithms, **self.algorithms},
             outer.timeout_s if self.timeout_s is None else self.timeout_s,
@@ -69,10 +69,10 @@ class Options:
         )
 
 
-ACTIVE: ContextVar[tuple[Options, ...]] = ContextVar("closeranks.using", default=())
+ACTIVE: ContextVar[tuple[CallOptions, ...]] = ContextVar("closeranks.using", default=())
 
 
-def active(owner: object) -> Options | None:
+def active(owner: object) -> CallOptions | None:
     """Give the innermost options that concern a communicator, or None.
 
     Parameters
@@ -82,7 +82,7 @@ def active(owner: object) -> Options | None:
 
     Returns
     -------
-    Options or None
+    CallOptions or None
         Of the current context.
     """
     for options in reversed(ACTIVE.get()):
@@ -118,7 +118,7 @@ def read(
     algorithm: str | Mapping[str, str],
     timeout_s: float | None,
     wire: DTypeLike | None,
-) -> Options:
+) -> CallOptions:
     """Read what `Communicator.using` was given.
 
     Local.
@@ -132,7 +132,7 @@ def read(
 
     Returns
     -------
-    Options
+    CallOptions
         What is wanted.
 
     Raises
@@ -142,7 +142,7 @@ def read(
     """
     names = chosen_names(algorithm, "using")
     argument.check_timeout("using", timeout_s)
-    return Options(family, names, timeout_s, known_wire(wire, "using"))
+    return CallOptions(family, names, timeout_s, known_wire(wire, "using"))
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def unforced(owner: object) -> Iterator[None]:
     None
         Until the block ends.
     """
-    token = ACTIVE.set((*ACTIVE.get(), Options(owner, {}, math.inf)))
+    token = ACTIVE.set((*ACTIVE.get(), CallOptions(owner, {}, math.inf)))
     try:
         yield
     finally:

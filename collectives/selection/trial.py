@@ -24,7 +24,7 @@ RACES = 3
 TIE, REPLAY = 0.8, 2
 #: Where there are so many rounds, a candidate has so many turns in a row, the first
 #: of which do not count: they find what the one before left in caches (a kernel comes
-#: back to its first desk after four calls) and buffers of switches, and the credit that
+#: back to its first copy buffer after four calls) and buffers of switches, and the credit that
 #: it left a link that is slowed down.
 MANY, BURST, FIRST = 8, 8, 4
 #: A plan that won is looked at again after so many calls, then after ten times as

@@ -1,14 +1,14 @@
 """Collectives inside a node, as loops over shared memory without Python.
 
-Every rank has `DESKS_EACH` *desks* in the node's memory, where it lays out
-what the others read, two *trays* for reduced chunks, and two counters:
-``laid`` (its desk holds segment q) and ``reduced`` (its tray holds its chunk).
-Segments are numbered over the life of the memory.  Where a desk or a tray lies
-a rank publishes with each segment: they go round in rings, see
-`closeranks.collectives.shm.data_places`.  A rank that has laid q has done with
-all segments up to ``q - AHEAD``.  So a desk may be filled for q as soon as
-everybody has laid ``q - DESKS_EACH + AHEAD``, and laying out the next segment
-overlaps with reading this one.
+Every rank has `COPY_BUFFERS_EACH` *copy buffers* in the node's memory, where
+it lays out what the others read, two *trays* for reduced chunks, and two
+counters: ``laid`` (its copy_buffer holds segment q) and ``reduced`` (its tray
+holds its chunk). Segments are numbered over the life of the memory.  Where a
+copy buffer or a tray lies a rank publishes with each segment: they go round in
+rings, see `closeranks.collectives.shm.data_places`.  A rank that has laid q
+has done with all segments up to ``q - AHEAD``.  So a copy buffer may be filled
+for q as soon as everybody has laid ``q - COPY_BUFFERS_EACH + AHEAD``, and
+laying out the next segment overlaps with reading this one.
 
 A kernel never blocks for long: it spins, yields, and after a while returns
 False, to be called again with the same arguments.  It keeps its place in
@@ -31,12 +31,12 @@ from numba import types
 from closeranks.collectives.shm.copies import copy, goes_past, lay, put, stream, stream_twice
 from closeranks.collectives.shm.counters import all_reached, may_fill, over, tell_laid, tell_reduced
 from closeranks.collectives.shm.data_places import (
-    desk_of,
+    copy_buffer_of,
     name_of,
     place_of,
     publish,
     published,
-    take_desk,
+    take_copy_buffer,
     take_tray,
     tray_of,
 )
@@ -45,7 +45,7 @@ from closeranks.collectives.shm.segment_layout import (
     AHEAD,
     BLOCK,
     CACHE,
-    DESK,
+    COPY_BUFFER,
     DONE,
     FRAME,
     GIVEN,
@@ -111,25 +111,25 @@ def combine(frame: Any, q: int, own: int, at: int, inside: int, out: int, nbytes
 def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Reduce a vector: everybody reads everything."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
-    desk = frame[DESK]
-    last = state[START] + (nbytes + desk - 1) // desk
+    copy_buffer = frame[COPY_BUFFER]
+    last = state[START] + (nbytes + copy_buffer - 1) // copy_buffer
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
             q = state[STAGED] + 1
             if not may_fill(frame, q):
                 return False
-            at = (q - state[START] - 1) * desk
-            length = min(desk, nbytes - at)
-            publish(frame, q, -take_desk(frame, state, length), 0)
-            copy(desk_of(frame, frame[RANK], q), source + at, length)
+            at = (q - state[START] - 1) * copy_buffer
+            length = min(copy_buffer, nbytes - at)
+            publish(frame, q, -take_copy_buffer(frame, state, length), 0)
+            copy(copy_buffer_of(frame, frame[RANK], q), source + at, length)
             tell_laid(frame, q)
             state[STAGED] = q
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):
             return False
-        at = (q - state[START] - 1) * desk
-        own = desk_of(frame, frame[RANK], q)
-        combine(frame, q, own, 0, 0, target + at, min(desk, nbytes - at))
+        at = (q - state[START] - 1) * copy_buffer
+        own = copy_buffer_of(frame, frame[RANK], q)
+        combine(frame, q, own, 0, 0, target + at, min(copy_buffer, nbytes - at))
         state[DONE] = q
     return over(state, last)
 
@@ -142,19 +142,19 @@ def _edge(nbytes: int, size: int, rank: int) -> int:
 
 @numba.njit(error_model="numpy")
 def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
-    """Let the others read a segment: by the name of its array, or on the desk.
+    """Let the others read a segment: by the name of its array, or in the copy buffer.
 
-    On the desk without this rank's own chunk.
+    On the copy buffer without this rank's own chunk.
     """
     size, rank = frame[SIZE], frame[RANK]
     if given != 0:
         publish(frame, q, given, 0)
     else:
-        publish(frame, q, -take_desk(frame, state, nbytes), 0)
+        publish(frame, q, -take_copy_buffer(frame, state, nbytes), 0)
         low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
-        desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, nbytes)
-        lay(state, desk, source, low, past)
-        lay(state, desk + high, source + high, nbytes - high, past)
+        copy_buffer, past = copy_buffer_of(frame, rank, q), goes_past(frame, state, q, nbytes)
+        lay(state, copy_buffer, source, low, past)
+        lay(state, copy_buffer + high, source + high, nbytes - high, past)
     tell_laid(frame, q)
     state[STAGED] = q
 
@@ -287,14 +287,14 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
     way = _whole(frame, state, source, target, nbytes)
     if way != IN_SEGMENTS:
         return way == OVER and over(state, state[DONE])
-    size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    size, rank, copy_buffer = frame[SIZE], frame[RANK], frame[COPY_BUFFER]
     given = name_of(frame, source, nbytes)
-    cold = source != target and 2 * nbytes >= frame[CACHE]  # desks want some of it too
-    last = state[START] + (nbytes + desk - 1) // desk
+    cold = source != target and 2 * nbytes >= frame[CACHE]  # copy buffers want some of it too
+    last = state[START] + (nbytes + copy_buffer - 1) // copy_buffer
     while state[DONE] < last:
         q = state[DONE] + 1
-        at = (q - state[START] - 1) * desk
-        length = min(desk, nbytes - at)
+        at = (q - state[START] - 1) * copy_buffer
+        length = min(copy_buffer, nbytes - at)
         if state[STAGED] < q:
             if not may_fill(frame, q):
                 return False
@@ -307,8 +307,10 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
         if state[STAGED] == q and q < last:
             if not may_fill(frame, q + 1):
                 return False
-            ahead = at + desk
-            _lay_chunks(frame, state, q + 1, source + ahead, min(desk, nbytes - ahead), given)
+            ahead = at + copy_buffer
+            _lay_chunks(
+                frame, state, q + 1, source + ahead, min(copy_buffer, nbytes - ahead), given
+            )
         if not all_reached(frame, REDUCED, q):
             return False
         for step in range(1, size):

@@ -12,7 +12,7 @@ import numba
 from closeranks.collectives.shm.segment_layout import (
     ABORT,
     AHEAD,
-    DESKS_EACH,
+    COPY_BUFFERS_EACH,
     FLAGS,
     LAID,
     LINE,
@@ -54,8 +54,8 @@ def all_reached(frame: Any, which: int, goal: int) -> bool:
 
 @numba.njit(error_model="numpy")
 def may_fill(frame: Any, q: int) -> bool:
-    """Wait a little until nobody reads what lies on the desk for segment q."""
-    return all_reached(frame, LAID, q - DESKS_EACH + AHEAD)
+    """Wait a little until nobody reads what lies in the copy buffer for segment q."""
+    return all_reached(frame, LAID, q - COPY_BUFFERS_EACH + AHEAD)
 
 
 @numba.njit(error_model="numpy")

@@ -1,17 +1,17 @@
-"""Where the data of a node's ranks lie: on desks, or in arrays all can reach.
+"""Where a rank's data lie: in copy buffers, or in arrays that all can reach.
 
-Desks and trays follow each other in rings, each as long as its data, so that
-short ones too come back to a place only after megabytes.  By then its lines
-have left the second-level caches of who wrote and of who read them.  A line
-that is still in both has to be taken from the reader before it is written: 7
-to 9 ns on a Zen 5 whose two cores share their third-level cache, 3 ns if it
-comes from there.
+Copy buffers and trays follow each other in rings, each as long as its data, so
+that short ones too come back to a place only after megabytes.  By then its
+lines have left the second-level caches of who wrote and of who read them.  A
+line that is still in both has to be taken from the reader before it is
+written: 7 to 9 ns on a Zen 5 whose two cores share their third-level cache, 3
+ns if it comes from there.
 
 Arrays of `Communicator.empty` are mapped by all ranks of a node.  A rank whose
 data lie in one need not lay them out: with each segment it publishes their
-*name* beside its counter, or 0 where the others find the segment on its desk.
-So each rank decides for itself.  Who is read in place must not return before
-the last reader has done.
+*name* beside its counter, or 0 where the others find the segment on its copy
+buffer. So each rank decides for itself.  Who is read in place must not return
+before the last reader has done.
 
 Importing this imports Numba; nobody does but who compiles what calls it.
 """
@@ -24,10 +24,10 @@ import numba
 
 from closeranks.collectives.shm.segment_layout import (
     ARRAYS,
-    DESK_AT,
-    DESK_RING,
-    DESKS,
-    DESKS_EACH,
+    COPY_BUFFER_AT,
+    COPY_BUFFER_RING,
+    COPY_BUFFERS,
+    COPY_BUFFERS_EACH,
     FLAGS,
     GIVEN,
     INSIDE,
@@ -62,16 +62,16 @@ def _next(state: Any, which: int, ring: int, nbytes: int) -> int:
 
 
 @numba.njit(error_model="numpy")
-def take_desk(frame: Any, state: Any, nbytes: int) -> int:
-    """Give where in its ring this rank's next desk begins."""
-    return _next(state, DESK_AT, frame[DESK_RING], nbytes)
+def take_copy_buffer(frame: Any, state: Any, nbytes: int) -> int:
+    """Give where in its ring this rank's next copy buffer begins."""
+    return _next(state, COPY_BUFFER_AT, frame[COPY_BUFFER_RING], nbytes)
 
 
 @numba.njit(error_model="numpy")
-def desk_of(frame: Any, rank: int, q: int) -> int:
-    """Give the address of a rank's desk for segment q, which it has published."""
+def copy_buffer_of(frame: Any, rank: int, q: int) -> int:
+    """Give the address of a rank's copy buffer for segment q, which it has published."""
     inside = -word(_names(frame, rank, q) + 8 * GIVEN)
-    return frame[DESKS] + rank * frame[DESK_RING] + inside
+    return frame[COPY_BUFFERS] + rank * frame[COPY_BUFFER_RING] + inside
 
 
 @numba.njit(error_model="numpy")
@@ -100,7 +100,7 @@ def _tray(frame: Any, rank: int, q: int) -> int:
 @numba.njit(error_model="numpy")
 def _names(frame: Any, rank: int, q: int) -> int:
     """Give the address of a segment's words, less `GIVEN` or `TAKEN` of them."""
-    return frame[FLAGS] + (2 * rank + LAID) * LINE + 8 * (q % DESKS_EACH)
+    return frame[FLAGS] + (2 * rank + LAID) * LINE + 8 * (q % COPY_BUFFERS_EACH)
 
 
 @numba.njit(error_model="numpy")
@@ -120,7 +120,8 @@ def name_of(frame: Any, address: int, nbytes: int) -> int:
 def publish(frame: Any, q: int, given: int, taken: int) -> None:
     """Name what this rank reads and writes, before it tells that q is laid.
 
-    ``given`` is the name of an array, or minus the place of the desk in its ring.
+    ``given`` is the name of an array, or minus the place of the copy buffer in its
+    ring.
     """
     line = _names(frame, frame[RANK], q)
     set_word(line + 8 * GIVEN, given)
@@ -139,6 +140,6 @@ def published(frame: Any, rank: int, q: int, which: int) -> int:
 
 @numba.njit(error_model="numpy")
 def place_of(frame: Any, rank: int, q: int, at: int, inside: int) -> int:
-    """Give the address of a rank's data: ``at`` on its desk, or ``inside`` its array."""
+    """Give a rank's data: ``at`` in its copy buffer, or ``inside`` its array."""
     array = published(frame, rank, q, GIVEN)
-    return desk_of(frame, rank, q) + at if array == 0 else array + inside
+    return copy_buffer_of(frame, rank, q) + at if array == 0 else array + inside

@@ -1,7 +1,8 @@
 """Collectives inside a node besides all-reduce.
 
-Importing this imports Numba; nobody does but who compiles it.  Desks, counters
-and their rules are those of `closeranks.collectives.shm.allreduce_kernels`.
+Importing this imports Numba; nobody does but who compiles it.  Copy buffers,
+counters and their rules are those of
+`closeranks.collectives.shm.allreduce_kernels`.
 """
 
 from __future__ import annotations
@@ -22,11 +23,17 @@ from closeranks.collectives.shm.counters import (
     tell_laid,
     tell_reduced,
 )
-from closeranks.collectives.shm.data_places import desk_of, name_of, place_of, publish, take_desk
+from closeranks.collectives.shm.data_places import (
+    copy_buffer_of,
+    name_of,
+    place_of,
+    publish,
+    take_copy_buffer,
+)
 from closeranks.collectives.shm.segment_layout import (
     AHEAD,
     CACHE,
-    DESK,
+    COPY_BUFFER,
     DONE,
     FRAME,
     ITEM,
@@ -70,13 +77,13 @@ def _finish(frame: Any, state: Any, last: int, given: int) -> bool:
 
 @numba.njit(error_model="numpy")
 def _lay(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
-    """Let the others read a segment: by the name of its array, or on the desk."""
+    """Let the others read a segment: by the name of its array, or in the copy buffer."""
     if given != 0:
         publish(frame, q, given, 0)
         return
-    publish(frame, q, -take_desk(frame, state, nbytes), 0)
-    desk = desk_of(frame, frame[RANK], q)
-    lay(state, desk, source, nbytes, goes_past(frame, state, q, nbytes))
+    publish(frame, q, -take_copy_buffer(frame, state, nbytes), 0)
+    copy_buffer = copy_buffer_of(frame, frame[RANK], q)
+    lay(state, copy_buffer, source, nbytes, goes_past(frame, state, q, nbytes))
 
 
 def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
@@ -85,14 +92,14 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
     The root waits for the last reader only if its array is read in place.
     """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
-    rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    rank, root, copy_buffer = frame[RANK], frame[ROOT], frame[COPY_BUFFER]
     given = name_of(frame, source, nbytes) if rank == root else 0
     cold = nbytes > frame[CACHE]
-    last = state[START] + (nbytes + desk - 1) // desk
+    last = state[START] + (nbytes + copy_buffer - 1) // copy_buffer
     while state[DONE] < last:
         q = state[DONE] + 1
-        at = (q - state[START] - 1) * desk
-        length = min(desk, nbytes - at)
+        at = (q - state[START] - 1) * copy_buffer
+        length = min(copy_buffer, nbytes - at)
         if rank == root:
             if not may_fill(frame, q):
                 return False
@@ -115,13 +122,13 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
     In place the root's vector is laid out too: the result grows where it lies.
     """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
-    rank, root, desk = frame[RANK], frame[ROOT], frame[DESK]
+    rank, root, copy_buffer = frame[RANK], frame[ROOT], frame[COPY_BUFFER]
     given = 0 if rank == root else name_of(frame, source, nbytes)
-    last = state[START] + (nbytes + desk - 1) // desk
+    last = state[START] + (nbytes + copy_buffer - 1) // copy_buffer
     while state[DONE] < last:
         q = state[DONE] + 1
-        at = (q - state[START] - 1) * desk
-        length = min(desk, nbytes - at)
+        at = (q - state[START] - 1) * copy_buffer
+        length = min(copy_buffer, nbytes - at)
         lays = source == target if rank == root else given == 0
         if state[STAGED] < q:
             if lays or given != 0:
@@ -133,7 +140,7 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
         if rank == root:
             if not all_reached(frame, LAID, q):
                 return False
-            own = desk_of(frame, rank, q) if lays else source + at
+            own = copy_buffer_of(frame, rank, q) if lays else source + at
             combine(frame, q, own, 0, at, target + at, length)
         state[DONE] = q
     return _finish(frame, state, last, given)
@@ -142,18 +149,18 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
 def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Collect the blocks of all ranks, ``nbytes`` each."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
-    size, rank, desk = frame[SIZE], frame[RANK], frame[DESK]
+    size, rank, copy_buffer = frame[SIZE], frame[RANK], frame[COPY_BUFFER]
     given = name_of(frame, source, nbytes)
     cold = (size + 1) * nbytes > frame[CACHE]
     mine = target + rank * nbytes
-    last = state[START] + (nbytes + desk - 1) // desk
+    last = state[START] + (nbytes + copy_buffer - 1) // copy_buffer
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
             q = state[STAGED] + 1
             if not may_fill(frame, q):
                 return False
-            at = (q - state[START] - 1) * desk
-            length = min(desk, nbytes - at)
+            at = (q - state[START] - 1) * copy_buffer
+            length = min(copy_buffer, nbytes - at)
             _lay(frame, state, q, source + at, length, given)
             tell_laid(frame, q)
             state[STAGED] = q
@@ -162,8 +169,8 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
         q = state[DONE] + 1
         if not all_reached(frame, LAID, q):
             return False
-        at = (q - state[START] - 1) * desk
-        length = min(desk, nbytes - at)
+        at = (q - state[START] - 1) * copy_buffer
+        length = min(copy_buffer, nbytes - at)
         for step in range(1, size):
             other = (rank + step) % size
             put(target + other * nbytes + at, place_of(frame, other, q, 0, at), length, cold)
@@ -173,15 +180,15 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
 
 @numba.njit(error_model="numpy")
 def _share(frame: Any) -> int:
-    """Bytes of a desk that are for one rank: whole pages, if it has as many."""
-    part: int = frame[DESK] // frame[SIZE]
+    """Bytes of a copy buffer that are for one rank: whole pages, if it has as many."""
+    part: int = frame[COPY_BUFFER] // frame[SIZE]
     whole = PAGE if part >= PAGE and PAGE % frame[ITEM] == 0 else frame[ITEM]
     return part // whole * whole
 
 
 @numba.njit(error_model="numpy")
 def _stride(frame: Any, length: int) -> int:
-    """Bytes from one part of a desk to the next: whole lines, if a part has as many."""
+    """Bytes from one part of a copy buffer to the next, in whole lines."""
     whole: int = min(_share(frame), (length + 63) // 64 * 64)
     return whole
 
@@ -195,11 +202,11 @@ def _lay_for_others(
     if given != 0:
         publish(frame, q, given, 0)
     else:
-        publish(frame, q, -take_desk(frame, state, size * stride), 0)
-        desk, past = desk_of(frame, rank, q), goes_past(frame, state, q, length)
+        publish(frame, q, -take_copy_buffer(frame, state, size * stride), 0)
+        copy_buffer, past = copy_buffer_of(frame, rank, q), goes_past(frame, state, q, length)
         for step in range(1, size):
             other = (rank + step) % size
-            lay(state, desk + other * stride, source + other * nbytes + at, length, past)
+            lay(state, copy_buffer + other * stride, source + other * nbytes + at, length, past)
     tell_laid(frame, q)
     state[STAGED] = q
 
@@ -209,7 +216,9 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
     given = 0 if source == target else name_of(frame, source, size * nbytes)
-    cold = source != target and 2 * size * nbytes >= frame[CACHE]  # desks want some of it too
+    cold = (
+        source != target and 2 * size * nbytes >= frame[CACHE]
+    )  # copy buffers want some of it too
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
@@ -255,8 +264,8 @@ def reduce_scatter_block(
             return False
         at = (q - state[START] - 1) * part
         length = min(part, nbytes - at)
-        on_desk, inside = rank * _stride(frame, length), rank * nbytes + at
-        combine(frame, q, source + inside, on_desk, inside, target + at, length)
+        in_copy_buffer, inside = rank * _stride(frame, length), rank * nbytes + at
+        combine(frame, q, source + inside, in_copy_buffer, inside, target + at, length)
         state[DONE] = q
     return _finish(frame, state, last, given)
 

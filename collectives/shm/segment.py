@@ -1,9 +1,9 @@
 """The memory in which the ranks of a node work together.
 
-One shared file holds every rank's counters, desks and trays; what they are for
-is told in `closeranks.collectives.shm.allreduce_kernels`.  A world makes it
-when the first kernel needs it.  Where node memory is short the desks are
-smaller.
+One shared file holds every rank's counters, copy buffers and trays; what they
+are for is told in `closeranks.collectives.shm.allreduce_kernels`.  A world
+makes it when the first kernel needs it.  Where node memory is short the copy
+buffers are smaller.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 #: Stands in the place of a step: somebody has begun a kernel, and lets it go on where
 #: others ask for it, see `closeranks.collectives.dispatch.persistent_creation`.
 STARTED: Final = -1
-#: Bytes of a rank's chunk of a desk: from here on copies need not read what they
-#: overwrite.  Desks of more than so many chunks would fill the caches.
+#: Bytes of a rank's chunk of a copy buffer: from here on copies need not read what they
+#: overwrite.  Copy buffers of more than so many chunks would fill the caches.
 CHUNK_BYTES: Final = 128 * 1024
 MOST_CHUNKS: Final = 4
-#: Bytes of a rank's desks: a desk that has left the second-level caches of who wrote
+#: Bytes of a rank's copy buffers: a copy buffer that has left the second-level caches of who wrote
 #: and who read it is cheaper to write again than one that is still in both.
 RING_BYTES: Final = 2 * 1024 * 1024
-#: The smallest desk.
+#: The smallest copy buffer.
 LEAST_BYTES: Final = 16 * 1024
 _PAGE: Final = 4096
-#: So many communicators of a process have such desks.  A program that makes more of them
+#: So many communicators of a process have such copy buffers.  A program that makes more of them
 #: than it frees has small ones in the others.
 SPACIOUS: Final = 16
 _SMALL_BYTES: Final = 2 * LEAST_BYTES
 _open: Final = weakref.WeakSet["NodeMemory"]()
-#: Copies to desks and trays may go past the caches from so many bytes on, or never.
+#: Copies to copy buffers and trays may go past the caches from so many bytes on, or never.
 STREAMING: Final = 4096
 NEVER: Final = 1 << 62
 #: How long a kernel looks before it gives the thread back: where every rank has a
@@ -58,7 +58,7 @@ _CROWDED: Final = (0, 50)
 
 
 class NodeMemory:
-    """Counters, desks and trays of the ranks of one node.
+    """Counters, copy buffers and trays of the ranks of one node.
 
     Collective over ``node`` to make.
 
@@ -73,8 +73,8 @@ class NodeMemory:
 
     Attributes
     ----------
-    desk_bytes : int
-        Size of a desk.
+    copy_buffer_bytes : int
+        Size of a copy buffer.
     state : ndarray, dtype int64
         How far this rank has come; the kernels' own.
     turns : deque
@@ -86,7 +86,7 @@ class NodeMemory:
     Raises
     ------
     Unavailable
-        On all ranks, if node memory has no room even for small desks.
+        On all ranks, if node memory has no room even for small copy buffers.
     """
 
     def __init__(self, node: MPI.Intracomm, abort: int, *, root: Any = None) -> None:
@@ -96,7 +96,9 @@ class NodeMemory:
         self.queue_at = self._queue.ctypes.data
         self._frames: dict[tuple[Combiner | None, int, int], NDArray[np.int64]] = {}
         is_spacious = max(node.allgather(len(_open))) < SPACIOUS
-        self.desk_bytes = CHUNK_BYTES * min(node.size, MOST_CHUNKS) if is_spacious else _SMALL_BYTES
+        self.copy_buffer_bytes = (
+            CHUNK_BYTES * min(node.size, MOST_CHUNKS) if is_spacious else _SMALL_BYTES
+        )
         self._scratch = np.zeros(kernels.BLOCK, np.uint8)
         self._wide = np.zeros(kernels.BLOCK // 2, np.float32)
         cache = l3_share(Path("/"), node.size) or NEVER
@@ -106,11 +108,11 @@ class NodeMemory:
         size, base = node.size, self._file.array.ctypes.data
         self._base[kernels.SIZE], self._base[kernels.RANK] = size, node.rank
         self._base[kernels.FLAGS] = base
-        self._base[kernels.DESKS] = base + _counter_bytes(size)
-        self._base[kernels.DESK] = self.desk_bytes
-        desks, trays = rings(size, self.desk_bytes, wanted)
-        self._base[kernels.DESK_RING], self._base[kernels.TRAY_RING] = desks, trays
-        self._base[kernels.TRAYS] = self._base[kernels.DESKS] + size * desks
+        self._base[kernels.COPY_BUFFERS] = base + _counter_bytes(size)
+        self._base[kernels.COPY_BUFFER] = self.copy_buffer_bytes
+        copy_buffers, trays = rings(size, self.copy_buffer_bytes, wanted)
+        self._base[kernels.COPY_BUFFER_RING], self._base[kernels.TRAY_RING] = copy_buffers, trays
+        self._base[kernels.TRAYS] = self._base[kernels.COPY_BUFFERS] + size * copy_buffers
         self._base[kernels.ABORT], self._base[kernels.YIELD] = abort, _sched_yield()
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
         self._base[kernels.WIDE] = self._wide.ctypes.data
@@ -123,22 +125,22 @@ class NodeMemory:
         _open.add(self)
 
     def _share(self, node: MPI.Intracomm, root: Any, wanted: int) -> tuple[SharedFile, int]:
-        """Map the file, smaller where node memory is short; give what is wanted of desks."""
+        """Map the file, smaller where node memory is short; give the bytes wanted."""
         while True:
-            desks, trays = rings(node.size, self.desk_bytes, wanted)
-            counters, all_desks = _counter_bytes(node.size), node.size * desks
+            copy_buffers, trays = rings(node.size, self.copy_buffer_bytes, wanted)
+            counters, all_copy_buffers = _counter_bytes(node.size), node.size * copy_buffers
             own = [
                 (0, counters * (node.rank == 0)),
-                (counters + node.rank * desks, desks),
-                (counters + all_desks + node.rank * trays, trays),
+                (counters + node.rank * copy_buffers, copy_buffers),
+                (counters + all_copy_buffers + node.rank * trays, trays),
             ]
             try:
-                nbytes = counters + all_desks + node.size * trays
+                nbytes = counters + all_copy_buffers + node.size * trays
                 return share(node, nbytes, own=own, root=root), wanted
             except Unavailable:
-                if self.desk_bytes < 2 * LEAST_BYTES:
+                if self.copy_buffer_bytes < 2 * LEAST_BYTES:
                     raise
-                self.desk_bytes, wanted = self.desk_bytes // 2 // 64 * 64, wanted // 2
+                self.copy_buffer_bytes, wanted = self.copy_buffer_bytes // 2 // 64 * 64, wanted // 2
 
     def frame(
         self, combiner: Combiner | None, itemsize: int, node_root: int = 0
@@ -194,30 +196,30 @@ class NodeMemory:
         self._reach.close()
 
 
-def rings(size: int, desk_bytes: int, wanted: int = 0) -> tuple[int, int]:
-    """Size the rings in which a rank's desks and trays go round.
+def rings(size: int, copy_buffer_bytes: int, wanted: int = 0) -> tuple[int, int]:
+    """Size the rings in which a rank's copy buffers and trays go round.
 
     Parameters
     ----------
     size : int
         Ranks of the node.
-    desk_bytes : int
-        Bytes of a desk at most.
+    copy_buffer_bytes : int
+        Bytes of a copy buffer at most.
     wanted : int
-        Bytes of desks that there should be.
+        Bytes of copy buffers that there should be.
 
     Returns
     -------
-    desks, trays : int
+    copy_buffers, trays : int
         Bytes.  At least room for what others may be reading, for what is being
         filled, and for what is left free at the end of a ring.
     """
-    desk, tray = desk_bytes + _PAGE, desk_bytes // size + 2 * _PAGE
-    return max((kernels.DESKS_EACH + 1) * desk, wanted), max(3 * tray, wanted // 2)
+    copy_buffer, tray = copy_buffer_bytes + _PAGE, copy_buffer_bytes // size + 2 * _PAGE
+    return max((kernels.COPY_BUFFERS_EACH + 1) * copy_buffer, wanted), max(3 * tray, wanted // 2)
 
 
 def _counter_bytes(size: int) -> int:
-    """Size the counters so that desks and trays start in the middle of a page.
+    """Size the counters so that copy buffers and trays start in the middle of a page.
 
     Long arrays start at the beginning of one.  Where source and target lie
     alike in their pages, a processor takes what it loads for what it has just

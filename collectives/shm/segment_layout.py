@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 SIZE: Final = 0  # ranks of the node
 RANK: Final = 1  # this one
 FLAGS: Final = 2  # address of the counters
-DESKS: Final = 3  # address of the first rank's desks
-DESK: Final = 4  # bytes of a desk at most, a multiple of every element
+COPY_BUFFERS: Final = 3  # address of the first rank's copy buffers
+COPY_BUFFER: Final = 4  # bytes of a copy buffer at most, a multiple of every element
 TRAYS: Final = 5  # address of the first rank's trays
 TRAY_RING: Final = 6  # bytes in which the trays of a rank go round
 ABORT: Final = 7  # address of the abort word
@@ -41,7 +41,7 @@ STREAM: Final = 19  # from how many bytes on copies may go past the caches
 WIDE: Final = 20  # address of as many float32 as a block has half-precision numbers
 CACHE: Final = 21  # bytes of the last cache that are this rank's share
 ARRAYS: Final = 22  # address of the table of arrays that all ranks can reach
-DESK_RING: Final = 23  # bytes in which the desks of a rank go round
+COPY_BUFFER_RING: Final = 23  # bytes in which the copy buffers of a rank go round
 FRAME: Final = 24
 
 #: Places in the state (int64).
@@ -58,13 +58,13 @@ BEYOND: Final = 8
 LEAST: Final = 0
 BEFORE: Final = 1
 TIMES: Final = 2
-#: Where the next desk and the next tray begin, in their rings.
-DESK_AT: Final = 11
+#: Where the next copy buffer and the next tray begin, in their rings.
+COPY_BUFFER_AT: Final = 11
 TRAY_AT: Final = 12
 STATE: Final = 13
 
-#: Desks of a rank, and how far it may lay out before it has done.
-DESKS_EACH: Final = 4
+#: Copy buffers of a rank, and how far it may lay out before it has done.
+COPY_BUFFERS_EACH: Final = 4
 AHEAD: Final = 2
 #: The counters of a rank.
 LAID: Final = 0
@@ -72,7 +72,7 @@ REDUCED: Final = 1
 #: Bytes between two counters: no two share a line, nor a pair of lines.
 LINE: Final = 128
 #: Beside the counter ``laid``: names of the arrays that a call reads and writes, one for
-#: each desk, see `closeranks.collectives.shm.data_places`.
+#: each copy buffer, see `closeranks.collectives.shm.data_places`.
 GIVEN: Final = 1
 TAKEN: Final = 5
 #: A name is the row of an array in that table, counted from 1, and so many bits of bytes into it.

@@ -23,7 +23,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class ArrayMemory:
     """Where an object keeps its elements.
 
     Attributes
@@ -49,7 +49,7 @@ class Memory:
     device: DeviceArray | None = None
 
 
-def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
+def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMemory:
     """Find the memory of an object; nothing is copied.
 
     Local.
@@ -66,7 +66,7 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
 
     Returns
     -------
-    Memory
+    ArrayMemory
         Alive as long as it is referenced.
 
     Raises
@@ -98,8 +98,8 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> Memory:
     elif flags.f_contiguous:
         data = array.T.reshape(-1).view(np.uint8)
     else:
-        return Memory(array, array.dtype, array.nbytes, False)
-    return Memory(data, array.dtype, array.nbytes, True)
+        return ArrayMemory(array, array.dtype, array.nbytes, False)
+    return ArrayMemory(data, array.dtype, array.nbytes, True)
 
 
 def _check_writable(is_right: bool, operation: str) -> None:
@@ -107,10 +107,10 @@ def _check_writable(is_right: bool, operation: str) -> None:
         raise UsageError(operation, "the receive buffer is read-only", "pass a writable array")
 
 
-def _on_device(there: DeviceArray, operation: str, writable: bool) -> Memory:
+def _on_device(there: DeviceArray, operation: str, writable: bool) -> ArrayMemory:
     """Describe memory that only a device can reach."""
     _check_writable(there.writable or not writable, operation)
-    return Memory(_NO_BYTES, there.dtype, there.nbytes, there.contiguous, there)
+    return ArrayMemory(_NO_BYTES, there.dtype, there.nbytes, there.contiguous, there)
 
 
 def _viewed(buffer: object) -> NDArray[Any] | None:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.buffers.array_memory import Bytes, Memory, memory
+from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes, memory
 from closeranks.comms.buffers.datatype import Element, element
 from closeranks.comms.buffers.packing import pack_memory, room, unpack
 from closeranks.comms.gpu.pinned_staging import Span, fetch, put
@@ -42,7 +42,7 @@ _NOTHING: Final = np.empty(0, np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class SpecParts:
     """A specification taken apart, nothing checked yet.
 
     Attributes
@@ -67,7 +67,7 @@ class Message:
 
     Attributes
     ----------
-    memory : Memory
+    memory : ArrayMemory
         The buffer.
     element : Element
         What an entry is.
@@ -77,7 +77,7 @@ class Message:
         Bytes from the start of the buffer to the first entry.
     """
 
-    memory: Memory
+    memory: ArrayMemory
     element: Element
     count: int
     offset: int
@@ -148,7 +148,7 @@ class Message:
         return self.memory.data[self.offset : self.offset + self.nbytes]
 
 
-def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
+def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> SpecParts:
     """Take a specification apart.
 
     Local.
@@ -165,7 +165,7 @@ def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
 
     Returns
     -------
-    Parts
+    SpecParts
         Its parts.
 
     Raises
@@ -174,7 +174,7 @@ def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
         If there are fewer than two parts or more than four.
     """
     if not isinstance(spec, (list, tuple)):
-        return Parts(spec)
+        return SpecParts(spec)
     count = displacement = datatype = None
     match len(spec):
         case 2:
@@ -200,7 +200,7 @@ def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> Parts:
                 "pass two, or a list of counts",
             )
         count, displacement = count
-    return Parts(_NOTHING if buffer is None else buffer, count, displacement, datatype)
+    return SpecParts(_NOTHING if buffer is None else buffer, count, displacement, datatype)
 
 
 def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = False) -> Message:
@@ -243,7 +243,7 @@ def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = Fal
     return Message(found, kind, count, shift)
 
 
-def found_memory(buffer: object, operation: str, *, writable: bool) -> Memory:
+def found_memory(buffer: object, operation: str, *, writable: bool) -> ArrayMemory:
     """Find the memory of a buffer; MPI.BOTTOM and None have none.  Local.
 
     Parameters
@@ -257,7 +257,7 @@ def found_memory(buffer: object, operation: str, *, writable: bool) -> Memory:
 
     Returns
     -------
-    Memory
+    ArrayMemory
         Nothing is copied.
 
     Raises
@@ -275,12 +275,12 @@ def found_memory(buffer: object, operation: str, *, writable: bool) -> Memory:
     return memory(buffer, operation, writable=writable)
 
 
-def check_room(found: Memory, kind: Element, count: int, shift: int, operation: str) -> None:
+def check_room(found: ArrayMemory, kind: Element, count: int, shift: int, operation: str) -> None:
     """Raise UsageError if ``count`` entries from byte ``shift`` leave the buffer.
 
     Parameters
     ----------
-    found : Memory
+    found : ArrayMemory
         The buffer.
     kind : Element
         What an entry is.
@@ -319,7 +319,7 @@ def _number(value: Any, name: str, operation: str) -> int:
     return number
 
 
-def _fits_gaps(found: Memory, kind: Element, operation: str) -> None:
+def _fits_gaps(found: ArrayMemory, kind: Element, operation: str) -> None:
     """Refuse an array with gaps counted in anything but its own elements."""
     if not found.contiguous and kind.extent != found.dtype.itemsize:
         raise UsageError(
@@ -355,7 +355,7 @@ class Vector:
 
     Attributes
     ----------
-    memory : Memory
+    memory : ArrayMemory
         The buffer.
     element : Element
         What an entry is.
@@ -363,7 +363,7 @@ class Vector:
         Entries of each block, and where it starts, in entries.
     """
 
-    memory: Memory
+    memory: ArrayMemory
     element: Element
     counts: Counts
     displacements: Counts
@@ -556,7 +556,7 @@ def numbers(given: Any, blocks: int, name: str, operation: str) -> Counts:
     return found
 
 
-def _counts(given: Any, found: Memory, kind: Element, blocks: int, operation: str) -> Counts:
+def _counts(given: Any, found: ArrayMemory, kind: Element, blocks: int, operation: str) -> Counts:
     if given is None:
         if kind.extent <= 0 or found.nbytes % kind.extent:
             raise UsageError(operation, f"{found.nbytes} bytes hold no whole number of {kind}, "
@@ -582,7 +582,7 @@ def _is_number(given: Any) -> bool:
 
 
 def _check(
-    found: Memory, kind: Element, counts: Counts, displacements: Counts, operation: str
+    found: ArrayMemory, kind: Element, counts: Counts, displacements: Counts, operation: str
 ) -> None:
     """Refuse blocks that leave the buffer."""
     ends = np.where(counts > 0, displacements + counts, 0)

@@ -20,7 +20,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.comms.argument import shown
-from closeranks.comms.buffers.strided_block import Block, block
+from closeranks.comms.buffers.strided_block import StridedBlock, block
 from closeranks.errors import UnknownCode, UsageError, WrongType
 
 if TYPE_CHECKING:
@@ -224,7 +224,7 @@ def _numpy_of(datatype: MPI.Datatype, extent: int) -> np.dtype[Any] | None:
 _keyval: int | None = None
 
 
-def typemap(datatype: MPI.Datatype) -> Block | None:
+def typemap(datatype: MPI.Datatype) -> StridedBlock | None:
     """Describe one entry of a datatype.
 
     Local.  What is found is kept with the datatype, as an attribute that goes
@@ -237,7 +237,7 @@ def typemap(datatype: MPI.Datatype) -> Block | None:
 
     Returns
     -------
-    Block or None
+    StridedBlock or None
         Its origin is the address that the type is used with; None where its
         bytes are at no regular places (structures, uneven indices, darray).
     """
@@ -250,11 +250,11 @@ def typemap(datatype: MPI.Datatype) -> Block | None:
     if known is None:
         known = (_decoded(datatype),)  # a tuple, for None is what Get_attr says of nothing
         datatype.Set_attr(_keyval, known)
-    found: Block | None = known[0]
+    found: StridedBlock | None = known[0]
     return found
 
 
-def _decoded(datatype: MPI.Datatype) -> Block | None:
+def _decoded(datatype: MPI.Datatype) -> StridedBlock | None:
     """Take a datatype apart, down to the types that MPI names."""
     if datatype.is_predefined:
         size = datatype.Get_size()
@@ -274,31 +274,33 @@ def _decoded(datatype: MPI.Datatype) -> Block | None:
                 one.Free()
 
 
-def _same(entry: Block, extent: int, /, **given: Any) -> Block:
+def _same(entry: StridedBlock, extent: int, /, **given: Any) -> StridedBlock:
     """Leave the bytes alone: DUP, and RESIZED, which only moves the next entry."""
     del extent, given
     return entry
 
 
 def _vector(
-    entry: Block, extent: int, count: int, blocklength: int = 1, stride: int | None = None
-) -> Block:
+    entry: StridedBlock, extent: int, count: int, blocklength: int = 1, stride: int | None = None
+) -> StridedBlock:
     step = extent if stride is None else stride * extent
     return entry.repeated(blocklength, extent).repeated(count, step)
 
 
-def _hvector(entry: Block, extent: int, count: int, blocklength: int, stride: int) -> Block:
+def _hvector(
+    entry: StridedBlock, extent: int, count: int, blocklength: int, stride: int
+) -> StridedBlock:
     return entry.repeated(blocklength, extent).repeated(count, stride)
 
 
 def _subarray(
-    entry: Block,
+    entry: StridedBlock,
     extent: int,
     sizes: Sequence[int],
     subsizes: Sequence[int],
     starts: Sequence[int],
     order: int,
-) -> Block:
+) -> StridedBlock:
     """Loop over a part of an array, the fastest index first."""
     axes = range(len(sizes)) if order == MPI.ORDER_F else reversed(range(len(sizes)))
     shift, stride = 0, extent
@@ -310,24 +312,24 @@ def _subarray(
 
 
 def _indexed(
-    entry: Block,
+    entry: StridedBlock,
     extent: int,
     displacements: Sequence[int],
     blocklength: int | None = None,
     blocklengths: Sequence[int] = (),
-) -> Block | None:
+) -> StridedBlock | None:
     """Loop over blocks of equal length at equal distances; None if they are not."""
     return _hindexed(entry, extent, [one * extent for one in displacements],
                      blocklength, blocklengths)  # fmt: skip
 
 
 def _hindexed(
-    entry: Block,
+    entry: StridedBlock,
     extent: int,
     displacements: Sequence[int],
     blocklength: int | None = None,
     blocklengths: Sequence[int] = (),
-) -> Block | None:
+) -> StridedBlock | None:
     lengths = set(blocklengths) if blocklength is None else {blocklength}
     if not displacements or lengths == {0}:
         return block(0, (), 0)
@@ -339,7 +341,7 @@ def _hindexed(
     return each.repeated(len(displacements), step).shifted(displacements[0])
 
 
-_MAKERS: dict[str, Callable[..., Block | None]] = {
+_MAKERS: dict[str, Callable[..., StridedBlock | None]] = {
     "DUP": _same,
     "RESIZED": _same,
     "CONTIGUOUS": _vector,

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.buffers.array_memory import Bytes, Memory
+from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes
 from closeranks.comms.buffers.datatype import Element, typemap
-from closeranks.comms.buffers.strided_block import Block, Shape, entries, of_layout
+from closeranks.comms.buffers.strided_block import Shape, StridedBlock, entries, of_layout
 from closeranks.comms.gpu.pinned_staging import Span, fetch, put
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import copier_at
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from closeranks.comms.gpu.device_array import Event
 
 
-def room(found: Memory, nbytes: int) -> Bytes:
+def room(found: ArrayMemory, nbytes: int) -> Bytes:
     """Make host memory for data of a buffer, pinned where a device copies them.
 
     Local, by the caller's thread.
 
     Parameters
     ----------
-    found : Memory
+    found : ArrayMemory
         The buffer.
     nbytes : int
         How much.
@@ -58,7 +58,7 @@ def room(found: Memory, nbytes: int) -> Bytes:
 
 
 def pack_memory(
-    found: Memory,
+    found: ArrayMemory,
     kind: Element,
     count: int,
     shift: int,
@@ -71,7 +71,7 @@ def pack_memory(
 
     Parameters
     ----------
-    found : Memory
+    found : ArrayMemory
         The buffer.
     kind : Element
         What an entry is.
@@ -101,14 +101,14 @@ def pack_memory(
             kind.datatype.Pack(source, out, 0, SELF)
 
 
-def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) -> None:
+def unpack(data: Bytes, found: ArrayMemory, kind: Element, count: int, shift: int) -> None:
     """Copy packed bytes to entries that the host cannot use as they are.
 
     Parameters
     ----------
     data : ndarray of uint8
         Holds ``count * kind.nbytes`` bytes.
-    found : Memory
+    found : ArrayMemory
         The buffer.
     kind : Element
         What an entry is.
@@ -135,15 +135,15 @@ def unpack(data: Bytes, found: Memory, kind: Element, count: int, shift: int) ->
             kind.datatype.Unpack(data, 0, target, SELF)
 
 
-def _image(found: Memory) -> Memory:
+def _image(found: ArrayMemory) -> ArrayMemory:
     """Copy a device array to the host, for entries that are not side by side in it."""
     assert found.device is not None
     data = room(found, found.nbytes)
     fetch(found.device, [Span(0, 0, found.nbytes)], data)
-    return Memory(data, found.dtype, found.nbytes, True)
+    return ArrayMemory(data, found.dtype, found.nbytes, True)
 
 
-def _region(found: Memory, kind: Element, count: int, shift: int) -> MPI.buffer:
+def _region(found: ArrayMemory, kind: Element, count: int, shift: int) -> MPI.buffer:
     """Name ``count`` extents of memory, of which the last may be cut short."""
     from mpi4py import MPI
 
@@ -270,7 +270,7 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
         packer(part.shape, part.strides, part.itemsize).scatter(part, data)
 
 
-def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> Block | None:
+def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> StridedBlock | None:
     """Describe entries of a datatype where that may be of use.
 
     Local.
@@ -286,17 +286,17 @@ def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> 
 
     Returns
     -------
-    Block or None
+    StridedBlock or None
         None for few bytes and for types that are not regular.
     """
     entry = typemap(datatype) if nbytes >= LEAST else None
     return None if entry is None else _repeated(entry, count, extent)
 
 
-_repeated = lru_cache(maxsize=1024)(Block.repeated)
+_repeated = lru_cache(maxsize=1024)(StridedBlock.repeated)
 
 
-def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
+def gather(memory: Bytes, shift: int, block: StridedBlock, out: Bytes) -> bool:
     """Pack a block, if the compiled loops are the way to do it.
 
     Local; other threads run meanwhile.
@@ -307,7 +307,7 @@ def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
         What it lies in.
     shift : int
         Bytes from there to its origin.
-    block : Block
+    block : StridedBlock
         What is copied.
     out : ndarray of uint8
         Takes ``block.nbytes`` bytes, shares none with the block.
@@ -323,7 +323,7 @@ def gather(memory: Bytes, shift: int, block: Block, out: Bytes) -> bool:
     return way is not None
 
 
-def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
+def scatter(data: Bytes, memory: Bytes, shift: int, block: StridedBlock) -> bool:
     """Unpack a block, if the compiled loops are the way to do it.
 
     Local; other threads run meanwhile.
@@ -336,7 +336,7 @@ def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
         What the block lies in.
     shift : int
         Bytes from there to its origin.
-    block : Block
+    block : StridedBlock
         What is written.
 
     Returns
@@ -351,7 +351,7 @@ def scatter(data: Bytes, memory: Bytes, shift: int, block: Block) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _gathering(block: Block) -> Copier | None:
+def _gathering(block: StridedBlock) -> Copier | None:
     """Choose how to pack a block; None if not by compiled loops."""
     if _collides(block, _READ_APART):
         return None
@@ -359,7 +359,7 @@ def _gathering(block: Block) -> Copier | None:
 
 
 @lru_cache(maxsize=1024)
-def _scattering(block: Block) -> Copier | None:
+def _scattering(block: StridedBlock) -> Copier | None:
     """Choose how to unpack a block; None if not by compiled loops."""
     if not block.disjoint or _collides(block, _WRITTEN_APART):
         return None
@@ -369,14 +369,14 @@ def _scattering(block: Block) -> Copier | None:
     return _way(block, [(count, far, near) for count, near, far in _both(block)], ahead)
 
 
-def _collides(block: Block, distance: int) -> bool:
+def _collides(block: StridedBlock, distance: int) -> bool:
     """Whether runs longer than most elements, yet short, meet in few sets of a cache."""
     if not (_WORD <= block.run <= _FAR and block.counts and block.counts[-1] >= _MANY):
         return False
     return block.strides[-1] % distance == 0
 
 
-def _both(block: Block) -> list[tuple[int, int, int]]:
+def _both(block: StridedBlock) -> list[tuple[int, int, int]]:
     """List count, packed stride and stride of each loop, outermost first."""
     nearby, found = block.run, []
     for count, stride in reversed(block.dimensions):
@@ -385,7 +385,7 @@ def _both(block: Block) -> list[tuple[int, int, int]]:
     return found[::-1]
 
 
-def _way(block: Block, loops: list[tuple[int, int, int]], ahead: int) -> Copier | None:
+def _way(block: StridedBlock, loops: list[tuple[int, int, int]], ahead: int) -> Copier | None:
     """Choose the loop for a block and write its plan."""
     if block.nbytes < LEAST or len(loops) > _LOOPS:
         return None
@@ -415,7 +415,7 @@ def _arrays_are_known() -> bool:
     return ctypes.c_size_t.from_address(place).value == probe.ctypes.data
 
 
-def _ahead(block: Block) -> int:
+def _ahead(block: StridedBlock) -> int:
     """Tell how many runs ahead memory is fetched; 0 for not at all."""
     if not block.counts or block.run > _FAR:
         return 0

@@ -24,7 +24,7 @@ Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Block:
+class StridedBlock:
     """Runs of bytes at regular places, in the order of nested loops.
 
     Made by `block`, `of_array` and `closeranks.comms.buffers.datatype.typemap`;
@@ -73,7 +73,7 @@ class Block:
             reach += (count - 1) * abs(stride)
         return True
 
-    def repeated(self, count: int, stride: int) -> Block:
+    def repeated(self, count: int, stride: int) -> StridedBlock:
         """Put a loop around it.
 
         Parameters
@@ -85,12 +85,12 @@ class Block:
 
         Returns
         -------
-        Block
+        StridedBlock
             With the same start, unless it is empty.
         """
         return block(self.start, [(count, stride), *self.dimensions], self.run)
 
-    def shifted(self, nbytes: int) -> Block:
+    def shifted(self, nbytes: int) -> StridedBlock:
         """Give the same block further on; one that is empty stays.
 
         Parameters
@@ -100,7 +100,7 @@ class Block:
 
         Returns
         -------
-        Block
+        StridedBlock
             Equal but for its start.
         """
         return block(self.start + nbytes, self.dimensions, self.run)
@@ -119,7 +119,7 @@ class Block:
         return places
 
 
-def block(start: int, dimensions: Iterable[Dimension], run: int) -> Block:
+def block(start: int, dimensions: Iterable[Dimension], run: int) -> StridedBlock:
     """Bring loops over runs into their canonical form.
 
     Parameters
@@ -133,7 +133,7 @@ def block(start: int, dimensions: Iterable[Dimension], run: int) -> Block:
 
     Returns
     -------
-    Block
+    StridedBlock
         The same bytes in the same order, in as few loops as possible.
     """
     kept: list[Dimension] = []  # innermost first
@@ -149,11 +149,13 @@ def block(start: int, dimensions: Iterable[Dimension], run: int) -> Block:
         else:
             kept.append((count, stride))
     if nothing:
-        return Block(0, (), (), 0)
-    return Block(start, tuple(n for n, _ in kept[::-1]), tuple(s for _, s in kept[::-1]), run)
+        return StridedBlock(0, (), (), 0)
+    return StridedBlock(
+        start, tuple(n for n, _ in kept[::-1]), tuple(s for _, s in kept[::-1]), run
+    )
 
 
-def of_array(array: NDArray[Any]) -> Block:
+def of_array(array: NDArray[Any]) -> StridedBlock:
     """Describe the elements of an array, in the order of its indices.
 
     Parameters
@@ -164,13 +166,13 @@ def of_array(array: NDArray[Any]) -> Block:
 
     Returns
     -------
-    Block
+    StridedBlock
         Its origin is the element with all indices 0.
     """
     return of_layout(array.shape, array.strides, array.itemsize)
 
 
-def of_layout(shape: Shape, strides: Shape, itemsize: int) -> Block:
+def of_layout(shape: Shape, strides: Shape, itemsize: int) -> StridedBlock:
     """Describe the elements of an array of a layout.
 
     Parameters
@@ -182,7 +184,7 @@ def of_layout(shape: Shape, strides: Shape, itemsize: int) -> Block:
 
     Returns
     -------
-    Block
+    StridedBlock
         As `of_array`.
     """
     return block(0, zip(shape, strides, strict=True), itemsize)

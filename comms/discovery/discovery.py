@@ -27,8 +27,8 @@ from closeranks.comms.discovery.rank_reports import (
     RECORD,
     VERSION,
     Findings,
+    RankReport,
     Records,
-    Report,
     Sighting,
     decode,
     devices,
@@ -258,7 +258,7 @@ def _lead(local_rank: int, rank: int) -> tuple[int, bytes, str] | None:
         return rank, pack(NodeDescription("")), error
 
 
-def _report(rank: int, leader: int, packed: bytes, error: str) -> Report:
+def _report(rank: int, leader: int, packed: bytes, error: str) -> RankReport:
     node = unpack(packed)
     host = platform.node()
     affinity = os.sched_getaffinity(0)

@@ -175,7 +175,7 @@ class Sighting(NamedTuple):
     nic: int = -1
 
 
-class Report(NamedTuple):
+class RankReport(NamedTuple):
     """One rank's contribution.
 
     Parameters
@@ -215,7 +215,7 @@ def digest(data: bytes | str) -> tuple[int, int]:
 
 def encode(
     seen: Sighting, rank: int, text: Mapping[str, Any], description: NodeDescription
-) -> Report:
+) -> RankReport:
     """Make a rank's contribution.
 
     Parameters
@@ -231,7 +231,7 @@ def encode(
 
     Returns
     -------
-    Report
+    RankReport
         About 100 bytes, more from a node's first rank.
     """
     leads = rank == seen.leader
@@ -247,7 +247,7 @@ def encode(
     record["hardware"] = digest(hardware)
     record["text_nbytes"] = len(words)
     record["hardware_nbytes"] = len(hardware)
-    return Report(record, words, hardware)
+    return RankReport(record, words, hardware)
 
 
 def first_of_kind(records: Records) -> npt.NDArray[np.bool_]:

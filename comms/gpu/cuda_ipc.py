@@ -2,11 +2,11 @@
 
 Ranks of one node whose devices read each other's memory: CUDA IPC.
 
-Every rank has a desk in device memory that the others have opened, in two
-halves that take turns.  An exchange: lay out what the others need, meet, read.
-What a stream must not begin before another rank's has got somewhere it waits
-for by a mark, on the device; the hosts only meet so that a mark has been set
-before somebody follows it.
+Every rank has an IPC memory in device memory that the others have opened, in
+two halves that take turns.  An exchange: lay out what the others need, meet,
+read. What a stream must not begin before another rank's has got somewhere it
+waits for by a mark, on the device; the hosts only meet so that a mark has been
+set before somebody follows it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.comms.gpu.device_array import Desk, Runtime
+    from closeranks.comms.gpu.device_array import IpcMemory, Runtime
 
 
 #: cudaIpcMemLazyEnablePeerAccess, the only flag there is.
@@ -28,8 +28,8 @@ _LAZILY: Final = 1
 _REMEDY: Final = "pass algorithm='auto'"
 
 
-class CupyDesk:
-    """A `closeranks.comms.gpu.device_array.Desk` of this process.
+class CudaIpcMemory:
+    """A `closeranks.comms.gpu.device_array.IpcMemory` of this process.
 
     Parameters
     ----------
@@ -84,15 +84,15 @@ class CupyDesk:
         self._memory, self._events = None, []
 
 
-class OpenedDesk:
-    """A `closeranks.comms.gpu.device_array.Desk` of another process of this node.
+class OpenedIpcMemory:
+    """A `IpcMemory` of another process of this node.
 
     Parameters
     ----------
     cuda : module
         ``cupy.cuda``.
     handles : tuple of bytes
-        The other's `CupyDesk.handles`.
+        The other's `CudaIpcMemory.handles`.
     device : int
         Where this process works.
 
@@ -140,16 +140,16 @@ class OpenedDesk:
         self.pointer, self._events = 0, []
 
 
-#: Bytes of half a desk.
+#: Bytes of half an IPC memory.
 HALF_BYTES: Final = 16 << 20
 #: Vectors up to this many bytes are combined by every rank for itself.
 SHORT_BYTES: Final = 256 << 10
-#: Marks of a desk, two each: a half has been laid out, and this rank has read.
+#: Marks of an IPC memory, two each: a half has been laid out, and this rank has read.
 _LAID, _READ, MARKS = 0, 2, 4
 
 _T = TypeVar("_T")
-#: Desks that nobody may free any more.
-_given_up: list[Sequence[Desk]] = []
+#: IPC memories that nobody may free any more.
+_given_up: list[Sequence[IpcMemory]] = []
 #: Where to copy from, where in the half to, and how many bytes.
 _Span = tuple[int, int, int]
 
@@ -163,7 +163,7 @@ class DeviceNode:
     ----------
     runtime : Runtime
         Copies and combines.
-    desks : sequence of Desk
+    ipc_memories : sequence of IpcMemory
         Of all ranks, in their order; this rank's own, the others opened.
     rank, device : int
         Of this member.
@@ -172,21 +172,22 @@ class DeviceNode:
     is_lost : callable
         Whether the ranks have been given up, so that nobody is to be waited for.
     half_bytes : int
-        Bytes of half a desk.
+        Bytes of half an IPC memory.
     """
 
     def __init__(
         self,
         runtime: Runtime,
-        desks: Sequence[Desk],
+        ipc_memories: Sequence[IpcMemory],
         rank: int,
         device: int,
         meet: Callable[[], None],
         is_lost: Callable[[], bool],
         half_bytes: int,
     ) -> None:
-        self._runtime, self._desks, self._rank, self._device = runtime, desks, rank, device
-        self._size, self._meet, self._half = len(desks), meet, half_bytes
+        self._runtime, self._memories = runtime, ipc_memories
+        self._rank, self._device = rank, device
+        self._size, self._meet, self._half = len(ipc_memories), meet, half_bytes
         self._is_lost = is_lost
         self._turns = 0
 
@@ -265,18 +266,18 @@ class DeviceNode:
         if self._is_lost():
             self.revoke()
             return
-        own = self._desks[self._rank]
+        own = self._memories[self._rank]
         with ExitStack() as steps:  # all of them, whatever goes wrong; the last one first
             steps.callback(own.close)
             steps.callback(self._meet)  # now nobody has it open
-            for _, desk in self._others(self._desks):
-                steps.callback(desk.close)
+            for _, ipc_memory in self._others(self._memories):
+                steps.callback(ipc_memory.close)
             steps.callback(self._meet)  # now nobody reads any more
             own.settle()
 
     def revoke(self) -> None:
         """Give the group up; its memory goes with the process: others may still read it."""
-        _given_up.append(self._desks)
+        _given_up.append(self._memories)
 
     def _pieces(self, count: int, size: int, blocks: int = 1) -> Iterator[tuple[int, int]]:
         """Cut elements into pieces: bytes before each, and elements."""
@@ -291,20 +292,20 @@ class DeviceNode:
         """
         half = self._turns % 2
         self._turns += 1
-        start, own = half * self._half, self._desks[self._rank]
-        for desk in self._desks:
-            desk.follow(_READ + half, stream)
+        start, own = half * self._half, self._memories[self._rank]
+        for ipc_memory in self._memories:
+            ipc_memory.follow(_READ + half, stream)
         for place, offset, nbytes in spans:
             self._copy(own.pointer + start + offset, place, nbytes, stream)
         own.mark(_LAID + half, stream)
         self._meet()
-        for _, desk in self._others(self._desks):
-            desk.follow(_LAID + half, stream)
-        return [desk.pointer + start for desk in self._desks]
+        for _, ipc_memory in self._others(self._memories):
+            ipc_memory.follow(_LAID + half, stream)
+        return [ipc_memory.pointer + start for ipc_memory in self._memories]
 
     def _read(self, stream: int) -> None:
         """Note on the stream that this rank has done with the halves of this turn."""
-        self._desks[self._rank].mark(_READ + (self._turns - 1) % 2, stream)
+        self._memories[self._rank].mark(_READ + (self._turns - 1) % 2, stream)
 
     def _others(self, all_: Sequence[_T]) -> Iterator[tuple[int, _T]]:
         return ((rank, one) for rank, one in enumerate(all_) if rank != self._rank)

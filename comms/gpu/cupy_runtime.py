@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.gpu.cuda_ipc import CupyDesk, OpenedDesk
+from closeranks.comms.gpu.cuda_ipc import CudaIpcMemory, OpenedIpcMemory
 from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Room
 from closeranks.comms.gpu.nccl import Nccl, lacks
 from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.comms.gpu.device_array import Desk, DeviceGroup, Event
+    from closeranks.comms.gpu.device_array import DeviceGroup, Event, IpcMemory
 
 #: What CuPy copies elements of so many bytes as; other sizes go byte by byte.
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
@@ -160,13 +160,13 @@ class CupyRuntime:
         with self._cuda.Device(device):
             return Nccl(self._cuda, identity, rank, size, device)
 
-    def desk(self, nbytes: int, marks: int, device: int) -> Desk:
+    def ipc_memory(self, nbytes: int, marks: int, device: int) -> IpcMemory:
         """Make device memory that other processes open."""
-        return CupyDesk(self._cuda, nbytes, marks, device)
+        return CudaIpcMemory(self._cuda, nbytes, marks, device)
 
-    def opened(self, handles: tuple[bytes, ...], device: int) -> Desk:
-        """Open another process's desk."""
-        return OpenedDesk(self._cuda, handles, device)
+    def opened(self, handles: tuple[bytes, ...], device: int) -> IpcMemory:
+        """Open another process's IPC memory."""
+        return OpenedIpcMemory(self._cuda, handles, device)
 
     def combine(
         self, op: str, dtype: str, sources: list[int], target: int, count: int, stream: int,

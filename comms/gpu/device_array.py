@@ -45,7 +45,7 @@ class Room(NamedTuple):
     owner: object
 
 
-class Desk(Protocol):
+class IpcMemory(Protocol):
     """Device memory that other processes of the node open, with marks in streams.
 
     A mark that was never set is passed at once; one that is set again leaves
@@ -157,11 +157,11 @@ class Runtime(Protocol):
     def group(self, identity: object, rank: int, size: int, device: int) -> DeviceGroup:
         """Join a group; all its ranks call, and wait for each other."""
 
-    def desk(self, nbytes: int, marks: int, device: int) -> Desk:
-        """Make a desk; Unavailable where memory cannot be shared."""
+    def ipc_memory(self, nbytes: int, marks: int, device: int) -> IpcMemory:
+        """Make an IPC memory; Unavailable where memory cannot be shared."""
 
-    def opened(self, handles: tuple[bytes, ...], device: int) -> Desk:
-        """Open another process's desk; Unavailable where this device cannot reach it."""
+    def opened(self, handles: tuple[bytes, ...], device: int) -> IpcMemory:
+        """Open another process's IPC memory, or raise Unavailable."""
 
     def combine(
         self, op: str, dtype: str, sources: list[int], target: int, count: int, stream: int,

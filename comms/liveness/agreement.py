@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from closeranks.comms.liveness.peer_watch import mates
+from closeranks.comms.liveness.peer_watch import peers
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.comms.mpi.mpi_lock import TURN
@@ -128,4 +128,4 @@ def _spread(comm: MPI.Intracomm) -> None:
     dead = ulfm.failed(comm)
     if dead:
         names = ranks_in(comm, WORLD)
-        mates().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)
+        peers().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)

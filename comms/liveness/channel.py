@@ -88,7 +88,7 @@ class Channel:
             nodes.setdefault(row[:-_SECRET].tobytes(), []).append(rank)
         self._secrets = [row[-_SECRET:].tobytes() for row in every]
         own = nodes.pop(mine[:-_SECRET].tobytes())
-        self._mates = [rank for rank in own if rank != comm.rank]
+        self._peers = [rank for rank in own if rank != comm.rank]
         self._nodes = list(nodes.values())
         if self._nodes:
             self._open_door(comm)
@@ -96,7 +96,7 @@ class Channel:
     def _open_door(self, comm: MPI.Intracomm) -> None:
         """Listen to the ranks of other nodes, and learn where these do; collective."""
         words = b""
-        with suppress(OSError):  # who cannot listen is told by a mate
+        with suppress(OSError):  # who cannot listen is told by a peer
             self._door = socket.create_server(("", 0), backlog=64)
             found = own_addresses()[:_ADDRESSES]
             words = self._door.getsockname()[1].to_bytes(2, "big")
@@ -120,7 +120,7 @@ class Channel:
         message : bytes
             At most some thousands of them.
         """
-        self._tell_mates(message)
+        self._tell_peers(message)
         if self._nodes:
             self._tell_nodes(message)
 
@@ -134,9 +134,9 @@ class Channel:
                 self._tell_node(node, message)
         callers.shutdown(wait=False, cancel_futures=True)
 
-    def _tell_mates(self, message: bytes) -> None:
+    def _tell_peers(self, message: bytes) -> None:
         """Tell the other ranks of this node."""
-        for rank in self._mates:
+        for rank in self._peers:
             _send(self._ear, _name(self._secrets[rank]), self._secrets[rank] + message)
 
     def _tell_node(self, ranks: Iterable[int], message: bytes) -> None:
@@ -186,7 +186,7 @@ class Channel:
             said = caller.recv(_MOST)
             if self._heard(said):
                 caller.sendall(_HEARD)
-                self._tell_mates(said[_SECRET:])
+                self._tell_peers(said[_SECRET:])
 
     def _heard(self, said: bytes) -> bool:
         """Hear a message if who says it knows the secret; tells whether it does."""

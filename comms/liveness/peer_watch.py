@@ -1,4 +1,4 @@
-"""A process's will, which the kernel opens when the process begins to end.
+"""A process's exit notice, which the kernel opens when the process begins to end.
 
 A process that is killed gives its memory back first, which takes milliseconds,
 or more, and only then do the system (pidfd) and its closed sockets say that it
@@ -14,7 +14,8 @@ The other processes of this node: when one ends, the MPI library is told.
 By itself the library waits for its launcher.  That of Open MPI 5.0.11 needs a
 core to notice a death, and keeps those to itself that came by ``MPI_Abort`` or
 ``_exit``.  The kernel knows better: threads of every process sleep until one
-of the others begins to end (`wills`, Linux 5.16) or has ended (pidfd, 5.3).
+of the others begins to end (`exit_notices`, Linux 5.16) or has ended (pidfd,
+5.3).
 
 The threads need Python's lock: a program that keeps it inside of MPI, as
 mpi4py does in the first lower-case call of a communicator, hears from the
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 #: Bytes of a lock: a cache line, of which it takes 40 to 48.
 LINE: Final = 64
-#: How many wills one process can wait for, ``FUTEX_WAITV_MAX``.
+#: How many exit notices one process can wait for, ``FUTEX_WAITV_MAX``.
 MOST: Final = 128
 #: Bits of a lock's word (``linux/futex.h``): somebody waits, and its owner has ended.
 _WAITERS: Final = 0x80000000
@@ -77,8 +78,8 @@ class _Waiter(Structure):
     )
 
 
-class Will:
-    """The will of this process.
+class ExitNotice:
+    """The exit notice of this process.
 
     Parameters
     ----------
@@ -143,7 +144,8 @@ def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
     Parameters
     ----------
     lines : sequence of arrays of uint8, shape (LINE,)
-        What each of at most `MOST` wills has for this process, and no other.
+        What each of at most `MOST` exit notices has for this process, and no
+        other.
 
     Yields
     ------
@@ -209,7 +211,7 @@ class _Said(NamedTuple):
     name: pmix.Name
 
 
-class _Mate(NamedTuple):
+class _Peer(NamedTuple):
     """A process of this node, its group if it leads one, and where it says goodbye."""
 
     name: pmix.Name
@@ -217,17 +219,17 @@ class _Mate(NamedTuple):
     goodbye: NDArray[np.uint8]
 
 
-class Mates:
+class Peers:
     """The processes that this one watches, and is watched by.
 
-    Made by `mates`; any thread may call any method.
+    Made by `peers`; any thread may call any method.
     """
 
     def __init__(self) -> None:
-        self._watched: dict[int, _Mate] = {}
+        self._watched: dict[int, _Peer] = {}
         self._handles: dict[pmix.Name, int] = {}
         self._told: set[int] = set()
-        self._own: list[tuple[NDArray[np.uint8], Will]] = []
+        self._own: list[tuple[NDArray[np.uint8], ExitNotice]] = []
         self._spread: set[int] = set()
         self._ends = select.epoll()
         self._lock = threading.Lock()
@@ -265,59 +267,59 @@ class Mates:
         heirs = min(node.size - 1, MOST)  # those who come next in a ring
         lines = share(node, node.size * (1 + heirs) * LINE).array.reshape(node.size, -1, LINE)
         goodbyes, locks = lines[:, 0, :1], lines[:, 1:]
-        will = Will(locks[node.rank])
-        self._own.append((goodbyes[node.rank], will))
+        exit_notice = ExitNotice(locks[node.rank])
+        self._own.append((goodbyes[node.rank], exit_notice))
         with suppress(OSError):  # a libc without such locks: the handles tell, a little later
-            will.sign()
+            exit_notice.sign()
         try:
             with self._lock:
-                for place, mate in enumerate(said):
-                    if mate.numbering == here and mate.pid != pid:
-                        self._watch(mate, goodbyes[place])
+                for place, peer in enumerate(said):
+                    if peer.numbering == here and peer.pid != pid:
+                        self._watch(peer, goodbyes[place])
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
                           " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
         node.Barrier()  # now nobody's number can become another process's
-        if not self._watches_others({mate.name for mate in said}):
+        if not self._watches_others({peer.name for peer in said}):
             # Nobody looks any more at where this one spoke before.
             self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
         if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="closeranks mates", daemon=True)
+            self._thread = threading.Thread(target=self._look, name="closeranks peers", daemon=True)
             self._thread.start()
         left = {said[place].name: locks[place, heir] for heir in range(heirs)
                 if said[place := node.rank - heir - 1].numbering == here}  # fmt: skip
-        with suppress(RuntimeError):  # no thread more for this user: as without wills
+        with suppress(RuntimeError):  # no thread more for this user: as without exit notices
             threading.Thread(
-                target=self._read, args=[left], name="closeranks wills", daemon=True
+                target=self._read, args=[left], name="closeranks exit notices", daemon=True
             ).start()
-        return [mate.pid for mate in said if mate.numbering == here]
+        return [peer.pid for peer in said if peer.numbering == here]
 
-    def _watch(self, mate: _Said, goodbye: NDArray[np.uint8]) -> None:
-        handle = self._handles.get(mate.name)
+    def _watch(self, peer: _Said, goodbye: NDArray[np.uint8]) -> None:
+        handle = self._handles.get(peer.name)
         if handle is None:
             try:
-                handle = self._handles[mate.name] = _opened(mate.pid)
+                handle = self._handles[peer.name] = _opened(peer.pid)
             except ProcessLookupError:  # it has ended since it spoke, and nobody has told
-                self._handles[mate.name] = _ENDED
-                pmix.announce(mate.name, widely=False)
+                self._handles[peer.name] = _ENDED
+                pmix.announce(peer.name, widely=False)
                 return
             self._ends.register(handle, select.EPOLLIN)
         elif handle not in self._watched:
             return  # it has ended since it spoke
-        group = mate.pid if mate.leads else None
-        self._watched[handle] = _Mate(mate.name, group, goodbye)
+        group = peer.pid if peer.leads else None
+        self._watched[handle] = _Peer(peer.name, group, goodbye)
 
     def _watches_others(self, names: set[pmix.Name]) -> bool:
         """Tell whether any process but these is watched, and so watches this one."""
         with self._lock:
-            return any(mate.name not in names and handle not in self._told
-                       for handle, mate in self._watched.items())  # fmt: skip
+            return any(peer.name not in names and handle not in self._told
+                       for handle, peer in self._watched.items())  # fmt: skip
 
-    def _read(self, wills: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
+    def _read(self, exit_notices: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
         """Sleep until somebody begins to end, and tell; until all of them have."""
-        names = list(wills)
+        names = list(exit_notices)
         with suppress(OSError):  # the system cannot: `_look` tells, milliseconds later
-            for places in opened(list(wills.values())):
+            for places in opened(list(exit_notices.values())):
                 time.sleep(_DRAIN_S)
                 with prompt_switches(), self._lock:
                     for place in places:
@@ -338,10 +340,10 @@ class Mates:
         """Tell the library that a process has ended, once, unless it has said goodbye."""
         if handle in self._told or handle not in self._watched:
             return
-        mate = self._watched[handle]
-        if not (self._over or mate.goodbye):
-            pmix.announce(mate.name, widely=self._is_first(but=handle))
-            self._end_children(mate)
+        peer = self._watched[handle]
+        if not (self._over or peer.goodbye):
+            pmix.announce(peer.name, widely=self._is_first(but=handle))
+            self._end_children(peer)
         self._told.add(handle)
         self._news.set()
 
@@ -396,7 +398,7 @@ class Mates:
             if pmix.announce(pmix.own_name()._replace(rank=rank), widely=True):
                 self._spread.add(rank)
 
-    def _end_children(self, dead: _Mate) -> None:
+    def _end_children(self, dead: _Peer) -> None:
         """End what a dead process has started, and holds the launcher's pipes."""
         if dead.group is not None and self._is_first(but=self._handles[dead.name]):
             with suppress(ProcessLookupError, PermissionError):
@@ -404,8 +406,8 @@ class Mates:
 
     def _is_first(self, but: int = _ENDED) -> bool:
         """Whether this process speaks for its node to the others, ``but`` one that ends."""
-        here = [mate.name for handle, mate in self._watched.items()
-                if handle not in {*self._told, but} and not mate.goodbye]  # fmt: skip
+        here = [peer.name for handle, peer in self._watched.items()
+                if handle not in {*self._told, but} and not peer.goodbye]  # fmt: skip
         return pmix.own_name() <= min(here, default=pmix.own_name())
 
     def part(self) -> None:
@@ -416,9 +418,9 @@ class Mates:
         with self._lock:
             self._over = True
         if not ulfm.leaves():
-            for goodbye, will in self._own:
+            for goodbye, exit_notice in self._own:
                 goodbye[:] = 1
-                will.withdraw()
+                exit_notice.withdraw()
 
 
 def _opened(pid: int) -> int:
@@ -443,8 +445,8 @@ def _numbering() -> str:
 
 
 @cache
-def mates() -> Mates:
+def peers() -> Peers:
     """Give those of this process.  Local."""
-    made = Mates()
+    made = Peers()
     before_finalize(made.part)
     return made

@@ -39,7 +39,7 @@ _PATIENCE_S: Final = 1.0
 _LINGER_S, _LAST_S = 0.2, 0.02
 
 
-class Ward:
+class WatchedRank:
     """One rank: how long it has been stopped.
 
     Parameters
@@ -91,16 +91,16 @@ class _Charge(NamedTuple):
     """A process: when it started, how long it has been stopped, and its errors' pipe."""
 
     started: int
-    ward: Ward
+    watched: WatchedRank
     errors: ExitStack
 
 
-#: Processes of this node that have a warden, and after how long it ends who is stopped.
+#: Processes of this node that have a watchdog, and after how long it ends who is stopped.
 _watched: Final[dict[int, float]] = {}
 
 
 def start(pids: Iterable[int], silence_s: float) -> None:
-    """Start a warden, unless all of them have one that is as quick.
+    """Start a watchdog, unless all of them have one that is as quick.
 
     Local; it ends when the last of the processes has.  It is nobody's child, so
     that no program waits for it, and has a process group of its own, so that what
@@ -138,20 +138,20 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
     environ : mapping of str to str, optional
         Says where ``closeranks run`` answers.
     """
-    launcher = Launcher(environ)
-    wards = {pid: _Charge(look.started, Ward(), _errors_of(pid))
+    launcher = WatchedLauncher(environ)
+    watched_ranks = {pid: _Charge(look.started, WatchedRank(), _errors_of(pid))
              for pid in pids if (look := _look(pid)) is not None}  # fmt: skip
     ended: list[tuple[float, ExitStack]] = []
-    while wards:
+    while watched_ranks:
         time.sleep(silence_s / (LOOKS - 1))
-        looks = {pid: look for pid in wards if (look := _look(pid)) is not None}
+        looks = {pid: look for pid in watched_ranks if (look := _look(pid)) is not None}
         sleeps = any(look.state == "T" for look in looks.values()) and launcher.sleeps()
         until_s = time.monotonic() + _LINGER_S
-        for pid, charge in list(wards.items()):
+        for pid, charge in list(watched_ranks.items()):
             look = looks.get(pid)
             if look is None or look.started != charge.started:  # a number may be given again
-                ended.append((until_s, wards.pop(pid).errors))
-            elif charge.ward.is_over(
+                ended.append((until_s, watched_ranks.pop(pid).errors))
+            elif charge.watched.is_over(
                 look.state, "T" if sleeps else _parent_state(look), _turns(pid, look)
             ):
                 os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
@@ -162,7 +162,7 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
         errors.close()
 
 
-class Launcher:
+class WatchedLauncher:
     """``closeranks run``, which does not answer while it is suspended.
 
     Its system takes calls even then, and keeps them: so there is one at a time.

@@ -286,7 +286,9 @@ class Topology(Grouping):
             about a kilobyte.
         """
         return topology_json.write(
-            topology_json.Parts(self.levels, self.groups, self.links, self.exceptions, self.devices)
+            topology_json.TopologyParts(
+                self.levels, self.groups, self.links, self.exceptions, self.devices
+            )
         )
 
     @classmethod

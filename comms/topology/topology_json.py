@@ -409,7 +409,7 @@ _FILE = "topology file"
 _WAY_OUT = "see the format in docs/topology.md"
 
 
-class Parts(NamedTuple):
+class TopologyParts(NamedTuple):
     """What a topology is made of; see `Topology` for the fields."""
 
     levels: tuple[str, ...]
@@ -419,12 +419,12 @@ class Parts(NamedTuple):
     devices: Devices
 
 
-def write(parts: Parts) -> str:
+def write(parts: TopologyParts) -> str:
     """Write the parts of a topology as JSON.
 
     Parameters
     ----------
-    parts : Parts
+    parts : TopologyParts
         Of a valid topology.
 
     Returns
@@ -481,7 +481,7 @@ def _device(device: Device) -> dict[str, object]:
     }
 
 
-def read(text: str) -> Parts:
+def read(text: str) -> TopologyParts:
     """Read JSON that `write` or a person wrote.
 
     Parameters
@@ -491,7 +491,7 @@ def read(text: str) -> Parts:
 
     Returns
     -------
-    Parts
+    TopologyParts
         Right in form; `Topology` checks that they make one hierarchy.
 
     Raises
@@ -526,7 +526,7 @@ def read(text: str) -> Parts:
     devices = _read_devices(body.get("devices", dict), size) if body.has("devices") else Devices()
     if not rows:
         raise TopologyError(_FILE, "no levels", _WAY_OUT)
-    return Parts(tuple(levels), np.array(rows, dtype=np.int32), links, exceptions, devices)
+    return TopologyParts(tuple(levels), np.array(rows, dtype=np.int32), links, exceptions, devices)
 
 
 def _check_version(document: object) -> None:

@@ -19,7 +19,7 @@ from mpi4py import MPI
 import closeranks
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.collectives.fastpath import shortcut_layout as code
-from closeranks.collectives.fastpath.shm_call import Near
+from closeranks.collectives.fastpath.shm_call import ShmCall
 
 SIZES = [8, 512, 4096, 16384, 65536]
 BLOCKS, CALLS = 21, 500
@@ -35,14 +35,14 @@ def seconds(call: Callable[[], object]) -> float:
     return (time.perf_counter() - began) / CALLS
 
 
-def near_of(comm: Communicator, given: Array, taken: Array) -> Near:
+def near_of(comm: Communicator, given: Array, taken: Array) -> ShmCall:
     """Give the kernel that serves a settled call, which this makes settled."""
     for _ in range(200):
         comm.Allreduce(given, taken, algorithm="shared")
     return next(iter(comm._service._asked._known.values()))
 
 
-def python_way(near: Near) -> Callable[..., None]:
+def python_way(near: ShmCall) -> Callable[..., None]:
     """Serve known calls as well as Python can."""
     known = {(near.key.agreed.element, near.key.local.nbytes, id(MPI.SUM)): near}
     ndarray, turns, total = np.ndarray, near._world.node_memory.turns, MPI.SUM
@@ -65,7 +65,7 @@ def python_way(near: Near) -> Callable[..., None]:
     return allreduce
 
 
-def bare(near: Near, given: Array, taken: Array) -> Callable[[], object]:
+def bare(near: ShmCall, given: Array, taken: Array) -> Callable[[], object]:
     """Run the kernel with ready addresses."""
     frame, state, nbytes = (
         int(near._entry[at]) for at in (code.E_FRAME, code.E_STATE, code.E_BYTES)

@@ -20,12 +20,12 @@ from closeranks.jobs.bench.benches.init_time import become_fresh
 from closeranks.jobs.bench.chart import check_drawable, draw
 from closeranks.jobs.bench.churn import campaign
 from closeranks.jobs.bench.churn.model import FEWEST, MOST
-from closeranks.jobs.bench.formats import Nccl, Osu
+from closeranks.jobs.bench.formats import NcclFormat, OsuFormat
 from closeranks.jobs.bench.measuring import best_settings as launches
 from closeranks.jobs.bench.measuring.best_settings import Best
 from closeranks.jobs.bench.measuring.collective_facts import as_dtype, check_op, wire
-from closeranks.jobs.bench.measuring.session import Request, Session, ranks_per_node
-from closeranks.jobs.bench.measuring.table import Table
+from closeranks.jobs.bench.measuring.session import BenchRequest, Session, ranks_per_node
+from closeranks.jobs.bench.measuring.table import ResultTable
 from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.bench.measuring.typed_options import (
     NAMES,
@@ -46,7 +46,11 @@ if TYPE_CHECKING:
 
     from closeranks.collectives.communicator.communicator import Communicator
 
-FORMATS: dict[str, Callable[[Session], Format]] = {"table": Table, "osu": Osu, "nccl": Nccl}
+FORMATS: dict[str, Callable[[Session], Format]] = {
+    "table": ResultTable,
+    "osu": OsuFormat,
+    "nccl": NcclFormat,
+}
 _COMPARISONS = ("native", "best", "copy", "plain")
 
 
@@ -123,7 +127,7 @@ def bench(
     Run it under closeranks run, closeranks lab, mpirun or srun.  Size, times
     and bandwidths are those of nccl-tests; exit status 1 if a result is wrong.
     """
-    request = Request(
+    request = BenchRequest(
         names=tuple(expand(names)),
         sizes=parse_sizes(sizes or "8:4M"),
         matrix_sizes=parse_sizes(sizes or "1M"),
@@ -156,12 +160,12 @@ def bench(
     raise SystemExit(execute(request, form))
 
 
-def check_request(request: Request, form: str) -> None:
+def check_request(request: BenchRequest, form: str) -> None:
     """Refuse what cannot end well, before MPI starts; local.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         The command line.
     form : str
         Name of an output format.
@@ -207,12 +211,12 @@ def check_request(request: Request, form: str) -> None:
         check_drawable(request.draw)
 
 
-def execute(request: Request, form: str) -> int:
+def execute(request: BenchRequest, form: str) -> int:
     """Run a request on all ranks; collective over MPI.COMM_WORLD.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         The command line.
     form : str
         Name of an output format.
@@ -239,12 +243,12 @@ def execute(request: Request, form: str) -> int:
         return 1 if any(row["wrong"] for row in rows) else 0
 
 
-def lose_ranks(request: Request, kinds: tuple[str, ...], recruits: int) -> int:
+def lose_ranks(request: BenchRequest, kinds: tuple[str, ...], recruits: int) -> int:
     """Run ``faults``; collective over those who are left.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         The command line.
     kinds : tuple of str
         What happens to ranks.
@@ -294,12 +298,12 @@ def _spares() -> int:
     return int(text)
 
 
-def end_alone(request: Request, rows: Iterable[Row]) -> NoReturn:
+def end_alone(request: BenchRequest, rows: Iterable[Row]) -> NoReturn:
     """Write rows that need no session, each as soon as it is there, and end; local.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         The command line.
     rows : iterable of dict
         With status 1 if one of them is not right.
@@ -312,12 +316,12 @@ def end_alone(request: Request, rows: Iterable[Row]) -> NoReturn:
     raise SystemExit(int(not all(map(campaign.is_right, written))))
 
 
-def open_session(request: Request, comm: Communicator) -> Session:
+def open_session(request: BenchRequest, comm: Communicator) -> Session:
     """Find out where a request runs; collective.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         The command line.
     comm : Communicator
         What is measured.

@@ -48,7 +48,7 @@ def clipped(value: float, width: int) -> str:
     return f"{value:{width}.{decimals}f}"
 
 
-class Nccl:
+class NcclFormat:
     """Writes rows as nccl-tests does; nothing is measured in place.
 
     Parameters
@@ -105,7 +105,7 @@ _TESTS = {
 }
 
 
-class Osu:
+class OsuFormat:
     """Writes rows as OMB does: size, average, minimum, maximum, iterations.
 
     The average is OMB's, the mean over the ranks of their own means; minimum

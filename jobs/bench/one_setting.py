@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from closeranks.jobs.bench.measuring.best_settings import Key, Result, settings
+from closeranks.jobs.bench.measuring.best_settings import SettingsKey, SettingsResult, settings
 from closeranks.jobs.bench.measuring.collective_facts import Collective
 from closeranks.jobs.bench.measuring.comparison import make_case, settle, time_sides
 from closeranks.jobs.bench.measuring.session import Session
@@ -23,7 +23,7 @@ _BATCHED_UP_TO_S = 5 * SHORT_S
 
 def measure_setting(
     session: Session, collective: Collective, algorithm: str, nbytes: int, launch: int
-) -> list[Result]:
+) -> list[SettingsResult]:
     """Measure the library in a launch with one of its settings, and ours in turn.
 
     Stops after a first estimate where an earlier launch was clearly faster.
@@ -43,7 +43,7 @@ def measure_setting(
 
     Returns
     -------
-    list of Result
+    list of SettingsResult
         One for each way of timing that the main launch may choose; empty if
         this launch has no setting for the operation.
     """
@@ -61,7 +61,7 @@ def measure_setting(
         settle(session, collective, case, algorithm)
     results = []
     for batched in (True, False) if guess < _BATCHED_UP_TO_S else (False,):
-        key = Key(collective.name, algorithm, request.dtype, op, case.size_bytes, batched)
+        key = SettingsKey(collective.name, algorithm, request.dtype, op, case.size_bytes, batched)
         fastest = session.best.fastest(key)
         p50_us, ours_us = guess * 1e6, None
         limit_us = math.inf if fastest is None else _HOPELESS * fastest.p50_us
@@ -69,6 +69,6 @@ def measure_setting(
             timings = time_sides(session, sides, case.size_bytes, guess, batched)
             p50_us = timings["native"].p50_us
             ours_us = timings["ours"].p50_us if "ours" in timings else None
-        results.append(Result(key, p50_us, known[launch].label, ours_us))
+        results.append(SettingsResult(key, p50_us, known[launch].label, ours_us))
     case.free()
     return results

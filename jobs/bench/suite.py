@@ -26,7 +26,7 @@ from closeranks.jobs.bench.one_setting import measure_setting
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-    from closeranks.jobs.bench.measuring.best_settings import Result
+    from closeranks.jobs.bench.measuring.best_settings import SettingsResult
 
 
 class Progress:
@@ -243,7 +243,7 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
     return rows
 
 
-def run_setting(session: Session, launch: int) -> list[Result]:
+def run_setting(session: Session, launch: int) -> list[SettingsResult]:
     """Measure the library and ours in turn, in one of the launches of ``--vs best``.
 
     Parameters
@@ -255,10 +255,10 @@ def run_setting(session: Session, launch: int) -> list[Result]:
 
     Returns
     -------
-    list of Result
+    list of SettingsResult
         The same on every rank.
     """
-    results: list[Result] = []
+    results: list[SettingsResult] = []
     for item in items(session):
         if item.name in COLLECTIVES:
             collective = COLLECTIVES[item.name]

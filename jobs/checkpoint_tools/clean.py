@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.disk.export import export
-from closeranks.checkpoint.disk.saved_files import Files, Library, Volume
+from closeranks.checkpoint.disk.saved_files import Files, SavedFile, SavedFileIndex
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.restore import fetch, repair
 from closeranks.checkpoint.restore.generation_choice import Save
-from closeranks.checkpoint.restore.recovery_search import Nodes
+from closeranks.checkpoint.restore.recovery_search import RankNodes
 from closeranks.checkpoint.restore.slot_inventory import Holding
 from closeranks.errors import CheckpointError, NotFound, UsageError
 from closeranks.jobs.checkpoint_tools import name_choice
@@ -135,7 +135,7 @@ def from_memory(found: Sequence[Holding], step: int | None, output: Path) -> int
 
 
 def from_disk(
-    name: str, found: Sequence[Volume], folder: Path, step: int | None, output: Path
+    name: str, found: Sequence[SavedFile], folder: Path, step: int | None, output: Path
 ) -> int:
     """Write the newest save on disk that is whole into one file.
 
@@ -143,7 +143,7 @@ def from_disk(
     ----------
     name : str
         Of the checkpoints.
-    found : sequence of Volume
+    found : sequence of SavedFile
         Of this name, the newest first.
     folder : Path
         Of the checkpoints of the name.
@@ -165,7 +165,7 @@ def from_disk(
         If none is whole, or it cannot be read or written.
     """
     volume = _pick(found, step, "look at its files")
-    files = Files(volume, Library(Alone(), Nodes([0], 0), folder))
+    files = Files(volume, SavedFileIndex(SingleProcessChannel(), RankNodes([0], 0), folder))
     sizes = [body for one in volume.abouts.values() for _, _, body in one.ranks]
     about = _about(name, volume.run or "", volume.step, volume.age[1], volume.world)
     with closing(files), progress("written", sum(sizes)) as done:
@@ -178,7 +178,7 @@ def _about(name: str, run: str, step: int, generation: int, ranks: int) -> dict[
     return {"name": name, "run": run, "step": step, "generation": generation, "ranks": ranks}
 
 
-_Kind = TypeVar("_Kind", Save, Volume)
+_Kind = TypeVar("_Kind", Save, SavedFile)
 
 
 def _pick(found: Sequence[_Kind], step: int | None, remedy: str) -> _Kind:

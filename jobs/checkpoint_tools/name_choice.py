@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from closeranks.checkpoint.disk.saved_files import Volume, volumes
+from closeranks.checkpoint.disk.saved_files import SavedFile, volumes
 from closeranks.checkpoint.memory.run_key import JOB
 from closeranks.checkpoint.restore import slot_inventory
 from closeranks.checkpoint.restore.slot_inventory import Holding
@@ -129,14 +129,14 @@ class Sight:
         Saves in memory, by name, the newest first.
     disk : Path or None
         Where else was looked.
-    volumes : tuple of (str, Volume)
+    volumes : tuple of (str, SavedFile)
         Saves on disk and their names, the newest first.
     """
 
     places: tuple[Path, ...]
     found: tuple[Holding, ...]
     disk: Path | None = None
-    volumes: tuple[tuple[str, Volume], ...] = ()
+    volumes: tuple[tuple[str, SavedFile], ...] = ()
 
     @property
     def names(self) -> list[str]:

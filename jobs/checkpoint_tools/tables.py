@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from closeranks.checkpoint.disk import saved_files
-from closeranks.checkpoint.disk.saved_files import Volume
+from closeranks.checkpoint.disk.saved_files import SavedFile
 from closeranks.checkpoint.restore.repair import LOST, WHOLE
 
 Row = dict[str, Any]
@@ -21,14 +21,14 @@ Row = dict[str, Any]
 ON_DISK: Final = "on disk"
 
 
-def row(name: str, volume: Volume, folder: Path, now: float) -> Row:
+def row(name: str, volume: SavedFile, folder: Path, now: float) -> Row:
     """Describe a save on disk as plain JSON; local.
 
     Parameters
     ----------
     name : str
         Of the checkpoints.
-    volume : Volume
+    volume : SavedFile
         Which.
     folder : Path
         Of the checkpoints of the name.
@@ -59,12 +59,12 @@ def row(name: str, volume: Volume, folder: Path, now: float) -> Row:
     }  # fmt: skip
 
 
-def verify(volume: Volume, folder: Path, done: Callable[[int], None]) -> tuple[str, str]:
+def verify(volume: SavedFile, folder: Path, done: Callable[[int], None]) -> tuple[str, str]:
     """Look at all check sums of a save on disk; local.
 
     Parameters
     ----------
-    volume : Volume
+    volume : SavedFile
         Which.
     folder : Path
         Of the checkpoints of the name.

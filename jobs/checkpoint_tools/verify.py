@@ -10,7 +10,7 @@ from typing import Any, Final
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.placement.slot_header import WRITING
 from closeranks.checkpoint.restore import repair
-from closeranks.checkpoint.restore.repair import Verdict
+from closeranks.checkpoint.restore.repair import ChecksumVerdict
 from closeranks.checkpoint.restore.slot_inventory import UNREADABLE, Holding
 from closeranks.errors import CheckpointError, CodeError, Unavailable
 from closeranks.jobs.checkpoint_tools import tables
@@ -90,21 +90,23 @@ def progress(what: str, nbytes: int) -> Iterator[Callable[[int], None]]:
         yield lambda more: bar.advance(task, more)
 
 
-def _checked(one: Holding, places: Sequence[Path], done: Callable[[int], None]) -> Verdict:
+def _checked(one: Holding, places: Sequence[Path], done: Callable[[int], None]) -> ChecksumVerdict:
     """Check one save."""
     if one.save is None:
-        return Verdict(_UNFINISHED if one.state == WRITING else UNREADABLE, one.verdict, {})
+        return ChecksumVerdict(_UNFINISHED if one.state == WRITING else UNREADABLE, one.verdict, {})
     try:
         verdict = repair.verify(one.save, done)
     except CheckpointError as error:
-        return Verdict(_FAILED, str(error), {})
+        return ChecksumVerdict(_FAILED, str(error), {})
     if verdict.outcome == repair.LOST and _is_part(one, places):
         told = "collect the slots of the other nodes, and give them with --directory"
         return verdict._replace(text=f"{verdict.text}; {told}")
     return verdict
 
 
-def _repaired(one: Holding, verdict: Verdict, places: Sequence[Path], into: Path | None) -> Row:
+def _repaired(
+    one: Holding, verdict: ChecksumVerdict, places: Sequence[Path], into: Path | None
+) -> Row:
     """Repair a save; gives what is to be said of it now."""
     assert one.save is not None
     if any(slot_locks.is_held(place, one.name) for place in places):

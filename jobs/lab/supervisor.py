@@ -25,7 +25,7 @@ from closeranks.jobs.lab import control, network, scratch, scripts
 from closeranks.jobs.lab.node import Node, furnish_folders, show_own_sys, start_node
 from closeranks.jobs.lab.plan import HEAD, LAUNCHER_SUBNET, SUBNET, LabPlan
 from closeranks.jobs.launch import linux_namespaces
-from closeranks.jobs.launch.job_description import Host, Job, Reach
+from closeranks.jobs.launch.job_description import Host, Job, NodeReach
 
 # Variables of batch systems; of SLURM's, where its configuration is says nothing of a job.
 _BATCH = ("SLURM_", "SLURMD_", "PBS_", "LSB_", "PE_HOSTFILE")
@@ -55,7 +55,7 @@ def describe(plan: LabPlan, *, cores: int) -> Job:
         The job.
     """
     hosts = tuple(Host(plan.name(node), slots) for node, slots in enumerate(plan.slots))
-    reach = Reach(
+    reach = NodeReach(
         agent=scripts.AGENT,
         hostfile=str(scratch.OWN / "hostfile"),
         head=HEAD,
@@ -143,13 +143,13 @@ def _supervise(plan: LabPlan, words: Sequence[str], task: Callable[[], int], che
     if check:
         for line in network.check(plan, nodes):
             click.echo(f"lab: {line}", err=True)
-    desk = control.Control(nodes)
-    desk.serve()
+    copy_buffer = control.Control(nodes)
+    copy_buffer.serve()
     _write_scripts(plan, nodes)
     _leave_allocation()
     os.environ.update(CLOSERANKS_LAB=plan.to_json(), TMPDIR=str(scratch.TMP))
     try:
-        return _judge(task(), desk.lost())
+        return _judge(task(), copy_buffer.lost())
     finally:
         roots = [f"/proc/{node.pid}/root" for node in nodes]
         try:

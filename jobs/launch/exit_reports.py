@@ -57,7 +57,7 @@ class Parting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Votes:
+class ExitReports:
     """What was said so far.
 
     Ranks speak for a group: those who have opened a communicator together.  Epochs
@@ -93,7 +93,7 @@ class Votes:
     closed: frozenset[str] = frozenset()
     left: tuple[Parting, ...] = ()
 
-    def after(self, words: Sequence[str]) -> Votes:
+    def after(self, words: Sequence[str]) -> ExitReports:
         """Count one more vote.
 
         Parameters
@@ -109,7 +109,7 @@ class Votes:
 
         Returns
         -------
-        Votes
+        ExitReports
             With it.
 
         Raises
@@ -300,7 +300,7 @@ _LOOK_S: Final = 5.0
 _LOOKS: Final = 3
 
 
-class Poll:
+class ExitReportListener:
     """Hears votes, in a thread, until it is closed; see `open_poll`.
 
     Parameters
@@ -310,14 +310,14 @@ class Poll:
 
     Attributes
     ----------
-    votes : Votes
+    votes : ExitReports
         What was said so far.
     environment : dict of str to str
         What tells the ranks where to speak.
     """
 
     def __init__(self, *, here: bool = False) -> None:
-        self.votes = Votes()
+        self.votes = ExitReports()
         self._ear = socket.create_server((_LOOP if here else "", 0), backlog=1024)
         self._ear.setblocking(False)
         self._bell, self._rope = socket.socketpair()
@@ -366,7 +366,7 @@ class Poll:
         Returns
         -------
         int
-            See `Votes.judge`.
+            See `ExitReports.judge`.
         """
         until_s = time.monotonic() + _LAST_WORDS_S
         while status and self._leavers and time.monotonic() < until_s:
@@ -516,7 +516,7 @@ class _Leaver:
 
 
 @contextmanager
-def open_poll(*, here: bool = False) -> Iterator[Poll]:
+def open_poll(*, here: bool = False) -> Iterator[ExitReportListener]:
     """Hear votes for as long as a job runs.
 
     Parameters
@@ -526,10 +526,10 @@ def open_poll(*, here: bool = False) -> Iterator[Poll]:
 
     Yields
     ------
-    Poll
+    ExitReportListener
         Closed at the end.
     """
-    poll = Poll(here=here)
+    poll = ExitReportListener(here=here)
     try:
         yield poll
     finally:

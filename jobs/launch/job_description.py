@@ -22,7 +22,7 @@ class Command(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reach:
+class NodeReach:
     """How a launcher reaches nodes that only it can see (the lab's).
 
     Parameters
@@ -72,7 +72,7 @@ class Job:
         True if started by the superuser, which Open MPI refuses by default.
     fabric : bool, optional
         True if this node has InfiniBand (or RoCE) devices.
-    reach : Reach, optional
+    reach : NodeReach, optional
         How to reach the hosts if not through ssh.
     exported : sequence of str, optional
         Variables of this process that ranks on other nodes need.
@@ -91,7 +91,7 @@ class Job:
     overcommitted: bool = False
     root: bool = False
     fabric: bool = False
-    reach: Reach | None = None
+    reach: NodeReach | None = None
     exported: Sequence[str] = field(default=())
     faults: bool = False
     here: bool = False

@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 import click
 
 from closeranks.jobs.launch import linux_namespaces, mpich_mpiexec, openmpi_mpirun, slurm_srun
-from closeranks.jobs.launch.exit_reports import Poll, open_poll
+from closeranks.jobs.launch.exit_reports import ExitReportListener, open_poll
 from closeranks.jobs.launch.job_description import Command, Job
 from closeranks.jobs.launch.launcher_choice import Launcher
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 
 #: What asks a job to end, and what its launcher is merely told.
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -191,7 +191,7 @@ class Launch:
     ----------
     job : Job
         How many ranks, and where.
-    library : Library
+    library : MpiLibrary
         What the programs are linked with.
     launcher : Launcher
         What starts them.
@@ -200,7 +200,7 @@ class Launch:
     """
 
     job: Job
-    library: Library
+    library: MpiLibrary
     launcher: Launcher
     announce: bool = True
 
@@ -254,7 +254,10 @@ class Launch:
             return end.status if end.asked else poll.judge(end.status, self.job.ranks)
 
     def _execute(
-        self, program: Sequence[str], environment: Mapping[str, str], poll: Poll | None = None
+        self,
+        program: Sequence[str],
+        environment: Mapping[str, str],
+        poll: ExitReportListener | None = None,
     ) -> End:
         """Start the launcher, once, and wait for its end."""
         command = self.command(program, environment=environment)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from closeranks.errors import Unavailable, UsageError
 from closeranks.jobs.launch import slurm_srun
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 
 _NAMES = ("mpirun", "mpiexec", "mpiexec.hydra")
 
@@ -111,12 +111,12 @@ def recognise(path: str, answer: str) -> Launcher | None:
     return None
 
 
-def choose(library: Library, asked: str | None = None, *, srun_first: bool = True) -> Launcher:
+def choose(library: MpiLibrary, asked: str | None = None, *, srun_first: bool = True) -> Launcher:
     """Choose the launcher for a library.
 
     Parameters
     ----------
-    library : Library
+    library : MpiLibrary
         What the program is linked with.
     asked : str, optional
         Name or path of the launcher the user wants.
@@ -172,7 +172,7 @@ def check_survives(launcher: Launcher) -> None:
         )
 
 
-def _asked(library: Library, asked: str) -> Launcher:
+def _asked(library: MpiLibrary, asked: str) -> Launcher:
     """Take the launcher the user named, if it fits."""
     beside = Path(sys.executable).parent / asked
     path = str(beside) if "/" not in asked and os.access(beside, os.X_OK) else shutil.which(asked)
@@ -194,7 +194,7 @@ def _asked(library: Library, asked: str) -> Launcher:
     return launcher
 
 
-def _with_plugin(library: Library, launcher: Launcher) -> Launcher:
+def _with_plugin(library: MpiLibrary, launcher: Launcher) -> Launcher:
     """Refuse an srun that cannot tell this library its ranks."""
     needed = slurm_srun.PLUGINS.get(library.kind)
     if needed is not None and needed not in slurm_srun.plugins(launcher.path):
@@ -206,7 +206,7 @@ def _with_plugin(library: Library, launcher: Launcher) -> Launcher:
     return launcher
 
 
-def _mismatch(library: Library, launcher: Launcher) -> UsageError:
+def _mismatch(library: MpiLibrary, launcher: Launcher) -> UsageError:
     """Say that launcher and library do not belong together."""
     return UsageError(
         "run",

@@ -15,7 +15,7 @@ _PROBE = (
 
 
 @dataclass(frozen=True)
-class Library:
+class MpiLibrary:
     """An MPI library.
 
     Parameters
@@ -35,7 +35,7 @@ class Library:
         return f"{names.get(self.kind, 'MPI library')} {self.version}".strip()
 
 
-def parse(text: str) -> Library:
+def parse(text: str) -> MpiLibrary:
     """Understand what ``MPI_Get_library_version`` says.
 
     Parameters
@@ -45,21 +45,21 @@ def parse(text: str) -> Library:
 
     Returns
     -------
-    Library
+    MpiLibrary
         Kind and version.
     """
     line = next((line for line in text.splitlines() if line.strip()), "")
     words = line.replace(",", " ").split()
     if line.startswith("Open MPI") and len(words) > 2:
-        return Library("openmpi", words[2].lstrip("v"))
+        return MpiLibrary("openmpi", words[2].lstrip("v"))
     relatives = ("MPICH", "Intel(R) MPI", "MVAPICH", "CRAY MPICH")
     if line.startswith(relatives) and words:
-        return Library("mpich", words[-1] if words[0] == "MPICH" else line)
-    return Library("other", line)
+        return MpiLibrary("mpich", words[-1] if words[0] == "MPICH" else line)
+    return MpiLibrary("other", line)
 
 
 @functools.cache
-def of_python(executable: str) -> Library:
+def of_python(executable: str) -> MpiLibrary:
     """Ask a Python which library its mpi4py is linked with.
 
     Takes 0.1 s, starts no MPI job, leaves nothing behind.
@@ -71,7 +71,7 @@ def of_python(executable: str) -> Library:
 
     Returns
     -------
-    Library
+    MpiLibrary
         The library.
 
     Raises

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from closeranks.errors import UsageError
 from closeranks.jobs.launch import mpich_mpiexec, openmpi_mpirun
 from closeranks.jobs.launch.job_description import Command, Job
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def plugins(path: str) -> set[str]:
 def command(
     path: str,
     job: Job,
-    library: Library,
+    library: MpiLibrary,
     program: Sequence[str],
     environment: Mapping[str, str],
 ) -> Command:
@@ -188,7 +188,7 @@ def command(
         The ``srun`` to use.
     job : Job
         What is to be started.
-    library : Library
+    library : MpiLibrary
         The MPI library the program uses; decides the plugin.
     program : sequence of str
         Program and arguments.
@@ -213,7 +213,7 @@ def command(
     return Command((*words, *program), {**_parameters(job, library), **environment})
 
 
-def _parameters(job: Job, library: Library) -> dict[str, str]:
+def _parameters(job: Job, library: MpiLibrary) -> dict[str, str]:
     """Turn the library's parameters into environment variables."""
     if library.kind == "openmpi":
         chosen = {

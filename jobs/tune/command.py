@@ -20,7 +20,7 @@ from closeranks.collectives.plans.port_tree import hierarchy
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.command import open_session
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.session import Request
+from closeranks.jobs.bench.measuring.session import BenchRequest
 from closeranks.jobs.bench.measuring.table import short
 from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.bench.measuring.typed_options import parse_sizes, show_bytes
@@ -255,7 +255,7 @@ def tune(
     """
     target.check("tune", output, json_path)
     names = _operations(operations)
-    request = Request(
+    request = BenchRequest(
         names=names if algorithms else (),
         sizes=parse_sizes(sizes),
         effort=Effort(budget_s=budget),
@@ -274,12 +274,12 @@ def _operations(words: str) -> tuple[str, ...]:
     return names
 
 
-def execute(request: Request, output: Path) -> None:
+def execute(request: BenchRequest, output: Path) -> None:
     """Measure on all ranks and write; collective over MPI.COMM_WORLD.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         Operations and sizes to try, how long, where rows go.
     output : Path
         Where the table goes.
@@ -309,12 +309,14 @@ def execute(request: Request, output: Path) -> None:
             click.echo(f"written to {output}; use it with CLOSERANKS_TUNING={output}")
 
 
-def measured(request: Request, comm: Communicator, progress: Progress) -> tuple[Tuned, list[Row]]:
+def measured(
+    request: BenchRequest, comm: Communicator, progress: Progress
+) -> tuple[Tuned, list[Row]]:
     """Measure what a request asks for; collective.
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         The command line.
     comm : Communicator
         The ranks.
@@ -358,7 +360,7 @@ def measured(request: Request, comm: Communicator, progress: Progress) -> tuple[
 
 
 def _winners(
-    request: Request, plain: MPI.Intracomm, tuned: Tuned, tell: survey.Tell
+    request: BenchRequest, plain: MPI.Intracomm, tuned: Tuned, tell: survey.Tell
 ) -> winners.Found:
     """Make the trials on a communicator whose prices are the new ones."""
     import closeranks

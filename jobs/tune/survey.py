@@ -36,7 +36,7 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan, Writing
 from closeranks.collectives.plans.port_tree import Rail, hierarchy
 from closeranks.collectives.plans.rank_classes import classify
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.collectives.selection.chooser import NativeModel
 from closeranks.collectives.selection.tuning_table import Crossing, together
 from closeranks.comms.topology.link import SEGMENT_BYTES, Link
@@ -58,7 +58,7 @@ _LARGEST, _FACTOR = 4 << 20, 4
 _SMALL = 64
 
 
-class Stage(NamedTuple):
+class TunedStage(NamedTuple):
     """One stage of one tier.
 
     Attributes
@@ -101,7 +101,7 @@ class Weight(NamedTuple):
     fixed_s: float
 
 
-def stages(topology: Topology) -> list[Stage]:
+def stages(topology: Topology) -> list[TunedStage]:
     """List the stages of a machine, innermost first.
 
     Parameters
@@ -111,23 +111,23 @@ def stages(topology: Topology) -> list[Stage]:
 
     Returns
     -------
-    list of Stage
+    list of TunedStage
         None on a single rank.
     """
     tree = hierarchy(topology)
     return [
-        Stage(number, tier.level, kind, tier.owners)
+        TunedStage(number, tier.level, kind, tier.owners)
         for number, tier in enumerate(tree.tiers, 1)
         for kind in (("allreduce",) if number == tree.depth else ("sum", "gather"))
     ]
 
 
-def sizes(stage: Stage) -> list[int]:
+def sizes(stage: TunedStage) -> list[int]:
     """List the segments to measure a stage with, in bytes, ascending.
 
     Parameters
     ----------
-    stage : Stage
+    stage : TunedStage
         The stage.
 
     Returns
@@ -142,12 +142,12 @@ def sizes(stage: Stage) -> list[int]:
     return [_SMALL * stage.owners, *found]
 
 
-def plan(stage: Stage, topology: Topology, nbytes: int) -> Plan:
+def plan(stage: TunedStage, topology: Topology, nbytes: int) -> Plan:
     """Write a stage down for all rails of its tier.
 
     Parameters
     ----------
-    stage : Stage
+    stage : TunedStage
         The stage.
     topology : Topology
         Where the ranks sit.
@@ -163,12 +163,12 @@ def plan(stage: Stage, topology: Topology, nbytes: int) -> Plan:
     return Plan(problem, Algorithm(stage.kind, _builder(stage), classes=_classes(stage)))
 
 
-def weigh(stage: Stage, topology: Topology, nbytes: int, speed: Speed) -> Weight:
+def weigh(stage: TunedStage, topology: Topology, nbytes: int, speed: Speed) -> Weight:
     """Take the price of a stage apart: it is linear in what its level costs.
 
     Parameters
     ----------
-    stage : Stage
+    stage : TunedStage
         The stage.
     topology : Topology
         Where the ranks sit.
@@ -197,10 +197,10 @@ def weigh(stage: Stage, topology: Topology, nbytes: int, speed: Speed) -> Weight
     return Weight(bare.seconds, sent, beside.seconds)
 
 
-def _builder(stage: Stage) -> Callable[[Script, Problem], Generator[None, None, object]]:
+def _builder(stage: TunedStage) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
     write = _WRITERS[stage.kind]
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         rails = hierarchy(problem.topology).rails(out.rank)
         for rail in rails[stage.tier - 1 : stage.tier]:
             yield from write(out, rail, problem.count)
@@ -208,7 +208,7 @@ def _builder(stage: Stage) -> Callable[[Script, Problem], Generator[None, None, 
     return build
 
 
-def _classes(stage: Stage) -> Callable[[Problem], NDArray[np.int64]]:
+def _classes(stage: TunedStage) -> Callable[[Problem], NDArray[np.int64]]:
     """Say which ranks do the same: those of one place on rails of one length."""
 
     def classes(problem: Problem) -> NDArray[np.int64]:
@@ -221,7 +221,7 @@ def _classes(stage: Stage) -> Callable[[Problem], NDArray[np.int64]]:
     return classes
 
 
-def _sum(out: Script, rail: Rail, count: int) -> Writing:
+def _sum(out: Schedule, rail: Rail, count: int) -> Writing:
     """Let the owners of a rail add up their chunks."""
     operands, results = (cut(Block(side, 0, count), rail.owners) for side in (INPUT, OUTPUT))
     own = results(rail.me) if rail.me < rail.owners else None
@@ -229,19 +229,19 @@ def _sum(out: Script, rail: Rail, count: int) -> Writing:
     return direct_reduce_scatter(out, rail.members, rail.me, everybody, operands, own, (), 0)
 
 
-def _gather(out: Script, rail: Rail, count: int) -> Writing:
+def _gather(out: Schedule, rail: Rail, count: int) -> Writing:
     """Let the owners of a rail give their chunks to all."""
     chunks = cut(Block(OUTPUT, 0, count), rail.owners)
     return direct_allgather(out, rail.members, rail.me, range(rail.owners), chunks, (), 0)
 
 
-def _allreduce(out: Script, rail: Rail, count: int) -> Writing:
+def _allreduce(out: Schedule, rail: Rail, count: int) -> Writing:
     """Let a rail add up a segment."""
     source, target = (Block(side, 0, count) for side in (INPUT, OUTPUT))
     return rabenseifner_allreduce(out, rail.members, rail.me, source, target, (), 0)
 
 
-_WRITERS: dict[str, Callable[[Script, Rail, int], Writing]] = {
+_WRITERS: dict[str, Callable[[Schedule, Rail, int], Writing]] = {
     "sum": _sum,
     "gather": _gather,
     "allreduce": _allreduce,
@@ -257,7 +257,7 @@ class Point(NamedTuple):
 
     Attributes
     ----------
-    stage : Stage
+    stage : TunedStage
         What was measured.
     nbytes : int
         Bytes of the segment.
@@ -267,7 +267,7 @@ class Point(NamedTuple):
         What it took, on the slowest rank.
     """
 
-    stage: Stage
+    stage: TunedStage
     nbytes: int
     weight: Weight
     seconds: float
@@ -601,7 +601,7 @@ def _runner(bound: Bound) -> Call:
     return run
 
 
-def _bound(world: World, stage: Stage, nbytes: int) -> Bound:
+def _bound(world: World, stage: TunedStage, nbytes: int) -> Bound:
     """Tie a stage to memory."""
     from mpi4py import MPI
 

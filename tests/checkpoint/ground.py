@@ -10,16 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.coding_tasks import encoding
 from closeranks.checkpoint.placement.slot_header import COMMITTED, STATES, WRITING, Header
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share, chunk_for
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout, chunk_for
 from closeranks.checkpoint.restore.coding_work import Recoding
 from closeranks.checkpoint.restore.generation_choice import Save, saves
-from closeranks.checkpoint.restore.recovery_search import Nodes, Recovery, scan
+from closeranks.checkpoint.restore.recovery_search import RankNodes, SaveRecovery, scan
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import describe
 
@@ -34,14 +34,14 @@ class Ground:
     ----------
     root : Path
         The file system in memory.
-    layout : Layout
+    layout : StripeLayout
         Of the only group.
     states : dict of int to object
         What each rank has saved.
     """
 
     root: Path
-    layout: Layout
+    layout: StripeLayout
     states: Mapping[int, Any]
 
     def paths(self) -> dict[Share, Path]:
@@ -50,7 +50,7 @@ class Ground:
 
     def saves(self) -> list[Save]:
         """Find what is there."""
-        found, unread = scan(Alone(), Nodes([0], 0), NAME, self.root)
+        found, unread = scan(SingleProcessChannel(), RankNodes([0], 0), NAME, self.root)
         assert not unread
         return saves(found)
 
@@ -58,9 +58,11 @@ class Ground:
         """Find the newest save."""
         return self.saves()[0]
 
-    def recovery(self, save: Save | None = None) -> Recovery:
+    def recovery(self, save: Save | None = None) -> SaveRecovery:
         """Begin to restore a save."""
-        return Recovery(save or self.newest(), Alone(), Nodes([0], 0), self.root)
+        return SaveRecovery(
+            save or self.newest(), SingleProcessChannel(), RankNodes([0], 0), self.root
+        )
 
 
 def contents(path: Path) -> tuple[bytes, ...]:
@@ -114,7 +116,7 @@ def make(
     of = {rank: extent.size for rank, extent in extents.items()}
     nodes = {0: tuple(states)} if ranks is None else {n: tuple(own) for n, own in ranks.items()}
     members = tuple(ring or (0,) * len(sizes))
-    layout = Layout(0, parity, lanes, members, nodes, of, chunk_for(of, 1 << 18))
+    layout = StripeLayout(0, parity, lanes, members, nodes, of, chunk_for(of, 1 << 18))
     header = Header(
         name=NAME, run=run, epoch=epoch, generation=generation, step=10 * generation,
         state=WRITING, world=len(sizes), groups=1, share=Share(0, 0, 0), layout=layout,
@@ -127,7 +129,7 @@ def make(
         slot_file.write(extent, layout, rank, slots)
     tasks = encoding(layout, Code(layout.data, parity), apart=False)
     alone = [replace(task, worker=0) for task in tasks]
-    Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, Alone()).run()
+    Recoding(alone, layout, slots, lambda _: 0, lambda *_: True, SingleProcessChannel()).run()
     for slot in slots.values():
         for one in STATES[1 : STATES.index(state) + 1]:
             slot.write(replace(slot.header, state=one))

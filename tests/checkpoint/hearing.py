@@ -1,4 +1,4 @@
-"""What ranks of a stage say to each other: it takes the place of `Talk`.
+"""What ranks of a stage say to each other: it takes the place of `ControlChannel`.
 
 As bad as a library may be: messages are read when they are sent or when they
 arrive, an operation ends well on some ranks and not on others when somebody
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import PeerLost
 from tests.checkpoint.stage import Stage, here
@@ -98,7 +98,7 @@ class Company:
         return channels[self._talks - 1]
 
 
-class Hearing(Talk):
+class Hearing(ControlChannel):
     """What ranks of a stage say to each other."""
 
     def __init__(self, comm: Any) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from closeranks.checkpoint import PerRank, Shard
-from closeranks.checkpoint.disk.saved_files import Volume
+from closeranks.checkpoint.disk.saved_files import SavedFile
 from closeranks.checkpoint.memory import slot_set
 from closeranks.checkpoint.placement.slot_header import WRITING, Header
 from closeranks.checkpoint.restore.generation_choice import Save
@@ -128,12 +128,12 @@ class Ledger:
     def listen(self, patch: pytest.MonkeyPatch) -> None:
         """Hear of what ranks know when they begin to change files."""
         begin, clear, forget = (
-            slot_set.Shelf.clear,
+            slot_set.SlotSet.clear,
             slot_set.clear,
-            membership_term.Term.forget_before,
+            membership_term.MembershipTerm.forget_before,
         )
 
-        def begun(own: slot_set.Shelf, place: int, head: Header) -> bool:
+        def begun(own: slot_set.SlotSet, place: int, head: Header) -> bool:
             if (actor := acting()) is not None:
                 self._number[head.run, head.age] = actor.trying
             return begin(own, place, head)
@@ -143,14 +143,14 @@ class Ledger:
                 self.commit(actor.trying)
             clear(*arguments)
 
-        def restored(own: membership_term.Term, one: Save | Volume) -> None:
-            of = one if isinstance(one, Volume) else one.header
+        def restored(own: membership_term.MembershipTerm, one: Save | SavedFile) -> None:
+            of = one if isinstance(one, SavedFile) else one.header
             self.restored(self._number[str(of.run), of.age])
             forget(own, one)
 
-        patch.setattr(slot_set.Shelf, "clear", begun)
+        patch.setattr(slot_set.SlotSet, "clear", begun)
         patch.setattr(membership_term, "clear", committed)
-        patch.setattr(membership_term.Term, "forget_before", restored)
+        patch.setattr(membership_term.MembershipTerm, "forget_before", restored)
 
     def number_of(self, header: Header) -> int:
         """Give the number of the try that a slot is of."""

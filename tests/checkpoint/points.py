@@ -32,8 +32,8 @@ def set_up(patch: pytest.MonkeyPatch) -> None:
     """Have ranks of stages talk in memory, and meet their fates."""
     patch.setattr(checkpointer, "_OPEN", _Open())
     patch.setattr(checkpointer, "own_job", str)  # names stand alone
-    patch.setattr(membership_term, "Talk", Hearing)
-    patch.setattr(flush, "Talk", Hearing)
+    patch.setattr(membership_term, "ControlChannel", Hearing)
+    patch.setattr(flush, "ControlChannel", Hearing)
     for name in ("take", "release"):  # they are of processes, and all ranks are in one
         patch.setattr(slot_locks, name, lambda *_: "")
     drawn = SimpleNamespace(token_hex=lambda n: f"{_draw(8 * n):0{2 * n}x}", randbits=_draw)

@@ -21,7 +21,7 @@ from closeranks.checkpoint.placement.slot_header import Header
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.restore import slot_inventory
 from closeranks.checkpoint.restore.generation_choice import saves
-from closeranks.checkpoint.restore.recovery_search import Recovery
+from closeranks.checkpoint.restore.recovery_search import SaveRecovery
 from closeranks.comms.shm import shared_file
 from closeranks.errors import CheckpointError, Unavailable
 from tests.checkpoint.ground import make
@@ -210,12 +210,12 @@ def test_slots_of_zeros_are_damaged(root: Path, nbytes: int | None, who: int) ->
 def test_a_rank_that_cannot_map_what_others_serve_is_an_error_on_all(
     root: Path, who: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mapped, failed = Recovery.mapped, set[int]()
+    mapped, failed = SaveRecovery.mapped, set[int]()
 
     def unequal(keeper: Checkpointer, rank: int) -> None:  # so that one's data are beside others'
         keeper.save(1, {"own": PerRank(np.full(5000 * rank, rank))}).committed.wait(10)
 
-    def called(recovery: Recovery, share: Share) -> slot_file.Slot | None:
+    def called(recovery: SaveRecovery, share: Share) -> slot_file.Slot | None:
         is_here = recovery._node[share] == recovery._nodes.here
         if is_here and recovery.server(share) != recovery._nodes.rank == 1:
             failed.add(here().number)
@@ -223,7 +223,7 @@ def test_a_rank_that_cannot_map_what_others_serve_is_an_error_on_all(
         return mapped(recovery, share)
 
     assert ranks(root, os.getuid(), unequal) == [None] * 4
-    monkeypatch.setattr(Recovery, "mapped", called)
+    monkeypatch.setattr(SaveRecovery, "mapped", called)
     told = ranks(root, os.getuid(), lambda keeper, _: keeper.restore())
     assert failed == {1}
     assert all(isinstance(one, CheckpointError) for one in told), told

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.slot_header import ENCODED, WRITING, WRITTEN
 from closeranks.checkpoint.placement.stripe_layout import Share
@@ -50,7 +50,7 @@ def root(memory: Path, request: pytest.FixtureRequest) -> Path:
 
 def states_of(ground: Ground) -> list[object]:
     """Read back what each rank has saved, from its extent."""
-    recovery, alone = ground.recovery(), Alone()
+    recovery, alone = ground.recovery(), SingleProcessChannel()
     found = []
     for rank in ground.states:
         layout = ground.layout
@@ -262,8 +262,8 @@ def test_a_state_for_others_goes_through_one_process(root: Path) -> None:
     recovery = ground.recovery()
     into = {"own": PerRank(lambda old, rank: [sum(map(int, part)) for part in old] + [rank]),
             "alike": np.empty(99), "rank": PerRank(lambda old, _: old)}  # fmt: skip
-    source = Slots(recovery, Alone())
-    state = Delivery(source, Alone(), into).run()
+    source = Slots(recovery, SingleProcessChannel())
+    state = Delivery(source, SingleProcessChannel(), into).run()
     recovery.close()
     sums = [int(part["own"].sum()) for part in ground.states.values()]
     assert state["own"] == [*sums, 0]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from closeranks.checkpoint import PerRank, Shard
-from closeranks.checkpoint.control.single_process import Alone
+from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.restore.recovery_search import Slots
 from closeranks.checkpoint.restore.redistribution import Delivery
 from closeranks.errors import CheckpointError, UsageError
@@ -30,13 +30,13 @@ def memory() -> Iterator[Path]:
 
 
 def deliver(memory: Path, states: list[Any], *wanted: Any) -> list[Any]:
-    """Save what several ranks have; give what one rank gets for each nest that it wants."""
+    """Save what several ranks have; give what one rank gets for each tree that it wants."""
     root = Path(tempfile.mkdtemp(dir=memory))
     ground = make(root, [0] * len(states), 1, states=dict(enumerate(states)))
     recovery = ground.recovery()
     try:
-        source = Slots(recovery, Alone())
-        return [Delivery(source, Alone(), into).run() for into in wanted]
+        source = Slots(recovery, SingleProcessChannel())
+        return [Delivery(source, SingleProcessChannel(), into).run() for into in wanted]
     finally:
         recovery.close()
         shutil.rmtree(root)
@@ -150,6 +150,6 @@ def test_a_generator_goes_on_bit_for_bit(memory: Path, kind: str) -> None:
     assert again.integers(9, dtype=np.uint32) == made[1].integers(9, dtype=np.uint32)
 
 
-def _each(nest: Any, leaf: Any) -> Any:
-    """Put something in the place of every entry of a nest."""
-    return {k: _each(v, leaf) for k, v in nest.items()} if isinstance(nest, dict) else leaf
+def _each(tree: Any, leaf: Any) -> Any:
+    """Put something in the place of every entry of a tree."""
+    return {k: _each(v, leaf) for k, v in tree.items()} if isinstance(tree, dict) else leaf

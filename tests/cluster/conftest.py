@@ -10,13 +10,13 @@ import pytest
 
 from closeranks.errors import Error
 from closeranks.jobs.launch.launcher_choice import choose
-from closeranks.jobs.launch.mpi_library import Library, of_python
+from closeranks.jobs.launch.mpi_library import MpiLibrary, of_python
 from tests.cluster import child
 from tests.cluster import slurm as starter
 
 
 @pytest.fixture(scope="session", autouse=True)
-def linked() -> Library:
+def linked() -> MpiLibrary:
     """The MPI library of the running Python; skips without one."""
     try:
         found = of_python(sys.executable)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 from closeranks.jobs.launch.slurm_srun import FENCE, PLUGINS
 from tests.cluster.slurm import Slurm
 
@@ -42,7 +42,7 @@ echo $SLURM_JOB_ID
 
 
 def test_steps_that_were_ended_come_back_from_memory(
-    slurm: Slurm, tmp_path: Path, linked: Library
+    slurm: Slurm, tmp_path: Path, linked: MpiLibrary
 ) -> None:
     words = [sys.executable, str(PROGRAM), str(tmp_path)]
     plugin = PLUGINS[linked.kind]
@@ -116,7 +116,7 @@ def cancel(slurm: Slurm, batch: Batch) -> None:
 def test_a_job_outlives_what_it_loses_and_its_time(
     slurm: Slurm,
     tmp_path: Path,
-    linked: Library,
+    linked: MpiLibrary,
     ends: Callable[[Slurm, Batch], None],
     nodes: str,
 ) -> None:

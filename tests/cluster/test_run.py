@@ -18,14 +18,14 @@ import psutil
 import pytest
 
 from closeranks.comms.discovery.node_hardware import usable_cores
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 from tests.cluster.child import await_end, await_line, closeranks, end, said, start
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
 
 def test_all_ranks_are_in_one_world_and_the_command_can_be_pasted(
-    rank: str, linked: Library
+    rank: str, linked: MpiLibrary
 ) -> None:
     ranks = 2 * usable_cores() + 1
     done = closeranks("run", "-n", str(ranks), "--", rank)
@@ -63,7 +63,7 @@ def test_the_programs_status_is_passed_on(status: int) -> None:
     assert done.returncode == status
 
 
-def test_a_launcher_of_another_library_starts_nothing(tmp_path: Path, linked: Library) -> None:
+def test_a_launcher_of_another_library_starts_nothing(tmp_path: Path, linked: MpiLibrary) -> None:
     other = {"openmpi": "HYDRA build details: Version: 9.9", "mpich": "mpirun (Open MPI) 9.9"}
     launcher = tmp_path / "mpirun"
     launcher.write_text(
@@ -88,7 +88,7 @@ WAYS = {
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest, linked: Library) -> Iterator[tuple[str, ...]]:
+def way(request: pytest.FixtureRequest, linked: MpiLibrary) -> Iterator[tuple[str, ...]]:
     """Words that start a job, where they can; interrupts are not ignored."""
     words = WAYS[request.param]
     if "--faults" in words and linked.kind != "openmpi":
@@ -135,7 +135,7 @@ def test_ctrl_c_ends_the_job_with_its_status(way: tuple[str, ...], sleeper: str)
 
 
 def test_a_program_that_ends_well_on_a_signal_has_ended_well(
-    programs: Path, linked: Library
+    programs: Path, linked: MpiLibrary
 ) -> None:
     if linked.kind == "openmpi":
         pytest.skip("Open MPI's launcher kills whoever does not end on the signal")

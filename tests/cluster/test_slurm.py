@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 from tests.cluster.child import said
 from tests.cluster.slurm import Slurm
 
@@ -23,7 +23,7 @@ def run(slurm: Slurm, *words: str, nodes: int = 4) -> tuple[int, list[list[str]]
 
 
 def test_srun_is_used_with_the_plugin_of_the_library(
-    slurm: Slurm, rank: str, linked: Library
+    slurm: Slurm, rank: str, linked: MpiLibrary
 ) -> None:
     status, ranks, errors = run(slurm, "-n", "8", "--", rank)
     assert status == 0, errors

@@ -19,11 +19,11 @@ ROWS = 16
 class Node:
     """Node memory for threads that play its ranks."""
 
-    def __init__(self, size: int, stream: int, desk: int = 1024) -> None:
+    def __init__(self, size: int, stream: int, copy_buffer: int = 1024) -> None:
         self.size = size
         counters = 2 * size * kernels.LINE
-        desks, trays = rings(size, desk)
-        raw = np.zeros(counters + size * (desks + trays) + 4096 + 64, np.uint8)
+        copy_buffers, trays = rings(size, copy_buffer)
+        raw = np.zeros(counters + size * (copy_buffers + trays) + 4096 + 64, np.uint8)
         self.memory = raw[-raw.ctypes.data % 64 :]
         self.abort, self.reach = np.zeros(1, np.int64), np.zeros(1 + 2 * ROWS, np.int64)
         self.frames, self.states, self.scratch = [], [], []
@@ -32,9 +32,9 @@ class Node:
         for rank in range(size):
             frame, base = np.zeros(kernels.FRAME, np.int64), self.memory.ctypes.data
             frame[kernels.SIZE], frame[kernels.RANK], frame[kernels.FLAGS] = size, rank, base
-            frame[kernels.DESKS], frame[kernels.DESK] = base + counters, desk
-            frame[kernels.TRAYS] = base + counters + size * desks
-            frame[kernels.DESK_RING], frame[kernels.TRAY_RING] = desks, trays
+            frame[kernels.COPY_BUFFERS], frame[kernels.COPY_BUFFER] = base + counters, copy_buffer
+            frame[kernels.TRAYS] = base + counters + size * copy_buffers
+            frame[kernels.COPY_BUFFER_RING], frame[kernels.TRAY_RING] = copy_buffers, trays
             frame[kernels.ABORT] = self.abort.ctypes.data
             frame[kernels.ITEM], frame[kernels.SPINS] = ITEM, 2000
             frame[kernels.PAIR : kernels.ROOT] = combiner

@@ -18,16 +18,16 @@ WATCHDOG_S = 50
 
 def fail_when_others_come(comm: cr.Communicator) -> None:
     """Leave the recovery by an error, between its two worlds."""
-    crew = comm._family.crew
-    assert crew is not None
-    enlist = crew.enlist
+    spare_pool = comm._family.spare_pool
+    assert spare_pool is not None
+    enlist = spare_pool.enlist
 
     def failing(vacant: int, limit_s: float) -> bool:
         if enlist(vacant, limit_s):
             raise RuntimeError("no more coffee")
         return False
 
-    vars(crew)["enlist"] = failing
+    vars(spare_pool)["enlist"] = failing
 
 
 def main() -> None:

@@ -94,17 +94,17 @@ def always(*_: Any) -> bool:
 
 #: Point -> what is called there, which call counts, whether death comes after it.
 POINTS: dict[str, tuple[Any, str, int, Callable[..., bool], bool]] = {
-    "room": (slot_set.Shelf, "clear", 1, always, True),
+    "room": (slot_set.SlotSet, "clear", 1, always, True),
     "before the copy": (slot_file, "write", 1, always, False),
     "in the copy": (crc32c.Area, "put", 2, always, True),
     "copied": (slot_file, "write", 1, always, True),
-    "written": (slot_set.Shelf, "mark", 1, _marks(slot_header.WRITTEN), True),
+    "written": (slot_set.SlotSet, "mark", 1, _marks(slot_header.WRITTEN), True),
     "in the code": (recoding_.Recoding, "_compute", 1, always, True),
-    "encoded": (slot_set.Shelf, "mark", 1, _marks(slot_header.ENCODED), True),
-    "committed": (slot_set.Shelf, "mark", 1, _marks(slot_header.COMMITTED), True),
-    "verified": (recovery_search.Recovery, "verify", 1, always, True),
+    "encoded": (slot_set.SlotSet, "mark", 1, _marks(slot_header.ENCODED), True),
+    "committed": (slot_set.SlotSet, "mark", 1, _marks(slot_header.COMMITTED), True),
+    "verified": (recovery_search.SaveRecovery, "verify", 1, always, True),
     "rebuilding": (recoding_.Recoding, "_compute", 1, always, True),
-    "rebuilt": (recovery_search.Recovery, "_sum_up", 1, always, True),
+    "rebuilt": (recovery_search.SaveRecovery, "_sum_up", 1, always, True),
 }
 
 

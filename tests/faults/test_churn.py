@@ -87,7 +87,7 @@ def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(
     assert told.count("in main") >= 20, told
     noted = (tmp_path / "processes.txt").read_text()
     assert noted.count("-m closeranks.jobs.bench.churn.member") >= 20, noted
-    assert "warden.py" in noted
+    assert "watchdog.py" in noted
     deadline = time.monotonic() + 10
     while any(str(tmp_path) in words for words in _command_lines()):
         assert time.monotonic() < deadline, "processes are left"
@@ -131,7 +131,7 @@ def _members(launcher: psutil.Process) -> list[int]:
 
 
 def _wardens() -> list[list[str]]:
-    return [words for words in _command_lines() if any("warden.py" in word for word in words)]
+    return [words for words in _command_lines() if any("watchdog.py" in word for word in words)]
 
 
 def _command_lines() -> list[list[str]]:

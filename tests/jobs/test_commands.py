@@ -7,13 +7,13 @@ import pytest
 from closeranks.comms.mpi import ulfm
 from closeranks.errors import UsageError
 from closeranks.jobs.launch import mpich_mpiexec, openmpi_mpirun, slurm_srun
-from closeranks.jobs.launch.job_description import Host, Job, Reach
-from closeranks.jobs.launch.mpi_library import Library
+from closeranks.jobs.launch.job_description import Host, Job, NodeReach
+from closeranks.jobs.launch.mpi_library import MpiLibrary
 
 NODES = (Host("a", 3), Host("b", 2), Host("c", 2))
-REACH = Reach("/x/agent", "/x/hosts", "10.0.0.9", "10.0.0.0/24", "10.0.0.0/16", ("/x/rank",))
-OPENMPI = Library("openmpi", "5.0.11")
-MPICH = Library("mpich", "5.0.2")
+REACH = NodeReach("/x/agent", "/x/hosts", "10.0.0.9", "10.0.0.0/24", "10.0.0.0/16", ("/x/rank",))
+OPENMPI = MpiLibrary("openmpi", "5.0.11")
+MPICH = MpiLibrary("mpich", "5.0.2")
 
 OPENMPI_TABLE = [
     (Job(2, fabric=True), "mpirun -n 2 prog x"),
@@ -194,7 +194,7 @@ SRUN_TABLE = [
 
 
 @pytest.mark.parametrize(("library", "job", "words", "environment"), SRUN_TABLE)
-def test_srun(library: Library, job: Job, words: str, environment: dict[str, str]) -> None:
+def test_srun(library: MpiLibrary, job: Job, words: str, environment: dict[str, str]) -> None:
     command = slurm_srun.command("srun", job, library, ["p"], {})
     assert (" ".join(command.words), command.environment) == (words, environment)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from closeranks.comms.exit import exit_report
-from closeranks.jobs.launch.exit_reports import Parting, Poll, open_poll
+from closeranks.jobs.launch.exit_reports import ExitReportListener, Parting, open_poll
 from tests.jobs.launch.test_exit_reports import GIVEN, counted
 
 #: Four have begun, one is dead: what the others say of it.
@@ -63,7 +63,7 @@ def test_whoever_is_missing_may_be_the_one_that_failed(said: tuple[str, ...]) ->
 
 
 @pytest.fixture
-def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
+def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
     """A poll that processes which are started know of."""
     with open_poll() as opened:
         for name, text in opened.environment.items():
@@ -101,7 +101,9 @@ exec(sys.argv[2])
         ("ballot.opens(); ballot.depart(); os._exit(0)", None),
     ],
 )
-def test_the_system_says_how_a_process_ends(ear: Poll, end: str, status: int | None) -> None:
+def test_the_system_says_how_a_process_ends(
+    ear: ExitReportListener, end: str, status: int | None
+) -> None:
     subprocess.run([sys.executable, "-c", LEAVER, "3", end], check=False, timeout=60,
                    stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
     ear.judge(1)
@@ -110,7 +112,7 @@ def test_the_system_says_how_a_process_ends(ear: Poll, end: str, status: int | N
 
 
 @pytest.mark.parametrize("words", ["ballot.opens()", "os.fork() and os._exit(0)"])
-def test_who_may_be_another_says_nothing(ear: Poll, words: str) -> None:
+def test_who_may_be_another_says_nothing(ear: ExitReportListener, words: str) -> None:
     program = LEAVER.replace("ballot.depart()", f"{words}\nballot.depart()")
     command = [sys.executable, "-c", program, "3", ""]
     subprocess.run(command, check=True, timeout=60, start_new_session=True)
@@ -118,7 +120,7 @@ def test_who_may_be_another_says_nothing(ear: Poll, words: str) -> None:
     assert not ear.votes.left
 
 
-def test_who_was_started_by_a_script_does_not_speak_for_it(ear: Poll) -> None:
+def test_who_was_started_by_a_script_does_not_speak_for_it(ear: ExitReportListener) -> None:
     subprocess.run([sys.executable, "-c", LEAVER, "3", ""], check=True, timeout=60)
     ear.judge(1)
     assert not ear.votes.left
@@ -131,7 +133,7 @@ def test_what_the_last_ones_end_with_counts_beside_a_signal_s_status() -> None:
     assert counted("begun", "ended 1 0", "left 0:0 3 3 4", "left 0:1 3 2 0").judge(137, 3) == 0
 
 
-def test_of_very_many_nobody_says_how_it_ends(ear: Poll) -> None:
+def test_of_very_many_nobody_says_how_it_ends(ear: ExitReportListener) -> None:
     for number in (exit_report.MOST_LEAVERS, exit_report.MOST_LEAVERS + 1):
         command = [sys.executable, "-c", LEAVER, str(number), ""]
         subprocess.run(command, check=True, timeout=60, start_new_session=True)

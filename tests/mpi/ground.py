@@ -18,7 +18,7 @@ from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.collectives.reduction.op import reducer
 from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import Deadline
@@ -34,7 +34,7 @@ def opened(comm: MPI.Intracomm, epoch: int = 0) -> Iterator[World]:
 
 
 def toy(
-    size: int, build: Callable[[Script, Problem], Generator[None, None, None]], count: int = 4
+    size: int, build: Callable[[Schedule, Problem], Generator[None, None, None]], count: int = 4
 ) -> Plan:
     """Plan an all-reduce of ``count`` elements written by ``build``."""
     problem = Problem("allreduce", Topology.regular(node=1, rank=size), count=count)

@@ -14,8 +14,8 @@ from closeranks.jobs.bench.benches import init_time, overlap, pack, plan_steps, 
 from closeranks.jobs.bench.command import FORMATS, open_session
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
 from closeranks.jobs.bench.measuring.nic_counters import TABLE
-from closeranks.jobs.bench.measuring.session import Request, Session
-from closeranks.jobs.bench.measuring.table import Table
+from closeranks.jobs.bench.measuring.session import BenchRequest, Session
+from closeranks.jobs.bench.measuring.table import ResultTable
 from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.bench.one_setting import measure_setting
 from closeranks.jobs.bench.suite import run
@@ -35,13 +35,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def session(world: closeranks.Communicator, *names: str, **changes: Any) -> Session:
-    request = Request(names, (24, 5000), effort=Effort(iterations=2, warmup=0))
+    request = BenchRequest(names, (24, 5000), effort=Effort(iterations=2, warmup=0))
     return open_session(replace(request, **changes), world)
 
 
 def lines_and_rows(where: Session) -> tuple[list[str], list[dict[str, Any]]]:
     lines: list[str] = []
-    rows = run(where, Table(where), lines.append)
+    rows = run(where, ResultTable(where), lines.append)
     assert all(set(BASE) <= row.keys() for row in rows)
     return lines, rows
 
@@ -61,7 +61,7 @@ def test_types_and_reductions(world: closeranks.Communicator) -> None:
     kinds = [("int8", "max"), ("bfloat16", "sum"), ("float16", "sum"), ("float64", "mean")]
     for dtype, op in kinds:
         where = session(world, "allreduce", "reduce_scatter", "alltoallv", dtype=dtype, op=op)
-        rows = run(where, Table(where), lambda _: None)
+        rows = run(where, ResultTable(where), lambda _: None)
         assert [row["wrong"] for row in rows] == [0] * 6, (dtype, op)
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_result_is_counted(
     assert rows[0]["wrong"] == 1
     assert lines[-1].endswith("1 wrong elements")
     unchecked = session(world, "allreduce", sizes=(64,), check=False)
-    assert run(unchecked, Table(unchecked), lambda _: None)[0]["wrong"] is None
+    assert run(unchecked, ResultTable(unchecked), lambda _: None)[0]["wrong"] is None
 
 
 def test_packing(world: closeranks.Communicator) -> None:
@@ -111,7 +111,7 @@ def test_against_the_library(world: closeranks.Communicator) -> None:
     where = session(
         world, "allreduce", native=True, best=True, counters=TABLE.exists(), sizes=(64, 1 << 20)
     )
-    for row in run(where, Table(where), lambda _: None):
+    for row in run(where, ResultTable(where), lambda _: None):
         assert row["iterations"] >= 11
         assert row["speedup"] == pytest.approx(row["native_us_p50"] / row["time_us_p50"])
         assert row["native_vs_native"] > 0
@@ -132,7 +132,7 @@ def test_persistent_operations_meet_both_of_the_library(world: closeranks.Commun
     names = [name for name in COLLECTIVES if name != "barrier"]
     where = session(world, *names, persistent=True, native=True, plain=True, sizes=(1 << 12,))
     assert where.describe()[2].endswith(", persistent")
-    for row in run(where, Table(where), lambda _: None):
+    for row in run(where, ResultTable(where), lambda _: None):
         assert row["wrong"] == 0
         assert row["speedup_plain"] == pytest.approx(row["plain_us_p50"] / row["time_us_p50"])
         assert row["speedup"] > 0
@@ -146,7 +146,7 @@ def test_one_rank_is_told_that_nothing_is_sent(world: closeranks.Communicator, f
 
 def test_against_a_copy(world: closeranks.Communicator) -> None:
     where = session(world, "gather", "barrier", copy=True, sizes=(1 << 16,))
-    for row in run(where, Table(where), lambda _: None):
+    for row in run(where, ResultTable(where), lambda _: None):
         assert row["wrong"] == 0, "a copy overwrites the result, which is made again"
         assert row["over_copy"] == pytest.approx(row["time_us_p50"] / row["copy_us_p50"])
 
@@ -154,7 +154,7 @@ def test_against_a_copy(world: closeranks.Communicator) -> None:
 def test_buffers_that_the_node_shares(world: closeranks.Communicator) -> None:
     where = session(world, "gather", "allreduce", "barrier", empty=True, sizes=(1 << 16,))
     assert "comm.empty buffers" in where.describe()[2]
-    assert [row["wrong"] for row in run(where, Table(where), lambda _: None)] == [0, 0, 0]
+    assert [row["wrong"] for row in run(where, ResultTable(where), lambda _: None)] == [0, 0, 0]
 
 
 def test_between_points(world: closeranks.Communicator) -> None:
@@ -163,9 +163,9 @@ def test_between_points(world: closeranks.Communicator) -> None:
     ranks = world.Get_size()
     if ranks == 1:
         with pytest.raises(UsageError, match="it needs 2 ranks and has 1"):
-            run(where, Table(where), lambda _: None)
+            run(where, ResultTable(where), lambda _: None)
         return
-    rows = run(where, Table(where), lambda _: None)
+    rows = run(where, ResultTable(where), lambda _: None)
     assert [row["wrong"] for row in rows] == [0] * len(rows)
     pairs = [(row["source"], row["target"]) for row in rows if row["name"] == "matrix"]
     assert pairs == [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
@@ -177,7 +177,7 @@ def test_steps(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plan_steps, "_MOST", 1)
     monkeypatch.setattr(plan_steps, "_FEWEST", 1)
     where = session(world, "steps")
-    rows = run(where, Table(where), lambda _: None)
+    rows = run(where, ResultTable(where), lambda _: None)
     assert [row["algorithm"] for row in rows] == ["python", "compiled"]
     for row in rows:
         assert ("busy_over_quiet" in row) == (world.Get_size() > 1)
@@ -242,7 +242,7 @@ def test_wrong_results_beside_a_computation_are_counted(
     for kind, _ in pairs:
         monkeypatch.setattr(kind, "run", lambda _self, compute: compute(0, 1))
     where = session(world, "overlap", overlap_sizes=(6400,))
-    for row in run(where, Table(where), lambda _: None):
+    for row in run(where, ResultTable(where), lambda _: None):
         alone_is_right = world.Get_size() == 1 and row["started"] == "bucketed"
         assert (row["wrong"] > 1000 * world.Get_size()) != alone_is_right, row
 
@@ -252,7 +252,7 @@ def test_a_start_needs_a_fresh_process(
 ) -> None:
     where = session(world, "init")
     with pytest.raises(UsageError, match="MPI has started already; start it as a command"):
-        run(where, Table(where), lambda _: None)
+        run(where, ResultTable(where), lambda _: None)
     rank, ranks = world.Get_rank(), world.Get_size()
     laps = dict.fromkeys(init_time.PARTS, 0.25) | {"load_s": float(rank)}
     monkeypatch.setattr(init_time._Taken, "laps", laps)
@@ -268,7 +268,7 @@ def test_a_start_needs_a_fresh_process(
 def test_what_cannot_be_measured(world: closeranks.Communicator) -> None:
     where = session(world, "bcast", algorithms=("auto", "magic"))
     with pytest.raises(UsageError, match=r"unknown: magic; choose from bcast: auto, native"):
-        run(where, Table(where), lambda _: None)
+        run(where, ResultTable(where), lambda _: None)
     without = session(world, "allreduce", native=True, dtype="bfloat16")
     with pytest.raises(UsageError, match="no allreduce of bfloat16"):
-        run(without, Table(without), lambda _: None)
+        run(without, ResultTable(without), lambda _: None)

@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.saving import job_claim
 from closeranks.comms.shm.shared_folder import folder
@@ -92,7 +92,7 @@ def test_ranks_that_ask_for_different_things_all_hear_of_it(
 
 
 def test_what_checkpoints_say_goes_through_no_trial(world: cr.Communicator) -> None:
-    talk = Talk(world)
+    talk = ControlChannel(world)
     assert type(talk._plain) is MPI.Intracomm, "a duplicate of ours would choose and time"
     talk.close()
 

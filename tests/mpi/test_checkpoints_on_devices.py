@@ -12,7 +12,7 @@ import pytest
 
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.placement.stripe_layout import Share
 from closeranks.checkpoint.restore import fetch
@@ -224,7 +224,7 @@ def test_what_lies_on_other_nodes_comes_to_devices_in_rounds(
     there = device_array(array, "test")
     assert there is not None
     target, host, wants, at = (
-        device_staging.Distant(there),
+        device_staging.DeviceBytes(there),
         np.zeros(500, np.uint8),
         list[Want](),
         0,
@@ -235,7 +235,7 @@ def test_what_lies_on_other_nodes_comes_to_devices_in_rounds(
             wants.append(Want(Share(0, 0, rank), rank, target[at : at + nbytes]))
         at += nbytes
     wants.append(Want(Share(0, 0, (me + 1) % size), 100, host))
-    talk = Talk(world)
+    talk = ControlChannel(world)
     fetch.fetch(wants, talk, lambda share: share.member,
                 lambda share: slot if share.member == me else None)  # fmt: skip
     talk.close()

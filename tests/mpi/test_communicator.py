@@ -298,4 +298,4 @@ def test_communicators_that_nobody_frees_take_little(comm: MPI.Intracomm) -> Non
         assert descriptors() < before + SPACIOUS
         if child.size > 1:
             memory = child._service.world.node_memory
-            assert memory.desk_bytes <= 2 * LEAST_BYTES
+            assert memory.copy_buffer_bytes <= 2 * LEAST_BYTES

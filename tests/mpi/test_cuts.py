@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.collectives.builders.catalogue import algorithms
 from closeranks.collectives.engine import bound_plan, deferred_blocks
 from closeranks.comms.mpi import messages
@@ -161,7 +161,7 @@ def test_states_and_checkpoints_in_pieces(parted: Cut | None) -> None:
     state = {"one": np.arange(5 * LIMIT // 8), "none": np.zeros(0)}
     found = comm.synchronize(state)
     assert (found["one"] == state["one"]).all()
-    talk = Talk(comm)
+    talk = ControlChannel(comm)
     sent, room = np.full(3 * LIMIT + 1, rank, np.uint8), np.zeros(3 * LIMIT + 1, np.uint8)
     talk.move([((rank + 1) % size, sent)], [((rank - 1) % size, room)])()
     talk.close()

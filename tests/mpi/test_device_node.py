@@ -17,13 +17,13 @@ from tests.fake_device import FakeDevice
 from tests.mpi.expected import given, summed
 from tests.mpi.lent import Lent, lend
 
-#: Of numbers of 8 bytes: less than a half of a desk, and more.
+#: Of numbers of 8 bytes: less than a half of an IPC memory, and more.
 LENGTHS = (5, 700)
 
 
 @pytest.fixture
 def known(comm: MPI.Intracomm | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lent | None]:
-    """The ranks and a fake device with small desks; None on the ranks left out."""
+    """The ranks and a fake device with small IPC memories; None on the ranks left out."""
     monkeypatch.setattr(device_collectives, "HALF_BYTES", 1024)
     monkeypatch.setattr(cuda_ipc, "SHORT_BYTES", 64)
     yield from lend(comm, FakeDevice())
@@ -52,7 +52,7 @@ def test_they_do_what_the_library_does(known: Lent, n: int) -> None:
     comm.Allreduce(MPI.IN_PLACE, half, cr.MEAN, algorithm="ipc")
     np.testing.assert_allclose(half.get(), summed(size, n) / size, rtol=1e-6)
     assert comm.statistics().device == {"ipc": 6}
-    assert fake.desks == size
+    assert fake.ipc_memories == size
 
 
 def test_the_memory_goes_with_the_world(comm: MPI.Intracomm) -> None:
@@ -64,8 +64,8 @@ def test_the_memory_goes_with_the_world(comm: MPI.Intracomm) -> None:
         for _ in range(3):
             lent.comm.Allreduce(MPI.IN_PLACE, x := fake.full(3, 1, "i8"), algorithm="ipc")
             assert x.get().tolist() == [comm.size] * 3
-        assert fake.desks == comm.size
-    assert fake.desks == 0
+        assert fake.ipc_memories == comm.size
+    assert fake.ipc_memories == 0
 
 
 def test_the_memory_stays_when_the_world_is_given_up(comm: MPI.Intracomm) -> None:
@@ -80,7 +80,7 @@ def test_the_memory_stays_when_the_world_is_given_up(comm: MPI.Intracomm) -> Non
                 x.get()
                 comm.Barrier()  # the others are through, too
                 raise ZeroDivisionError
-    assert fake.desks == comm.size
+    assert fake.ipc_memories == comm.size
 
 
 def test_who_cannot_do_it_says_so_on_all_ranks(known: Lent) -> None:
@@ -94,7 +94,7 @@ def test_who_cannot_do_it_says_so_on_all_ranks(known: Lent) -> None:
     if comm.size > 1:
         with pytest.raises(Unavailable, match=f"rank {last}: .*no peer access"):
             comm.Allreduce(MPI.IN_PLACE, x, algorithm="ipc")
-    assert fake.desks == 0
+    assert fake.ipc_memories == 0
     comm.Allreduce(MPI.IN_PLACE, fake.full(0, 1.0, "f8"), algorithm="ipc")
     with pytest.raises(UsageError, match="does not reduce int64 by this op"):
         comm.Allreduce(MPI.IN_PLACE, fake.full(4, 1, "i8"), MPI.BAND, algorithm="ipc")

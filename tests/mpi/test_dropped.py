@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.dispatch import request
-from closeranks.collectives.faults.final_meeting import Farewell
+from closeranks.collectives.faults.final_meeting import FinalMeeting
 
 World = cr.Communicator
 
@@ -65,7 +65,7 @@ def test_a_farewell_that_is_left_keeps_what_it_hears_in(comm: MPI.Intracomm) -> 
         return
     request.let_go()
     traffic, before = comm.Dup(), request.kept()
-    farewell = Farewell(traffic, 1, given_up=False)
+    farewell = FinalMeeting(traffic, 1, given_up=False)
     if comm.rank == 0:
         assert not farewell.is_over()  # the other one has not come
         del farewell

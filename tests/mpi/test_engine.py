@@ -21,7 +21,7 @@ from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.identity import Identity
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.comms import wait as waiting
 from closeranks.errors import PeerLate, Revoked, Unavailable
 from tests.collectives.shape.ring import ring
@@ -30,7 +30,7 @@ from tests.mpi.ground import bind, opened, rounds, run, start, toy
 Steps = Generator[None, None, None]
 
 
-def gate(out: Script, _: Problem) -> Steps:
+def credit(out: Schedule, _: Problem) -> Steps:
     """Wait for event 0, then copy."""
     out.copy(Block(INPUT, 0, 4), Block(OUTPUT, 0, 4), (out.event(0),))
     yield
@@ -49,7 +49,7 @@ class Gate:
 def gated(world: World, **options: Any) -> tuple[Bound, Gate, np.ndarray]:
     event, output = Gate(), np.zeros(4, "f4")
     data = np.arange(4, dtype="f4")
-    bound = bind(toy(world.size, gate), world, data, output, events=[event], **options)
+    bound = bind(toy(world.size, credit), world, data, output, events=[event], **options)
     return bound, event, output
 
 

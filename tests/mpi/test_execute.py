@@ -14,7 +14,7 @@ from closeranks.collectives.engine import bound_plan as ways
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.errors import PlanError, UsageError
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened, rounds, run, start, toy
@@ -84,7 +84,7 @@ def test_memory_is_not_changed_under_an_execution(comm: MPI.Intracomm) -> None:
         data, output = vector(9, comm.rank), np.zeros(9, "f4")
         events = [False]
 
-        def build(out: Script, _: Problem) -> Steps:
+        def build(out: Schedule, _: Problem) -> Steps:
             out.event(0)
             yield
 
@@ -101,7 +101,7 @@ def test_too_small_a_buffer_is_refused(comm: MPI.Intracomm) -> None:
         bind(ring(comm.size, 9), world, vector(9, 0), np.zeros(2, "f4"))
 
 
-def strided(out: Script, problem: Problem) -> Steps:
+def strided(out: Schedule, problem: Problem) -> Steps:
     """Send every other pair to the right, take the left's into gaps, add, copy."""
     size, me = problem.size, out.rank
     comb = Block(INPUT, 0, 2, 3, 4)  # items 0 1 4 5 8 9
@@ -130,7 +130,7 @@ def test_strided_blocks(comm: MPI.Intracomm) -> None:
 
 
 def test_signals_carry_nothing(comm: MPI.Intracomm) -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         for peer in range(problem.size):
             if peer != out.rank:
                 out.send(peer, Block(INPUT, 0, 0), empty=True)
@@ -152,7 +152,7 @@ def test_ready_steps_start_in_the_order_of_their_numbers(comm: MPI.Intracomm) ->
 
     events = [partial(seen, number) for number in range(5)]
 
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         last = out.event(4)
         for number in (3, 1, 2):
             out.event(number, (last,))
@@ -193,7 +193,7 @@ def test_the_tag_follows_from_sequence_and_slot(comm: MPI.Intracomm) -> None:
 
 
 def test_a_register_above_its_bound_is_an_error(alone: MPI.Intracomm) -> None:
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         register = out.register(2)
         out.apply("numbers", [Block(out.constant(np.array([3])), 0, 1)], sets=[register])
         yield
@@ -208,7 +208,7 @@ def test_a_failed_reduction_ends_the_execution_and_its_world(alone: MPI.Intracom
     def explode(*_: np.ndarray) -> None:
         raise ZeroDivisionError("in the user's op")
 
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         out.receive(0, Block(OUTPUT, 0, 4), 9)  # nobody sends it
         out.reduce(Block(INPUT, 0, 2), Block(INPUT, 2, 2))
         yield

@@ -14,7 +14,7 @@ from mpi4py import MPI
 from closeranks.collectives.engine import mpi_handles as places
 from closeranks.collectives.engine.mpi_handles import addresses, handle, handles
 from closeranks.collectives.plans import schedule as columns
-from closeranks.collectives.plans.schedule import Kind, Table
+from closeranks.collectives.plans.schedule import Kind, StepTable
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened
 
@@ -46,7 +46,9 @@ class Library:
         return bool(flag.value)
 
 
-def loop(table: Table, where: list[int], names: list[int], first_tag: int, itemsize: int) -> None:
+def loop(
+    table: StepTable, where: list[int], names: list[int], first_tag: int, itemsize: int
+) -> None:
     """Interpret a table of static, contiguous steps."""
     library: Any = Library()
     left = table.rows[:, columns.NEED].tolist()

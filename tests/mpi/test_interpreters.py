@@ -19,14 +19,14 @@ from closeranks.collectives.engine import loop_layout as sweep
 from closeranks.collectives.engine.bound_plan import Bound
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.execution import Execution, Fast
-from closeranks.collectives.engine.execution_arrays import Layout
+from closeranks.collectives.engine.execution_arrays import ExecutionLayout
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.apply_kernels import KERNELS
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.comms.jit import code_cache
 from closeranks.comms.topology.link import Link
 from closeranks.comms.wait import Deadline
@@ -57,10 +57,10 @@ def _block(chance: random.Random, room: int, items: int) -> Block:
     return Block(buffer, chance.randrange(ITEMS - items + 1), items)
 
 
-def anything(seed: int) -> Callable[[Script, Problem], Steps]:
+def anything(seed: int) -> Callable[[Schedule, Problem], Steps]:
     """Write a random graph of steps of every kind that needs no other rank."""
 
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         chance = random.Random(seed)
         room = out.scratch(ITEMS)
         for step in range(40):
@@ -179,7 +179,7 @@ def flight(kind: type[Execution], bound: Bound) -> Execution:
 
 
 def test_what_the_loop_runs_itself(alone: MPI.Intracomm) -> None:
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         comb = Block(OUTPUT, 0, 2, 3, 4)
         out.copy(Block(INPUT, 0, 6), comb)
         out.copy(Block(OUTPUT, 0, 2, 2, 3), Block(OUTPUT, 1, 2, 2, 3))  # they overlap
@@ -192,13 +192,13 @@ def test_what_the_loop_runs_itself(alone: MPI.Intracomm) -> None:
     with opened(alone) as world:
         plan = toy(1, build, 12)
         bound = bind(plan, world, np.ones(12, "f4"), np.zeros(12, "f4"))
-        assert Layout(bound).rows[:, sweep.WAY].tolist() == [
+        assert ExecutionLayout(bound).rows[:, sweep.WAY].tolist() == [
             sweep.COPY, sweep.PYTHON, sweep.REDUCE, sweep.PACKED_SEND, sweep.RECEIVE, sweep.PYTHON,
         ]  # fmt: skip
         own = bind(plan, world, np.ones(12, "f4"), np.zeros(12, "f4"), reducer=lambda *_: None)
-        assert Layout(own).rows[2, sweep.WAY] == sweep.PYTHON, "a function of the user's"
+        assert ExecutionLayout(own).rows[2, sweep.WAY] == sweep.PYTHON, "a function of the user's"
         odd = np.zeros(49, "u1")[1:].view("f4")
-        assert Layout(bind(plan, world, odd, odd)).rows[2, sweep.WAY] == sweep.PYTHON
+        assert ExecutionLayout(bind(plan, world, odd, odd)).rows[2, sweep.WAY] == sweep.PYTHON
 
 
 def test_other_memory_is_noticed(comm: MPI.Intracomm) -> None:
@@ -219,7 +219,7 @@ def test_other_memory_is_noticed(comm: MPI.Intracomm) -> None:
 def test_a_shift_is_what_writing_anew_gives(alone: MPI.Intracomm) -> None:
     """Rows that followed the caller's memory are those of a layout made there."""
 
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         room = out.scratch(12)
         out.copy(Block(INPUT, 0, 6), Block(OUTPUT, 0, 6))
         out.copy(Block(INPUT, 0, 2, 3, 4), Block(room, 0, 6))
@@ -233,13 +233,13 @@ def test_a_shift_is_what_writing_anew_gives(alone: MPI.Intracomm) -> None:
         data = np.zeros(400, "u1")
         data = data[-data.ctypes.data % 16 :]
         bound = bind(toy(1, build, 12), world, data[:48].view("f4"), data[64:112].view("f4"))
-        layout = Layout(bound)
+        layout = ExecutionLayout(bound)
         written = []
         for first, second in ((128, 64), (0, 128), (0, 0), (64, 64), (0, 8), (16, 24), (1, 65)):
             bound.attach(data[first:][:48], data[second:][:48])
             written.append(not layout._shift(bound))
             layout.reset(bound, 0)
-            fresh = Layout(bound).rows
+            fresh = ExecutionLayout(bound).rows
             used = fresh[:, sweep.WAY] != sweep.PYTHON
             np.testing.assert_array_equal(layout.rows[:, sweep.WAY], fresh[:, sweep.WAY])
             columns = {sweep.COPY: [9, 10, 12, 13, 14, 15], sweep.REDUCE: [9, 10, 11]}
@@ -266,7 +266,7 @@ def test_a_truncated_message_is_the_same_error(alone: MPI.Intracomm, n: int) -> 
     errors = []
     for kind in BOTH:
 
-        def build(out: Script, _: Problem) -> Steps:
+        def build(out: Schedule, _: Problem) -> Steps:
             out.receive(0, Block(OUTPUT, 0, 2), 1)
             for slot in range(n):  # nobody sends them
                 out.receive(0, Block(OUTPUT, 2, 2), 2 + slot)
@@ -285,7 +285,7 @@ def test_a_truncated_message_is_the_same_error(alone: MPI.Intracomm, n: int) -> 
 
 
 def test_late_ranks_are_named(comm: MPI.Intracomm) -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         for slot in range(3):
             out.receive((out.rank + 1) % problem.size, Block(OUTPUT, slot, 1), slot)
         yield

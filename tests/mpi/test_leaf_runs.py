@@ -15,7 +15,7 @@ from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Kind, Leaf, Script
+from closeranks.collectives.plans.schedule import Kind, Leaf, Schedule
 from tests.mpi.ground import bind, opened, rounds, run, start, toy
 
 Steps = Generator[None, None, None]
@@ -29,7 +29,7 @@ def leaf(operation: str, members: tuple[int, ...], root: int = 0) -> Leaf:
 def summed(kind: Kind, size: int, group: tuple[int, ...]) -> Plan:
     """Plan an all-reduce of one leaf over ``group``; others copy."""
 
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         whole = Block(OUTPUT, 0, COUNT)
         copied = out.copy(Block(INPUT, 0, COUNT), whole)
         if out.rank in group:
@@ -91,7 +91,7 @@ def test_native_steps_are_issued_in_sequence_order(comm: MPI.Intracomm) -> None:
     """Executions become ready in another order on every rank; none meets a stranger."""
     ready = [False] * 4
 
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         group = tuple(range(problem.size))
         whole = Block(OUTPUT, 0, COUNT)
         copied = out.copy(Block(INPUT, 0, COUNT), whole)
@@ -120,7 +120,7 @@ def test_every_native_collective(comm: MPI.Intracomm, operation: str) -> None:
     size, root = comm.size, comm.size - 1
     few = 3
 
-    def build(out: Script, _: Problem) -> Steps:
+    def build(out: Schedule, _: Problem) -> Steps:
         inner = few if operation == "allgather" else few * size
         outer = few if operation == "reduce_scatter_block" else few * size
         members = tuple(range(size))

@@ -197,7 +197,7 @@ def test_both_ways_and_plans_stay_in_step(known: World) -> None:
         assert set(total.tolist()) == {sum(range(known.size))}
 
 
-def test_a_small_node_memory_gets_smaller_desks(
+def test_a_small_node_memory_gets_smaller_copy_buffers(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if comm.size == 1:
@@ -211,7 +211,7 @@ def test_a_small_node_memory_gets_smaller_desks(
 
     monkeypatch.setattr("closeranks.collectives.shm.segment.share", cramped)
     memory = NodeMemory(comm, 0)
-    assert memory.desk_bytes < 128 * 1024 * comm.size
+    assert memory.copy_buffer_bytes < 128 * 1024 * comm.size
     memory.close()
     room = 1000
     with pytest.raises(Unavailable):

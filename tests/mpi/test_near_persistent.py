@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 import closeranks
 from closeranks.collectives.dispatch import persistent_creation
-from closeranks.collectives.dispatch.persistent_creation import NearPersistent
+from closeranks.collectives.dispatch.persistent_creation import ShmPersistent
 from closeranks.errors import PeerLate, Revoked, UsageError
 
 N = 100
@@ -32,7 +32,7 @@ def test_what_takes_long_is_left_to_a_thread(
     if world.size == 1:
         pytest.skip("needs two ranks")
     with world.Allreduce_init(x, y, algorithm="shared") as operation:
-        assert not isinstance(operation, NearPersistent)
+        assert not isinstance(operation, ShmPersistent)
         operation.Start()
         assert operation.Wait()
     assert (y == world.size).all()
@@ -40,13 +40,13 @@ def test_what_takes_long_is_left_to_a_thread(
 
 def made(
     world: closeranks.Communicator, factor: int = 1, n: int = N
-) -> tuple[NearPersistent, np.ndarray, int]:
+) -> tuple[ShmPersistent, np.ndarray, int]:
     """Prepare an all-reduce; gives its result and what it should be."""
     x, y = np.full(n, factor * (world.rank + 1)), np.zeros(n, int)
     if world.size == 1:
         pytest.skip("needs two ranks")
     operation = world.Allreduce_init(x, y, algorithm="shared")
-    assert isinstance(operation, NearPersistent)
+    assert isinstance(operation, ShmPersistent)
     return operation, y, factor * world.size * (world.size + 1) // 2
 
 
@@ -243,12 +243,12 @@ def test_what_had_ended_before_a_world_was_given_up_is_not_void(
     world = closeranks.init(comm)
     x, y = np.full(N, world.rank + 1), np.zeros(N, int)
     operation: Any = world.Allreduce_init(x, y, algorithm=algorithm)
-    assert isinstance(operation, NearPersistent) == (algorithm == "shared")
+    assert isinstance(operation, ShmPersistent) == (algorithm == "shared")
     operation.start()
     until = time.monotonic() + 20
     while not operation._is_through():
         assert time.monotonic() < until
-        operation.advance() if isinstance(operation, NearPersistent) else MPI.COMM_SELF.Iprobe()
+        operation.advance() if isinstance(operation, ShmPersistent) else MPI.COMM_SELF.Iprobe()
     comm.Barrier()
     world.world.revoke()
     assert not operation.is_void

@@ -15,11 +15,11 @@ import pytest
 
 import closeranks as cr
 from closeranks.checkpoint import Checkpointer, PerRank, Shard
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.disk import hdf5_writer, saved_files
-from closeranks.checkpoint.disk.saved_files import Files, Library
+from closeranks.checkpoint.disk.saved_files import Files, SavedFileIndex
 from closeranks.checkpoint.memory import slot_file
-from closeranks.checkpoint.restore.recovery_search import Nodes, Unreadable
+from closeranks.checkpoint.restore.recovery_search import RankNodes, Unreadable
 from closeranks.checkpoint.restore.redistribution import Delivery
 from closeranks.checkpoint.saving import membership_term, save
 from closeranks.errors import CheckpointError, NotFound, PeerLost, TooManyErasures, UsageError
@@ -265,7 +265,7 @@ def test_slots_wait_until_they_are_on_disk(
 
 def test_nodes_with_folders_of_their_own(world: cr.Communicator, place: Path) -> None:
     """Each rank plays a node: it sees the file that it has written, and no other."""
-    size, rank, talk = world.size, world.rank, Talk(world)
+    size, rank, talk = world.size, world.rank, ControlChannel(world)
     states = [{"alike": np.arange(999.0), "own": np.full(50 * one, one),
                "part": Shard(np.full((2, 3), one), (2 * size, 3), (2 * one, 0))}
               for one in range(size)]  # fmt: skip
@@ -274,7 +274,7 @@ def test_nodes_with_folders_of_their_own(world: cr.Communicator, place: Path) ->
         own = {rank: every[rank]}
         about = about_of(own, size, node=rank, files=size, generation=generation, step=generation)
         path = put(place / str(rank), own, about)
-    library = Library(talk, Nodes(list(range(size)), rank), place / str(rank))
+    library = SavedFileIndex(talk, RankNodes(list(range(size)), rank), place / str(rank))
     newest, older = library.scan()
     assert newest.objection() is None
     assert library.damaged(newest) == []

@@ -11,7 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.dispatch.persistent_creation import NearPersistent
+from closeranks.collectives.dispatch.persistent_creation import ShmPersistent
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.errors import UsageError
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_is_refused(world: cr.Communicator) -> None:
 def test_buckets_have_no_handle(world: cr.Communicator) -> None:
     buckets = world.bucketed({"a": np.ones(N)})
     operation = buckets._buckets[0].operation
-    assert isinstance(operation, (NearPersistent, Persistent))
+    assert isinstance(operation, (ShmPersistent, Persistent))
     assert operation == MPI.REQUEST_NULL
     buckets.ready("a")
     buckets.wait()

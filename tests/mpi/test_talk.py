@@ -7,7 +7,7 @@ import pytest
 
 import closeranks as cr
 from closeranks.checkpoint.control import control_channel
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.errors import CheckpointError
 
 #: Bytes that the library is given at most: all goes by it, or nothing does.
@@ -17,7 +17,7 @@ MOST = [1 << 30, 8]
 @pytest.mark.parametrize("most", MOST)
 def test_all_hear_all(world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(control_channel, "_MOST", most)
-    said, rank, size = Talk(world), world.rank, world.size
+    said, rank, size = ControlChannel(world), world.rank, world.size
     assert said.everything(["x" * 50 * rank, rank]) == [["x" * 50 * of, of] for of in range(size)]
     rows = said.gather(np.arange(3) + rank)
     assert np.array_equal(rows, [np.arange(3) + of for of in range(size)])
@@ -30,7 +30,7 @@ def test_all_hear_all(world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, m
 
 @pytest.mark.parametrize("exchange", ["least", "gather"])
 def test_numbers_come_with_what_one_has_met(world: cr.Communicator, exchange: str) -> None:
-    said, rank = Talk(world), world.rank
+    said, rank = ControlChannel(world), world.rank
     found = said.told("save", lambda: [rank, 5], 2, getattr(said, exchange))
     rows = [[of, 5] for of in range(world.size)]
     assert found.tolist() == (rows[0] if exchange == "least" else rows)

@@ -9,7 +9,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.engine.tracked_communicators import Followed
+from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
 from closeranks.comms.mpi import ulfm
 
 World = cr.Communicator
@@ -160,7 +160,7 @@ def test_what_was_freed_is_not_revoked(
     told = _Pretended()
     monkeypatch.setattr(ulfm, "is_on", lambda: True)
     monkeypatch.setattr(ulfm, "revoke", told)
-    followed = Followed()
+    followed = TrackedCommunicators()
 
     def cart() -> MPI.Cartcomm:
         return followed.made(lambda: comm.Create_cart([comm.size]), comm.Barrier)
@@ -197,7 +197,7 @@ def test_nobody_has_what_others_could_not_make(
         raise MPI.Exception(MPI.ERR_OTHER)
 
     with pytest.raises(MPI.Exception):
-        Followed().made(comm.Dup, fails)
+        TrackedCommunicators().made(comm.Dup, fails)
     assert [made.size for made in told.revoked] == [comm.size]
     told.revoked[0].Free()
 

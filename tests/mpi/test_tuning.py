@@ -26,7 +26,7 @@ from closeranks.collectives.selection.tuning_table import Crossing, Tuned, toget
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Disagreement, UsageError
-from closeranks.jobs.bench.measuring.session import Request
+from closeranks.jobs.bench.measuring.session import BenchRequest
 from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.tune import survey
 from closeranks.jobs.tune import survey as stages
@@ -176,7 +176,7 @@ def test_all_ranks_find_the_same(comm: MPI.Intracomm) -> None:
         def show(self, *_: object) -> None: ...
         def advance(self) -> None: ...
 
-    request = Request(names=("allreduce", "barrier"), sizes=(64, 4096), effort=EFFORT)
+    request = BenchRequest(names=("allreduce", "barrier"), sizes=(64, 4096), effort=EFFORT)
     with cr.init(comm, tuning={}) as world:
         tuned, rows = measured(request, world, Silent())  # type: ignore[arg-type]
         assert len(set(comm.allgather(json.dumps(tuned.table())))) == 1

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from closeranks.comms.buffers import packing
 from closeranks.comms.buffers.buffer_spec import message
 from closeranks.comms.buffers.datatype import typemap
-from closeranks.comms.buffers.strided_block import Block, block, of_array
+from closeranks.comms.buffers.strided_block import StridedBlock, block, of_array
 
 NAMED = (MPI.BYTE, MPI.SHORT, MPI.FLOAT, MPI.DOUBLE, MPI.C_DOUBLE_COMPLEX, MPI.DOUBLE_INT)
 SMALL = st.integers(1, 3)
@@ -138,7 +138,7 @@ def test_the_block_goes_with_the_datatype() -> None:
     for length in (2, 3):  # the second may get the handle of the first
         datatype = MPI.INT.Create_vector(5, length, 7)
         assert typemap(datatype) is typemap(datatype)
-        assert typemap(datatype) == Block(0, (5,), (28,), 4 * length)
+        assert typemap(datatype) == StridedBlock(0, (5,), (28,), 4 * length)
         datatype.Free()
     empty = MPI.INT.Create_contiguous(0)
     assert typemap(empty) == block(0, (), 0)

@@ -35,17 +35,17 @@ from closeranks.collectives.builders.patterns.trees import binomial_bcast, child
 from closeranks.collectives.plans.apply_kernels import kernel
 from closeranks.collectives.plans.block import OUTPUT, Block
 from closeranks.collectives.plans.plan_type import Members, Stage, Writing, passed
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 _SIGNAL = Block(OUTPUT, 0, 0)
 
 
-def dissemination(out: Script, members: Members, me: int, after: After, slot: int) -> Writing:
+def dissemination(out: Schedule, members: Members, me: int, after: After, slot: int) -> Writing:
     """Be done once every member is there.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -67,12 +67,12 @@ def dissemination(out: Script, members: Members, me: int, after: After, slot: in
     return Stage(heard, tuple(sends))
 
 
-def binomial_barrier(out: Script, members: Members, me: int, after: After, slot: int) -> Writing:
+def binomial_barrier(out: Schedule, members: Members, me: int, after: After, slot: int) -> Writing:
     """Be done once every member is there: ``2 (P - 1)`` signals in all.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -138,7 +138,7 @@ def put_blocks(which: _Indices, message: NDArray[Any], target: NDArray[Any]) -> 
 
 
 def bruck_alltoall(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -153,7 +153,7 @@ def bruck_alltoall(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -187,7 +187,7 @@ def bruck_alltoall(
 
 
 def bruck_allgather(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -201,7 +201,7 @@ def bruck_allgather(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -238,7 +238,7 @@ def bruck_allgather(
     return Stage(_turn(out, work, me * count, target, have))
 
 
-def _turn(out: Script, work: int, shift: int, target: Block, after: After) -> After:
+def _turn(out: Schedule, work: int, shift: int, target: Block, after: After) -> After:
     """Copy all of ``work`` to the target, turned by ``shift`` items."""
     head = target.count - shift
     return (

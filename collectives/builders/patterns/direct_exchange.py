@@ -24,14 +24,14 @@ from closeranks.collectives.plans.plan_type import (
     bring,
     passed,
 )
-from closeranks.collectives.plans.schedule import NOTHING, After, Script
+from closeranks.collectives.plans.schedule import NOTHING, After, Schedule
 
 #: Messages in flight in each direction.
 _WIDTH = 32
 
 
 def direct_reduce_scatter(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     owners: Sequence[int],
@@ -44,7 +44,7 @@ def direct_reduce_scatter(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -69,7 +69,7 @@ def direct_reduce_scatter(
         if owners[which] != me:
             at = slot + (owners[which] - me) % len(members)
             peer = members[owners[which]]
-            going.admit(out.send(peer, source(which), at, going.gate()))
+            going.admit(out.send(peer, source(which), at, going.credit()))
             yield
     if target is None:
         return Stage(after, going.tail())
@@ -79,7 +79,7 @@ def direct_reduce_scatter(
 
 
 def direct_allgather(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     owners: Sequence[int],
@@ -92,7 +92,7 @@ def direct_allgather(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -117,17 +117,17 @@ def direct_allgather(
     for turn in range(max(size - 1, len(owners))):
         if has_one and turn < size - 1:
             peer = members[(me + 1 + turn) % size]
-            going.admit(out.send(peer, chunks(own), slot + 1 + turn, going.gate()))
+            going.admit(out.send(peer, chunks(own), slot + 1 + turn, going.credit()))
         which = (start - 1 - turn) % len(owners)
         if turn < len(owners) and owners[which] != me:
             peer, at = members[owners[which]], slot + (me - owners[which]) % size
-            coming.admit(out.receive(peer, chunks(which), at, coming.gate()))
+            coming.admit(out.receive(peer, chunks(which), at, coming.credit()))
         yield
     return Stage(coming.tail(), going.tail())
 
 
 def two_shot_allreduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -139,7 +139,7 @@ def two_shot_allreduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -165,7 +165,7 @@ def two_shot_allreduce(
 
 
 def one_shot_allreduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -179,7 +179,7 @@ def one_shot_allreduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -195,7 +195,7 @@ def one_shot_allreduce(
     going = Window(_WIDTH, after)
     for turn in range(1, len(members)):
         peer = members[(me + turn) % len(members)]
-        going.admit(out.send(peer, source, slot + turn, going.gate()))
+        going.admit(out.send(peer, source, slot + turn, going.credit()))
         yield
     free = (*after, *going.tail())
     summed = yield from _sum(out, members, me, source, target, after, free, slot)
@@ -203,7 +203,7 @@ def one_shot_allreduce(
 
 
 def _sum(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     mine: Block,
@@ -242,7 +242,7 @@ def _sum(
 class _Rooms:
     """Scratch for arriving operands, at most `_WIDTH` of them at a time."""
 
-    def __init__(self, out: Script, count: int, arrivals: int, *, keeps: bool) -> None:
+    def __init__(self, out: Schedule, count: int, arrivals: int, *, keeps: bool) -> None:
         rooms = min(arrivals, _WIDTH)
         self.count, self.keeps = count, keeps
         self.work = out.scratch(count * rooms) if rooms else -1
@@ -266,7 +266,7 @@ PAIRED, POSTED = 1, 32
 
 
 def pairwise_alltoall(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: BlockOf,
@@ -280,7 +280,7 @@ def pairwise_alltoall(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -299,15 +299,15 @@ def pairwise_alltoall(
     flight = _Flight(width, after)
     own = bring(out, source(me), target(me), after)
     for turn in range(1, size):
-        origin, goal, gate = (me - turn) % size, (me + turn) % size, flight.gate()
-        came = out.receive(members[origin], target(origin), slot + turn, gate)
-        flight.admit(came, out.send(members[goal], source(goal), slot + turn, gate))
+        origin, goal, credit = (me - turn) % size, (me + turn) % size, flight.credit()
+        came = out.receive(members[origin], target(origin), slot + turn, credit)
+        flight.admit(came, out.send(members[goal], source(goal), slot + turn, credit))
         yield
     return Stage((*own, *flight.tail()))
 
 
 def pairwise_reduce_scatter(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: BlockOf,
@@ -322,7 +322,7 @@ def pairwise_reduce_scatter(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -342,9 +342,9 @@ def pairwise_reduce_scatter(
     flight = _Flight(PAIRED, after)
     summed = bring(out, source(me), target, after)
     for turn in range(1, size):
-        goal, gate = (me + turn) % size, flight.gate()
-        sent = out.send(members[goal], source(goal), slot + turn, gate)
-        came = out.receive(members[me - turn], room, slot + turn, gate)
+        goal, credit = (me + turn) % size, flight.credit()
+        sent = out.send(members[goal], source(goal), slot + turn, credit)
+        came = out.receive(members[me - turn], room, slot + turn, credit)
         summed = passed(out.reduce(room, target, (came, *summed)), summed)
         flight.admit(summed[-1] if came != NOTHING else NOTHING, sent)
         yield
@@ -358,7 +358,7 @@ class _Flight:
         self._width, self._after = width, after
         self._recent: deque[After] = deque(maxlen=width)
 
-    def gate(self) -> After:
+    def credit(self) -> After:
         """Return what the next round waits for."""
         recent = self._recent
         return recent[0] if len(recent) == self._width else self._after

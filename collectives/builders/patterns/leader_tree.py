@@ -27,10 +27,10 @@ from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, part
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Members, Stage, Writing
 from closeranks.collectives.plans.port_tree import Hierarchy, Rail, flat_or_disordered, hierarchy
-from closeranks.collectives.plans.schedule import After, Leaf, Script
+from closeranks.collectives.plans.schedule import After, Leaf, Schedule
 
 #: An all-reduce of the leaders: ``top(out, members, me, source, target, after, slot)``.
-Top = Callable[[Script, Members, int, Block, Block, After, int], Writing]
+Top = Callable[[Schedule, Members, int, Block, Block, After, int], Writing]
 #: So many segments have climbed before the first descends: node memory serves its
 #: kernels in the order of the steps, and must not wait for the wire between two of them.
 _AHEAD = 2
@@ -45,7 +45,7 @@ class _Climb(NamedTuple):
     slot: int
 
 
-def through_leaders(top: Top) -> Callable[[Script, Problem], Generator[None, None, object]]:
+def through_leaders(top: Top) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
     """Return the builder of an all-reduce whose leaders run ``top``.
 
     Parameters
@@ -54,7 +54,7 @@ def through_leaders(top: Top) -> Callable[[Script, Problem], Generator[None, Non
         All-reduce of a group, for instance `rabenseifner_allreduce`.
     """
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         tree = hierarchy(problem.topology)
         slots = slots_of(tree)
         number = segments(problem, 2 * slots)
@@ -72,7 +72,7 @@ def through_leaders(top: Top) -> Callable[[Script, Problem], Generator[None, Non
 
 
 def _up(
-    out: Script, tree: Hierarchy, source: Block, target: Block, top: Top, slot: int
+    out: Schedule, tree: Hierarchy, source: Block, target: Block, top: Top, slot: int
 ) -> Generator[None, None, _Climb]:
     """Sum a segment from leader to leader, and among the last of them."""
     rails: list[tuple[Rail, After]] = []
@@ -91,7 +91,9 @@ def _up(
     return _Climb(rails, target, ready, slot)
 
 
-def _down(out: Script, tree: Hierarchy, climbed: _Climb, slots: int) -> Generator[None, None, None]:
+def _down(
+    out: Schedule, tree: Hierarchy, climbed: _Climb, slots: int
+) -> Generator[None, None, None]:
     """Hand the sum down the same rails."""
     ready = climbed.ready
     for rail, free in reversed(climbed.rails):
@@ -101,7 +103,13 @@ def _down(out: Script, tree: Hierarchy, climbed: _Climb, slots: int) -> Generato
 
 
 def _reduce(
-    out: Script, tree: Hierarchy, rail: Rail, source: Block, target: Block, after: After, slot: int
+    out: Schedule,
+    tree: Hierarchy,
+    rail: Rail,
+    source: Block,
+    target: Block,
+    after: After,
+    slot: int,
 ) -> Writing:
     if tree.in_node[rail.tier]:
         leaf = Leaf("reduce", rail.level, tuple(rail.members), "binomial_reduce")
@@ -111,7 +119,7 @@ def _reduce(
 
 
 def _bcast(
-    out: Script, tree: Hierarchy, rail: Rail, block: Block, after: After, slot: int
+    out: Schedule, tree: Hierarchy, rail: Rail, block: Block, after: After, slot: int
 ) -> Writing:
     if tree.in_node[rail.tier]:
         leaf = Leaf("bcast", rail.level, tuple(rail.members), "binomial_bcast")

@@ -10,10 +10,10 @@ from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import REDUCING, Problem
 from closeranks.collectives.plans.plan_type import Builder, Members, Writing, seats
 from closeranks.collectives.plans.rank_classes import Ints
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 #: ``stage(out, members, me, source, target, after, slot)``.
-OverVector = Callable[[Script, Members, int, Block, Block, After, int], Writing]
+OverVector = Callable[[Schedule, Members, int, Block, Block, After, int], Writing]
 
 
 def over_vector(stage: OverVector) -> Builder:
@@ -25,7 +25,7 @@ def over_vector(stage: OverVector) -> Builder:
         For instance `ring_allreduce`.
     """
 
-    def build(out: Script, problem: Problem) -> Writing:
+    def build(out: Schedule, problem: Problem) -> Writing:
         members, me = seats(problem, out.rank)
         source, target = Block(INPUT, 0, problem.count), Block(OUTPUT, 0, problem.count)
         return stage(out, members, me, source, target, (), 0)
@@ -42,7 +42,7 @@ def in_rank_order(stage: OverVector) -> Builder:
         For instance `doubling_scan`.
     """
 
-    def build(out: Script, problem: Problem) -> Writing:
+    def build(out: Schedule, problem: Problem) -> Writing:
         source, target = Block(INPUT, 0, problem.count), Block(OUTPUT, 0, problem.count)
         return stage(out, range(problem.size), out.rank, source, target, (), 0)
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.plans.block import Block, Chunks, runs
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.port_tree import Hierarchy, hierarchy
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 from closeranks.comms.topology.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -54,8 +54,8 @@ class Order:
         self.position = np.empty_like(self.ranks)
         self.position[self.ranks] = np.arange(tree.size)
         self.edges = []
-        for gates in tree.gates:
-            sizes = np.bincount(gates)
+        for gateways in tree.gateways:
+            sizes = np.bincount(gateways)
             self.edges.append(np.concatenate([[0], np.cumsum(sizes)]))
         self.pieces = []
         at = 0
@@ -69,18 +69,18 @@ class Order:
         """Whether nothing needs to be packed."""
         return len(self.pieces) == 1 and self.pieces[0][3] == 1
 
-    def span(self, tier: int, group: int, gate: int) -> tuple[int, int]:
+    def span(self, tier: int, group: int, gateway: int) -> tuple[int, int]:
         """Positions of the ranks of a group of ``tier`` that have this gateway in it."""
         if tier not in self._spans:
-            gates = self.tree.gates[tier]
+            gateways = self.tree.gateways[tier]
             ports = self.tree.ports[tier].shape[1]
-            keys = (self.tree.rows[tier] * ports + gates)[self.ranks]
+            keys = (self.tree.rows[tier] * ports + gateways)[self.ranks]
             sizes = np.bincount(keys, minlength=(int(self.tree.rows[tier].max()) + 1) * ports)
             first = np.zeros_like(sizes)
             first[keys[::-1]] = np.arange(self.tree.size)[::-1]
             self._spans[tier] = first, first + sizes
         low, high = self._spans[tier]
-        key = group * self.tree.ports[tier].shape[1] + gate
+        key = group * self.tree.ports[tier].shape[1] + gateway
         return int(low[key]), int(high[key])
 
 
@@ -128,10 +128,10 @@ class Packing:
         start = self.edge(low)
         return Block(buffer, start - base, self.edge(high) - start)
 
-    def chunks(self, buffer: int, tier: int, gate: int, base: int = 0) -> Chunks:
-        """Give what port ``gate`` of the tier below shares with its rail at ``tier``."""
+    def chunks(self, buffer: int, tier: int, gateway: int, base: int = 0) -> Chunks:
+        """Give what port ``gateway`` of the tier below shares with its rail at ``tier``."""
         owners = self.order.tree.tiers[tier - 1].owners
-        edges = self.order.edges[tier][gate * owners : (gate + 1) * owners + 1].tolist()
+        edges = self.order.edges[tier][gateway * owners : (gateway + 1) * owners + 1].tolist()
         if self._packed is None:
             items = [edge * self.count - base for edge in edges]
         else:
@@ -139,11 +139,11 @@ class Packing:
         largest = max(high - low for low, high in pairwise(items))
         return Chunks(buffer, items.__getitem__, largest)
 
-    def pack(self, out: Script, ranked: int, packed: int, after: After = ()) -> After:
+    def pack(self, out: Schedule, ranked: int, packed: int, after: After = ()) -> After:
         """Copy all blocks from rank order to packed order."""
         return tuple(out.copy(user, own, after) for user, own in self._pieces(ranked, packed))
 
-    def unpack(self, out: Script, packed: int, ranked: int, after: After = ()) -> After:
+    def unpack(self, out: Schedule, packed: int, ranked: int, after: After = ()) -> After:
         """Copy all blocks from packed order to rank order."""
         return tuple(out.copy(own, user, after) for user, own in self._pieces(ranked, packed))
 

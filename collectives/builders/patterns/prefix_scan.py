@@ -19,10 +19,10 @@ from typing import NamedTuple
 
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.plan_type import Members, Stage, Writing, bring
-from closeranks.collectives.plans.schedule import NOTHING, After, Script
+from closeranks.collectives.plans.schedule import NOTHING, After, Schedule
 
 
-class Exchange(NamedTuple):
+class ScanRound(NamedTuple):
     """One round of a running sum.
 
     Attributes
@@ -52,7 +52,7 @@ class RunningSum:
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     source : Block
         The own operand, not empty.
@@ -61,17 +61,17 @@ class RunningSum:
         ``source``.
     after : tuple of int
         Steps to wait for.
-    exchanges : list of Exchange
+    exchanges : list of ScanRound
         What will be given to `take`, in order.
     """
 
     def __init__(
         self,
-        out: Script,
+        out: Schedule,
         source: Block,
         target: Block | None,
         after: After,
-        exchanges: list[Exchange],
+        exchanges: list[ScanRound],
     ) -> None:
         self.out, self.source, self.target = out, source, target
         self.here, self.ready = source, after
@@ -82,7 +82,7 @@ class RunningSum:
         #: What must be done before a block is written.
         self._free: dict[Block | None, After] = {target: after}
 
-    def take(self, exchange: Exchange) -> None:
+    def take(self, exchange: ScanRound) -> None:
         """Write one exchange."""
         out, here, ready = self.out, self.here, self.ready
         sent = out.send(exchange.peer, here, exchange.slot, ready) if exchange.sends else NOTHING
@@ -103,7 +103,7 @@ class RunningSum:
         after = (*self.ready, *self._free[self.target])
         return bring(self.out, self.here, self.target, after)
 
-    def _stay(self, exchange: Exchange, sent: int) -> None:
+    def _stay(self, exchange: ScanRound, sent: int) -> None:
         ready = self.ready
         if self._fresh:
             home = self.target if self._grows_in_target else self._room(last=False)
@@ -138,11 +138,11 @@ class RunningSum:
         return room
 
 
-Scan = Callable[[Script, Members, int, Block, Block, After, int], Writing]
+Scan = Callable[[Schedule, Members, int, Block, Block, After, int], Writing]
 
 
 def doubling_scan(
-    out: Script, members: Members, me: int, source: Block, target: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, target: Block, after: After, slot: int
 ) -> Writing:
     """Reduce the operands of members ``0`` to ``me`` into ``target``.
 
@@ -150,7 +150,7 @@ def doubling_scan(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -183,7 +183,7 @@ def doubling_scan(
 
 
 def doubling_exscan(
-    out: Script, members: Members, me: int, source: Block, target: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, target: Block, after: After, slot: int
 ) -> Writing:
     """Reduce members ``0`` to ``me - 1`` into ``target``; not on member 0.
 
@@ -191,7 +191,7 @@ def doubling_exscan(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -230,13 +230,13 @@ def doubling_exscan(
 
 
 def chain_scan(
-    out: Script, members: Members, me: int, source: Block, target: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, target: Block, after: After, slot: int
 ) -> Writing:
     """Reduce members ``0`` to ``me`` into ``target``, one after another.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the chain.
@@ -261,13 +261,13 @@ def chain_scan(
 
 
 def chain_exscan(
-    out: Script, members: Members, me: int, source: Block, target: Block, after: After, slot: int
+    out: Schedule, members: Members, me: int, source: Block, target: Block, after: After, slot: int
 ) -> Writing:
     """Reduce members ``0`` to ``me - 1`` into ``target``; not on member 0.
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the chain.
@@ -296,7 +296,7 @@ def chain_exscan(
 
 
 def _hand_on(
-    out: Script, members: Members, goal: int, block: Block, slot: int, after: After
+    out: Schedule, members: Members, goal: int, block: Block, slot: int, after: After
 ) -> int:
     return out.send(members[goal], block, slot, after) if goal < len(members) else NOTHING
 
@@ -304,7 +304,7 @@ def _hand_on(
 class _Rooms:
     """Two rooms in turn for what arrives, none where nothing does."""
 
-    def __init__(self, out: Script, count: int, me: int) -> None:
+    def __init__(self, out: Schedule, count: int, me: int) -> None:
         self.rooms = [Block(out.scratch(count), 0, count) for _ in range(min(2, me.bit_length()))]
         self.users: list[After] = [() for _ in self.rooms]
         self.at = -1

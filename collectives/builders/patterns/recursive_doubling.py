@@ -37,10 +37,10 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from closeranks.collectives.builders.patterns.prefix_scan import Exchange, RunningSum
+from closeranks.collectives.builders.patterns.prefix_scan import RunningSum, ScanRound
 from closeranks.collectives.plans.block import Block, Chunks, cut
 from closeranks.collectives.plans.plan_type import Members, Stage, Writing, bring, passed
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 
 class Fold(NamedTuple):
@@ -82,7 +82,7 @@ def fold(size: int) -> Fold:
 
 
 def doubling_allreduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -96,7 +96,7 @@ def doubling_allreduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -128,21 +128,21 @@ def doubling_allreduce(
     return Stage(done)
 
 
-def _exchanges(folded: Fold, members: Members, me: int, slot: int) -> list[Exchange]:
+def _exchanges(folded: Fold, members: Members, me: int, slot: int) -> list[ScanRound]:
     """List the rounds of a member that has a place."""
     place = folded.place(me)
     exchanges = []
     if me < 2 * folded.rest:
-        exchanges.append(Exchange(members[me - 1], lower=True, sends=False, slot=slot))
+        exchanges.append(ScanRound(members[me - 1], lower=True, sends=False, slot=slot))
     for turn in range(folded.places.bit_length() - 1):
         distance = 1 << turn
         peer = members[folded.member(place ^ distance)]
-        exchanges.append(Exchange(peer, bool(place & distance), sends=True, slot=slot + 1 + turn))
+        exchanges.append(ScanRound(peer, bool(place & distance), sends=True, slot=slot + 1 + turn))
     return exchanges
 
 
 def doubling_allgather(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     chunks: Chunks,
@@ -154,7 +154,7 @@ def doubling_allgather(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -228,7 +228,7 @@ class _Halves:
 
 
 def halving_reduce_scatter(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Chunks,
@@ -243,7 +243,7 @@ def halving_reduce_scatter(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -281,7 +281,7 @@ def halving_reduce_scatter(
 
 
 def rabenseifner_allreduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -296,7 +296,7 @@ def rabenseifner_allreduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -332,7 +332,7 @@ def rabenseifner_allreduce(
 
 
 def rabenseifner_reduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     root: int,
@@ -345,7 +345,7 @@ def rabenseifner_reduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -388,13 +388,13 @@ def rabenseifner_reduce(
     return Stage(have, (out.send(members[root], target, last, have),))
 
 
-def _settle(out: Script, halves: _Halves, results: Chunks) -> After:
+def _settle(out: Schedule, halves: _Halves, results: Chunks) -> After:
     """Bring the chunk that is left to its place among the results."""
     return bring(out, halves.here.span(*halves.kept), results.span(*halves.kept), halves.ready)
 
 
 def _halve(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     folded: Fold,
@@ -429,7 +429,7 @@ def _halve(
 
 
 def _add(
-    out: Script, halves: _Halves, home: Chunks | None, peer: int, slot: int, *, lower: bool
+    out: Schedule, halves: _Halves, home: Chunks | None, peer: int, slot: int, *, lower: bool
 ) -> None:
     """Receive the kept chunks of ``peer`` and add them."""
     mine = halves.here.span(*halves.kept)

@@ -21,7 +21,7 @@ from closeranks.collectives.plans.plan_type import (
     bring,
     passed,
 )
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 #: Chunks on the way in a reduce-scatter: one is summed while the next arrives.
 _ROOMS = 2
@@ -30,7 +30,7 @@ _WIDTH = 4
 
 
 def ring_reduce_scatter(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: BlockOf,
@@ -46,7 +46,7 @@ def ring_reduce_scatter(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the ring.
@@ -90,7 +90,7 @@ def ring_reduce_scatter(
 
 
 def ring_allgather(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     chunks: BlockOf,
@@ -102,7 +102,7 @@ def ring_allgather(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the ring.
@@ -122,10 +122,10 @@ def ring_allgather(
     coming, going = Window(_WIDTH, after + free), Window(_WIDTH)
     ready = after
     for turn in range(size - 1):
-        sent = out.send(right, chunks((me - turn) % size), slot + turn, ready + going.gate())
+        sent = out.send(right, chunks((me - turn) % size), slot + turn, ready + going.credit())
         going.admit(sent)
         place = chunks((me - 1 - turn) % size)
-        came = out.receive(left, place, slot + turn, coming.gate())
+        came = out.receive(left, place, slot + turn, coming.credit())
         coming.admit(came)
         ready = (came,)
         yield
@@ -133,7 +133,7 @@ def ring_allgather(
 
 
 def ring_allreduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -145,7 +145,7 @@ def ring_allreduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the ring.

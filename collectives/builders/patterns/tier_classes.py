@@ -24,7 +24,7 @@ from closeranks.collectives.builders.patterns.round_classes import (
     subtrees,
 )
 from closeranks.collectives.builders.patterns.segments import Rounds, in_tree, segments, slots_of
-from closeranks.collectives.builders.patterns.two_tiers import Nodes, nodes_of
+from closeranks.collectives.builders.patterns.two_tiers import NodeTiers, nodes_of
 from closeranks.collectives.plans.block import bounds
 from closeranks.collectives.plans.collective import ROOTED, Problem
 from closeranks.collectives.plans.port_tree import Hierarchy, hierarchy
@@ -59,10 +59,10 @@ def _shares(tree: Hierarchy, counts: Ints) -> Iterator[Ints]:
     """Items a port deals with: for its group, for its rail, in how many pieces."""
     pieces = (counts > 0).astype(np.int64)
     for number in range(tree.depth):
-        gates, is_port = tree.gates[number], tree.is_port[number]
-        keys = tree.rows[number] * tree.ports[number].shape[1] + gates
+        gateways, is_port = tree.gateways[number], tree.is_port[number]
+        keys = tree.rows[number] * tree.ports[number].shape[1] + gateways
         share = _sums(keys, counts)
-        chunk = _sums(gates, counts)
+        chunk = _sums(gateways, counts)
         yield is_port.astype(np.int64)
         yield np.where(is_port, share, -1)
         yield np.where(is_port, chunk, -1)
@@ -78,9 +78,9 @@ def _shares(tree: Hierarchy, counts: Ints) -> Iterator[Ints]:
 def _filled(tree: Hierarchy, number: int, counts: Ints) -> Ints:
     """How many of the chunks that a port's rail deals out are not empty."""
     owners = tree.tiers[number - 1].owners
-    sums = np.bincount(tree.gates[number], weights=counts)
+    sums = np.bincount(tree.gateways[number], weights=counts)
     filled = (sums.reshape(-1, owners) > 0).sum(axis=1).astype(np.int64)
-    found: Ints = filled[tree.gates[number - 1]]
+    found: Ints = filled[tree.gateways[number - 1]]
     return found
 
 
@@ -89,10 +89,10 @@ def _top(
 ) -> Iterator[Ints]:
     """Give what a port sends along its rail of the last tier."""
     members = tree.tiers[-1].owners
-    sums = np.bincount(tree.gates[-1], weights=counts).astype(np.int64)
+    sums = np.bincount(tree.gateways[-1], weights=counts).astype(np.int64)
     kinds, kind = np.unique(sums.reshape(-1, members), axis=0, return_inverse=True)
     ports = tree.is_port[tree.depth - 1]
-    rail = np.where(ports, kind.reshape(-1)[tree.gates[tree.depth - 1]], -1)
+    rail = np.where(ports, kind.reshape(-1)[tree.gateways[tree.depth - 1]], -1)
     place = tree.places(tree.depth)
     sent: dict[int, Ints] = {}
     for number, chunks in enumerate(kinds):
@@ -171,14 +171,14 @@ def linear_classes(problem: Problem) -> Ints:
     return classify(problem.size, columns)
 
 
-def _places(problem: Problem, nodes: Nodes) -> Iterator[Ints]:
+def _places(problem: Problem, nodes: NodeTiers) -> Iterator[Ints]:
     """Whether a rank is a port; its place in the node where the node has parts."""
     yield (nodes.local < nodes.rails).astype(np.int64)
     if hierarchy(problem.topology).rows[1].max() + 1 != len(nodes):
         yield nodes.local
 
 
-def _near(problem: Problem, nodes: Nodes) -> Ints:
+def _near(problem: Problem, nodes: NodeTiers) -> Ints:
     """Tell the ranks of the root's node apart."""
     near = nodes.node == nodes.node[problem.root]
     apart = np.where(near, nodes.local + 1, 0)
@@ -186,7 +186,7 @@ def _near(problem: Problem, nodes: Nodes) -> Ints:
     return apart
 
 
-def _behind(nodes: Nodes) -> Ints:
+def _behind(nodes: NodeTiers) -> Ints:
     """How many ranks a port serves."""
     keys = nodes.node * nodes.rails + nodes.local % nodes.rails
     behind: Ints = np.bincount(keys)[keys]

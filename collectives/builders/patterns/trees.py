@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from closeranks.collectives.builders.patterns.prefix_scan import Exchange, RunningSum
+from closeranks.collectives.builders.patterns.prefix_scan import RunningSum, ScanRound
 from closeranks.collectives.plans.block import Block, part
 from closeranks.collectives.plans.plan_type import (
     BlockOf,
@@ -35,14 +35,14 @@ from closeranks.collectives.plans.plan_type import (
     bring,
     passed,
 )
-from closeranks.collectives.plans.schedule import After, Script
+from closeranks.collectives.plans.schedule import After, Schedule
 
 #: Messages of the root in flight.
 _WINDOW = 32
 
 
 def linear_gather(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     root: int,
@@ -55,7 +55,7 @@ def linear_gather(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -77,13 +77,13 @@ def linear_gather(
     coming = Window(_WINDOW, after)
     for turn in range(1, len(members)):
         origin = (root + turn) % len(members)
-        coming.admit(out.receive(members[origin], target(origin), slot, coming.gate()))
+        coming.admit(out.receive(members[origin], target(origin), slot, coming.credit()))
         yield
     return Stage((*own, *coming.tail()))
 
 
 def linear_scatter(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     root: int,
@@ -96,7 +96,7 @@ def linear_scatter(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group.
@@ -116,7 +116,7 @@ def linear_scatter(
     going = Window(_WINDOW, after)
     for turn in range(1, len(members)):
         goal = (root + turn) % len(members)
-        going.admit(out.send(members[goal], source(goal), slot, going.gate()))
+        going.admit(out.send(members[goal], source(goal), slot, going.credit()))
         yield
     return Stage(bring(out, source(me), target, after), going.tail())
 
@@ -135,7 +135,7 @@ def chain_segments(count: int, itemsize: int) -> int:
 
 
 def chain_bcast(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -148,7 +148,7 @@ def chain_bcast(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the chain, the root first.
@@ -171,11 +171,11 @@ def chain_bcast(
         piece = part(whole, index, number)
         have: After = ()
         if me:
-            came = out.receive(members[me - 1], piece, slot + index % _SLOTS, coming.gate())
+            came = out.receive(members[me - 1], piece, slot + index % _SLOTS, coming.credit())
             coming.admit(came)
             have = (came,)
         if me + 1 < len(members):
-            ready = (*have, *going.gate())
+            ready = (*have, *going.credit())
             going.admit(out.send(members[me + 1], piece, slot + index % _SLOTS, ready))
         yield
     done = coming.tail() if me else bring(out, source, target, after)
@@ -206,7 +206,7 @@ def turn_of(child: int) -> int:
 
 
 def binomial_bcast(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -220,7 +220,7 @@ def binomial_bcast(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group, the root first.
@@ -253,7 +253,7 @@ def binomial_bcast(
 
 
 def binomial_reduce(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     source: Block,
@@ -265,7 +265,7 @@ def binomial_reduce(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group, the root first.
@@ -283,7 +283,7 @@ def binomial_reduce(
     if source.count == 0:
         return Stage(after)
     exchanges = [
-        Exchange(members[child], lower=False, sends=False, slot=slot + turn_of(child))
+        ScanRound(members[child], lower=False, sends=False, slot=slot + turn_of(child))
         for child, _ in children(me, len(members))
     ]
     running = RunningSum(out, source, target, after, exchanges)
@@ -297,7 +297,7 @@ def binomial_reduce(
 
 
 def binomial_gather(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     pieces: BlocksOf,
@@ -309,7 +309,7 @@ def binomial_gather(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group, the root first.
@@ -341,7 +341,7 @@ def binomial_gather(
 
 
 def binomial_scatter(
-    out: Script,
+    out: Schedule,
     members: Members,
     me: int,
     pieces: BlocksOf,
@@ -352,7 +352,7 @@ def binomial_scatter(
 
     Parameters
     ----------
-    out : Script
+    out : Schedule
         The pen.
     members : sequence of int
         Ranks of the group, the root first.
@@ -379,7 +379,7 @@ def binomial_scatter(
     return Stage(have, tuple(sends))
 
 
-def _send(out: Script, peer: int, blocks: Sequence[Block], slot: int, after: After) -> int:
+def _send(out: Schedule, peer: int, blocks: Sequence[Block], slot: int, after: After) -> int:
     """Send blocks as one message; several are packed first."""
     if len(blocks) == 1:
         return out.send(peer, blocks[0], slot, after)
@@ -391,7 +391,7 @@ def _send(out: Script, peer: int, blocks: Sequence[Block], slot: int, after: Aft
     return out.send(peer, message, slot, tuple(packed))
 
 
-def _receive(out: Script, peer: int, blocks: Sequence[Block], slot: int, after: After) -> After:
+def _receive(out: Schedule, peer: int, blocks: Sequence[Block], slot: int, after: After) -> After:
     """Receive blocks as one message; several are unpacked afterwards."""
     if len(blocks) == 1:
         return passed(out.receive(peer, blocks[0], slot, after), ())
@@ -405,6 +405,6 @@ def _receive(out: Script, peer: int, blocks: Sequence[Block], slot: int, after: 
     return tuple(unpacked)
 
 
-def _message(out: Script, blocks: Sequence[Block]) -> Block:
+def _message(out: Schedule, blocks: Sequence[Block]) -> Block:
     count = sum(block.count for block in blocks)
     return Block(out.scratch(count), 0, count)

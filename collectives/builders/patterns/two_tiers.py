@@ -20,7 +20,7 @@ from closeranks.comms.topology.topology import Topology
 Ints = NDArray[np.int64]
 
 
-class Fold(NamedTuple):
+class RankRun(NamedTuple):
     """Places ``at``, ``at + 1``, ... of a list hold ``rank``, ``rank + stride``, ..."""
 
     at: int
@@ -29,7 +29,7 @@ class Fold(NamedTuple):
     stride: int
 
 
-class Nodes:
+class NodeTiers:
     """Nodes, the ranks in them and their gateways; computed once, see `nodes_of`.
 
     Parameters
@@ -65,12 +65,12 @@ class Nodes:
         self.rails = int(sizes.min())
         behind = np.bincount(node * self.rails + self.local % self.rails)
         self.widths: list[list[int]] = behind.reshape(-1, self.rails).T.tolist()
-        self._through: dict[int, tuple[list[int], list[Fold]]] = {}
+        self._through: dict[int, tuple[list[int], list[RankRun]]] = {}
 
     def __len__(self) -> int:
         return len(self.members)
 
-    def through(self, rail: int) -> tuple[list[int], list[Fold]]:
+    def through(self, rail: int) -> tuple[list[int], list[RankRun]]:
         """Ranks that a rail serves, node by node, and the same folded; computed once."""
         if rail not in self._through:
             order = np.array(self.order)
@@ -79,7 +79,7 @@ class Nodes:
         return self._through[rail]
 
     @cached_property
-    def folded(self) -> list[Fold]:
+    def folded(self) -> list[RankRun]:
         """`order`, folded."""
         return folds(self.order)
 
@@ -93,10 +93,10 @@ class Nodes:
 
 
 @lru_cache(maxsize=32)
-def nodes_of(topology: Topology) -> Nodes:
+def nodes_of(topology: Topology) -> NodeTiers:
     """Return the nodes of a topology, computed once for equal topologies."""
     tree = hierarchy(topology)
-    return Nodes(tree.rows[_tier(topology, tree)])
+    return NodeTiers(tree.rows[_tier(topology, tree)])
 
 
 def _tier(topology: Topology, tree: Hierarchy) -> int:
@@ -109,16 +109,16 @@ def _tier(topology: Topology, tree: Hierarchy) -> int:
     return 1
 
 
-def folds(ranks: list[int]) -> list[Fold]:
+def folds(ranks: list[int]) -> list[RankRun]:
     """Fold a list of ranks to arithmetic progressions."""
     found, at = [], 0
     for rank, repeat, stride in runs(ranks, 1):
-        found.append(Fold(at, rank, repeat, stride))
+        found.append(RankRun(at, rank, repeat, stride))
         at += repeat
     return found
 
 
-def pieces(found: list[Fold], buffer: int, count: int) -> list[tuple[int, Block]]:
+def pieces(found: list[RankRun], buffer: int, count: int) -> list[tuple[int, Block]]:
     """Blocks of folded ranks in a buffer in rank order, each with its place."""
     blocks = []
     for at, rank, repeat, stride in found:

@@ -47,7 +47,7 @@ _PHASES = ("detected", "revoked", "agreed", "shrunk", "redone")
 _WIDTHS = {"members": 8, "kind": 6, "mode": 8, **dict.fromkeys(_PHASES, 10), "total ms": 10}
 
 
-class Fault(NamedTuple):
+class PlannedFault(NamedTuple):
     """What happens next.
 
     Attributes
@@ -73,7 +73,7 @@ class Told(NamedTuple):
 
     Attributes
     ----------
-    fault : Fault or None
+    fault : PlannedFault or None
         None of a newcomer, which has not seen it.
     members, nodes : int
         How many there were.
@@ -85,7 +85,7 @@ class Told(NamedTuple):
         How it took its seat if it is a newcomer: "replace" or "spawn".
     """
 
-    fault: Fault | None
+    fault: PlannedFault | None
     members: int
     nodes: int
     phases: Phases
@@ -184,16 +184,18 @@ def _has_another(comm: Communicator, number: int, replaced: int) -> bool:
     return comm.size > FEWEST
 
 
-def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> Fault:
+def _agreed(comm: Communicator, kinds: tuple[str, ...], number: int) -> PlannedFault:
     """Agree on the next fault; collective.  The first rank is spared."""
     seat = random.Random(number).choice(comm.alive[1:])
     kind = kinds[number % len(kinds)]
-    comm.bcast(Fault(number, kind, seat, 0.0))  # the first of its kind takes longer than is left
-    fault: Fault = comm.bcast(Fault(number, kind, seat, time.monotonic() + _AHEAD_S))
+    comm.bcast(
+        PlannedFault(number, kind, seat, 0.0)
+    )  # the first of its kind takes longer than is left
+    fault: PlannedFault = comm.bcast(PlannedFault(number, kind, seat, time.monotonic() + _AHEAD_S))
     return fault
 
 
-def _strike(comm: Communicator, fault: Fault) -> None:
+def _strike(comm: Communicator, fault: PlannedFault) -> None:
     """Let it happen, if it is this rank that it meets."""
     if comm.seat == fault.seat:
         _wait_until(fault.at_s)

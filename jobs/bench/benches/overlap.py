@@ -26,7 +26,7 @@ from closeranks.jobs.bench.measuring.comparison import make_case
 from closeranks.jobs.bench.measuring.compute_work import Work, works
 from closeranks.jobs.bench.measuring.table import short
 from closeranks.jobs.bench.measuring.timing import (
-    Schedule,
+    RepetitionSchedule,
     Timing,
     agree,
     bandwidth,
@@ -291,7 +291,7 @@ def _measured(session: Session, errand: Errand, work: Work, nbytes: int) -> Row:
         "alone": partial(work.run, computing.calls),
         "overall": both,
     }
-    schedule = Schedule(_samples(session, pure_s), 1, False)
+    schedule = RepetitionSchedule(_samples(session, pure_s), 1, False)
     timings = clock(plain, sides, schedule)
     timings["compute"] = agree(plain, computing.seconds, schedule.blocks, False)
     row = describe(session, "overlap", nbytes, timings["overall"]) | {"wrong": None}

@@ -43,7 +43,7 @@ _SAMPLE_S = 5e-4
 
 
 @dataclass(frozen=True)
-class Shape:
+class PackShape:
     """A part of an array of float32.
 
     Parameters
@@ -72,28 +72,28 @@ class Shape:
         return array[tuple(slice(start, start + size) for start, size in pairs)]
 
 
-def shapes() -> tuple[Shape, ...]:
+def shapes() -> tuple[PackShape, ...]:
     """List what is measured: it is the same everywhere.
 
     Returns
     -------
-    tuple of Shape
+    tuple of PackShape
         Faces of a cube, vectors whose gaps are as long as their blocks, parts of
         a matrix.
     """
     cube = (_SIDE,) * 3
     faces = [
-        Shape(f"axis {axis}", cube, tuple(1 if axis == i else _SIDE for i in range(3)),
+        PackShape(f"axis {axis}", cube, tuple(1 if axis == i else _SIDE for i in range(3)),
               tuple(7 if axis == i else 0 for i in range(3)))
         for axis in range(3)
     ]  # fmt: skip
     vectors = [
-        Shape(f"blocks of {4 * words} B", (65536 // words, 2 * words), (65536 // words, words),
+        PackShape(f"blocks of {4 * words} B", (65536 // words, 2 * words), (65536 // words, words),
               (0, 0))
         for words in (1, 2, 4, 8, 16)
     ]  # fmt: skip
     parts = [
-        Shape(f"{rows} x {columns} of a matrix", (1024, 1024), (rows, columns), (12, 20))
+        PackShape(f"{rows} x {columns} of a matrix", (1024, 1024), (rows, columns), (12, 20))
         for rows, columns in ((512, 512), (1000, 100), (1000, 6))
     ]
     cold = [replace(one, face=f"{one.face}, cold", cold=True) for one in faces]
@@ -141,7 +141,7 @@ def as_line(row: Row) -> str:
     )  # fmt: skip
 
 
-def _measured(session: Session, shape: Shape) -> Row:
+def _measured(session: Session, shape: PackShape) -> Row:
     """Check and time the three ways of one shape."""
     array = np.arange(np.prod(shape.sizes), dtype=np.float32).reshape(shape.sizes)
     view = shape.view(array)
@@ -167,7 +167,7 @@ def _measured(session: Session, shape: Shape) -> Row:
     }
 
 
-def _datatype(shape: Shape) -> MPI.Datatype:
+def _datatype(shape: PackShape) -> MPI.Datatype:
     """Describe a shape to MPI, as a program would."""
     from mpi4py import MPI
 
@@ -175,7 +175,7 @@ def _datatype(shape: Shape) -> MPI.Datatype:
 
 
 def _sides(
-    shape: Shape, array: Array, view: Array, data: Array, datatype: MPI.Datatype
+    shape: PackShape, array: Array, view: Array, data: Array, datatype: MPI.Datatype
 ) -> dict[str, Call]:
     """Bind the three ways to their memory."""
     from mpi4py import MPI
@@ -197,7 +197,7 @@ def _sides(
     }
 
 
-def _wrong(shape: Shape, view: Array, data: Array, call: Callable[[], object]) -> int:
+def _wrong(shape: PackShape, view: Array, data: Array, call: Callable[[], object]) -> int:
     """Count elements that our way puts elsewhere than NumPy does."""
     given, taken = (data, view) if shape.unpacked else (view, data)
     given[...] = np.arange(given.size).reshape(given.shape)
@@ -206,7 +206,7 @@ def _wrong(shape: Shape, view: Array, data: Array, call: Callable[[], object]) -
     return int(np.count_nonzero(taken != given))
 
 
-def _timed(session: Session, shape: Shape, sides: dict[str, Call]) -> dict[str, Timing]:
+def _timed(session: Session, shape: PackShape, sides: dict[str, Call]) -> dict[str, Timing]:
     """Time the ways in turns, in samples too short to be interrupted often."""
     slowest = max(estimate(session.plain, call) for call in sides.values())
     calls = 1 if shape.cold else max(1, int(_SAMPLE_S / slowest))

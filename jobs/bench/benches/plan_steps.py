@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.execution import Execution
     from closeranks.collectives.plans.collective import Problem
-    from closeranks.collectives.plans.schedule import Script
+    from closeranks.collectives.plans.schedule import Schedule
     from closeranks.jobs.bench.measuring.session import Session
 
 Row = dict[str, Any]
@@ -92,7 +92,7 @@ def _bound(world: Any, received: np.ndarray[Any, Any]) -> Bound:
     )
 
 
-def _chain(out: Script, problem: Problem) -> Generator[None, None, None]:
+def _chain(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Send to the right and receive from the left, one exchange after the other."""
     from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 

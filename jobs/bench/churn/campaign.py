@@ -19,7 +19,7 @@ import psutil
 
 from closeranks.comms.liveness import watchdog
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.churn.judge import Verdict, judge
+from closeranks.jobs.bench.churn.judge import ChurnVerdict, judge
 from closeranks.jobs.bench.churn.member import HANG_S, WHERE
 from closeranks.jobs.bench.churn.model import FEWEST, Episode, Model, episode
 from closeranks.jobs.bench.churn.record import read
@@ -249,7 +249,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             one.kill()
 
 
-def _as_row(plan: Episode, verdict: Verdict, seconds: float, *, hangs: int) -> Row:
+def _as_row(plan: Episode, verdict: ChurnVerdict, seconds: float, *, hangs: int) -> Row:
     facts = verdict._asdict()
     facts["wrong"] = len(verdict.wrong)
     del facts["taken_s"], facts["process_mean_s"]

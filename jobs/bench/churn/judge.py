@@ -22,7 +22,7 @@ _Steps = dict[int, list[Record]]
 _Processes = dict[str, list[Record]]
 
 
-class Verdict(NamedTuple):
+class ChurnVerdict(NamedTuple):
     """What the judge has found.
 
     Attributes
@@ -65,7 +65,7 @@ class Verdict(NamedTuple):
     process_mean_s: float
 
 
-def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
+def judge(plan: Episode, records: Sequence[Record]) -> ChurnVerdict:
     """Judge an episode.
 
     Pure.
@@ -79,7 +79,7 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
 
     Returns
     -------
-    Verdict
+    ChurnVerdict
         ``.wrong`` is empty if it was right.
     """
     by_step = defaultdict[int, list[Record]](list)
@@ -108,7 +108,7 @@ def judge(plan: Episode, records: Sequence[Record]) -> Verdict:
     taken_s = tuple(max(one.seconds for one in said) for said in by_step.values())
     means_s = [fmean(one.seconds for one in own) for own in by_process.values()]
     eldest = max(by_process.values(), key=len, default=[])
-    return Verdict(
+    return ChurnVerdict(
         kinds.count("kill"),
         kinds.count("stop"),
         joins,

@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 
 import closeranks
-from closeranks.jobs.bench.churn.model import Episode, Event, episode, met, victims
+from closeranks.jobs.bench.churn.model import ChurnEvent, Episode, episode, met, victims
 from closeranks.jobs.bench.churn.record import UNWRITTEN, Record, line, part, read_sums
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _waiting(comm: Communicator, plan: Episode) -> int:
     return plan.spares - sum(comm.incarnation(seat) for seat in range(plan.members))
 
 
-def _strikes(comm: Communicator, event: Event, waiting: int) -> bool:
+def _strikes(comm: Communicator, event: ChurnEvent, waiting: int) -> bool:
     """Be killed or stopped a moment from now, if it is this seat's turn."""
     if comm.seat not in victims(event, comm.alive, waiting):
         return False

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from closeranks.collectives.faults.rank_assignment import Report, roster
+from closeranks.collectives.faults.rank_assignment import ProcessReport, roster
 from closeranks.jobs.bench.churn.record import Record, whole
 
 #: What may happen to a seat.
@@ -28,7 +28,7 @@ _DELAY_S: Final = 2e-3
 _DOUBLE: Final = 8
 
 
-class Event(NamedTuple):
+class ChurnEvent(NamedTuple):
     """What happens.
 
     Attributes
@@ -58,7 +58,7 @@ class Episode(NamedTuple):
         Of the schedule.
     members, spares : int
         Processes with a seat at the beginning, and without.
-    events : tuple of Event
+    events : tuple of ChurnEvent
         In the order of their steps.
     steps : int
         How many there are.
@@ -67,7 +67,7 @@ class Episode(NamedTuple):
     seed: int
     members: int
     spares: int
-    events: tuple[Event, ...]
+    events: tuple[ChurnEvent, ...]
     steps: int
 
 
@@ -91,38 +91,38 @@ def episode(seed: int, members: int, spares: int) -> Episode:
         Equal for equal arguments.
     """
     chance, step, left, waiting = random.Random(seed), 0, members, spares
-    events = list[Event]()
+    events = list[ChurnEvent]()
     while left + waiting > FEWEST:
         step += chance.randint(*_GAP)
         most = min(left - 1, left + waiting - FEWEST)
         number = 2 if most >= 2 and chance.randrange(_DOUBLE) == 0 else 1
         places = tuple(sorted(chance.sample(range(left), number)))
         kind, delay_s = chance.choice(KINDS), chance.uniform(0, _DELAY_S)
-        events.append(Event(step, kind, places, delay_s))
+        events.append(ChurnEvent(step, kind, places, delay_s))
         taken = min(number, waiting)
         waiting, left = waiting - taken, left - number + taken
     return Episode(seed, members, spares, tuple(events), step + _GAP[0])
 
 
-def met(events: Sequence[Event], step: int) -> Event | None:
+def met(events: Sequence[ChurnEvent], step: int) -> ChurnEvent | None:
     """Give the event of a step, if there is one.
 
     Parameters
     ----------
-    events : sequence of Event
+    events : sequence of ChurnEvent
         Of an episode.
     step : int
         Which step.
 
     Returns
     -------
-    Event or None
+    ChurnEvent or None
         At most one a step.
     """
     return next((event for event in events if event.step == step), None)
 
 
-def victims(event: Event, alive: Sequence[int], waiting: int) -> tuple[int, ...]:
+def victims(event: ChurnEvent, alive: Sequence[int], waiting: int) -> tuple[int, ...]:
     """Give the seats that an event meets, also where others have died before it.
 
     Places that are not there any more are left out, and so is who would leave
@@ -130,7 +130,7 @@ def victims(event: Event, alive: Sequence[int], waiting: int) -> tuple[int, ...]
 
     Parameters
     ----------
-    event : Event
+    event : ChurnEvent
         What happens.
     alive : sequence of int
         Seats of the members.
@@ -177,7 +177,7 @@ class Model:
             self._step(step, met(self._plan.events, step))
         return self.records
 
-    def _step(self, step: int, event: Event | None) -> None:
+    def _step(self, step: int, event: ChurnEvent | None) -> None:
         """Repeat a step until all members have ended it together."""
         alive = tuple(sorted(self._members))
         struck = victims(event, alive, len(self._spares)) if event else ()
@@ -202,7 +202,9 @@ class Model:
     def _recover(self, dead: set[int]) -> None:
         """Go on without them, with spares in their seats."""
         left = [(seat, name) for seat, name in sorted(self._members.items()) if seat not in dead]
-        reports = [Report(seat) for seat, _ in left] + [Report(None)] * len(self._spares)
+        reports = [ProcessReport(seat) for seat, _ in left] + [ProcessReport(None)] * len(
+            self._spares
+        )
         names = [name for _, name in left] + self._spares
         seated = roster(reports, self._plan.members)
         self._members = {seat: names[rank] for rank, seat in seated.seat_of.items()}

@@ -183,7 +183,7 @@ LAUNCH = "CLOSERANKS_BEST_LAUNCH"
 
 
 @dataclass(frozen=True)
-class Key:
+class SettingsKey:
     """What must be equal for two times to be compared.
 
     Parameters
@@ -205,12 +205,12 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Result:
+class SettingsResult:
     """The library's own time with one setting, and ours beside it.
 
     Parameters
     ----------
-    key : Key
+    key : SettingsKey
         What was measured.
     p50_us : float
         Median, microseconds.
@@ -221,7 +221,7 @@ class Result:
         calls take so long that launches need not be told apart.
     """
 
-    key: Key
+    key: SettingsKey
     p50_us: float
     setting: str
     ours_us: float | None = None
@@ -247,23 +247,23 @@ class Best:
 
     Parameters
     ----------
-    results : iterable of Result
+    results : iterable of SettingsResult
         From any number of launches.
     """
 
-    def __init__(self, results: Iterable[Result]) -> None:
-        self._results: dict[Key, list[Result]] = {}
+    def __init__(self, results: Iterable[SettingsResult]) -> None:
+        self._results: dict[SettingsKey, list[SettingsResult]] = {}
         self.settings: dict[str, dict[str, None]] = {}
         for result in results:
             self.settings.setdefault(result.key.name, {})[result.setting] = None
             self._results.setdefault(result.key, []).append(result)
 
-    def fastest(self, key: Key) -> Result | None:
+    def fastest(self, key: SettingsKey) -> SettingsResult | None:
         """Return the result of the least time, or None if no launch measured this."""
         return min(self._results.get(key, []), key=lambda one: one.p50_us, default=None)
 
-    def hardest(self, key: Key, ours_us: float) -> Result | None:
-        """Return the result with the least speed-up; `ours_us` as in `Result.speedup`."""
+    def hardest(self, key: SettingsKey, ours_us: float) -> SettingsResult | None:
+        """Return the least speed-up; `ours_us` as in `SettingsResult.speedup`."""
         known = self._results.get(key, [])
         return min(known, key=lambda one: one.speedup(ours_us), default=None)
 
@@ -302,7 +302,7 @@ def launch(environ: Mapping[str, str] | None = None) -> int | None:
     return int(text) if text else None
 
 
-def write(path: Path, number: int, results: Iterable[Result]) -> None:
+def write(path: Path, number: int, results: Iterable[SettingsResult]) -> None:
     """Write what one launch measured; local, one rank.
 
     Parameters
@@ -311,14 +311,14 @@ def write(path: Path, number: int, results: Iterable[Result]) -> None:
         The folder.
     number : int
         Number of the launch.
-    results : iterable of Result
+    results : iterable of SettingsResult
         Its results.
     """
     text = json.dumps([asdict(result) for result in results], indent=1)
     (path / f"launch-{number}.json").write_text(text + "\n")
 
 
-def read(path: Path) -> list[Result]:
+def read(path: Path) -> list[SettingsResult]:
     """Read what all launches so far measured; local, one rank.
 
     Parameters
@@ -328,9 +328,9 @@ def read(path: Path) -> list[Result]:
 
     Returns
     -------
-    list of Result
+    list of SettingsResult
         A launch that failed left no file and is not in it.
     """
     files = sorted(path.glob("launch-*.json"))
     found = [one for file in files for one in json.loads(file.read_text())]
-    return [Result(**{**one, "key": Key(**one["key"])}) for one in found]
+    return [SettingsResult(**{**one, "key": SettingsKey(**one["key"])}) for one in found]

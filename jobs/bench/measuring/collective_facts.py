@@ -199,7 +199,7 @@ def _values(op: str, rank: Integers, element: Integers, exact: int) -> Integers:
 
 
 @dataclass(frozen=True)
-class Problem:
+class MeasuredCall:
     """One operation at one size, as one rank sees it.
 
     Parameters
@@ -298,17 +298,17 @@ class Collective:
     method: str
     split: Split
     factor: Callable[[int], float]
-    send: Callable[[Problem], Array | None]
-    length: Callable[[Problem], int | None]
-    expected: Callable[[Problem], Array | None]
-    arguments: Callable[[Problem, Array | None, Array | None], tuple[Any, ...]]
+    send: Callable[[MeasuredCall], Array | None]
+    length: Callable[[MeasuredCall], int | None]
+    expected: Callable[[MeasuredCall], Array | None]
+    arguments: Callable[[MeasuredCall, Array | None, Array | None], tuple[Any, ...]]
     reduces: bool = False
     in_place: bool = False
 
-    def problem(self, rank: int, nbytes: int, pattern: Pattern, ranks: int) -> Problem:
+    def problem(self, rank: int, nbytes: int, pattern: Pattern, ranks: int) -> MeasuredCall:
         """Size the operation: ``nbytes`` rounded up to whole blocks."""
         elements = -(-nbytes // pattern.dtype.itemsize)
-        return Problem(rank, ranks, self.split(elements, ranks), pattern)
+        return MeasuredCall(rank, ranks, self.split(elements, ranks), pattern)
 
 
 def whole(elements: int, ranks: int) -> tuple[int, ...]:
@@ -360,14 +360,14 @@ def uneven(elements: int, ranks: int) -> tuple[int, ...]:
     return tuple(at[i + 1] - at[i] for i in range(ranks))
 
 
-def counts(collective: Collective, problem: Problem) -> dict[str, Any]:
+def counts(collective: Collective, problem: MeasuredCall) -> dict[str, Any]:
     """Say the size of a problem as `closeranks.collectives.plans.plan_type` takes it.
 
     Parameters
     ----------
     collective : Collective
         The operation.
-    problem : Problem
+    problem : MeasuredCall
         Its size.
 
     Returns
@@ -386,14 +386,14 @@ def counts(collective: Collective, problem: Problem) -> dict[str, Any]:
     return {"counts": turned}
 
 
-def call_bytes(collective: Collective, problem: Problem) -> int:
+def call_bytes(collective: Collective, problem: MeasuredCall) -> int:
     """Say the size of a problem as ``comm.explain`` takes it.
 
     Parameters
     ----------
     collective : Collective
         The operation.
-    problem : Problem
+    problem : MeasuredCall
         Its size.
 
     Returns
@@ -406,7 +406,7 @@ def call_bytes(collective: Collective, problem: Problem) -> int:
 
 
 def planned_bytes(
-    collective: Collective, problem: Problem, topology: Topology, algorithm: str
+    collective: Collective, problem: MeasuredCall, topology: Topology, algorithm: str
 ) -> int | None:
     """Count what leaves the busiest node in one call, by the plan; local.
 
@@ -414,7 +414,7 @@ def planned_bytes(
     ----------
     collective : Collective
         The operation.
-    problem : Problem
+    problem : MeasuredCall
         Its size.
     topology : Topology
         Where the ranks sit.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from closeranks.jobs.bench.measuring.collective_facts import (
     Collective,
-    Problem,
+    MeasuredCall,
     equal,
     uneven,
     whole,
@@ -47,53 +47,53 @@ def _twice(ranks: int) -> float:
     return 2 * (ranks - 1) / ranks
 
 
-def _plain(p: Problem, send: Array | None, receive: Array | None) -> tuple[Any, ...]:
+def _plain(p: MeasuredCall, send: Array | None, receive: Array | None) -> tuple[Any, ...]:
     del p
     return send, receive
 
 
-def _own_block(p: Problem) -> Array:
+def _own_block(p: MeasuredCall) -> Array:
     return p.given(p.rank, p.starts[p.rank], p.mine)
 
 
-def _all_blocks(p: Problem) -> Array:
+def _all_blocks(p: MeasuredCall) -> Array:
     """Concatenate every rank's own block, as a gather does."""
     blocks = zip(range(p.ranks), p.starts, p.counts, strict=True)
     return np.concatenate([p.given(rank, at, count) for rank, at, count in blocks])
 
 
-def _root_block(p: Problem) -> Array:
+def _root_block(p: MeasuredCall) -> Array:
     return p.given(0, p.starts[p.rank], p.mine)
 
 
-def _my_share(p: Problem) -> Array:
+def _my_share(p: MeasuredCall) -> Array:
     return p.reduced(p.starts[p.rank], p.mine)
 
 
-def _exchange(p: Problem, send: Array | None, receive: Array | None) -> tuple[Any, ...]:
+def _exchange(p: MeasuredCall, send: Array | None, receive: Array | None) -> tuple[Any, ...]:
     return [send, p.outgoing()], [receive, p.incoming()]
 
 
-def _input(p: Problem) -> Array:
+def _input(p: MeasuredCall) -> Array:
     return p.given(p.rank, 0, p.total)
 
 
-def _total(p: Problem) -> int:
+def _total(p: MeasuredCall) -> int:
     return p.total
 
 
-def _mine(p: Problem) -> int:
+def _mine(p: MeasuredCall) -> int:
     return p.mine
 
 
-def _none(p: Problem) -> None:
+def _none(p: MeasuredCall) -> None:
     del p
 
 
 _BARRIER = Collective("barrier", "Barrier", whole, _one, _none, _none, _none, lambda *_: ())
 
 
-def _only_receive(p: Problem, send: Array | None, receive: Array | None) -> tuple[Any, ...]:
+def _only_receive(p: MeasuredCall, send: Array | None, receive: Array | None) -> tuple[Any, ...]:
     del p, send
     return (receive,)
 
@@ -158,7 +158,7 @@ def _from_root(name: str, arguments: Any = _plain) -> Collective:
     )
 
 
-def _with_counts(p: Problem, array: Array | None) -> Any:
+def _with_counts(p: MeasuredCall, array: Array | None) -> Any:
     """Add the counts to a buffer that holds every rank's block."""
     return None if array is None else [array, list(p.counts)]
 
@@ -201,9 +201,13 @@ COLLECTIVES: dict[str, Collective] = {
         _to_root("gatherv", lambda p, send, receive: (send, _with_counts(p, receive))),
         _from_root("scatter"),
         _from_root("scatterv", lambda p, send, receive: (_with_counts(p, send), receive)),
-        _movement("alltoall", send=_input, length=_total, expected=Problem.exchanged),
+        _movement("alltoall", send=_input, length=_total, expected=MeasuredCall.exchanged),
         _movement(
-            "alltoallv", send=_input, length=_total, expected=Problem.exchanged, arguments=_exchange
+            "alltoallv",
+            send=_input,
+            length=_total,
+            expected=MeasuredCall.exchanged,
+            arguments=_exchange,
         ),
         _reduction("scan", expected=lambda p: p.reduced(0, p.total, p.rank + 1)),
         _reduction(
@@ -254,7 +258,7 @@ class Case:
 
     Attributes
     ----------
-    problem : Problem
+    problem : MeasuredCall
         The operation at this size.
     size_bytes : int
         Size of the operation with whole blocks.
@@ -274,7 +278,7 @@ class Case:
         self._persistent, self._made = persistent, {}
         self._comm = comm
         p = collective.problem(comm.Get_rank(), nbytes, pattern, comm.Get_size())
-        self.problem: Problem = p
+        self.problem: MeasuredCall = p
         length = collective.length(p)
         self._send = collective.send(p)
         self._receive = None if length is None else np.zeros(length, pattern.dtype)

@@ -11,7 +11,7 @@ from typing import Any
 
 from closeranks.collectives.selection.trial import RACES
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.measuring.best_settings import Key
+from closeranks.jobs.bench.measuring.best_settings import SettingsKey
 from closeranks.jobs.bench.measuring.collective_facts import Collective, call_bytes, pattern
 from closeranks.jobs.bench.measuring.collectives import Case
 from closeranks.jobs.bench.measuring.session import Session
@@ -97,7 +97,7 @@ def against_best(session: Session, row: Row) -> Row:
     """
     parts = ("name", "algorithm", "dtype", "op", "size_bytes", "batched")
     ours = row["time_us_p50"]
-    result = session.best.hardest(Key(*(row[part] for part in parts)), ours)
+    result = session.best.hardest(SettingsKey(*(row[part] for part in parts)), ours)
     known = {} if result is None else {result.setting: result.speedup(ours)}
     if "speedup" in row:
         known["defaults"] = min(row["speedup"], known.get("defaults", math.inf))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Request:
+class BenchRequest:
     """The command line of ``closeranks bench``, checked.
 
     Parameters
@@ -82,7 +82,7 @@ class Session:
 
     Parameters
     ----------
-    request : Request
+    request : BenchRequest
         What to do.
     comm : Communicator
         What is measured.
@@ -98,7 +98,7 @@ class Session:
         The lab's network.
     """
 
-    request: Request
+    request: BenchRequest
     comm: Communicator
     plain: MPI.Intracomm
     library: str

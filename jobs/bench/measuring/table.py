@@ -74,7 +74,7 @@ _NATIVE = {"native_us_p50", "speedup", "native_vs_native"}
 _BEST = {"best_us_p50", "speedup_best", "best_settings"}
 
 
-class Table:
+class ResultTable:
     """Writes rows as a table; the first column is bytes, ``#`` a comment.
 
     Parameters

@@ -37,7 +37,7 @@ LEAST_IN_BLOCK = 20
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RepetitionSchedule:
     """The timed part of one size.
 
     Parameters
@@ -79,7 +79,7 @@ class Effort:
         *,
         batched: bool | None = None,
         least: int = 3,
-    ) -> Schedule:
+    ) -> RepetitionSchedule:
         """Plan the timed part.
 
         Parameters
@@ -95,7 +95,7 @@ class Effort:
 
         Returns
         -------
-        Schedule
+        RepetitionSchedule
             At least `BLOCKS` blocks if there are several sides or batches.
         """
         together = max(sum(estimates_s), 1e-9)
@@ -106,17 +106,17 @@ class Effort:
             blocks = min(affordable // BATCH, 100)
             if self.iterations is not None:
                 blocks = math.ceil(self.iterations / BATCH)
-            return Schedule(max(blocks, BLOCKS), BATCH, True)
+            return RepetitionSchedule(max(blocks, BLOCKS), BATCH, True)
         sides = len(estimates_s)
         blocks = BLOCKS if sides > 1 else 1
         if self.iterations is not None:
-            return Schedule(blocks, math.ceil(self.iterations / blocks), False)
+            return RepetitionSchedule(blocks, math.ceil(self.iterations / blocks), False)
         wanted = 1000 if nbytes <= LARGE_BYTES else 100
         if sides > 1:
             wanted = max(wanted, int(STEADY_S * sides / together))
         calls = min(wanted, max(affordable, least))
         blocks = max(blocks, calls // LEAST_IN_BLOCK // sides * sides if sides > 1 else 0)
-        return Schedule(blocks, math.ceil(calls / blocks), False)
+        return RepetitionSchedule(blocks, math.ceil(calls / blocks), False)
 
     def warmups(self, estimate_s: float, nbytes: int) -> int:
         """Count the calls before the timed part.
@@ -240,7 +240,9 @@ def estimate(comm: MPI.Intracomm, call: Call) -> float:
     return seconds / calls
 
 
-def clock(comm: MPI.Intracomm, sides: Mapping[str, Call], schedule: Schedule) -> dict[str, Timing]:
+def clock(
+    comm: MPI.Intracomm, sides: Mapping[str, Call], schedule: RepetitionSchedule
+) -> dict[str, Timing]:
     """Time the sides in alternating blocks.
 
     The order of the sides turns from block to block, so that none always
@@ -252,7 +254,7 @@ def clock(comm: MPI.Intracomm, sides: Mapping[str, Call], schedule: Schedule) ->
         Plain communicator of all ranks, for barriers and maxima.
     sides : mapping of str to callable
         What to time, each collective over the ranks.
-    schedule : Schedule
+    schedule : RepetitionSchedule
         How often.
 
     Returns

@@ -7,16 +7,16 @@ from typing import Any, cast
 
 from mpi4py import MPI
 
-from closeranks.checkpoint.control.control_channel import Talk
+from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.errors import PeerLost, Revoked
 
 
 def test_who_is_late_does_not_give_up_a_world_that_has_come_meanwhile() -> None:
     told = PeerLost("checkpoint", [1])
     comm = SimpleNamespace(epoch=3, explained=lambda *_: told)
-    talk = cast(Any, Talk.__new__(Talk))
-    talk._comm, talk.epoch = comm, 3
+    channel = cast(Any, ControlChannel.__new__(ControlChannel))
+    channel._comm, channel.epoch = comm, 3
     error = MPI.Exception(MPI.ERR_OTHER)
-    assert talk._explained(error) is told
+    assert channel._explained(error) is told
     comm.epoch = 4
-    assert isinstance(talk._explained(error), Revoked)
+    assert isinstance(channel._explained(error), Revoked)

@@ -186,7 +186,7 @@ def test_a_forged_description_leaves_no_file(
             return found
 
         monkeypatch.setattr(Slots, "heads", forged)
-        with pytest.raises(CheckpointError, match=r"contradicts itself|different nests|never read"):
+        with pytest.raises(CheckpointError, match=r"contradicts itself|different trees|never read"):
             write(save, tmp_path / "state.h5")
         assert list(tmp_path.iterdir()) == []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from closeranks.checkpoint.disk import node_file
-from closeranks.checkpoint.disk.node_file import Kept
+from closeranks.checkpoint.disk.node_file import PersistedSave
 from closeranks.checkpoint.memory.slot_file import Slot
 from tests.checkpoint.ground import NAME, Ground, make
 
@@ -23,7 +23,7 @@ def ground() -> Iterator[Ground]:
 
 def test_a_child_forked_meanwhile_does_not_keep_the_lock(ground: Ground, tmp_path: Path) -> None:
     slots = {share: Slot.attach(path) for share, path in ground.paths().items()}
-    kept, ends = Kept.of(slots), os.pipe()
+    kept, ends = PersistedSave.of(slots), os.pipe()
     children: list[int] = []
 
     def fork() -> None:  # as a loader of data does, which lives as long as the program

@@ -16,7 +16,7 @@ from closeranks.checkpoint.erasure.product_llvm import (
     Affine,
     Bits,
     Instructions,
-    Shape,
+    ProductShape,
     Shuffle,
     here,
     write,
@@ -80,7 +80,7 @@ def test_large_blocks_go_past_the_caches_and_are_the_same(
     seen: list[bool] = []
     compiled = matrix_product._function
 
-    def noted(way: Instructions, shape: Shape) -> Any:
+    def noted(way: Instructions, shape: ProductShape) -> Any:
         seen.append(shape.past)
         return compiled(way, shape)
 
@@ -122,7 +122,7 @@ def test_code_for_any_processor_compiles(way: Instructions) -> None:
     for kind in kinds:
         triple, processor = TARGETS[kind]
         machine = llvm.Target.from_triple(triple).create_target_machine(processor, features, 3)
-        for shape in (Shape(2, True, False, True), Shape(3, False, True, False)):
+        for shape in (ProductShape(2, True, False, True), ProductShape(3, False, True, False)):
             code = machine.emit_assembly(llvm.parse_assembly(write(way, shape)))
             assert mnemonics.get(type(way), "product") in code
 

@@ -14,10 +14,10 @@ from closeranks.checkpoint.erasure.crc32c import Area, sums
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.memory.slot_file import Slot, found, look, path_of
 from closeranks.checkpoint.placement.slot_header import COMMITTED, ENCODED, WRITING, Header
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share, Size
+from closeranks.checkpoint.placement.stripe_layout import Share, Size, StripeLayout
 from closeranks.errors import CheckpointError, Unavailable
 
-LAYOUT = Layout(
+LAYOUT = StripeLayout(
     group=0, parity=1, lanes=1, ring=(0, 1, 2), ranks={0: (0,), 1: (1,), 2: (2,)},
     sizes={rank: Size(100, 30_000) for rank in range(3)}, chunk=4096,
 )  # fmt: skip
@@ -91,7 +91,7 @@ def test_a_truncated_slot_is_an_error_not_a_signal(root: Path, nbytes: int) -> N
 ])  # fmt: skip
 def test_a_forged_layout_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(CheckpointError, match="no layout"):
-        Layout.from_json({**LAYOUT.to_json(), **change})
+        StripeLayout.from_json({**LAYOUT.to_json(), **change})
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b"{" * 100_000, b'{"layout": 3}', b"\xff"])

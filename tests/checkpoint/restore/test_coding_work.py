@@ -17,7 +17,7 @@ from closeranks.checkpoint.erasure.code import Code
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.memory.slot_file import Slot
 from closeranks.checkpoint.placement.coding_tasks import encoding
-from closeranks.checkpoint.placement.stripe_layout import Layout, Share
+from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.checkpoint.restore.coding_work import Recoding
 from tests.checkpoint.ground import contents, make
 
@@ -41,7 +41,7 @@ class Mail:
         return finish
 
 
-def run(layout: Layout, slots: dict[Share, Slot], paces: Sequence[Pace | None]) -> None:
+def run(layout: StripeLayout, slots: dict[Share, Slot], paces: Sequence[Pace | None]) -> None:
     """Make the parities of a group, each rank on a node of its own."""
     boxes: dict[tuple[int, int], queue.Queue[bytes]] = defaultdict(queue.Queue)
     for pair in ((a, b) for a in range(len(paces)) for b in range(len(paces))):
@@ -50,13 +50,13 @@ def run(layout: Layout, slots: dict[Share, Slot], paces: Sequence[Pace | None]) 
 
     def work(rank: int) -> None:
         own = {share: slot for share, slot in slots.items() if share.member == rank}
-        talk: Any = Mail(rank, boxes)
+        channel: Any = Mail(rank, boxes)
 
         def reaches(other: int, share: Share) -> bool:
             return share.member == other
 
         try:
-            Recoding(tasks, layout, own, layout.keeper, reaches, talk).run(paces[rank])
+            Recoding(tasks, layout, own, layout.keeper, reaches, channel).run(paces[rank])
         except Exception as error:
             problems.append(error)
 

@@ -17,7 +17,7 @@ from closeranks.checkpoint.control.pending import Pending
 from closeranks.checkpoint.saving import save as saving
 from closeranks.checkpoint.saving.save import Saving
 from closeranks.checkpoint.state import device_staging, state_tree
-from closeranks.checkpoint.state.device_staging import Arrivals, Distant, Filling
+from closeranks.checkpoint.state.device_staging import DeviceBytes, DeviceCopies, Filling
 from closeranks.checkpoint.state.shards import PerRank, Shard
 from closeranks.comms.gpu.array_interface import _tensor, device_array, install
 from closeranks.comms.gpu.device_array import DeviceArray
@@ -82,8 +82,8 @@ def there(array: Any) -> DeviceArray:
     return found
 
 
-def read(parts: list[Distant]) -> list[bytes]:
-    arrivals = Arrivals(parts)
+def read(parts: list[DeviceBytes]) -> list[bytes]:
+    arrivals = DeviceCopies(parts)
     return [b"".join(piece.tobytes() for piece in arrivals.of(part)) for part in parts]
 
 
@@ -121,7 +121,7 @@ def test_any_part_of_any_array_comes_and_goes(
         assert not seen.size
         return
     ends = sorted({0, seen.nbytes, *(int(seen.nbytes * cut) for cut in cuts)})
-    parts = [Distant(found)[a:b] for a, b in pairwise(ends)]
+    parts = [DeviceBytes(found)[a:b] for a, b in pairwise(ends)]
     plain = np.ascontiguousarray(seen).tobytes()
     assert read(parts) == [plain[a:b] for a, b in pairwise(ends)]
     other = bytes(255 - byte for byte in plain)
@@ -146,7 +146,7 @@ def test_copies_wait_for_what_was_there_at_save_and_for_no_more(fake: FakeDevice
     fake.put(lambda: ran.append("the default stream"))
     assert (x.peek().view(np.uint8) == STALE).all()
     assert isinstance(leaf.array, DeviceArray)
-    assert read([Distant(leaf.array)]) == [np.arange(1000.0).tobytes()]
+    assert read([DeviceBytes(leaf.array)]) == [np.arange(1000.0).tobytes()]
     assert not ran
 
 
@@ -155,9 +155,9 @@ def test_an_array_that_tells_no_stream_is_read_after_the_default_one(fake: FakeD
     x.set(np.arange(10.0))
     _, (leaf,) = state_tree.flatten([x])
     assert isinstance(leaf.array, DeviceArray)
-    assert read([Distant(leaf.array)]) == [np.arange(10.0).tobytes()]
+    assert read([DeviceBytes(leaf.array)]) == [np.arange(10.0).tobytes()]
     filling = Filling()
-    filling.put(Distant(leaf.array), np.full(80, 1, np.uint8))
+    filling.put(DeviceBytes(leaf.array), np.full(80, 1, np.uint8))
     filling.end()
     assert (x.peek().view(np.uint8) == 1).all()  # the host has waited
 
@@ -169,7 +169,7 @@ def test_the_callers_stream_finds_what_was_put_and_the_host_does_not_wait(
         x = fake.array(np.zeros(10))
         x.set(np.ones(10))  # still to come, and to be written over
         filling = Filling()
-        filling.put(Distant(there(x)), np.arange(10.0).view(np.uint8))
+        filling.put(DeviceBytes(there(x)), np.arange(10.0).view(np.uint8))
         filling.end()
         assert (x.peek().view(np.uint8) == STALE).all()
         assert x.get().tolist() == list(range(10))
@@ -192,7 +192,7 @@ def test_memory_is_bounded_and_used_again(
     monkeypatch.setattr(device_staging, "PIECE", 1 << 16)
     host = np.random.default_rng(1).integers(0, 256, (1 << 20) + 5, np.uint8)
     arrays = [fake.array(host), *(fake.array(host[:n]) for n in (1, 3, 70, 1 << 16))]
-    parts = [Distant(there(array)) for array in arrays]
+    parts = [DeviceBytes(there(array)) for array in arrays]
     for _ in range(3):
         assert read(parts) == [host[: part.size].tobytes() for part in parts]
         filling = Filling()
@@ -207,10 +207,10 @@ def test_memory_is_bounded_and_used_again(
 
 def test_small_arrays_share_a_buffer(fake: FakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = [fake.array(np.full(3, n)) for n in range(100)]
-    moves = next(iter(device_staging._packed(Distant(there(array)) for array in arrays)))
+    moves = next(iter(device_staging._packed(DeviceBytes(there(array)) for array in arrays)))
     assert [span.here for _, span in moves] == [64 * n for n in range(100)]
     monkeypatch.setattr(device_staging, "PIECE", 640)
-    loads = list(device_staging._packed(Distant(there(array)) for array in arrays))
+    loads = list(device_staging._packed(DeviceBytes(there(array)) for array in arrays))
     assert [len(load) for load in loads] == [10] * 10
 
 

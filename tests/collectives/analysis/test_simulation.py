@@ -11,7 +11,7 @@ from closeranks.collectives.analysis.simulation import simulate
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Builder, Plan
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import PlanError, UsageError
 
@@ -25,7 +25,7 @@ def run(build: Builder, *, count: int = 4, size: int = 2, seed: int = 0) -> list
     return simulate(plan, [np.arange(count) + rank for rank in range(size)], seed=seed)
 
 
-def swap(out: Script, problem: Problem) -> Steps:
+def swap(out: Schedule, problem: Problem) -> Steps:
     """Send the input to the other rank, receive its input."""
     out.send(1 - out.rank, Block(INPUT, 0, problem.count))
     out.receive(1 - out.rank, Block(OUTPUT, 0, problem.count))
@@ -39,7 +39,7 @@ def test_a_right_plan_gives_its_values() -> None:
 
 
 def test_deadlock_names_the_steps_that_wait() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         got = out.receive(1 - out.rank, Block(OUTPUT, 0, problem.count))
         out.send(1 - out.rank, Block(INPUT, 0, problem.count), after=(got,))
         yield
@@ -49,7 +49,7 @@ def test_deadlock_names_the_steps_that_wait() -> None:
 
 
 def test_a_write_under_a_send_is_a_race() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         block = Block(OUTPUT, 0, problem.count)
         copied = out.copy(Block(INPUT, 0, problem.count), block)
         work = Block(out.scratch(problem.count), 0, problem.count)
@@ -63,7 +63,7 @@ def test_a_write_under_a_send_is_a_race() -> None:
 
 
 def test_a_read_before_the_message_is_a_race() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         work = Block(out.scratch(problem.count), 0, problem.count)
         out.send(1 - out.rank, Block(INPUT, 0, problem.count))
         out.receive(1 - out.rank, work)
@@ -76,7 +76,7 @@ def test_a_read_before_the_message_is_a_race() -> None:
 
 
 def test_reading_what_nobody_wrote() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         out.copy(Block(out.scratch(problem.count), 0, problem.count), Block(OUTPUT, 0, 4))
         yield
 
@@ -85,7 +85,7 @@ def test_reading_what_nobody_wrote() -> None:
 
 
 def test_two_messages_that_may_change_places_are_ambiguous() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         peer = 1 - out.rank
         work = Block(out.scratch(2), 0, 2)
         first = out.copy(Block(INPUT, 0, 2), work)
@@ -100,7 +100,7 @@ def test_two_messages_that_may_change_places_are_ambiguous() -> None:
 
 
 def test_a_message_of_another_size() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         out.send(1 - out.rank, Block(INPUT, 0, problem.count - out.rank))
         out.receive(1 - out.rank, Block(OUTPUT, 0, problem.count))
         yield
@@ -110,7 +110,7 @@ def test_a_message_of_another_size() -> None:
 
 
 def test_a_block_outside_its_buffer() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         out.copy(Block(INPUT, 0, problem.count), Block(OUTPUT, 1, problem.count))
         yield
 
@@ -119,7 +119,7 @@ def test_a_block_outside_its_buffer() -> None:
 
 
 def test_a_message_above_its_bound() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         size = out.register(at_most=3)
         out.send(1 - out.rank, Block(INPUT, 0, problem.count))
         out.receive(1 - out.rank, Block(OUTPUT, 0, size))
@@ -130,7 +130,7 @@ def test_a_message_above_its_bound() -> None:
 
 
 def test_a_register_read_before_it_is_set() -> None:
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         out.copy(Block(INPUT, 0, out.register(at_most=4)), Block(OUTPUT, 0, 4))
         yield
 
@@ -141,7 +141,7 @@ def test_a_register_read_before_it_is_set() -> None:
 def test_early_stop_promises_no_single_step() -> None:
     """What needs one of two receives may not overwrite what the other writes."""
 
-    def build(out: Script, problem: Problem) -> Steps:
+    def build(out: Schedule, problem: Problem) -> Steps:
         size = problem.size
         work = out.scratch(size * 4)
         got = []

@@ -14,7 +14,7 @@ from closeranks.collectives.builders.leaf_expansions import EXPANSIONS
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import OPERATIONS, ROOTED, Problem, meaning
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.schedule import Leaf, Script
+from closeranks.collectives.plans.schedule import Leaf, Schedule
 from closeranks.comms.topology.topology import Topology
 
 
@@ -26,7 +26,7 @@ def operation_of(name: str) -> str:
 def one_leaf(name: str) -> Algorithm:
     """Return an algorithm of a single native step."""
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         members = tuple(range(problem.size))
         leaf = Leaf(problem.operation, "rank", members, name, problem.root)
         source = Block(INPUT, 0, problem.input_items(out.rank))

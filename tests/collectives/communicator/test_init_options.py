@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.collectives.communicator.initialization import Options, options
+from closeranks.collectives.communicator.initialization import InitOptions, options
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError, UsageError
@@ -38,7 +38,7 @@ def survives(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"CLOSERANKS_{name}", raising=False)
 
 
-def asked(**wanted: Any) -> Options:
+def asked(**wanted: Any) -> InitOptions:
     return options(**(PLAIN | wanted))
 
 

@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import late_ranks
 from closeranks.collectives.engine.error_translation import verdict
-from closeranks.collectives.engine.late_ranks import Attendance, Lateness, Usher
+from closeranks.collectives.engine.late_ranks import Attendance, Lateness, LateRankListener
 from closeranks.comms.liveness.failure_notices import Notices
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.wait import Deadline
@@ -142,9 +142,9 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make nets whose clock is that of the ranks."""
 
     def made(size: int) -> Net:
-        usher = Usher()
-        usher.stop()  # all looks are the net's
-        monkeypatch.setattr(late_ranks, "usher", lambda: usher)
+        late_rank_listener = LateRankListener()
+        late_rank_listener.stop()  # all looks are the net's
+        monkeypatch.setattr(late_ranks, "late_rank_listener", lambda: late_rank_listener)
         one = Net(size)
         monkeypatch.setattr(late_ranks, "time", one)
         monkeypatch.setattr(ulfm, "is_on", lambda: False)
@@ -209,14 +209,14 @@ def test_all_know_in_time_whenever_their_patience_ends(net: Any, seed: int) -> N
 def test_what_is_made_while_a_world_answers_answers_too(net: Any) -> None:
     ranks = net(1)
     old, wire = ranks.rolls[0], cast("MPI.Intracomm", ranks.ends[0])
-    usher = late_ranks.usher()
+    late_rank_listener = late_ranks.late_rank_listener()
     Attendance(wire, 1, lambda: None)
-    busy = [usher.is_busy]
+    busy = [late_rank_listener.is_busy]
     old.enter()
     new = Attendance(wire, 1, lambda: None)
     for one in (old, new):
         one.close()
-        busy.append(usher.is_busy)
+        busy.append(late_rank_listener.is_busy)
     assert busy == [False, True, False]
 
 

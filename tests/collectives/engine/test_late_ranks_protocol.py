@@ -36,7 +36,7 @@ def test_who_is_held_up_in_an_earlier_collective_is_not_absent() -> None:
     assert call.absent(1.0) == (2,)
     call.hear(2, 4, 4)  # it has not entered that either
     assert call.absent(0.0) == (2,)
-    call.hear(2, 6, 4)  # now it has: that one will end, and this one waits for others
+    call.hear(2, 6, 4)  # now it has: that one exit notice end, and this one waits for others
     assert call.absent(0.0) == (1, 3)
 
 

@@ -10,7 +10,7 @@ from closeranks.collectives.fastpath.shortcut_layout import MOST_SIZES, KnownSiz
 
 @dataclass
 class Kernel:
-    """Stands for a `Near`, which needs ranks."""
+    """Stands for a `ShmCall`, which needs ranks."""
 
     key: tuple[object, ...]
     address: int

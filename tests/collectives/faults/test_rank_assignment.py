@@ -5,11 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.faults.rank_assignment import Report, is_over, roster
+from closeranks.collectives.faults.rank_assignment import ProcessReport, is_over, roster
 
 
 def test_vacant_seats_go_to_spares_in_order() -> None:
-    said = [Report(0), Report(3), Report(None), Report(None), Report(None)]
+    said = [
+        ProcessReport(0),
+        ProcessReport(3),
+        ProcessReport(None),
+        ProcessReport(None),
+        ProcessReport(None),
+    ]
     found = roster(said, 4)
     assert found.seats == (0, 1, 2, 3)
     assert found.seat_of == {0: 0, 1: 3, 2: 1, 3: 2}
@@ -18,23 +24,29 @@ def test_vacant_seats_go_to_spares_in_order() -> None:
 
 
 def test_without_vacancies_spares_wait() -> None:
-    found = roster([Report(None), Report(1), Report(0)], 2)
+    found = roster([ProcessReport(None), ProcessReport(1), ProcessReport(0)], 2)
     assert (found.seats, found.joined, found.elder) == ((0, 1), (), 1)
     assert 0 not in found.seat_of
 
 
 def test_without_replacement_seats_stay_vacant() -> None:
-    found = roster([Report(5), Report(2)], 0)
+    found = roster([ProcessReport(5), ProcessReport(2)], 0)
     assert (found.seats, found.joined) == ((2, 5), ())
 
 
 def test_spares_alone_have_nobody_to_wait_for() -> None:
-    assert is_over([Report(None), Report(None, is_new=True)])
-    assert not is_over([Report(None), Report(2), Report(1, tells=True)])
+    assert is_over([ProcessReport(None), ProcessReport(None, is_new=True)])
+    assert not is_over([ProcessReport(None), ProcessReport(2), ProcessReport(1, tells=True)])
 
 
 def test_whoever_leaves_with_a_word_ends_it_for_all() -> None:
-    assert is_over([Report(0, tells=True), Report(None), Report(1, "no more coffee", tells=True)])
+    assert is_over(
+        [
+            ProcessReport(0, tells=True),
+            ProcessReport(None),
+            ProcessReport(1, "no more coffee", tells=True),
+        ]
+    )
 
 
 @given(
@@ -46,7 +58,7 @@ def test_whoever_leaves_with_a_word_ends_it_for_all() -> None:
 )
 def test_every_seat_is_taken_once(who: tuple[int, set[int]], spares: int, chance: object) -> None:
     seats, alive = who
-    said = [Report(seat) for seat in alive] + [Report(None)] * spares
+    said = [ProcessReport(seat) for seat in alive] + [ProcessReport(None)] * spares
     chance.shuffle(said)  # type: ignore[attr-defined]
     found = roster(said, seats)
     assert len(found.seats) == len(set(found.seats)) == min(seats, len(alive) + spares)

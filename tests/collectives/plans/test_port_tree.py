@@ -34,7 +34,7 @@ def test_uneven_round_robin_nodes_have_as_many_ports_as_the_least() -> None:
     row = [0, 1, 2, 0, 1, 2, 0]
     tree = hierarchy(Topology.from_groups(("node", "rank"), [row, list(range(7))]))
     assert tree.ports[1].tolist() == [[0, 3], [1, 4], [2, 5]]
-    assert tree.gates[1].tolist() == [0, 0, 0, 1, 1, 1, 0]
+    assert tree.gateways[1].tolist() == [0, 0, 0, 1, 1, 1, 0]
     assert [rail.owners for rail in tree.rails(6)] == [2]
     assert not tree.is_rank_order
 
@@ -74,7 +74,7 @@ def test_gateways_are_ports_of_the_own_group(topology: Topology) -> None:
     for tier in range(tree.depth):
         for rank in range(topology.size):
             group = tree.rows[tier][rank]
-            port = tree.ports[tier][group, tree.gates[tier][rank]]
+            port = tree.ports[tier][group, tree.gateways[tier][rank]]
             assert tree.rows[tier][port] == group
             assert (port == rank) == tree.is_port[tier][rank]
 
@@ -89,9 +89,9 @@ def test_packed_order_keeps_what_a_gateway_serves_together(topology: Topology) -
     assert sorted(order.ranks.tolist()) == list(range(topology.size))
     for tier in range(tree.depth):
         for rank in range(topology.size):
-            group, gate = int(tree.rows[tier][rank]), int(tree.gates[tier][rank])
-            low, high = order.span(tier, group, gate)
-            same = (tree.rows[tier] == group) & (tree.gates[tier] == gate)
+            group, gateway = int(tree.rows[tier][rank]), int(tree.gateways[tier][rank])
+            low, high = order.span(tier, group, gateway)
+            same = (tree.rows[tier] == group) & (tree.gateways[tier] == gateway)
             assert sorted(order.ranks[low:high].tolist()) == np.flatnonzero(same).tolist()
     assert [rank + i * step for _, rank, n, step in order.pieces for i in range(n)] == (
         order.ranks.tolist()

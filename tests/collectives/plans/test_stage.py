@@ -27,26 +27,26 @@ from closeranks.collectives.plans.plan_type import (
     passed,
     seats,
 )
-from closeranks.collectives.plans.schedule import NOTHING, Kind, Script
+from closeranks.collectives.plans.schedule import NOTHING, Kind, Schedule
 from closeranks.comms.topology.topology import Topology
 
 
 def test_a_window_lets_so_many_steps_fly() -> None:
     window = Window(2, (7,))
     assert window.tail() == (7,)
-    gates = []
+    gateways = []
     for step in (10, NOTHING, 11, 12):
-        gates.append(window.gate())
+        gateways.append(window.credit())
         window.admit(step)
-    assert gates == [(7,), (7,), (7,), (10,)]
-    assert window.gate() == (11,)
+    assert gateways == [(7,), (7,), (7,), (10,)]
+    assert window.credit() == (11,)
     assert window.tail() == (11, 12)
 
 
 def test_a_step_that_was_not_written_hands_on_what_it_waited_for() -> None:
     assert passed(3, (1, 2)) == (3,)
     assert passed(NOTHING, (1, 2)) == (1, 2)
-    out = Script(0, 4, 4)
+    out = Schedule(0, 4, 4)
     block = Block(INPUT, 0, 4)
     assert bring(out, block, block, (5,)) == (5,)
     assert bring(out, block, Block(OUTPUT, 0, 4)) == (0,)
@@ -98,7 +98,7 @@ def test_a_few_owners_sum_in_the_order_of_members(size: int, owners: list[int]) 
     """Members in any order of ranks; then every owner's chunk goes to all."""
     members = random.Random(size).sample(range(size), size)
 
-    def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+    def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
         me = members.index(out.rank)
         source = cut(Block(INPUT, 0, problem.count), len(owners))
         target = cut(Block(OUTPUT, 0, problem.count), len(owners))
@@ -126,7 +126,7 @@ def test_a_few_owners_sum_in_the_order_of_members(size: int, owners: list[int]) 
 
 def test_a_ring_keeps_few_messages_in_flight() -> None:
     """Each receive but the first four waits for the fourth before it."""
-    out = Script(0, 0, 64)
+    out = Schedule(0, 0, 64)
     for _ in ring_allgather(out, range(64), 0, even(OUTPUT, 1), (), 0):
         continue
     receives = [(i, s) for i, s in enumerate(out.drain()) if s.kind.name == "RECEIVE"]

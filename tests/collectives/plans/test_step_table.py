@@ -10,13 +10,21 @@ from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.plans.schedule import Apply, Kind, Leaf, Script, Step, Table, lower
+from closeranks.collectives.plans.schedule import (
+    Apply,
+    Kind,
+    Leaf,
+    Schedule,
+    Step,
+    StepTable,
+    lower,
+)
 from closeranks.comms.topology.topology import Topology
 
 
-def written() -> tuple[Script, list[Step]]:
+def written() -> tuple[Schedule, list[Step]]:
     """One step of every kind."""
-    out = Script(1, 8, 8)
+    out = Schedule(1, 8, 8)
     length = out.register(5)
     room = out.scratch(length, 8)
     whole = Block(OUTPUT, 0, 8)
@@ -31,7 +39,7 @@ def written() -> tuple[Script, list[Step]]:
     return out, out.drain()
 
 
-def blocks_of(table: Table, number: int, column: int) -> Block:
+def blocks_of(table: StepTable, number: int, column: int) -> Block:
     return Block(*table.rows[number, column : column + 5].tolist())
 
 
@@ -100,7 +108,7 @@ def test_successors_are_the_edges_turned_around() -> None:
 
 
 def test_nothing_to_do_is_a_table_too() -> None:
-    table = lower(Script(0, 0, 0), [])
+    table = lower(Schedule(0, 0, 0), [])
     assert len(table) == 0
     assert table.successors_of() == []
     assert not table.has_leaves

@@ -1,4 +1,4 @@
-"""Nests of states: described alike wherever they are equal, and made again in place."""
+"""Pytrees of states: described alike wherever they are equal, and made again in place."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Needy(dict[str, Any]):
 
 
 def become(old: Any, new: Any) -> Any:
-    """Make one nest like another one."""
+    """Make one pytree like another one."""
     check(old, shape_of(new))
     made = rebuilt(old, shape_of(new), iter([leaf for _, leaf in leaves(new)]))
     assert made == new
@@ -58,14 +58,14 @@ def test_whose_strings_the_keys_are_makes_no_difference() -> None:
 
 
 def test_other_kinds_keys_and_lengths_are_another_nest() -> None:
-    nests: list[Any] = [
+    trees: list[Any] = [
         {"a": []}, {"a": ()}, {"a": {}}, {"b": []}, {"a": [1]}, {"a": [1, 1]}, {"a": [[1]]},
         {"a": 1, "b": 1}, {"b": 1, "a": 1}, {"a": {"b": 1}}, {"a": OrderedDict()},
         {"a": Pair(1, 1)},
         {"a": (1, 1)}, {"a": defaultdict(list)}, {"a": defaultdict(dict)}, {"a": defaultdict(None)},
         {"a": 1}, [], (), {}, OrderedDict(),
     ]  # fmt: skip
-    assert len({shape_of(nest) for nest in nests}) == len(nests)
+    assert len({shape_of(tree) for tree in trees}) == len(trees)
 
 
 def test_what_is_inside_stays_the_same_object() -> None:

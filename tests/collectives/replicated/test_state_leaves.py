@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 from closeranks.collectives.replicated.leaf_bytes import from_bytes, to_bytes
 from closeranks.collectives.replicated.leaf_transfer import Placing
 from closeranks.collectives.replicated.state_leaves import leaves, rebuilt, table, unhealthy
-from closeranks.collectives.replicated.synchronization import Voice, majority, sources
+from closeranks.collectives.replicated.synchronization import StateReport, majority, sources
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import UsageError
 
@@ -192,19 +192,26 @@ def test_numbers_that_are_not_finite_are_named() -> None:
     assert unhealthy(state) == (("a", "NaN"), ("b/0", "Inf"))
 
 
-def voice(letter: str, born: int = 0, counts: bool = True) -> Voice:
-    return Voice(letter.encode(), born, counts, True)
+def state_report(letter: str, born: int = 0, counts: bool = True) -> StateReport:
+    return StateReport(letter.encode(), born, counts, True)
 
 
 def test_who_is_right() -> None:
-    assert majority([voice("a"), voice("b"), voice("b")]) == (1, 2)
-    assert majority([voice("a", 3), voice("b", 1)]) == (1,)
-    assert majority([voice("a"), voice("b")]) == (0,)
-    new = [voice("x", 2, counts=False)] * 3
-    assert majority([voice("a"), *new]) == (0,)
+    assert majority([state_report("a"), state_report("b"), state_report("b")]) == (1, 2)
+    assert majority([state_report("a", 3), state_report("b", 1)]) == (1,)
+    assert majority([state_report("a"), state_report("b")]) == (0,)
+    new = [state_report("x", 2, counts=False)] * 3
+    assert majority([state_report("a"), *new]) == (0,)
     assert majority(new) == (0, 1, 2)
-    assert majority([voice("a", 1, counts=False), *new]) == (0,)
-    assert majority([voice("a"), voice("a", 2, counts=False), voice("b"), voice("b")]) == (2, 3)
+    assert majority([state_report("a", 1, counts=False), *new]) == (0,)
+    assert majority(
+        [
+            state_report("a"),
+            state_report("a", 2, counts=False),
+            state_report("b"),
+            state_report("b"),
+        ]
+    ) == (2, 3)
 
 
 def test_the_nearest_gives_and_nobody_gives_all() -> None:

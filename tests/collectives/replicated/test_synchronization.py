@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.collectives.replicated.synchronization import Voice, digest
+from closeranks.collectives.replicated.synchronization import StateReport, digest
 from closeranks.errors import UsageError
 
 
@@ -36,17 +36,17 @@ class Unwritten(Exception):
 class Ranks:
     """The first of two ranks; keeps what it tells the other one."""
 
-    rank, size, voice = 0, 2, (0, True)
+    rank, size, state_report = 0, 2, (0, True)
 
-    def __init__(self, other: Voice) -> None:
+    def __init__(self, other: StateReport) -> None:
         self.other, self.told = other, b""
 
-    def allgather(self, said: Voice) -> list[Voice]:
+    def allgather(self, said: StateReport) -> list[StateReport]:
         self.told = pickle.dumps(said)
         return [pickle.loads(self.told), self.other]
 
 
-WELL = Voice(b"", 0, True, True)
+WELL = StateReport(b"", 0, True, True)
 
 
 @pytest.mark.parametrize("error", [MemoryError("no room"), RuntimeError(1), Unwritten()], ids=type)

@@ -13,11 +13,11 @@ import numpy as np
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.comms.topology.topology import Topology
 
 
-def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write the plan; reads `Problem.sent_by` only."""
     size, me = problem.size, out.rank
     sent = problem.sent_by(me)

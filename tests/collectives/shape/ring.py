@@ -7,11 +7,11 @@ from collections.abc import Generator
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block, bounds
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.schedule import NOTHING, Script
+from closeranks.collectives.plans.schedule import NOTHING, Schedule
 from closeranks.comms.topology.topology import Topology
 
 
-def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write the plan."""
     n, me, size = problem.count, out.rank, problem.size
     ends = bounds(n, size)

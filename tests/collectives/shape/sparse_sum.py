@@ -17,7 +17,7 @@ from closeranks.collectives.plans.apply_kernels import kernel
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.plans.schedule import Script
+from closeranks.collectives.plans.schedule import Schedule
 from closeranks.comms.topology.topology import Topology
 
 Indices = NDArray[np.int64]
@@ -57,7 +57,7 @@ def spread(indices: Indices, values: Values, dense: Values) -> None:
     dense[indices] = values
 
 
-def build(out: Script, problem: Problem) -> Generator[None, None, None]:
+def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
     """Write the plan."""
     n, size, me = problem.count, problem.size, out.rank
 

@@ -61,7 +61,7 @@ def test_any_series_of_operations(size: int, series: list[tuple[str, int, int]])
 def test_results_past_the_caches_lie_anywhere_in_a_line(
     offset: int,
 ) -> None:
-    node, n = Node(3, 0, desk=16 * kernels.PIECE), 10 * kernels.PIECE // ITEM + 3
+    node, n = Node(3, 0, copy_buffer=16 * kernels.PIECE), 10 * kernels.PIECE // ITEM + 3
     given_ = [numbers(rank, n) for rank in range(3)]
     kernel, nbytes = load_kernel("allreduce_two_shot"), n * ITEM
     taken = []
@@ -105,7 +105,7 @@ def test_a_kernel_comes_back_when_others_do_not_come() -> None:
 
 
 def test_a_rank_learns_which_way_of_laying_out_costs_less() -> None:
-    node = Node(2, 0, desk=2 * kernels.TIMED)
+    node = Node(2, 0, copy_buffer=2 * kernels.TIMED)
     for state in node.states:
         state[kernels.PAST] = 0
     for _ in range(kernels.FIRST):

@@ -47,7 +47,7 @@ def test_lines_that_are_fetched_back_go_past_them(rank: Rank) -> None:
 
 
 def test_a_few_disturbed_segments_change_nothing(rank: Rank) -> None:
-    """Something else has driven the desks out of the caches."""
+    """Something else has driven the copy buffers out of the caches."""
     rank.lay(LINE_CHEAP, 64)
     rank.lay(LINE_FETCHED, words.WINDOW)
     assert not rank.state[words.PAST]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from closeranks.collectives.engine.leaves import load_kernel
 from closeranks.collectives.shm import segment_layout as words
-from closeranks.collectives.shm.data_places import take_desk, take_tray
+from closeranks.collectives.shm.data_places import take_copy_buffer, take_tray
 from closeranks.collectives.shm.segment import NEVER, rings
 from tests.collectives.node import ITEM, NAMES, Node, expected, numbers
 
@@ -104,7 +104,7 @@ def test_any_series_of_calls(size: int, series: list[tuple[str, int, int, int]])
 @pytest.mark.parametrize("name", ["allreduce_two_shot", "allgather", "alltoall", "bcast", "reduce"])
 def test_what_was_read_of_who_has_left_is_no_result(name: str) -> None:
     """Rank 0 gives up while rank 1 has yet to read its array, and may change it."""
-    node = Node(2, NEVER, desk=16384)
+    node = Node(2, NEVER, copy_buffer=16384)
     kernel: Any = load_kernel(name)
     buffers = [(np.ones(2000, np.int64), np.ones(2000, np.int64)) for _ in range(2)]
     node.show(buffers[0][0])
@@ -166,16 +166,16 @@ def test_a_vector_within_reach_is_reduced_in_one_segment(size: int) -> None:
 def test_what_others_may_read_is_not_taken_again(
     size: int, lengths: list[int], wanted: int
 ) -> None:
-    node = Node(size, NEVER, desk=1 << 14)
+    node = Node(size, NEVER, copy_buffer=1 << 14)
     frame, state = node.frames[0], node.states[0]
-    frame[[words.DESK_RING, words.TRAY_RING]] = rings(size, 1 << 14, wanted)
-    desks, trays = [(0, 0)] * words.DESKS_EACH, [(0, 0)] * 2
+    frame[[words.COPY_BUFFER_RING, words.TRAY_RING]] = rings(size, 1 << 14, wanted)
+    copy_buffers, trays = [(0, 0)] * words.COPY_BUFFERS_EACH, [(0, 0)] * 2
     for q, length in enumerate(lengths):
         chunk = length // size
-        desks = [*desks[1:], (int(take_desk(frame, state, length)), length)]
+        copy_buffers = [*copy_buffers[1:], (int(take_copy_buffer(frame, state, length)), length)]
         place = int(take_tray(frame, state, q, chunk, q % 64) - frame[words.TRAYS])
         trays = [*trays[1:], (place, chunk)]
-        for read, ring in ((desks, words.DESK_RING), (trays, words.TRAY_RING)):
+        for read, ring in ((copy_buffers, words.COPY_BUFFER_RING), (trays, words.TRAY_RING)):
             spans = sorted((first, first + count) for first, count in read if count > 0)
             assert all(first >= 0 and end <= frame[ring] for first, end in spans)
             assert all(end <= first for (_, end), (first, _) in itertools.pairwise(spans))

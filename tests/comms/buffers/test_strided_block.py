@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from closeranks.comms.buffers.strided_block import Block, block, entries, of_array
+from closeranks.comms.buffers.strided_block import StridedBlock, block, entries, of_array
 
 SLICES = st.tuples(
     st.integers(-7, 7), st.integers(-7, 7), st.sampled_from([-3, -2, -1, 1, 2, 3])
@@ -89,11 +89,11 @@ def test_disjoint_is_never_wrong_about_yes(dimensions: list[tuple[int, int]], ru
 
 def test_faces_of_a_cube() -> None:
     cube = np.zeros((256, 256, 256), np.float32)
-    assert of_array(cube[3]) == Block(0, (), (), 1 << 18)
-    assert of_array(cube[:, 3]) == Block(0, (256,), (1 << 18,), 1024)
-    assert of_array(cube[:, :, 3]) == Block(0, (1 << 16,), (1024,), 4)
-    assert of_array(cube[1:-1, 1:-1, 3]) == Block(0, (254, 254), (1 << 18, 1024), 4)
-    assert of_array(cube[::-1, 0, 0]) == Block(0, (256,), (-(1 << 18),), 4)
+    assert of_array(cube[3]) == StridedBlock(0, (), (), 1 << 18)
+    assert of_array(cube[:, 3]) == StridedBlock(0, (256,), (1 << 18,), 1024)
+    assert of_array(cube[:, :, 3]) == StridedBlock(0, (1 << 16,), (1024,), 4)
+    assert of_array(cube[1:-1, 1:-1, 3]) == StridedBlock(0, (254, 254), (1 << 18, 1024), 4)
+    assert of_array(cube[::-1, 0, 0]) == StridedBlock(0, (256,), (-(1 << 18),), 4)
     assert not of_array(np.broadcast_to(cube[:, 0, 0, None], (256, 9))).disjoint
 
 

@@ -103,10 +103,13 @@ def at_address(place: int, nbytes: int, dtype: str) -> Any:
     return np.frombuffer(memory, dtype)
 
 
-def run(size: int, rank: int, desks: list[Desk], meet: Callable[[], Any], n: int) -> None:
+def run(size: int, rank: int, ipc_memories: list[Desk], meet: Callable[[], Any], n: int) -> None:
     """Play a rank: all operations, on two streams in turn, in several rounds."""
-    streams = desks[rank]._streams
-    seen = [desk if one == rank else desk.seen_by(streams) for one, desk in enumerate(desks)]
+    streams = ipc_memories[rank]._streams
+    seen = [
+        ipc_memory if one == rank else ipc_memory.seen_by(streams)
+        for one, ipc_memory in enumerate(ipc_memories)
+    ]
     device: Any = Device(streams)
     group = DeviceNode(device, seen, rank, 0, lambda: meet() and None, lambda: False, HALF)
     kept: list[tuple[Any, Any]] = []
@@ -144,15 +147,16 @@ def test_streams_wait_for_each_other_and_hosts_only_meet(
 ) -> None:
     monkeypatch.setattr("closeranks.comms.gpu.cuda_ipc.SHORT_BYTES", 64)
     all_streams = [{one: Stream(10 * rank + one) for one in (1, 2)} for rank in range(size)]
-    desks = [Desk(streams) for streams in all_streams]
+    ipc_memories = [Desk(streams) for streams in all_streams]
     meet = threading.Barrier(size)
     with ThreadPoolExecutor(size) as pool:
         jobs = [
-            pool.submit(run, size, rank, desks, lambda: meet.wait(20), n) for rank in range(size)
+            pool.submit(run, size, rank, ipc_memories, lambda: meet.wait(20), n)
+            for rank in range(size)
         ]
         for job in jobs:
             job.result(timeout=60)
-    assert not any(desk.is_open for desk in desks)
+    assert not any(ipc_memory.is_open for ipc_memory in ipc_memories)
     for streams in all_streams:
         for stream in streams.values():
             stream.put(None)

@@ -235,10 +235,10 @@ class _Sharing(StandIn):
         return run
 
 
-def test_desks_are_opened_by_their_handles() -> None:
+def test_ipc_memories_are_opened_by_their_handles() -> None:
     cupy = _Sharing()
     runtime = CupyRuntime(cupy)
-    own = runtime.desk(4096, 2, 3)
+    own = runtime.ipc_memory(4096, 2, 3)
     assert own.pointer == 4096
     assert own.handles == (b"memory 4096", b"event 1700", b"event 1701")
     opened = runtime.opened(own.handles, 1)
@@ -254,7 +254,7 @@ def test_desks_are_opened_by_their_handles() -> None:
     ]  # fmt: skip
     cupy.refuses = True
     with pytest.raises(Unavailable, match="memory of device 3 for all ranks of the node: no room"):
-        runtime.desk(4096, 2, 3)
+        runtime.ipc_memory(4096, 2, 3)
     with pytest.raises(Unavailable, match="another rank's memory on device 1: peer access"):
         runtime.opened(own.handles, 1)
 

@@ -1,4 +1,4 @@
-"""Wills: who ends is heard of before its memory is given back, and nobody else is."""
+"""Exit notices: who ends is heard of before its memory is given back, and nobody else is."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ pytestmark = pytest.mark.skipif(not can_wait(), reason="needs futex_waitv, Linux
 SIGNER = """
 import ctypes, mmap, sys, threading
 import numpy as np
-from closeranks.comms.liveness.peer_watch import LINE, Will
+from closeranks.comms.liveness.peer_watch import LINE, ExitNotice
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: small pages are given back slowly
 with open(sys.argv[1], "r+b") as file:
     memory = mmap.mmap(file.fileno(), 0)
-will = Will(np.frombuffer(memory, np.uint8).reshape(-1, LINE))
+notice = ExitNotice(np.frombuffer(memory, np.uint8).reshape(-1, LINE))
 ballast = np.ones(int(sys.argv[3]) << 17)
 if sys.argv[2] == "thread":
-    thread = threading.Thread(target=will.sign)
+    thread = threading.Thread(target=notice.sign)
     thread.start()
     thread.join()
 else:
-    will.sign()
+    notice.sign()
 print("signed", flush=True)
 for line in sys.stdin:
-    print(will.withdraw(), flush=True)
+    print(notice.withdraw(), flush=True)
 """
 
 
@@ -74,7 +74,7 @@ def signer(path: Path, who: str = "first", mib: int = 0) -> Iterator[subprocess.
 
 
 def heirs(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[list[int]]]:
-    """Wait for wills in a thread; gives what it hears."""
+    """Wait for exit notices in a thread; gives what it hears."""
     heard: list[list[int]] = []
     thread = threading.Thread(target=lambda: heard.extend(peer_watch.opened(lines)), daemon=True)
     thread.start()
@@ -152,8 +152,8 @@ def test_a_thread_that_may_end_before_its_process_does_not_sign(tmp_path: Path) 
 
 def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
     lines = memory_of(tmp_path / "one")
-    will = peer_watch.Will(lines)
-    will.sign()
+    exit_notice = peer_watch.ExitNotice(lines)
+    exit_notice.sign()
     child = os.fork()
     if not child:
         os._exit(0)
@@ -161,20 +161,20 @@ def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
     thread, heard = heirs([lines[0]])
     thread.join(0.2)
     assert thread.is_alive()
-    assert will.withdraw()
+    assert exit_notice.withdraw()
     thread.join(5)
     assert heard == []
 
 
 def test_a_signal_between_two_lines_leaves_nothing_locked(tmp_path: Path) -> None:
-    will = peer_watch.Will(memory_of(tmp_path / "one"))
-    will.sign()
-    first, second = will._signed
-    assert will.withdraw()
-    will._signed = [first, second]  # unlocked, and not noted
-    assert will.withdraw()
-    will.sign()
-    assert will.withdraw()
+    exit_notice = peer_watch.ExitNotice(memory_of(tmp_path / "one"))
+    exit_notice.sign()
+    first, second = exit_notice._signed
+    assert exit_notice.withdraw()
+    exit_notice._signed = [first, second]  # unlocked, and not noted
+    assert exit_notice.withdraw()
+    exit_notice.sign()
+    assert exit_notice.withdraw()
 
 
 def test_an_old_system_says_that_it_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

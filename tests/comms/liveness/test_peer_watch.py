@@ -44,19 +44,19 @@ def test_the_first_of_a_node_tells_all_nodes_once(monkeypatch: pytest.MonkeyPatc
         return len(told) > 1
 
     monkeypatch.setattr(pmix, "announce", announce)
-    own = peer_watch.Mates()
+    own = peer_watch.Peers()
     own.spread([1])
     own.spread([1])  # PMIx did not take it
     own.spread([1, 6])
     assert told == [(1, True), (1, True), (6, True)]
     here = pmix.Name("job", 3)
-    own._watched[7] = peer_watch._Mate(here, None, np.zeros(1, np.uint8))
+    own._watched[7] = peer_watch._Peer(here, None, np.zeros(1, np.uint8))
     own.spread([2])
     assert len(told) == 3
 
 
 def test_who_takes_a_seat_waits_for_who_begins_to_end() -> None:
-    own = peer_watch.Mates()
+    own = peer_watch.Peers()
     own.see_off(60)  # nobody does
     own._told.add(7)
     gone = threading.Timer(0.3, own._told.discard, [7])
@@ -69,9 +69,9 @@ def test_who_takes_a_seat_waits_for_who_begins_to_end() -> None:
 
 
 def test_who_is_watched_by_others_still_goes_on_to_speak_where_they_look() -> None:
-    own, here, elsewhere = peer_watch.Mates(), pmix.Name("job", 3), pmix.Name("job", 5)
-    own._watched = {7: peer_watch._Mate(here, None, np.zeros(1, np.uint8)),
-                    8: peer_watch._Mate(elsewhere, None, np.zeros(1, np.uint8))}  # fmt: skip
+    own, here, elsewhere = peer_watch.Peers(), pmix.Name("job", 3), pmix.Name("job", 5)
+    own._watched = {7: peer_watch._Peer(here, None, np.zeros(1, np.uint8)),
+                    8: peer_watch._Peer(elsewhere, None, np.zeros(1, np.uint8))}  # fmt: skip
     assert own._watches_others({here})
     assert not own._watches_others({here, elsewhere})
     own._told.add(8)

@@ -1,4 +1,4 @@
-"""The warden: who is stopped is ended, and nobody else."""
+"""The watchdog: who is stopped is ended, and nobody else."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _wardens(pid: int) -> list[psutil.Process]:
 
 
 def _left(watchers: list[psutil.Process]) -> None:
-    """Wait until wardens have left."""
+    """Wait until watchdogs have left."""
     _, alive = psutil.wait_procs(watchers, timeout=5)
     assert not alive
 
@@ -138,7 +138,7 @@ def test_who_stops_while_the_launcher_does_not_answer_is_left_alone(
         with pytest.raises(subprocess.TimeoutExpired):
             first.wait(2.5)
         with open_poll() as poll:
-            awake = watchdog.Launcher(poll.environment)
+            awake = watchdog.WatchedLauncher(poll.environment)
             assert not any(awake.sleeps() for _ in range(3))
         launcher.settimeout(0.1)
         end_s = time.monotonic() + 5
@@ -151,35 +151,35 @@ def test_who_stops_while_the_launcher_does_not_answer_is_left_alone(
 
 def test_nobody_sleeps_who_is_not_there() -> None:
     for where in ("", "nonsense", "127.0.0.1:1:token", "127.0.0.1:port:token"):
-        assert not watchdog.Launcher({"CLOSERANKS_VOTES": where}).sleeps()
+        assert not watchdog.WatchedLauncher({"CLOSERANKS_VOTES": where}).sleeps()
 
 
 def test_one_call_waits_for_a_launcher_that_sleeps() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as ear:
         place = f"127.0.0.1:{ear.getsockname()[1]}:secret"
-        launcher = watchdog.Launcher({"CLOSERANKS_VOTES": place})
+        launcher = watchdog.WatchedLauncher({"CLOSERANKS_VOTES": place})
         assert all(launcher.sleeps() for _ in range(5))
-        others = [watchdog.Launcher({"CLOSERANKS_VOTES": place}) for _ in range(3)]
+        others = [watchdog.WatchedLauncher({"CLOSERANKS_VOTES": place}) for _ in range(3)]
         assert all(other.sleeps() for other in others), "its queue is full"
         ear.accept()[0].close()
         assert not launcher.sleeps()
 
 
 def test_looks_are_counted_one_after_the_other() -> None:
-    ward = watchdog.Ward(3)
+    watched = watchdog.WatchedRank(3)
     seen = "TTSTTTTT"
-    assert [ward.is_over(state, "S", "") for state in seen] == [False] * 5 + [True, False, False]
+    assert [watched.is_over(state, "S", "") for state in seen] == [False] * 5 + [True, False, False]
 
 
 def test_looks_before_it_has_run_once_more_do_not_count() -> None:
-    ward = watchdog.Ward(3)
-    assert [ward.is_over("T", "S", turns) for turns in "1122333"] == [False] * 6 + [True]
+    watched = watchdog.WatchedRank(3)
+    assert [watched.is_over("T", "S", turns) for turns in "1122333"] == [False] * 6 + [True]
 
 
 def test_a_job_that_is_suspended_as_a_whole_is_left_alone() -> None:
-    ward = watchdog.Ward(2)
-    assert not any(ward.is_over("T", "T", "") for _ in range(5))
-    assert not any(ward.is_over("t", "S", "") for _ in range(5)), "a debugger holds it"
+    watched = watchdog.WatchedRank(2)
+    assert not any(watched.is_over("T", "T", "") for _ in range(5))
+    assert not any(watched.is_over("t", "S", "") for _ in range(5)), "a debugger holds it"
 
 
 def test_processes_that_are_gone_are_no_trouble() -> None:

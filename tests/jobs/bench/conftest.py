@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from closeranks.jobs.bench.measuring.best_settings import Best, Key, Result
-from closeranks.jobs.bench.measuring.session import Request, Session
+from closeranks.jobs.bench.measuring.best_settings import Best, SettingsKey, SettingsResult
+from closeranks.jobs.bench.measuring.session import BenchRequest, Session
 
 
 def _session(**changes: Any) -> Session:
-    request = replace(Request(("allreduce",), (65536, 1 << 20)), **changes)
+    request = replace(BenchRequest(("allreduce",), (65536, 1 << 20)), **changes)
     results = [
-        Result(Key("allreduce", "auto", "float32", "sum", size, batched), us, label)
+        SettingsResult(SettingsKey("allreduce", "auto", "float32", "sum", size, batched), us, label)
         for size, batched, us, label in [
             (65536, False, 4000.0, "coll=^han"),
             (65536, False, 3500.0, "ring"),

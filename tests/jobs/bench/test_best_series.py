@@ -15,7 +15,13 @@ import pytest
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.best_series import series
 from closeranks.jobs.bench.measuring import best_settings
-from closeranks.jobs.bench.measuring.best_settings import Best, Key, Result, launches, settings
+from closeranks.jobs.bench.measuring.best_settings import (
+    Best,
+    SettingsKey,
+    SettingsResult,
+    launches,
+    settings,
+)
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
 from closeranks.jobs.bench.measuring.comparison import against_best, against_native
 from closeranks.jobs.bench.measuring.session import Session
@@ -120,13 +126,13 @@ def test_operations_share_launches_without_contradiction() -> None:
 
 
 def test_results_survive_the_folder(tmp_path: Path) -> None:
-    key = Key("bcast", "auto", "int8", "none", 64, True)
-    best_settings.write(tmp_path, 0, [Result(key, 2.5, "defaults")])
-    best_settings.write(tmp_path, 1, [Result(key, 1.5, "binomial", 0.5)])
+    key = SettingsKey("bcast", "auto", "int8", "none", 64, True)
+    best_settings.write(tmp_path, 0, [SettingsResult(key, 2.5, "defaults")])
+    best_settings.write(tmp_path, 1, [SettingsResult(key, 1.5, "binomial", 0.5)])
     found = Best(best_settings.read(tmp_path))
-    assert found.fastest(key) == Result(key, 1.5, "binomial", 0.5)
-    assert found.fastest(Key("bcast", "ring", "int8", "none", 64, True)) is None
-    assert found.hardest(Key("bcast", "auto", "int8", "none", 64, False), 1.0) is None
+    assert found.fastest(key) == SettingsResult(key, 1.5, "binomial", 0.5)
+    assert found.fastest(SettingsKey("bcast", "ring", "int8", "none", 64, True)) is None
+    assert found.hardest(SettingsKey("bcast", "auto", "int8", "none", 64, False), 1.0) is None
     assert list(found.settings["bcast"]) == ["defaults", "binomial"]
 
 
@@ -152,8 +158,11 @@ def test_against_best_takes_the_fastest(session: MakeSession, row: MakeRow) -> N
 
 def test_a_setting_meets_us_in_its_own_launch(session: MakeSession, row: MakeRow) -> None:
     """The machine was twice as fast while "ring" ran: its time says nothing about ours here."""
-    key = Key("allreduce", "auto", "float32", "sum", 65536, False)
-    met = [Result(key, 1500.0, "ring", 1000.0), Result(key, 2600.0, "coll=^han", 2000.0)]
+    key = SettingsKey("allreduce", "auto", "float32", "sum", 65536, False)
+    met = [
+        SettingsResult(key, 1500.0, "ring", 1000.0),
+        SettingsResult(key, 2600.0, "coll=^han", 2000.0),
+    ]
     where = replace(session(best=True), best=Best(met))
     assert against_best(where, row(time_us_p50=2000.0, native_us_p50=3000.0, speedup=1.5)) == {
         "best_us_p50": 2600.0,

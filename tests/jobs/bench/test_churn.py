@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from closeranks.jobs.bench.churn import member
 from closeranks.jobs.bench.churn.campaign import seen, total
 from closeranks.jobs.bench.churn.judge import judge
-from closeranks.jobs.bench.churn.model import FEWEST, MOST, Event, Model, episode, met, victims
+from closeranks.jobs.bench.churn.model import FEWEST, MOST, ChurnEvent, Model, episode, met, victims
 from closeranks.jobs.bench.churn.record import Record, line, part, read, read_sums, whole
 
 PLAN = episode(5, 5, 4)
@@ -193,7 +193,7 @@ def test_deaths_that_nobody_planned_leave_no_event_without_a_victim(
 
 
 def test_an_event_meets_who_is_there() -> None:
-    event = Event(3, "kill", (1, 4), 0.0)
+    event = ChurnEvent(3, "kill", (1, 4), 0.0)
     assert victims(event, (0, 2, 3, 5, 6), 0) == (2, 6)
     assert victims(event, (0, 2, 3, 5), 0) == (2,)
     assert victims(event, (0, 2), 0) == ()
@@ -207,7 +207,7 @@ def test_a_member_spares_places_that_are_empty(monkeypatch: pytest.MonkeyPatch) 
         "threading.Timer",
         lambda *given: SimpleNamespace(start=lambda: started.append(given)),
     )
-    event = Event(3, "kill", (1, 4), 0.5)
+    event = ChurnEvent(3, "kill", (1, 4), 0.5)
     for seat, strikes in ((0, False), (2, True), (3, False)):
         comm: Any = SimpleNamespace(seat=seat, alive=(0, 2, 3))
         assert member._strikes(comm, event, 0) is strikes

@@ -11,9 +11,9 @@ import pytest
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import as_table, bandwidths
 from closeranks.jobs.bench.chart import check_drawable, draw
-from closeranks.jobs.bench.formats import HEADER, Nccl, Osu, clipped
+from closeranks.jobs.bench.formats import HEADER, NcclFormat, OsuFormat, clipped
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.table import Table, short
+from closeranks.jobs.bench.measuring.table import ResultTable, short
 
 MakeSession = Callable[..., Session]
 MakeRow = Callable[..., dict[str, Any]]
@@ -40,7 +40,7 @@ def test_nccl_header_is_that_of_nccl_tests() -> None:
 
 
 def test_nccl_row_stands_under_its_header(session: MakeSession, row: MakeRow) -> None:
-    form = Nccl(session())
+    form = NcclFormat(session())
     (line,) = form.lines(row())
     assert line == (
         "       65536         16384     float     sum      -1   3600.5    0.02    0.03      0"
@@ -58,20 +58,20 @@ def test_nccl_row_stands_under_its_header(session: MakeSession, row: MakeRow) ->
 
 
 def test_osu_columns(session: MakeSession, row: MakeRow) -> None:
-    form = Osu(session())
+    form = OsuFormat(session())
     head = form.title("allreduce", "auto")[-1]
     (line,) = form.lines(row())
     assert head.startswith("# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)")
     assert line.split() == ["65536", "3400.00", "3000.25", "4100.00", "110", "Pass"]
     assert len(head) == len(line)
     assert form.lines(row(wrong=1))[0].endswith("Fail")
-    unchecked = Osu(session(check=False))
+    unchecked = OsuFormat(session(check=False))
     unchecked.title("pingpong", "native")
     assert unchecked.lines(row())[0].split() == ["65536", "3600.50"]
 
 
 def test_table_shows_what_was_compared(session: MakeSession, row: MakeRow) -> None:
-    form = Table(session(native=True, best=True))
+    form = ResultTable(session(native=True, best=True))
     assert "# 8 ranks, 4 nodes x 2, NumPy buffers, float32, sum" in form.begin()
     form.title("allreduce", "auto")
     head, line = form.lines(row(**COMPARED))
@@ -86,7 +86,7 @@ def test_table_shows_what_was_compared(session: MakeSession, row: MakeRow) -> No
 
 
 def test_table_without_comparison_is_narrow(session: MakeSession, row: MakeRow) -> None:
-    head, line = Table(session()).lines(row())
+    head, line = ResultTable(session()).lines(row())
     assert "native" not in head
     assert "wire" not in head
     assert line.split() == [

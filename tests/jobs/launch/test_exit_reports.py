@@ -15,16 +15,16 @@ import pytest
 from closeranks.comms.exit import exit_report
 from closeranks.comms.shm.node_identity import own_addresses
 from closeranks.jobs.launch import exit_reports
-from closeranks.jobs.launch.exit_reports import Poll, Votes, open_poll
+from closeranks.jobs.launch.exit_reports import ExitReportListener, ExitReports, open_poll
 
 LAUNCHERS = (0, 1, 3, 75, 127, 128, 137, 143, 192, 193, 255)
 #: Of a failure of a program, not of a signal.
 GIVEN = (1, 3, 75, 127, 193, 255)
 
 
-def counted(*lines: str) -> Votes:
+def counted(*lines: str) -> ExitReports:
     """Count votes, one after the other."""
-    votes = Votes()
+    votes = ExitReports()
     for line in lines:
         votes = votes.after(line.split())
     return votes
@@ -32,8 +32,8 @@ def counted(*lines: str) -> Votes:
 
 @pytest.mark.parametrize("status", LAUNCHERS)
 def test_who_never_voted_ends_as_the_launcher_says(status: int) -> None:
-    assert Votes().judge(status) == status
-    assert Votes().silence(status) is None
+    assert ExitReports().judge(status) == status
+    assert ExitReports().silence(status) is None
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_who_leaves_with_the_status_of_a_time_out_is_lost_like_others() -> None:
 )  # fmt: skip
 def test_what_is_no_vote_is_refused(line: str) -> None:
     with pytest.raises(ValueError, match=r"no vote|invalid literal"):
-        Votes().after(line.split(" "))
+        ExitReports().after(line.split(" "))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_statuses_are_those_that_the_system_gives(code: object, status: int) -> 
 
 
 @pytest.fixture
-def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
+def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
     """A poll, and this process a rank that knows of it."""
     for name, value in (
         ("process", 0), ("rank", sys.maxsize), ("epoch", 0), ("group", 0), ("size", 0),
@@ -168,14 +168,14 @@ def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[Poll]:
         yield opened
 
 
-def test_a_rank_is_heard(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_is_heard(ear: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
     exit_report.end(1)  # it has no seat
-    assert ear.votes == Votes()
+    assert ear.votes == ExitReports()
     exit_report.stand(0, 0)
-    assert ear.votes == Votes(begun=frozenset({0}))
+    assert ear.votes == ExitReports(begun=frozenset({0}))
     exit_report.stand(2, 3)
     exit_report.end(0)
-    assert ear.votes == Votes(begun=frozenset({0}), last={0: (3, 0)})
+    assert ear.votes == ExitReports(begun=frozenset({0}), last={0: (3, 0)})
     assert exit_report.abort(300)
     assert ear.votes.aborted == 300 & 0xFF
     assert capfd.readouterr().err == ""
@@ -198,43 +198,45 @@ def test_ranks_of_this_machine_alone_are_heard_by_no_network() -> None:
                 socket.create_connection((outer, int(port)), timeout=2).close()
 
 
-def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: Poll) -> None:
+def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: ExitReportListener) -> None:
     exit_report.stand(exit_report.SPEAKERS, 0)
     exit_report.end(0)
-    assert ear.votes == Votes()
+    assert ear.votes == ExitReports()
     exit_report.end(1)
-    assert ear.votes == Votes(begun=frozenset({0}), last={0: (0, 1)})
+    assert ear.votes == ExitReports(begun=frozenset({0}), last={0: (0, 1)})
 
 
-def test_a_rank_votes_for_the_group_that_it_was_in_first(ear: Poll) -> None:
+def test_a_rank_votes_for_the_group_that_it_was_in_first(ear: ExitReportListener) -> None:
     exit_report.stand(0, 0, 2)
     exit_report.stand(1, 1, 2)
-    assert ear.votes == Votes(begun=frozenset({2}))
+    assert ear.votes == ExitReports(begun=frozenset({2}))
     exit_report.stand(3, 0, 0)
     exit_report.end(4)
-    votes = Votes(begun=frozenset({2}), mixed=frozenset({2}), last={2: (1, 4)})
+    votes = ExitReports(begun=frozenset({2}), mixed=frozenset({2}), last={2: (1, 4)})
     assert ear.votes == votes
 
 
 @pytest.mark.parametrize("place", [(1, 0), (0, 3)])  # no name, or a newcomer
 def test_only_who_gave_a_group_its_name_says_that_it_is_mixed(
-    ear: Poll, place: tuple[int, int]
+    ear: ExitReportListener, place: tuple[int, int]
 ) -> None:
     exit_report.stand(*place, 2)
     exit_report.stand(1, 0, 0)
-    assert ear.votes == Votes()
+    assert ear.votes == ExitReports()
     exit_report.end(0)
-    assert ear.votes == Votes(begun=frozenset({2}), last={2: (place[1], 0)})
+    assert ear.votes == ExitReports(begun=frozenset({2}), last={2: (place[1], 0)})
 
 
 @pytest.mark.parametrize(("size", "mixed"), [(2, set()), (1, set()), (4, {0})])
-def test_a_group_is_mixed_with_those_outside_of_it(ear: Poll, size: int, mixed: set[int]) -> None:
+def test_a_group_is_mixed_with_those_outside_of_it(
+    ear: ExitReportListener, size: int, mixed: set[int]
+) -> None:
     exit_report.stand(0, 0, 0, 2)
     exit_report.stand(0, 0, 0, size)
-    assert ear.votes == Votes(begun=frozenset({0}), mixed=frozenset(mixed))
+    assert ear.votes == ExitReports(begun=frozenset({0}), mixed=frozenset(mixed))
 
 
-def test_who_is_among_the_first_to_close_says_how_it_ends(ear: Poll) -> None:
+def test_who_is_among_the_first_to_close_says_how_it_ends(ear: ExitReportListener) -> None:
     exit_report.stand(9, 0)
     for _ in range(2):  # two families
         exit_report.opened()
@@ -254,7 +256,7 @@ def test_who_is_among_the_first_to_close_says_how_it_ends(ear: Poll) -> None:
 
 
 def test_who_is_heard_late_takes_it_back_all_the_same(
-    ear: Poll, monkeypatch: pytest.MonkeyPatch
+    ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exit_report.stand(0, 0)
     exit_report.opened()
@@ -273,22 +275,24 @@ def test_who_is_heard_late_takes_it_back_all_the_same(
     assert ear.judge(0) == 0
 
 
-def test_of_many_ranks_only_the_first_say_that_they_have_closed(ear: Poll) -> None:
+def test_of_many_ranks_only_the_first_say_that_they_have_closed(ear: ExitReportListener) -> None:
     exit_report.stand(9, 0)
     exit_report.opened()
     exit_report.closed(exit_report.SPEAKERS)
     exit_report.end(0)
-    assert ear.votes == Votes()
+    assert ear.votes == ExitReports()
 
 
-def test_a_child_of_a_rank_has_no_vote(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_of_a_rank_has_no_vote(
+    ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     exit_report.stand(0, 0)
     monkeypatch.setattr(exit_report._Member, "process", exit_report._Member.process + 1)
     exit_report.end(1)
     assert ear.votes.last == {}
 
 
-def line_to(ear: Poll, said: bytes) -> bytes:
+def line_to(ear: ExitReportListener, said: bytes) -> bytes:
     """Call, say something, and give the answer."""
     port = int(next(iter(ear.environment.values())).split(":")[1])
     with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
@@ -299,19 +303,19 @@ def line_to(ear: Poll, said: bytes) -> bytes:
             return b""
 
 
-def test_strangers_are_not_heard(ear: Poll, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_are_not_heard(ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch) -> None:
     token = next(iter(ear.environment.values())).split(":")[2].encode()
     monkeypatch.setattr(exit_reports, "_PATIENCE_S", 0.2)
     for said in (b"begun\n", b"x begun\n", b"\xff\n", b"\n", b"x" * (1 << 20), token + b" begun"):
         assert line_to(ear, said) == b""
     assert line_to(ear, token + b" ended 0 " + b"9" * 200 + b"\n") == b""
     assert line_to(ear, token + b" began\n") == b""
-    assert ear.votes == Votes()
+    assert ear.votes == ExitReports()
     assert line_to(ear, token + b" begun\n") == exit_report.HEARD
 
 
 def test_callers_who_say_nothing_keep_nobody_out(
-    ear: Poll, monkeypatch: pytest.MonkeyPatch
+    ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exit_reports, "CALLERS", 4)
     port = int(next(iter(ear.environment.values())).split(":")[1])
@@ -361,7 +365,10 @@ def test_without_a_launcher_that_hears_nothing_is_said(
 @pytest.mark.parametrize("say", [lambda: exit_report.abort(3), exit_report.overdue])
 @pytest.mark.parametrize("program", ["sleep 60", "trap '' TERM; while :; do sleep 1; done"])
 def test_an_abort_or_a_time_out_ends_the_launcher(
-    ear: Poll, monkeypatch: pytest.MonkeyPatch, say: Callable[[], object], program: str
+    ear: ExitReportListener,
+    monkeypatch: pytest.MonkeyPatch,
+    say: Callable[[], object],
+    program: str,
 ) -> None:
     for name in ("_ABORT_S", "_TIMED_OUT_S", "_STUBBORN_S"):
         monkeypatch.setattr(exit_reports, name, 0.3)
@@ -390,7 +397,7 @@ time.sleep(float(sys.argv[2]))
 
 
 def test_a_launcher_that_does_not_notice_the_end_is_ended(
-    ear: Poll, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ear: ExitReportListener, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exit_reports, "_LOOK_S", 0.1)
     for how, stays_s, status in (("hears", "1.5", 0), ("does not", "60", -signal.SIGTERM)):
@@ -403,7 +410,9 @@ def test_a_launcher_that_does_not_notice_the_end_is_ended(
         assert ("has not noticed" in capfd.readouterr().err) == (status != 0)
 
 
-def test_the_silence_of_the_dead_is_spoken_of(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_silence_of_the_dead_is_spoken_of(
+    ear: ExitReportListener, capfd: pytest.CaptureFixture[str]
+) -> None:
     exit_report.stand(0, 0)
     assert ear.judge(0) == 1
     said = capfd.readouterr().err
@@ -411,7 +420,7 @@ def test_the_silence_of_the_dead_is_spoken_of(ear: Poll, capfd: pytest.CaptureFi
     assert said.count("\n") == 1
 
 
-def test_so_is_that_of_a_group(ear: Poll, capfd: pytest.CaptureFixture[str]) -> None:
+def test_so_is_that_of_a_group(ear: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
     exit_report.stand(0, 0, 2)
     ear.votes = ear.votes.after(["ended", "0", "0"])
     assert ear.judge(0) == 1

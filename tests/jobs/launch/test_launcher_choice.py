@@ -9,7 +9,7 @@ import pytest
 
 from closeranks.errors import Unavailable, UsageError
 from closeranks.jobs.launch import launcher_choice
-from closeranks.jobs.launch.mpi_library import Library, of_python, parse
+from closeranks.jobs.launch.mpi_library import MpiLibrary, of_python, parse
 
 OPENMPI_SAYS = "Open MPI v5.0.11, package: Open MPI user@host Distribution, ident: 5.0.11"
 MPICH_SAYS = "MPICH Version:      5.0.2\nMPICH Release date: Fri Sep 25\n"
@@ -29,7 +29,7 @@ PRTE_SAYS = "mpirun (Open MPI) 5.0.11\n\nReport bugs to https://www.open-mpi.org
     ],
 )
 def test_libraries_are_told_by_what_they_say(said: str, kind: str, version: str) -> None:
-    assert parse(said) == Library(kind, version)
+    assert parse(said) == MpiLibrary(kind, version)
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_launcher_of_the_same_library_is_chosen(only: Path) -> None:
     _program(only, "closeranks-mpirun", PRTE_SAYS)
     hydra = _program(only, "closeranks-mpiexec", HYDRA_SAYS)
-    assert launcher_choice.choose(Library("mpich", "5.0.2")).path == str(hydra)
+    assert launcher_choice.choose(MpiLibrary("mpich", "5.0.2")).path == str(hydra)
 
 
 def test_a_mismatch_is_one_clear_line(only: Path) -> None:
     path = _program(only, "closeranks-mpirun", PRTE_SAYS)
     with pytest.raises(UsageError) as caught:
-        launcher_choice.choose(Library("mpich", "5.0.2"))
+        launcher_choice.choose(MpiLibrary("mpich", "5.0.2"))
     text = str(caught.value)
     assert "linked with MPICH 5.0.2" in text
     assert f"{path} of Open MPI 5.0.11" in text
@@ -84,25 +84,25 @@ def test_a_mismatch_is_one_clear_line(only: Path) -> None:
 def test_an_asked_launcher_of_another_library_is_refused(only: Path) -> None:
     path = _program(only, "closeranks-mpirun", PRTE_SAYS)
     with pytest.raises(UsageError, match="linked with MPICH"):
-        launcher_choice.choose(Library("mpich", "5.0.2"), str(path))
+        launcher_choice.choose(MpiLibrary("mpich", "5.0.2"), str(path))
 
 
 def test_an_unknown_launcher_is_refused(only: Path) -> None:
     path = _program(only, "make", "GNU make")
     with pytest.raises(UsageError, match="no launcher known here"):
-        launcher_choice.choose(Library("mpich", "5.0.2"), str(path))
+        launcher_choice.choose(MpiLibrary("mpich", "5.0.2"), str(path))
 
 
 @pytest.mark.usefixtures("only")
 def test_srun_needs_an_allocation() -> None:
     with pytest.raises(UsageError, match=r"no launcher known|outside a SLURM"):
-        launcher_choice.choose(Library("openmpi", "5"), "srun")
+        launcher_choice.choose(MpiLibrary("openmpi", "5"), "srun")
 
 
 @pytest.mark.usefixtures("only")
 def test_no_launcher_at_all_names_the_remedy() -> None:
     with pytest.raises(Unavailable, match=r"closeranks\[openmpi\]"):
-        launcher_choice.choose(Library("openmpi", "5"))
+        launcher_choice.choose(MpiLibrary("openmpi", "5"))
 
 
 def test_srun_is_preferred_inside_an_allocation(
@@ -111,8 +111,8 @@ def test_srun_is_preferred_inside_an_allocation(
     _program(only, "closeranks-mpirun", PRTE_SAYS)
     path = _program(only, "srun", "MPI plugin types are...\n\tpmix\n\tpmi2\n\tnone")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert launcher_choice.choose(Library("openmpi", "5")).path == str(path)
-    assert launcher_choice.choose(Library("openmpi", "5"), srun_first=False).kind == "openmpi"
+    assert launcher_choice.choose(MpiLibrary("openmpi", "5")).path == str(path)
+    assert launcher_choice.choose(MpiLibrary("openmpi", "5"), srun_first=False).kind == "openmpi"
 
 
 def test_srun_without_the_plugin_is_passed_over_and_refused_if_asked(
@@ -121,9 +121,9 @@ def test_srun_without_the_plugin_is_passed_over_and_refused_if_asked(
     _program(only, "closeranks-mpirun", PRTE_SAYS)
     path = _program(only, "srun", "MPI plugin types are...\n\tpmi2\n\tnone")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    assert launcher_choice.choose(Library("openmpi", "5")).kind == "openmpi"
+    assert launcher_choice.choose(MpiLibrary("openmpi", "5")).kind == "openmpi"
     with pytest.raises(UsageError, match="no pmix plugin"):
-        launcher_choice.choose(Library("openmpi", "5"), str(path))
+        launcher_choice.choose(MpiLibrary("openmpi", "5"), str(path))
 
 
 def test_a_python_without_mpi4py_is_named(tmp_path: Path) -> None:

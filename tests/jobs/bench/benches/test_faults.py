@@ -83,7 +83,7 @@ def test_what_a_repeated_call_writes_is_cleared_and_no_phase_counts_that(in_body
 
 
 def _told(phases: list[float | None], wrong: int = 0) -> faults.Told:
-    return faults.Told(faults.Fault(0, "kill", 2, 0.0), 3, 2, phases, wrong, "replace")
+    return faults.Told(faults.PlannedFault(0, "kill", 2, 0.0), 3, 2, phases, wrong, "replace")
 
 
 def test_a_row_has_what_anybody_saw() -> None:
