@@ -22,7 +22,7 @@ from pathlib import Path
 
 import click
 
-from closeranks.collectives.fastpath.shortcut import PROVEN, are_listed, versions
+from closeranks.collectives.fastpath.shortcut_versions import PROVEN, are_listed, versions
 from closeranks.comms.discovery.node_hardware import cgroup_quota, usable_cores
 from closeranks.comms.jit.code_cache import cache_folder
 from closeranks.comms.shm import shared_folder

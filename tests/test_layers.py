@@ -26,10 +26,10 @@ GATES = {
 # Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "comms": {
-        "buffers.array_memory", "buffers.buffer_spec", "buffers.datatype", "buffers.packing",
-        "discovery.discovery", "gpu.cuda_aware", "liveness.agreement",
+        "buffers.array_memory", "buffers.buffer_spec", "buffers.datatype", "buffers.pack_entries",
+        "buffers.typemap", "discovery.discovery", "gpu.cuda_aware", "liveness.agreement",
         "liveness.recovery_allgather", "liveness.uncaught_error", "mpi.deferred_free",
-        "mpi.mpi_handle", "mpi.mpi_lock", "mpi.node_peers", "mpi.ulfm",
+        "mpi.interruption", "mpi.mpi_handle", "mpi.node_peers", "mpi.ulfm",
         "topology.level_communicators",
     },
     "collectives": {

@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import UNSIZED, CollectiveCall, divide
+from closeranks.collectives.arguments.call_key import UNSIZED
+from closeranks.collectives.arguments.collective_call import CollectiveCall, divide
 from closeranks.comms.buffers.array_memory import Bytes
 from closeranks.comms.buffers.buffer_spec import Message, Vector
 from closeranks.comms.gpu import cuda_aware

@@ -20,7 +20,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from closeranks.collectives.arguments.collective_call import Agreed
+    from closeranks.collectives.arguments.call_key import Agreed
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.dispatch.fault_injection import Injection
     from closeranks.collectives.dispatch.init_state import Family

@@ -18,13 +18,8 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
-from closeranks.collectives.arguments.collective_call import (
-    UNSIZED,
-    Agreed,
-    CollectiveCall,
-    agreed_of,
-    size_class,
-)
+from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, agreed_of, size_class
+from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.dispatch.argument_check import agree_equal, check_sizes, described

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from closeranks.collectives.arguments.collective_call import Agreed
+from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.selection.chooser import Chooser
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.liveness.failure_notices import Notices

@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import CallMemory, agreed_of, lay_out
+from closeranks.collectives.arguments.call_key import agreed_of
+from closeranks.collectives.arguments.collective_call import CallMemory, lay_out
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.leaves import combiner_for, kernel_name, load_kernel

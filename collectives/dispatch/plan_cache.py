@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import CollectiveCall, key_of, lay_out
+from closeranks.collectives.arguments.call_key import key_of
+from closeranks.collectives.arguments.collective_call import CollectiveCall, lay_out
 from closeranks.collectives.arguments.reduction_arguments import received_count
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.engine.bound_plan import Bound
@@ -24,7 +25,7 @@ from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.plans.schedule import Kind, StepTable
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import CallKey
+    from closeranks.collectives.arguments.call_key import CallKey
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.comms.buffers.buffer_spec import Spec

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from closeranks.collectives.arguments.collective_call import CallKey, arrays_of, key_of, lay_out
+from closeranks.collectives.arguments.call_key import CallKey, arrays_of, key_of
+from closeranks.collectives.arguments.collective_call import lay_out
 from closeranks.collectives.engine.leaves import (
     combiner_for,
     kernel_address,

@@ -1,11 +1,4 @@
-"""Interpreters and NumPys whose objects compiled shortcuts may read.
-
-Shortcuts read lists, tuples and arrays where CPython and NumPy keep them,
-which no interface promises.  So they are off in versions that are not listed
-here; calls take the way through Python then.  A test of the proof of shortcuts
-says what to add.
-
-Shortcuts: known calls cost what the library or a kernel takes, and no more.
+"""Shortcuts: known calls cost what the library or a kernel takes, and no more.
 
 Python takes half a microsecond to look at the arguments of a call, and several
 where ranks share a core, for all that it looks at has left the caches since.
@@ -20,7 +13,6 @@ itself are explained as there.
 
 from __future__ import annotations
 
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -42,6 +34,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     record_of,
     row_of,
 )
+from closeranks.collectives.fastpath.shortcut_versions import are_listed
 from closeranks.collectives.selection.call_options import AUTO
 from closeranks.collectives.selection.chooser import NATIVE, SHARED
 from closeranks.comms.jit import code_cache
@@ -51,31 +44,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.fastpath.shm_call import ShmCall
     from closeranks.collectives.fastpath.shortcut_layout import Explain
-
-
-#: Minor versions of CPython and of NumPy, whose objects the proof has been read from.
-PROVEN: Final = frozenset(
-    {
-        ("3.11", "2.4"),
-        ("3.12", "2.0"),
-        ("3.12", "2.1"),
-        ("3.12", "2.2"),
-        ("3.12", "2.3"),
-        ("3.12", "2.4"),
-        ("3.13", "2.4"),
-    }
-)
-
-
-def versions() -> tuple[str, str]:
-    """Give the minor versions of this interpreter and of NumPy.  Local."""
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    return python, ".".join(np.__version__.split(".")[:2])
-
-
-def are_listed() -> bool:
-    """Tell whether shortcuts were proven in these versions.  Local."""
-    return sys.implementation.name == "cpython" and versions() in PROVEN
 
 
 class Rule(NamedTuple):

@@ -31,7 +31,7 @@ from closeranks.comms.buffers.datatype import element
 from closeranks.comms.jit.python_builtin import address_in_python
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import CallKey
+    from closeranks.collectives.arguments.call_key import CallKey
     from closeranks.collectives.fastpath.shm_call import ShmCall
 
 

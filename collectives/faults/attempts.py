@@ -14,7 +14,7 @@ from closeranks.collectives.fastpath.shm_call import make_way
 from closeranks.comms.buffers.buffer_spec import message
 from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.mpi.mpi_lock import Interruption
+from closeranks.comms.mpi.interruption import Interruption
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerError, PeerLost, Revoked, UsageError
 

@@ -25,13 +25,13 @@ from closeranks.comms.liveness.agreement import agree
 from closeranks.comms.liveness.collective_creation import all_or_none, hurry
 from closeranks.comms.liveness.recovery_allgather import bcast
 from closeranks.comms.mpi import ulfm
+from closeranks.comms.mpi.interruption import Interruption
 from closeranks.comms.mpi.mpi_handle import ranks_in
-from closeranks.comms.mpi.mpi_lock import Interruption
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Error, PeerLost, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Agreed
+    from closeranks.collectives.arguments.call_key import Agreed
     from closeranks.collectives.communicator.closing import Closing
     from closeranks.collectives.communicator.recoverable import Recovering
     from closeranks.collectives.dispatch.init_state import Family

@@ -20,7 +20,7 @@ from closeranks.comms.mpi import deferred_free, ulfm
 from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import Agreed
+    from closeranks.collectives.arguments.call_key import Agreed
     from closeranks.collectives.communicator.recoverable import Recovering
     from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.selection.chooser import Chooser

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.cost_model import Cost, Speed, cost
-from closeranks.collectives.arguments.collective_call import UNSIZED, Agreed
+from closeranks.collectives.arguments.call_key import UNSIZED, Agreed
 from closeranks.collectives.builders.catalogue import ALGORITHMS, find
 from closeranks.collectives.plans.collective import OF_ONE, VECTOR, Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from closeranks.collectives.analysis.cost_model import cost
-from closeranks.collectives.arguments.collective_call import Agreed
+from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.builders.catalogue import algorithms, find
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes, memory
 from closeranks.comms.buffers.datatype import Element, element
-from closeranks.comms.buffers.packing import pack_memory, room, unpack
+from closeranks.comms.buffers.pack_entries import pack_memory, room, unpack
 from closeranks.comms.gpu.pinned_staging import Span, fetch, put
 from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError, WrongType

@@ -1,9 +1,4 @@
-"""Entries of a buffer, copied to packed bytes and back.
-
-For what the host cannot use as it is: arrays with gaps, derived datatypes,
-device memory.
-
-Packing: copying what lies at regular places side by side, and back.
+"""Packing: copying what lies at regular places side by side, and back.
 
 The way is chosen once for each block: compiled loops for at least `LEAST`
 bytes in no more than three loops, NumPy or the MPI library for the rest.  The
@@ -21,133 +16,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes
-from closeranks.comms.buffers.datatype import Element, typemap
+from closeranks.comms.buffers.array_memory import Bytes
 from closeranks.comms.buffers.strided_block import Shape, StridedBlock, entries, of_layout
-from closeranks.comms.gpu.pinned_staging import Span, fetch, put
+from closeranks.comms.buffers.typemap import typemap
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import copier_at
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from closeranks.comms.gpu.device_array import Event
-
-
-def room(found: ArrayMemory, nbytes: int) -> Bytes:
-    """Make host memory for data of a buffer, pinned where a device copies them.
-
-    Local, by the caller's thread.
-
-    Parameters
-    ----------
-    found : ArrayMemory
-        The buffer.
-    nbytes : int
-        How much.
-
-    Returns
-    -------
-    ndarray of uint8
-        Not initialised.
-    """
-    if found.device is None:
-        return np.empty(nbytes, np.uint8)
-    found.device.refresh()
-    return found.device.runtime.pinned(nbytes)
-
-
-def pack_memory(
-    found: ArrayMemory,
-    kind: Element,
-    count: int,
-    shift: int,
-    out: Bytes,
-    later: list[Event] | None = None,
-) -> None:
-    """Copy entries that the host cannot use as they are to packed bytes.
-
-    They are those of an array with gaps or on a device, or of a derived type.
-
-    Parameters
-    ----------
-    found : ArrayMemory
-        The buffer.
-    kind : Element
-        What an entry is.
-    count : int
-        Number of entries.
-    shift : int
-        Bytes from the start of the buffer to the first entry, gaps left out.
-    out : ndarray of uint8
-        Takes ``count * kind.nbytes`` bytes.
-    later : list of Event, optional
-        Takes what must happen on a device before they are there, where somebody
-        else waits for it; without it the host waits.
-    """
-    from closeranks.comms.mpi.mpi_handle import SELF
-
-    if found.device is not None and kind.plain:
-        fetch(found.device, [Span(shift, 0, out.nbytes)], out, later)
-    elif found.device is not None:
-        pack_memory(_image(found), kind, count, shift, out)
-    elif not found.contiguous:
-        pack(found.data, shift // kind.extent, count, out)
-    elif count and kind.nbytes:
-        assert kind.datatype is not None
-        block = worthwhile(kind.datatype, count, kind.extent, out.nbytes)
-        if block is None or not gather(found.data, shift, block, out):
-            source = _region(found, kind, count, shift)
-            kind.datatype.Pack(source, out, 0, SELF)
-
-
-def unpack(data: Bytes, found: ArrayMemory, kind: Element, count: int, shift: int) -> None:
-    """Copy packed bytes to entries that the host cannot use as they are.
-
-    Parameters
-    ----------
-    data : ndarray of uint8
-        Holds ``count * kind.nbytes`` bytes.
-    found : ArrayMemory
-        The buffer.
-    kind : Element
-        What an entry is.
-    count : int
-        Number of entries.
-    shift : int
-        Bytes from the start of the buffer to the first entry, gaps left out.
-    """
-    from closeranks.comms.mpi.mpi_handle import SELF
-
-    if found.device is not None and kind.plain:
-        put(found.device, [Span(shift, 0, data.nbytes)], data)
-    elif found.device is not None:
-        image = _image(found)
-        unpack(data, image, kind, count, shift)
-        put(found.device, [Span(0, 0, image.nbytes)], image.data)
-    elif not found.contiguous:
-        fill(data, found.data, shift // kind.extent, count)
-    elif count and kind.nbytes:
-        assert kind.datatype is not None
-        block = worthwhile(kind.datatype, count, kind.extent, data.nbytes)
-        if block is None or not scatter(data, found.data, shift, block):
-            target = _region(found, kind, count, shift)
-            kind.datatype.Unpack(data, 0, target, SELF)
-
-
-def _image(found: ArrayMemory) -> ArrayMemory:
-    """Copy a device array to the host, for entries that are not side by side in it."""
-    assert found.device is not None
-    data = room(found, found.nbytes)
-    fetch(found.device, [Span(0, 0, found.nbytes)], data)
-    return ArrayMemory(data, found.dtype, found.nbytes, True)
-
-
-def _region(found: ArrayMemory, kind: Element, count: int, shift: int) -> MPI.buffer:
-    """Name ``count`` extents of memory, of which the last may be cut short."""
-    from mpi4py import MPI
-
-    return MPI.buffer.fromaddress(found.data.ctypes.data + shift, count * kind.extent)
 
 
 #: Fewer bytes are not worth a look at their strides.

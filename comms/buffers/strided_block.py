@@ -27,7 +27,7 @@ Shape = tuple[int, ...]
 class StridedBlock:
     """Runs of bytes at regular places, in the order of nested loops.
 
-    Made by `block`, `of_array` and `closeranks.comms.buffers.datatype.typemap`;
+    Made by `block`, `of_array` and `closeranks.comms.buffers.typemap.typemap`;
     two that list the same bytes in the same order are equal.
 
     Attributes

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from closeranks.collectives.arguments.collective_call import UNSIZED
+from closeranks.collectives.arguments.call_key import UNSIZED
 from closeranks.collectives.selection.chooser import UNLIMITED, Ladder, Rules
 from closeranks.collectives.selection.trial import RACES
 from closeranks.jobs.bench.measuring.collective_facts import call_bytes

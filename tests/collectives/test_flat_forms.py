@@ -146,7 +146,7 @@ def test_sixteen_thousand_ranks_are_no_trouble(operation: str) -> None:
     elif operation != "barrier":
         problem = replace(problem, count=size)
     for algorithm in ALGORITHMS[operation]:
-        if algorithm.build.__module__.startswith("closeranks.collectives.builders.hierarchical"):
+        if algorithm.name.startswith("hierarchical"):
             continue
         plan = Plan(problem, algorithm)
         if not algorithm.objection(problem):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
@@ -24,8 +23,8 @@ BROKEN = Finding("c", "fail", "gone", "get it")
 def test_only_a_failure_fails(
     findings: list[Finding], status: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor, "look", lambda: findings)
-    monkeypatch.setattr(doctor, "look", list)
+    monkeypatch.setattr(doctor, "look_at_software", lambda: findings)
+    monkeypatch.setattr(doctor, "look_at_machine", list)
     path = tmp_path / "x.json"
     done = CliRunner().invoke(doctor.doctor, ["--json", str(path)])
     assert done.exit_code == status
@@ -42,29 +41,26 @@ def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("module", "check", "needed"),
+    ("check", "needed"),
     [
-        (doctor, "_packages", True),
-        (doctor, "_extras", False), (doctor, "_hdf5", True),
-        (doctor, "_numba", True),
-        (doctor, "_gpu", False), (doctor, "_cores", True),
-        (doctor, "_shared_memory", True),
-        (doctor, "_mpi", True), (doctor, "_fabric", False),
-        (doctor, "_slurm", False), (doctor, "_lab", False),
+        ("_packages", True), ("_extras", False), ("_hdf5", True), ("_numba", True),
+        ("_gpu", False), ("_cores", True), ("_shared_memory", True), ("_mpi", True),
+        ("_fabric", False), ("_slurm", False), ("_lab", False),
     ],
 )  # fmt: skip
 def test_a_folder_that_may_not_be_read_is_a_finding(
-    module: ModuleType, check: str, needed: bool, monkeypatch: pytest.MonkeyPatch
+    check: str, needed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse() -> Finding:
         raise PermissionError(13, "Permission denied", "/closed")
 
-    for name, one in list(vars(module).items()):
+    for name, one in list(vars(doctor).items()):
         if getattr(one, "__annotations__", {}).get("return") == "Finding":
-            monkeypatch.setattr(module, name, lambda *_: WELL)
+            monkeypatch.setattr(doctor, name, lambda *_: WELL)
     monkeypatch.setattr(doctor, "_mpi", list)
-    monkeypatch.setattr(module, check, refuse)
-    (found,) = (one for one in module.look() if one is not WELL)
+    monkeypatch.setattr(doctor, check, refuse)
+    everything = [*doctor.look_at_software(), *doctor.look_at_machine()]
+    (found,) = (one for one in everything if one is not WELL)
     assert found.state == ("fail" if needed else "warn")
     assert "/closed" in found.found
     assert found.remedy

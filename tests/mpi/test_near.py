@@ -12,7 +12,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.arguments.collective_call import Agreed, size_class
+from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.fastpath.shm_call import OPERATIONS
 from closeranks.collectives.selection.chooser import NATIVE, SHARED, Choice

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from closeranks.comms.buffers import packing
 from closeranks.comms.buffers.buffer_spec import message
-from closeranks.comms.buffers.datatype import typemap
 from closeranks.comms.buffers.strided_block import StridedBlock, block, of_array
+from closeranks.comms.buffers.typemap import typemap
 
 NAMED = (MPI.BYTE, MPI.SHORT, MPI.FLOAT, MPI.DOUBLE, MPI.C_DOUBLE_COMPLEX, MPI.DOUBLE_INT)
 SMALL = st.integers(1, 3)

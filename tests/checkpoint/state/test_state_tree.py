@@ -232,7 +232,11 @@ def test_what_would_change_its_kind_is_refused_with_its_path(value: Any, words: 
 
 def test_a_named_tuple_of_what_is_not_imported_is_made_of_nothing_else() -> None:
     shape, _ = state_tree.flatten({"p": Point(1, 2)})
-    for old, new in (("Point x,y", "Point x,z"), (":Point", ":Rows"), ("test_nest", "test_none")):
+    for old, new in (
+        ("Point x,y", "Point x,z"),
+        (":Point", ":Rows"),
+        ("test_state_tree", "test_none"),
+    ):
         other = json.loads(json.dumps(shape).replace(old, new))
         assert other != shape
         with pytest.raises(CheckpointError, match="import its module first, or pass into"):

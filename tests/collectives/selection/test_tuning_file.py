@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.collectives.analysis.cost_model import Speed, cost
-from closeranks.collectives.arguments.collective_call import Agreed, size_class
+from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.builders.patterns.segments import LEAST_BYTES, segments
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.selection.chooser import NATIVE, Chooser, NativeModel, Rules, read_rules

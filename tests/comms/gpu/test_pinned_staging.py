@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from closeranks.comms.buffers.array_memory import memory
-from closeranks.comms.buffers.packing import room
+from closeranks.comms.buffers.pack_entries import room
 from closeranks.comms.gpu.array_interface import device_array, dlpack_tensor, install
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.comms.gpu.pinned_staging import Span, fetch, lanes, put

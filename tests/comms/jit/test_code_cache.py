@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from closeranks.comms.jit import code_cache
-from closeranks.comms.jit import code_cache as cache_folder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 numba: Any = pytest.importorskip("numba")
 
 #: Loads one function and says whether Numba was there for it.
@@ -47,7 +46,7 @@ def answer(program: str, folder: Path, root: Path = ROOT) -> list[str]:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder for compiled code."""
-    monkeypatch.setattr(cache_folder, "folder", lambda: tmp_path)
+    monkeypatch.setattr(code_cache, "cache_folder", lambda: tmp_path)
     return tmp_path
 
 

@@ -216,7 +216,7 @@ def test_a_hand_written_file_needs_little() -> None:
 
 
 def test_the_page_shows_a_file_that_is_read() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "topology.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "topology.md").read_text()
     (example,) = re.findall(r"```json\n(.*?)```", page, flags=re.DOTALL)
     topology = Topology.from_json(example)
     assert topology.sizes("node").tolist() == [4] * 4
