@@ -31,10 +31,11 @@ from closeranks.collectives.engine.error_translation import blaming, interruptib
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import program, recruited
 from closeranks.collectives.faults.spares import SparePool
+from closeranks.collectives.selection.agreed_tuning import agreed_tuning
 from closeranks.collectives.selection.chooser import Chooser, Rules, read_rules
 from closeranks.collectives.selection.planner import calibrate
 from closeranks.collectives.selection.tuning_origin import fitting
-from closeranks.collectives.selection.tuning_table import Tuned, agreed_tuning, together
+from closeranks.collectives.selection.tuning_table import Tuned, together
 from closeranks.collectives.selection.tuning_table import tuning as read_tuning
 from closeranks.comms import argument
 from closeranks.comms.discovery.discovery import discover

@@ -10,8 +10,6 @@ Tables for `init`: rules of a user, or what `closeranks tune` found.
 takes one by the bytes of the vector or of one rank's block.  An algorithm that
 cannot serve a call is passed over.  A table of `closeranks tune` begins with
 ``"format"``, see `closeranks.collectives.selection.tuning_table`.
-
-The tuning that all ranks use: rank 0 reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from closeranks.collectives.analysis.cost_model import Speed
-from closeranks.collectives.arguments.native_handover import agreed_max
 from closeranks.collectives.builders.patterns.segments import ports_of
 from closeranks.collectives.plans.port_tree import hierarchy
 from closeranks.collectives.selection.chooser import NativeModel, Rules, read_rules
@@ -34,10 +31,10 @@ from closeranks.comms.topology.level_table import MAX_LEVELS, MAX_RANKS
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 from closeranks.comms.topology.topology_json import Members, load, read_link, write_link
-from closeranks.errors import Disagreement, Error, UsageError
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
-    from mpi4py import MPI
+    pass
 
 
 FORMAT: Final = "closeranks tuning"
@@ -356,45 +353,3 @@ def _text(path: Path) -> str:
     if len(found) > MOST_BYTES:
         raise UsageError("tuning", f"larger than {MOST_BYTES} bytes", "cut it down")
     return found.decode()
-
-
-def agreed_tuning(plain: MPI.Intracomm, given: Any) -> Any:
-    """Let rank 0 read a file or a measured table, so that all ranks have the same.
-
-    Collective.
-
-    Parameters
-    ----------
-    plain : MPI.Intracomm
-        The ranks.
-    given : object
-        What `closeranks.init` was given on this rank.
-
-    Returns
-    -------
-    object
-        For `closeranks.collectives.selection.tuning_table.tuning`.
-
-    Raises
-    ------
-    Disagreement, Error
-        On every rank, if only some were given a table, or it cannot be read.
-    """
-    rules = given is None or (isinstance(given, Mapping) and "format" not in given)
-    most, least = agreed_max(plain, [float(rules), -float(rules)])
-    if most != -least:  # some would wait for rank 0, and the others not
-        files = plain.allgather("no tuning file" if rules else f"tuning={str(given)[:60]}")
-        raise Disagreement("init", dict(enumerate(files)),
-                           "set tuning, or CLOSERANKS_TUNING, on every rank")  # fmt: skip
-    if rules:
-        return given
-    said: Any = None
-    if plain.rank == 0:
-        try:
-            said = tuning(given).table()
-        except Error as error:
-            said = error
-    said = plain.bcast(said)
-    if isinstance(said, Error):
-        raise said
-    return said
