@@ -26,7 +26,7 @@ from mpi4py import MPI
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import agreed_max, is_straight
 from closeranks.collectives.engine.call_guard import LIBRARY, PIECES, WHOLE
-from closeranks.collectives.fastpath.shm_call import make_way
+from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.collectives.plans.collective import REDUCING
 from closeranks.collectives.reduction.op import MEAN
 from closeranks.collectives.selection.call_options import AMONG_DEVICES, AUTO, BY_DEVICES, IPC, NCCL

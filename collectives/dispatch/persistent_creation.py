@@ -30,7 +30,8 @@ from closeranks.collectives.arguments.collective_call import CallMemory, lay_out
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.leaves import combiner_for, kernel_name, load_kernel
-from closeranks.collectives.fastpath.shm_call import is_near, make_way, watch
+from closeranks.collectives.engine.progress_engine import make_way
+from closeranks.collectives.fastpath.shm_call import is_near, watch
 from closeranks.collectives.selection.call_options import AUTO
 from closeranks.collectives.selection.chooser import NATIVE, SHARED, UNATTENDED_S
 from closeranks.collectives.selection.trial import RACES

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from closeranks.collectives.engine.execution import Execution, Fast
 from closeranks.collectives.engine.execution_arrays import load_loop, loop_is_stored
-from closeranks.collectives.fastpath.shm_call import make_way
-from closeranks.collectives.fastpath.shortcut_layout import CODE
+from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.collectives.plans.identity import Identity
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.jit import code_cache
@@ -25,6 +24,9 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.epoch_world import World
 
+#: Module and name of the function that shortcuts are, see
+#: `closeranks.collectives.fastpath.shortcut`; here, for a node compiles it with the loop.
+SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
 
@@ -114,7 +116,7 @@ def is_loaded() -> bool:
     _Loaded.tried = True
     try:
         load_loop()
-        code_cache.address_of(*CODE)
+        code_cache.address_of(*SHORTCUT)
     except ImportError:
         return False
     except Exception as error:  # whatever it is, Python can run the plans
@@ -126,7 +128,7 @@ def is_loaded() -> bool:
 def _is_stored() -> bool:
     """Whether the disk holds compiled code."""
     try:
-        return loop_is_stored() and code_cache.is_stored(*CODE)
+        return loop_is_stored() and code_cache.is_stored(*SHORTCUT)
     except ImportError:  # told by is_loaded
         return False
 

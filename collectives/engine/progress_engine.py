@@ -24,7 +24,7 @@ from closeranks.collectives.engine.progress_answer import Patience
 from closeranks.collectives.plans import message_tags
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
-from closeranks.comms.mpi.mpi_lock import TURN, give_back
+from closeranks.comms.mpi.mpi_lock import TURN, give_back, in_turn
 from closeranks.comms.wait import Deadline, is_crowded, prompt_switches, wait, wake_promptly
 from closeranks.errors import Revoked, Unavailable
 
@@ -419,3 +419,31 @@ def engine() -> Engine:
     made = Engine()
     before_finalize(made.stop)
     return made
+
+
+def make_way(world: World) -> bool:
+    """Advance what is in flight, and let the library work, which kernels do not call.
+
+    Local.
+
+    Parameters
+    ----------
+    world : World
+        Whose memory is used: nobody else hears there of ranks that die.
+
+    Returns
+    -------
+    bool
+        Whether anything of ours has moved.
+    """
+    driver = engine()
+    moved = driver.progress()
+    in_turn(driver.lock, _listen, world)
+    return moved
+
+
+def _listen(world: World) -> bool:
+    """Let the library work, and ask it who has died; needs the engine's lock."""
+    let_work(world)  # what is in flight may be kernels, too
+    world.look()  # what is in flight may be of others, who all live
+    return True

@@ -40,7 +40,7 @@ from closeranks.collectives.engine.leaves import (
     kernel_name,
     load_kernel,
 )
-from closeranks.collectives.engine.progress_engine import engine, let_work
+from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.collectives.fastpath import shortcut_layout as code
 from closeranks.collectives.plans.collective import REDUCING
 from closeranks.collectives.shm.segment import STARTED
@@ -348,34 +348,6 @@ class ShmCall:
 
     def _abort(self) -> None:
         self._world.check(self._operation)
-
-
-def make_way(world: World) -> bool:
-    """Advance what is in flight, and let the library work, which kernels do not call.
-
-    Local.
-
-    Parameters
-    ----------
-    world : World
-        Whose memory is used: nobody else hears there of ranks that die.
-
-    Returns
-    -------
-    bool
-        Whether anything of ours has moved.
-    """
-    driver = engine()
-    moved = driver.progress()
-    in_turn(driver.lock, _listen, world)
-    return moved
-
-
-def _listen(world: World) -> bool:
-    """Let the library work, and ask it who has died; needs the engine's lock."""
-    let_work(world)  # what is in flight may be kernels, too
-    world.look()  # what is in flight may be of others, who all live
-    return True
 
 
 class ShmCalls:

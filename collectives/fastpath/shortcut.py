@@ -24,8 +24,8 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.engine import interpreter
+from closeranks.collectives.engine.interpreter import SHORTCUT
 from closeranks.collectives.fastpath.shortcut_layout import (
-    CODE,
     KEPT,
     KnownSizes,
     Record,
@@ -379,7 +379,7 @@ def _builtin(
     doc = (
         f"{method}(...): see closeranks.collectives.communicator.communicator.Communicator.{method}"
     )
-    code = code_cache.address_of(*CODE)
+    code = code_cache.address_of(*SHORTCUT)
     return builtin(method, doc, code, FAST | KEYWORDS, (library, ours, *record))
 
 

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.fastpath.shm_call import ShmCall
 
 
-#: Module and name of the code, for `closeranks.comms.jit.code_cache`.
-CODE: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
-
 #: Places in a record (int64). Functions of the interpreter.
 VECTORCALL, GETATTR, AS_SSIZE, INCREF, DECREF, CLEAR, MATCHES, SAVE, RESTORE = range(9)
 VIEW, UNVIEW = range(9, 11)

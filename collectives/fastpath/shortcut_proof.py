@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.collectives.engine.interpreter import SHORTCUT
 from closeranks.collectives.fastpath import shortcut_layout as code
 from closeranks.collectives.fastpath.shortcut_layout import empty_table, record_of, row_of
 from closeranks.comms.jit import code_cache
@@ -45,7 +46,7 @@ def _called(rule: tuple[int, ...], entry: int = 0) -> Callable[..., str]:
     words = np.zeros(1, np.int64), np.zeros(1, np.int64)
     record = record_of(member, rule, table, _not_told, words)
     itself = (lambda *_, **__: "library", lambda *_, **__: "ours", *record)
-    found = builtin("proof", "", code_cache.address_of(*code.CODE), FAST | KEYWORDS, itself)
+    found = builtin("proof", "", code_cache.address_of(*SHORTCUT), FAST | KEYWORDS, itself)
     return lambda *arguments, **named: found(*arguments, **named) or "kernel"
 
 

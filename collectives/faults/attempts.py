@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import is_gone, may_blame
-from closeranks.collectives.fastpath.shm_call import make_way
+from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.comms.buffers.buffer_spec import message
 from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm

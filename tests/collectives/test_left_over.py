@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from mpi4py import MPI
 
+from closeranks.collectives.engine import progress_engine
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.fastpath import shm_call
 from closeranks.collectives.faults import attempts
 from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, Attempt
 from closeranks.comms.mpi import ulfm
@@ -175,5 +175,5 @@ def test_who_waits_in_node_memory_looks_for_the_dead(
     monkeypatch.setattr(type(driver), "in_flight", in_flight, raising=False)
     monkeypatch.setattr(driver, "lock", threading.RLock())  # no thread of other tests has it
     world: Any = SimpleNamespace(look=lambda: looked.append(True), closed=True)
-    shm_call.make_way(world)
+    progress_engine.make_way(world)
     assert looked == [True]
