@@ -135,7 +135,7 @@ def due(cells: Iterable[_C]) -> list[_C]:
 def third() -> list[Cell]:
     """Give the cells that are `due`.
 
-    Sweeps of the recovery are run by `make faults` alone, see docs/faults.md: where
-    a rank dies while Open MPI makes a communicator others may crash.
+    Sweeps of the recovery are run by `make faults` alone, see docs/internals/faults.md:
+    where a rank dies while Open MPI makes a communicator others may crash.
     """
     return due(one for one in CELLS if SEED == "all" or "during the recovery" not in one.name)

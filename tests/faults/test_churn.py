@@ -62,7 +62,7 @@ def test_what_each_death_costs_the_library_alone(launch: Launch) -> None:
     done = launch([*command, "free"], timeout_s=60)
     costs = [int(kib) for kib in re.findall(r"(-?\d+) KiB more for each", done.stdout)]
     assert len(costs) == 6, done.stdout
-    assert median(costs) > 30, "less than docs/faults.md says: what of it is still so?"
+    assert median(costs) > 30, "less than docs/internals/faults.md says: what of it is still so?"
 
 
 def test_an_episode_that_hangs_leaves_where_its_processes_were_and_none_of_them(

@@ -1,4 +1,4 @@
-"""What comes late to the number of a communicator that was freed, see docs/faults.md."""
+"""Late messages to the id of a freed communicator, see docs/internals/faults.md."""
 
 from __future__ import annotations
 
