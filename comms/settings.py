@@ -19,7 +19,7 @@ SETTINGS: Mapping[str, str] = {
     "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
     "TUNING": "path of a table of algorithms, or of one that closeranks tune wrote",
     "CODE": "folder where compiled code is kept; default: closeranks in the user's caches",
-    "FAULTS": "what goes wrong on purpose, see closeranks.collectives.dispatch.fault_injection",
+    "FAULTS": "what goes wrong on purpose, see closeranks.collectives.engine.fault_injection",
     "SPARES": "how many of the last ranks wait to replace others",
     "RECRUITS": "1: new processes can be started in the place of the dead; set by closeranks run",
     "JOINS": "set for a process that was started in the place of a dead one",

@@ -128,7 +128,7 @@ class Closing(Recovering):
 
         Requests outlive the handle, as in MPI; what they use does not.
         """
-        ending = tuple(self.descent()) if self._is_first else (self,)
+        ending = tuple(self._descent()) if self._is_first else (self,)
         worlds = [one._world for one in ending if one._world is not None]
         if any(map(engine().flying_in, worlds)):
             return False
@@ -196,7 +196,7 @@ class Closing(Recovering):
         """
         if forked_child.is_copy() or self == MPI.COMM_NULL:
             return
-        for one in self.descent():
+        for one in self._descent():
             one._rouse()
         if not ulfm.is_on():
             self._family.notices.leave(error)

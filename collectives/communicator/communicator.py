@@ -17,9 +17,9 @@ from closeranks.collectives.communicator.object_calls import Objects
 from closeranks.collectives.communicator.persistent_calls import Prepared
 from closeranks.collectives.dispatch.argument_check import agree_equal
 from closeranks.collectives.dispatch.dispatch import Service, foretell
-from closeranks.collectives.dispatch.fault_injection import Faulty
-from closeranks.collectives.dispatch.init_state import alike
+from closeranks.collectives.dispatch.injected_dispatch import Faulty
 from closeranks.collectives.engine.epoch_world import World
+from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shortcut import Shortcuts
 from closeranks.collectives.faults.survivor_creation import Lineage
@@ -36,8 +36,8 @@ from closeranks.errors import Error, Unavailable, UsageError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
-    from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.call_guard import Statistics
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
     from closeranks.collectives.reduction.op import Mean
     from closeranks.collectives.selection.chooser import Chooser

@@ -23,11 +23,11 @@ from mpi4py import MPI
 from closeranks.collectives.arguments import native_handover as native
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.dispatch.fault_injection import Fault, Injection, schedule
-from closeranks.collectives.dispatch.init_state import Family, alike
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import blaming, interruptible, leaving, opening
+from closeranks.collectives.engine.fault_injection import Fault, Injection, schedule
+from closeranks.collectives.engine.init_state import Family, alike
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import program, recruited
 from closeranks.collectives.faults.spares import SparePool
@@ -391,9 +391,10 @@ def init(
                 plain, spare_pool = _staffed(given, wanted)
             opened, family = _opened(plain, spare_pool, topology, wanted)
     exit_report.opened()
-    family.recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
+    recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
+    family.recovery = recovery
     if family.joined:
-        family.recovery.fill()  # the others do so, too
+        recovery.fill()  # the others do so, too
         exit_report.stand(family.world.rank, family.world.epoch, family.group)
     return opened
 

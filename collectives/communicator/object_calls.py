@@ -35,7 +35,7 @@ from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.dispatch.dispatch import Service
-    from closeranks.collectives.dispatch.init_state import Family
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.comms.liveness.call_counter import Inside
 
 _CAREFUL: Final = ulfm.is_on()

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
-from closeranks.collectives.dispatch.init_state import alike
+from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.fastpath.shortcut import Shortcuts
-from closeranks.collectives.faults.attempts import Attempt, attempts
+from closeranks.collectives.faults.attempts import Attempt
 from closeranks.collectives.replicated import synchronization
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms import argument
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from closeranks.collectives.arguments.call_key import Agreed
     from closeranks.collectives.dispatch.dispatch import Service
-    from closeranks.collectives.dispatch.fault_injection import Injection
-    from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.epoch_world import World
-    from closeranks.collectives.faults.survivor_creation import Lineage
+    from closeranks.collectives.engine.fault_injection import Injection
+    from closeranks.collectives.engine.init_state import Family
+    from closeranks.collectives.faults.survivor_creation import Lineage, Recoverable
     from closeranks.collectives.replicated.state_leaves import State
     from closeranks.collectives.replicated.synchronization import Digest
     from closeranks.collectives.selection.chooser import Chooser
@@ -159,8 +159,7 @@ class Recovering(MPI.Intracomm):
         if limit is not None:
             limit = argument.whole("attempts", "limit", limit, least=1)
         min_ranks = argument.whole("attempts", "min_ranks", min_ranks)
-        recovery = self._family.recovery
-        return attempts(recovery, limit, min_ranks, restores=restore)
+        return self._family.recovery.attempts(limit, min_ranks, restores=restore)
 
     @property
     def faults(self) -> Injection:
@@ -345,7 +344,7 @@ class Recovering(MPI.Intracomm):
         chooser = alike(was.numbers, shape(was.topology), topology, heritage)
         self._service.move(plain, chooser, Shortcuts(self))
 
-    def derived_again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
+    def derived_again(self, plain: MPI.Intracomm) -> list[tuple[Recoverable, MPI.Intracomm | None]]:
         """Derive again what was derived from this one, see `Lineage.again`.  Collective."""
         return self._lineage.again(plain)
 
@@ -354,7 +353,11 @@ class Recovering(MPI.Intracomm):
         """Who chooses the algorithms of its calls."""
         return self._service.chooser
 
-    def descent(self) -> Iterator[Recovering]:
+    def _descent(self) -> Iterator[Any]:
+        """Give what `descent` does; all are communicators of this class."""
+        return self.descent()
+
+    def descent(self) -> Iterator[Recoverable]:
         """Give this communicator and all that came of it.  Local."""
         yield self
         for child in self._lineage.children():

@@ -41,8 +41,8 @@ from closeranks.errors import Unavailable, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.collective_call import CollectiveCall
-    from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.comms.gpu.device_array import (
         DeviceArray,
         DeviceGroup,

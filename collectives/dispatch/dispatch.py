@@ -56,10 +56,10 @@ from closeranks.comms.mpi import messages, ulfm
 from closeranks.errors import Error, Revoked, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.dispatch.persistent_operation import Persistent
     from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.fastpath.shortcut import Shortcuts
     from closeranks.collectives.selection.trial import Trial
     from closeranks.comms.liveness.call_counter import Counted

@@ -18,8 +18,8 @@ from closeranks.errors import Revoked
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.engine.init_state import Family
 
 
 class CallGuard:

@@ -37,9 +37,9 @@ from closeranks.errors import (
 )
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.init_state import Family
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.execution import Execution
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.engine.late_ranks import Lateness
     from closeranks.comms.liveness.failure_notices import Notices
 

@@ -5,8 +5,8 @@ Going on without the ranks that have died.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 import numpy as np
 from mpi4py import MPI
@@ -14,7 +14,15 @@ from mpi4py import MPI
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import NEWS_S, may_blame
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
+from closeranks.collectives.faults.attempts import (
+    ABORT,
+    AGAIN,
+    AGREED,
+    UNBEGUN,
+    Attempt,
+    attempts,
+    words_of,
+)
 from closeranks.collectives.faults.rank_assignment import ProcessReport, RankAssignment, roster
 from closeranks.collectives.faults.spares import placed, reported, split
 from closeranks.collectives.faults.survivor_creation import JoinMessage, together
@@ -32,10 +40,9 @@ from closeranks.errors import Error, PeerLost, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.call_key import Agreed
-    from closeranks.collectives.communicator.closing import Closing
-    from closeranks.collectives.communicator.recoverable import Recovering
-    from closeranks.collectives.dispatch.init_state import Family
-    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.engine.epoch_world import Resource, World
+    from closeranks.collectives.engine.init_state import Family
+    from closeranks.collectives.faults.survivor_creation import Recoverable, RecoverableRoot
 
 
 #: How long the votes of others may come after the news that one of them has failed, seconds.
@@ -104,7 +111,7 @@ class _Next(NamedTuple):
     whole: MPI.Intracomm
     seated: RankAssignment
     world: World
-    derived: list[tuple[Recovering, MPI.Intracomm | None]]
+    derived: list[tuple[Recoverable, MPI.Intracomm | None]]
     heritage: dict[Agreed, str]
 
     def drop(self) -> None:
@@ -126,7 +133,7 @@ class Recovery:
 
     Parameters
     ----------
-    root : Closing
+    root : RecoverableRoot
         The first communicator of the family.
     family : Family
         What all of them share.
@@ -142,7 +149,7 @@ class Recovery:
     """
 
     def __init__(
-        self, root: Closing, family: Family, on_failure: str, limit_s: float, start_s: float
+        self, root: RecoverableRoot, family: Family, on_failure: str, limit_s: float, start_s: float
     ) -> None:
         self._root, self._family = root, family
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
@@ -150,6 +157,10 @@ class Recovery:
         self._cause: tuple[int, str] | None = None
         self._loop: object = None
         self._vote_counter = None if ulfm.is_on() else VoteCounter(family.world)
+
+    def attempts(self, limit: int | None, min_ranks: int, *, restores: bool) -> Iterator[Attempt]:
+        """Give attempts until one is agreed, see `attempts`."""
+        return attempts(self, limit, min_ranks, restores=restores)
 
     @property
     def comm(self) -> MPI.Intracomm:
@@ -451,7 +462,7 @@ class Recovery:
             ranks = ranks_in(plain, world.comm)
             seats = tuple(world.seats[rank] for rank in ranks)
             child.move(plain, topology.restrict(ranks), seats)
-            world.own(child)
+            world.own(cast("Resource", child))
         exit_report.attend(made.whole.size)
         old.close()
         shared_arrays.bury(old.comm, made.whole)

@@ -7,7 +7,7 @@ What was derived from a communicator, so that it can be derived again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar
 
 from mpi4py import MPI
@@ -21,8 +21,8 @@ from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.call_key import Agreed
-    from closeranks.collectives.communicator.recoverable import Recovering
-    from closeranks.collectives.dispatch.init_state import Family
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.selection.chooser import Chooser
     from closeranks.comms.topology.topology import Link, Topology
 
@@ -184,19 +184,65 @@ def _tried(
         return None, None if blamed else error
 
 
+class Recoverable(Protocol):
+    """A communicator that goes on after a recovery, as recoveries see it.
+
+    `closeranks.collectives.communicator.recoverable.Recovering`, a package above,
+    is one.
+    """
+
+    @property
+    def chooser(self) -> Chooser:
+        """What chooses algorithms for it."""
+
+    @property
+    def world(self) -> World:
+        """What serves its calls."""
+
+    def descent(self) -> Iterator[Recoverable]:
+        """Give this communicator and all that came of it."""
+
+    def derived_again(self, plain: MPI.Intracomm) -> list[tuple[Recoverable, MPI.Intracomm | None]]:
+        """Derive again what was derived from this one.  Collective."""
+
+    def give_up(self) -> None:
+        """Be of no use after a recovery."""
+
+    def refuse_shut(self, operation: str) -> None:
+        """Raise `Revoked` once it was closed or given up."""
+
+    def move(
+        self,
+        plain: MPI.Intracomm,
+        topology: Topology,
+        seats: tuple[int, ...],
+        *,
+        world: World | None = None,
+        heritage: Mapping[Agreed, str] | None = None,
+    ) -> None:
+        """Go on as another MPI communicator."""
+
+
+class RecoverableRoot(Recoverable, Protocol):
+    """The communicator that `init` has opened, as its recovery sees it."""
+
+    def abandon(self) -> None:
+        """Give the whole family up after an error."""
+
+
 class Birth(NamedTuple):
     """One communicator that was derived.
 
     Attributes
     ----------
-    child : Recovering
+    child : Recoverable
         What came of it.
     color, key : int
         As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if nothing that a split
         would give again.
     """
 
-    child: Recovering
+    child: Recoverable
     color: int
     key: int
 
@@ -210,22 +256,22 @@ class Lineage:
     ----------
     living : dict of int to Birth
         Number -> those that have not been freed, as far as this rank is a member.
-    others : list of Recovering
+    others : list of Recoverable
         What its members have made without the other ranks: it has no number.
     """
 
     def __init__(self) -> None:
         self._births, self._forsaken = 0, set[int]()
         self.living: dict[int, Birth] = {}
-        self.others: list[Recovering] = []
+        self.others: list[Recoverable] = []
 
-    def note(self, child: Recovering | None, color: int, key: int) -> None:
+    def note(self, child: Recoverable | None, color: int, key: int) -> None:
         """Note that one more was made; None where this rank is no member.  Local."""
         if child is not None:
             self.living[self._births] = Birth(child, color, key)
         self._births += 1
 
-    def children(self) -> list[Recovering]:
+    def children(self) -> list[Recoverable]:
         """Give those that are left.  Local."""
         return [*(birth.child for birth in self.living.values()), *self.others]
 
@@ -245,7 +291,7 @@ class Lineage:
         """
         self._forsaken.clear()
 
-    def again(self, plain: MPI.Intracomm) -> list[tuple[Recovering, MPI.Intracomm | None]]:
+    def again(self, plain: MPI.Intracomm) -> list[tuple[Recoverable, MPI.Intracomm | None]]:
         """Derive them again from those who are left.
 
         Collective over ``plain``.  What only some ranks have is not made again: it
@@ -258,11 +304,11 @@ class Lineage:
 
         Returns
         -------
-        list of (Recovering, MPI.Intracomm or None)
+        list of (Recoverable, MPI.Intracomm or None)
             Of this rank, with what each is from now on; None: nothing any more.
         """
         comms = all_or_none(plain, lambda: self._split(plain))
-        made: list[tuple[Recovering, MPI.Intracomm | None]] = []
+        made: list[tuple[Recoverable, MPI.Intracomm | None]] = []
         made += [(gone, None) for other in self.others for gone in other.descent()]
         problem: Exception | None = None
         for number, birth in self.living.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from closeranks.collectives.faults.attempts import words_of
 from closeranks.collectives.replicated.leaf_bytes import Leaf, to_bytes
@@ -27,7 +27,8 @@ from closeranks.collectives.selection.call_options import deadline
 from closeranks.errors import Corrupted, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.communicator.recoverable import Recovering
+    from closeranks.collectives.engine.epoch_world import World
+    from closeranks.collectives.engine.init_state import Family
     from closeranks.comms.topology.topology import Topology
 
 
@@ -139,12 +140,50 @@ def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
     return chosen
 
 
-def digest(comm: Recovering, state: State) -> Digest:
+class SynchronizedMember(Protocol):
+    """A communicator whose ranks hold a state alike, as this module sees it.
+
+    `closeranks.collectives.communicator.recoverable.Recovering`, a package above,
+    is one.
+    """
+
+    @property
+    def _family(self) -> Family:
+        """The family that it is of."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+
+    @property
+    def hierarchy(self) -> Topology:
+        """Where the ranks sit."""
+
+    @property
+    def world(self) -> World:
+        """What serves its calls."""
+
+    @property
+    def state_report(self) -> tuple[int, bool]:
+        """Since which epoch this process is a member, and whether its state counts."""
+
+    def note_synchronized(self) -> None:
+        """Let the state of this process count once an attempt has been agreed."""
+
+    def allgather(self, sendobj: Any) -> list[Any]:
+        """Gather objects of all ranks.  Collective."""
+
+
+def digest(comm: SynchronizedMember, state: State) -> Digest:
     """Compare states, see `Communicator.digest`.  Collective."""
     return _Comparison(comm, state).report()
 
 
-def synchronize(comm: Recovering, state: State) -> State:
+def synchronize(comm: SynchronizedMember, state: State) -> State:
     """Make states alike, see `Communicator.synchronize`.  Collective."""
     found = _Comparison(comm, state)
     report = found.report()
@@ -188,7 +227,7 @@ def problem_of(error: Exception | None) -> UsageError | None:
 class _Comparison:
     """The states of all ranks, compared; collective to make."""
 
-    def __init__(self, comm: Recovering, state: State) -> None:
+    def __init__(self, comm: SynchronizedMember, state: State) -> None:
         self._comm, self._state = comm, state
         self._mine = LeafTable(b"", {})
         self._sick: tuple[tuple[str, str], ...] = ()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from closeranks.errors import Unavailable, UsageError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from closeranks.collectives.dispatch.init_state import Family
 
 AUTO, NATIVE, NCCL, IPC = "auto", "native", "nccl", "ipc"
 #: How devices do it among themselves, and what; see
@@ -91,14 +90,22 @@ def active(owner: object) -> CallOptions | None:
     return None
 
 
-def deadline(family: Family) -> Deadline | None:
+class TimedFamily(Protocol):
+    """A family whose calls may have a deadline, in seconds each."""
+
+    @property
+    def timeout_s(self) -> float | None:
+        """As `init` was given it; None: no deadline."""
+
+
+def deadline(family: TimedFamily) -> Deadline | None:
     """Start the clock of a call, if calls have one here.
 
     Local.
 
     Parameters
     ----------
-    family : Family
+    family : TimedFamily
         Of the communicator.
 
     Returns
@@ -114,7 +121,7 @@ def deadline(family: Family) -> Deadline | None:
 
 
 def read(
-    family: Family,
+    family: object,
     algorithm: str | Mapping[str, str],
     timeout_s: float | None,
     wire: DTypeLike | None,
@@ -125,7 +132,7 @@ def read(
 
     Parameters
     ----------
-    family : Family
+    family : TimedFamily
         Of the communicator.
     algorithm, timeout_s, wire
         See there.

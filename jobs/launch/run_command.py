@@ -120,7 +120,7 @@ def check_settings(ranks: int) -> None:
     text = setting("FAULTS")
     if not text:
         return
-    from closeranks.collectives.dispatch.fault_injection import schedule
+    from closeranks.collectives.engine.fault_injection import schedule
 
     schedule(text, ranks)
 

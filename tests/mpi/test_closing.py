@@ -10,8 +10,8 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.dispatch import init_state
 from closeranks.collectives.dispatch.persistent_starts import Starts
+from closeranks.collectives.engine import init_state
 from closeranks.collectives.plans import message_tags
 from closeranks.comms.mpi import ulfm
 

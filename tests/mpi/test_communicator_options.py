@@ -14,7 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
-from closeranks.collectives.dispatch import init_state
+from closeranks.collectives.engine import init_state
 from closeranks.collectives.selection.chooser import NativeModel
 from tests.mpi.expected import given, summed
 

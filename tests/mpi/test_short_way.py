@@ -351,8 +351,8 @@ def test_the_code_is_proven_on_sentinels_and_listed(
         return
     assert interpreter.is_loaded()
     assert shortcut_proof.holds(), "what stands in memory here is not what the code reads"
-    listed = shortcut.are_listed()
-    assert listed, f"add {shortcut.versions()} to closeranks.collectives.fastpath.shortcut"
+    listed = shortcut_versions.are_listed()
+    assert listed, f"add {shortcut_versions.versions()} to closeranks.collectives.fastpath.shortcut"
     types = shortcut_layout._plain().copy()
     types[:, 2] = np.roll(types[:, 2], 1)  # each datatype means another type
     monkeypatch.setattr(shortcut_layout, "_plain", lambda: types)

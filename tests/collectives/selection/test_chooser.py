@@ -9,7 +9,7 @@ import pytest
 
 from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, size_class
 from closeranks.collectives.builders.catalogue import algorithms
-from closeranks.collectives.dispatch.init_state import alike
+from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.selection.chooser import (
     NATIVE,
     SHARED,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.selection.chooser import Chooser
@@ -15,12 +15,11 @@ from closeranks.comms.registry import Registry
 from closeranks.errors import Revoked
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.fault_injection import Injection
+    from mpi4py import MPI
+
+    from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.engine.epoch_world import World
-    from closeranks.collectives.fastpath.shortcut import Shortcuts
-    from closeranks.collectives.faults.attempts import Attempt
-    from closeranks.collectives.faults.recovery import Recovery
-    from closeranks.collectives.faults.spares import SparePool
+    from closeranks.collectives.engine.fault_injection import Injection
     from closeranks.collectives.selection.chooser import Rules
     from closeranks.comms.topology.topology import Topology
 
@@ -28,6 +27,86 @@ if TYPE_CHECKING:
 #: deadline: one of them may still write what all have computed.  Less where nobody
 #: hears of a rank of another node that gives up.
 CLOSING_S, UNHURRIED_S, DEAF_S = 30.0, 3600.0, 300.0
+
+
+class ShortcutSwitch(Protocol):
+    """The shortcuts of one communicator, as its family switches them.
+
+    `closeranks.collectives.fastpath.shortcut.Shortcuts`, a package above, is one.
+    """
+
+    def keep(self, keeps: bool) -> None:
+        """Let calls keep the buffers that they overwrite, or not."""
+
+    def allow(self, allowed: bool) -> None:
+        """Let calls go straight to the library, or not."""
+
+
+class AttemptKeeper(Protocol):
+    """The attempt under way, as calls see it.
+
+    `closeranks.collectives.faults.attempts.Attempt`, a package above, is one.
+    """
+
+    restores: bool
+
+    def keep(self, demand: CollectiveCall) -> None:
+        """Copy the buffer that a call overwrites."""
+
+    def save(self, whole: Any) -> None:
+        """Copy a buffer, given as a message or as a vector of messages."""
+
+    def follow(self, request: Any) -> None:
+        """Wait for a request before the attempt ends."""
+
+    def follow_start(self, operation: Any) -> None:
+        """Wait for a started persistent operation before the attempt ends."""
+
+    def follow_stream(self, stream: tuple[int, int], event: Any, *worlds: World) -> None:
+        """Wait for a stream of a device before the attempt ends."""
+
+
+class SpareKeeper(Protocol):
+    """The members of a job and its spares, as a family keeps them.
+
+    `closeranks.collectives.faults.spares.SparePool`, a package above, is one.
+    """
+
+    @property
+    def everybody(self) -> MPI.Intracomm:
+        """Members and spares."""
+
+    @property
+    def recruits(self) -> Any:
+        """How new processes are started, None where none are."""
+
+    def enlist(self, vacant: int, limit_s: float) -> bool:
+        """Start processes for vacant seats; True if the members must meet again."""
+
+    def take(self, whole: MPI.Intracomm, seated: Any) -> None:
+        """Go on with the members and spares that are left."""
+
+    def settle(self) -> None:
+        """Note that an attempt was agreed."""
+
+    def revoke(self) -> None:
+        """Wake all that wait in it."""
+
+    def close(self) -> None:
+        """Free what it holds."""
+
+    def end(self) -> None:
+        """Send the spares home."""
+
+
+class Recoverer(Protocol):
+    """The recovery of a family, as its communicators start attempts.
+
+    `closeranks.collectives.faults.recovery.Recovery`, a package above, is one.
+    """
+
+    def attempts(self, limit: int | None, min_ranks: int, *, restores: bool) -> Iterator[Any]:
+        """Give attempts until one is agreed."""
 
 
 class Family:
@@ -71,7 +150,7 @@ class Family:
         Whether this process entered later than the others.
     overrides : int
         Number of ``using`` blocks that are open.
-    attempt : Attempt or None
+    attempt : AttemptKeeper or None
         What keeps buffers and requests of calls that may have to be repeated.
     born : int
         Epoch in which this process became a member.
@@ -96,9 +175,9 @@ class Family:
         Seats that were taken in that recovery.
     left : bool
         Whether an attempt has failed and was not repeated.
-    recovery : Recovery
+    recovery : Recoverer
         How they go on after ranks have died.
-    spare_pool : SparePool or None
+    spare_pool : SpareKeeper or None
         The members and their spares.
     world : World
         The world of the first communicator: owns all that is derived.
@@ -138,7 +217,7 @@ class Family:
     )
 
     given: Topology | None
-    recovery: Recovery
+    recovery: Recoverer
     seats: int
     world: World
 
@@ -160,8 +239,8 @@ class Family:
         self.check, self.tuning, self.threaded = check, tuning, threaded
         self.devices, self.reaches_devices, self.group = devices, reaches_devices, group
         self.overrides = 0
-        self.attempt: Attempt | None = None
-        self.spare_pool: SparePool | None = None
+        self.attempt: AttemptKeeper | None = None
+        self.spare_pool: SpareKeeper | None = None
         self.joined = self.left = self.brought = False
         self.born, self.synchronized = 0, True
         self.failed = self.fruitless = 0
@@ -173,7 +252,7 @@ class Family:
         ulfm.begin()
         self._plain = timeout_s is None and not deterministic and not check and faults is None
         self._steering = threading.RLock()  # the channel's thread may shut
-        self._shortcuts: Registry[Shortcuts] = Registry()
+        self._shortcuts: Registry[ShortcutSwitch] = Registry()
 
     @property
     def straight(self) -> bool:
@@ -225,12 +304,12 @@ class Family:
         """
         self.newcomers = {**before, **{seat: before.get(seat, 0) + 1 for seat in joined}}
 
-    def admit(self, shortcuts: Shortcuts) -> None:
+    def admit(self, shortcuts: ShortcutSwitch) -> None:
         """Allow the shortcuts of a communicator now, forbid them when need be.  Local.
 
         Parameters
         ----------
-        shortcuts : Shortcuts
+        shortcuts : ShortcutSwitch
             Not kept alive.
         """
         self._shortcuts.add(shortcuts)
@@ -238,17 +317,17 @@ class Family:
         with self._steering:
             shortcuts.allow(self.straight)
 
-    def dismiss(self, shortcuts: Shortcuts) -> None:
+    def dismiss(self, shortcuts: ShortcutSwitch) -> None:
         """Forget the shortcuts of a communicator, and forbid them.  Local."""
         self._shortcuts.discard(shortcuts)
         shortcuts.allow(False)
 
-    def begin(self, attempt: Attempt) -> None:
+    def begin(self, attempt: AttemptKeeper) -> None:
         """Let an attempt keep what calls overwrite.  Local.
 
         Parameters
         ----------
-        attempt : Attempt
+        attempt : AttemptKeeper
             Until `end`.
         """
         self.attempt = attempt

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.collectives.dispatch import fault_injection
-from closeranks.collectives.dispatch.fault_injection import Fault, Injection, schedule
+from closeranks.collectives.engine import fault_injection
+from closeranks.collectives.engine.fault_injection import Fault, Injection, schedule
 from closeranks.errors import UsageError
 
 
