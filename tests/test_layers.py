@@ -1,64 +1,109 @@
-"""Who may import whom: read from the source, without running it."""
+"""Which package may import which: read from the source, without running it."""
 
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from closeranks.collectives.communicator.late_methods import LATE
+
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("comms", "collectives", "partitioning", "checkpoint", "jobs")
+
+#: The packages, lowest first: one may import from those before it, and from itself.
+#: Type-only imports and imports inside of functions count, too.
+ORDER = (
+    "errors",
+    "comms", "comms.shm", "comms.jit", "comms.exit", "comms.mpi", "comms.liveness", "comms.gpu",
+    "comms.buffers", "comms.topology", "comms.discovery",
+    "collectives.plans", "collectives.builders.patterns", "collectives.builders",
+    "collectives.analysis", "collectives.reduction", "collectives.arguments",
+    "collectives.selection", "collectives.shm", "collectives.engine", "collectives.fastpath",
+    "collectives.dispatch", "collectives.faults", "collectives.replicated",
+    "collectives.communicator", "collectives",
+    "partitioning",
+    "checkpoint.erasure", "checkpoint.placement", "checkpoint.state", "checkpoint.memory",
+    "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
+    "checkpoint",
+    "closeranks",
+    "jobs.launch", "jobs.lab", "jobs.checkpoint_tools", "jobs.bench.measuring",
+    "jobs.bench.churn", "jobs.bench.benches", "jobs.bench", "jobs.tune", "jobs",
+    "door",
+)  # fmt: skip
+
+#: The one package whose modules need each other: execution, engine, world, failure.
+KNOT = "collectives.engine"
+
+#: Modules that import others by name, when these are first asked for.
+DOORS = {
+    "closeranks", "closeranks.__main__", "closeranks.collectives",
+    "closeranks.collectives.communicator.late_methods", "closeranks.jobs.launch.launch",
+}  # fmt: skip
 
 # A library that is slow to import, or starts something, is met in few places.
 GATES = {
     "cupy": ("closeranks.comms.", "closeranks.jobs.demo", "closeranks.jobs.doctor"),
     "pynvml": ("closeranks.comms.", "closeranks.jobs."),
-    "h5py": ("closeranks.checkpoint.", "closeranks.jobs.doctor"),
+    "h5py": ("closeranks.checkpoint.disk.", "closeranks.jobs.doctor"),
     "matplotlib": ("closeranks.comms.topology.drawing", "closeranks.jobs."),
     "sklearn": ("closeranks.jobs.",),
     "click": ("closeranks.__main__", "closeranks.jobs."),
     "rich": ("closeranks.__main__", "closeranks.jobs."),
 }
 
-# Modules that talk MPI; all others decide without it and are tested in one process.
+#: Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
-    "comms": {
-        "buffers.array_memory", "buffers.buffer_spec", "buffers.datatype", "buffers.pack_entries",
-        "buffers.typemap", "discovery.discovery", "gpu.cuda_aware", "liveness.agreement",
-        "liveness.recovery_allgather", "liveness.uncaught_error", "mpi.deferred_free",
-        "mpi.interruption", "mpi.mpi_handle", "mpi.node_peers", "mpi.ulfm",
-        "topology.level_communicators",
-    },
-    "collectives": {
-        "arguments.argument_readers", "arguments.native_handover", "arguments.reduction_arguments",
-        "communicator.blocking", "communicator.closing", "communicator.communicator",
-        "communicator.derived_communicators", "communicator.gradient_buckets",
-        "communicator.initialization", "communicator.object_calls", "communicator.persistent_calls",
-        "communicator.recoverable", "dispatch.argument_check", "dispatch.device_collectives",
-        "dispatch.dispatch", "dispatch.object_refusal", "dispatch.persistent_creation",
-        "dispatch.persistent_operation", "dispatch.persistent_starts", "dispatch.plan_cache",
-        "dispatch.request", "engine.bound_plan", "engine.deferred_blocks", "engine.epoch_world",
-        "engine.error_translation", "engine.execution", "engine.execution_arrays",
-        "engine.late_ranks", "engine.leaves", "engine.loop_mpi_functions", "engine.mpi_handles",
-        "engine.progress_engine", "engine.tracked_communicators", "fastpath.shortcut",
-        "fastpath.shortcut_layout", "fastpath.shortcut_proof", "faults.attempts",
-        "faults.final_meeting", "faults.recovery", "faults.respawn", "faults.spares",
-        "faults.survivor_creation", "plans.message_tags", "reduction.op", "selection.planner",
-        "selection.tuning_origin", "shm.shared_arrays",
-    },
-    "checkpoint": {
-        "control.control_channel",
-    },
-    "jobs": {
-        "bench.benches.checkpoint", "bench.benches.collective_row", "bench.benches.init_program",
-        "bench.benches.pack", "bench.benches.plan_steps", "bench.benches.point_to_point",
-        "bench.command", "bench.measuring.collectives", "bench.measuring.timing", "demo",
-        "launch.program", "topology_command", "tune.command", "tune.survey",
-    },
+    "checkpoint.control.control_channel", "collectives.arguments.argument_readers",
+    "collectives.arguments.native_handover", "collectives.arguments.reduction_arguments",
+    "collectives.communicator.blocking", "collectives.communicator.closing",
+    "collectives.communicator.communicator", "collectives.communicator.derived_communicators",
+    "collectives.communicator.gradient_buckets", "collectives.communicator.initialization",
+    "collectives.communicator.object_calls", "collectives.communicator.persistent_calls",
+    "collectives.communicator.recoverable", "collectives.dispatch.argument_check",
+    "collectives.dispatch.device_collectives", "collectives.dispatch.dispatch",
+    "collectives.dispatch.object_refusal", "collectives.dispatch.persistent_creation",
+    "collectives.dispatch.persistent_operation", "collectives.dispatch.persistent_starts",
+    "collectives.dispatch.plan_cache", "collectives.dispatch.request",
+    "collectives.engine.bound_plan", "collectives.engine.deferred_blocks",
+    "collectives.engine.epoch_world", "collectives.engine.error_translation",
+    "collectives.engine.execution", "collectives.engine.execution_arrays",
+    "collectives.engine.late_ranks", "collectives.engine.leaves",
+    "collectives.engine.loop_mpi_functions",
+    "collectives.engine.progress_engine", "collectives.engine.tracked_communicators",
+    "collectives.fastpath.shortcut", "collectives.fastpath.shortcut_layout",
+    "collectives.fastpath.shortcut_proof", "collectives.faults.attempts",
+    "collectives.faults.final_meeting", "collectives.faults.recovery", "collectives.faults.respawn",
+    "collectives.faults.spares", "collectives.faults.survivor_creation",
+    "collectives.plans.message_tags", "collectives.reduction.op", "collectives.selection.planner",
+    "collectives.selection.tuning_origin", "collectives.shm.shared_arrays",
+    "comms.buffers.array_memory", "comms.buffers.buffer_spec", "comms.buffers.datatype",
+    "comms.buffers.pack_entries", "comms.buffers.typemap", "comms.discovery.discovery",
+    "comms.gpu.cuda_aware", "comms.liveness.agreement", "comms.liveness.recovery_allgather",
+    "comms.liveness.uncaught_error", "comms.mpi.deferred_free", "comms.mpi.interruption",
+    "comms.mpi.mpi_handle", "comms.mpi.node_peers", "comms.mpi.ulfm",
+    "comms.topology.level_communicators", "jobs.bench.benches.checkpoint",
+    "jobs.bench.benches.collective_row", "jobs.bench.benches.init_program",
+    "jobs.bench.benches.pack", "jobs.bench.benches.plan_steps", "jobs.bench.benches.point_to_point",
+    "jobs.bench.command", "jobs.bench.measuring.collectives", "jobs.bench.measuring.timing",
+    "jobs.demo", "jobs.launch.program", "jobs.topology_command", "jobs.tune.command",
+    "jobs.tune.survey",
 }  # fmt: skip
+
+#: Modules that may be imported before MPI is started: none imports mpi4py, however far down.
+BEFORE_MPI = (
+    "closeranks", "closeranks.__main__", "closeranks.checkpoint", "closeranks.collectives",
+    "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
+    "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
+    "closeranks.jobs.topology_command", "closeranks.jobs.tune.command",
+    "closeranks.jobs.checkpoint_tools.checkpoint_command",
+)  # fmt: skip
 
 pytestmark = pytest.mark.skipif(
     not (ROOT / "comms").is_dir(), reason="not a checkout: the rooms are not at the root"
@@ -77,20 +122,40 @@ def _files() -> dict[str, Path]:
 MODULES = _files()
 
 
-def _runtime(node: ast.AST) -> Iterator[ast.AST]:
-    """Walk a tree, leaving out what only a type checker reads."""
+def _package(module: str) -> str:
+    """Give the package of a module, as `ORDER` names it."""
+    if module == "closeranks.errors":
+        return "errors"
+    path = MODULES[module]
+    if path.parent == ROOT / "closeranks":
+        return "closeranks" if module == "closeranks" else "door"
+    return ".".join(path.parent.relative_to(ROOT).parts)
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _walk(node: ast.AST, *, typed: bool) -> Iterator[ast.AST]:
+    """Walk a tree, with or without what only a type checker reads."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+        if not typed and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
             for other in child.orelse:
-                yield from _runtime(other)
+                yield from _walk(other, typed=typed)
             continue
         yield child
-        yield from _runtime(child)
+        yield from _walk(child, typed=typed)
 
 
-def _imports(path: Path) -> Iterator[tuple[int, str]]:
+@cache
+def _imports(path: Path, *, typed: bool = True) -> list[tuple[int, str]]:
     """Give line and full module name of every import of a file."""
-    for node in _runtime(ast.parse(path.read_text())):
+    return list(_found(path, typed=typed))
+
+
+def _found(path: Path, *, typed: bool) -> Iterator[tuple[int, str]]:
+    for node in _walk(_tree(path), typed=typed):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -100,23 +165,16 @@ def _imports(path: Path) -> Iterator[tuple[int, str]]:
                 yield node.lineno, full if full in MODULES else source
 
 
-def _floor(module: str) -> int:
-    """Height of a module in the house: errors 0, rooms 1 to 5, the door 6.
-
-    The public names are the top of what jobs, like any user, builds upon.
-    """
-    parts = module.split(".")
-    if module == "closeranks":
-        return 1 + ROOMS.index("jobs")
-    if module == "closeranks.errors":
-        return 0
-    return 1 + ROOMS.index(parts[1]) if parts[1:2] and parts[1] in ROOMS else 1 + len(ROOMS)
+def _looks_up(module: str, target: str) -> bool:
+    """Tell whether an import leads to a package above; a face shows what is in its own."""
+    here, there = _package(module), _package(target)
+    if MODULES[module].name == "__init__.py" and target.startswith(f"{module}."):
+        return False
+    return ORDER.index(there) > ORDER.index(here)
 
 
 def _violations() -> Iterator[str]:
     for module, path in MODULES.items():
-        if module == "closeranks":
-            continue
         for line, target in _imports(path):
             here = f"{path.relative_to(ROOT)}:{line}"
             first = target.split(".")[0]
@@ -124,50 +182,111 @@ def _violations() -> Iterator[str]:
                 yield f"{here}: relative import"
             elif first in ROOMS:
                 yield f"{here}: bare {first}, write closeranks.{target}"
-            elif first == "closeranks" and _floor(target) > _floor(module):
+            elif first == "closeranks" and _looks_up(module, target):
                 yield f"{here}: looks up into {target}"
 
 
-def test_the_rooms_are_seen() -> None:
-    assert {f"closeranks.{room}" for room in ROOMS} <= MODULES.keys()
-    assert len(MODULES) > 10
+def test_the_order_names_every_package() -> None:
+    assert {_package(module) for module in MODULES} == set(ORDER)
+    assert len(set(ORDER)) == len(ORDER)
 
 
 def test_imports_point_one_way() -> None:
     assert list(_violations()) == []
 
 
+def test_only_doors_import_by_name() -> None:
+    """A table of names is the way up where calls must find what lies above them."""
+    name = re.compile(r"closeranks(\.\w+)+(:\w+)?")
+    found = set()
+    for module, path in MODULES.items():
+        tree = _tree(path)
+        asks = any(
+            isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func)
+            for node in ast.walk(tree)
+        )
+        said = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        if asks and any(isinstance(one, str) and name.fullmatch(one) for one in said):
+            found.add(module)
+    assert found - {"closeranks.comms.jit.code_cache"} == DOORS
+
+
+@pytest.mark.parametrize("method", LATE)
+def test_late_methods_are_found(method: str) -> None:
+    module, _, name = LATE[method].partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+    tree = ast.parse((ROOT / "collectives/communicator/communicator.py").read_text())
+    (made,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "Communicator")
+    assert method in {n.name for n in made.body if isinstance(n, ast.FunctionDef)}
+
+
 def test_slow_libraries_are_imported_where_they_belong() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {target}"
         for module, path in MODULES.items()
-        for line, target in _imports(path)
+        for line, target in _imports(path, typed=False)
         for library, allowed in GATES.items()
         if target.split(".")[0] == library and not module.startswith(allowed)
     ]
     assert wrong == []
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_only_named_modules_talk_mpi(room: str) -> None:
-    start = f"closeranks.{room}."
+def test_only_named_modules_talk_mpi() -> None:
     talkers = {
-        module.removeprefix(start)
+        module.removeprefix("closeranks.")
         for module, path in MODULES.items()
-        if module.startswith(start)
-        and any(target.split(".")[0] == "mpi4py" for _, target in _imports(path))
+        if any(t.split(".")[0] == "mpi4py" for _, t in _imports(path, typed=False))
     }
-    assert talkers - TALKERS.get(room, set()) == set()
+    assert talkers == TALKERS
+
+
+def _executed(path: Path) -> set[str]:
+    """Give what importing a file imports at once: its own statements, no function's."""
+    names = set()
+    pending = list(_tree(path).body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            pending += node.orelse
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                names.add(full if full in MODULES else node.module or "")
+        elif not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            pending += [one for one in ast.iter_child_nodes(node) if isinstance(one, ast.stmt)]
+    return names
+
+
+@pytest.mark.parametrize("module", BEFORE_MPI)
+def test_importing_does_not_start_mpi(module: str) -> None:
+    seen: dict[str, str] = {}
+    pending = [(module, "")]
+    while pending:
+        one, asker = pending.pop()
+        assert one.split(".")[0] != "mpi4py", f"{asker} imports it"
+        if one in seen or one not in MODULES:
+            continue
+        seen[one] = asker
+        parents = [one.rsplit(".", n)[0] for n in range(1, one.count(".") + 1)]
+        pending += [(target, one) for target in {*_executed(MODULES[one]), *parents}]
+
+
+def _cycle(graph: dict[str, set[str]]) -> str | None:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return " <- ".join(error.args[1])
+    return None
 
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_no_module_needs_itself(room: str) -> None:
+    start = f"closeranks.{room}"
     graph = {
-        module: {t for _, t in _imports(path) if t.startswith(f"closeranks.{room}")} & set(MODULES)
+        module: {t for _, t in _imports(path, typed=False) if t.startswith(start)} & set(MODULES)
         for module, path in MODULES.items()
-        if module.startswith(f"closeranks.{room}")
+        if module.startswith(start)
     }
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        pytest.fail("import cycle: " + " <- ".join(error.args[1]))
+    assert _cycle(graph) is None

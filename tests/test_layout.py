@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,6 +61,89 @@ def test_functions_are_short() -> None:
     lengths = dict(_functions())
     assert {name: n for name, n in lengths.items() if n > 60} == {}
     assert statistics.quantiles(lengths.values(), n=10)[-1] <= 25
+
+
+def _packages() -> Iterator[tuple[Path, list[Path]]]:
+    """Every folder of the package with its modules, ``__init__`` aside."""
+    for room in ROOMS:
+        for folder in sorted({path.parent for path in (ROOT / room).rglob("*.py")}):
+            yield folder, [p for p in folder.glob("*.py") if p.name != "__init__.py"]
+
+
+def test_every_folder_of_modules_is_a_package() -> None:
+    """`find_packages` leaves out a folder without one, and the wheel lacks its modules."""
+    assert [str(folder) for folder, _ in _packages() if not (folder / "__init__.py").exists()] == []
+
+
+def test_packages_have_three_to_twenty_files() -> None:
+    counts = {folder: len(files) for folder, files in _packages() if folder.parent != ROOT}
+    assert {str(folder): n for folder, n in counts.items() if n > 20} == {}
+    few = [folder for folder, n in counts.items() if n < 3]
+    said = {folder: (folder / "__init__.py").read_text() for folder in few}
+    assert [str(f) for f, text in said.items() if "extension point" not in text] == []
+
+
+def _classes() -> Iterator[tuple[str, str]]:
+    """Every public class at the top of a module, with its file."""
+    for path in _sources():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                yield node.name, str(path.relative_to(ROOT))
+
+
+def test_no_class_name_stands_twice() -> None:
+    found: dict[str, list[str]] = {}
+    for name, file in _classes():
+        found.setdefault(name, []).append(file)
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+
+
+def test_no_module_is_called_as_a_function_that_its_package_shows() -> None:
+    """``import closeranks.collectives.plan`` would give one or the other by chance."""
+    wrong = []
+    for folder, files in _packages():
+        face = ast.parse((folder / "__init__.py").read_text())
+        shown = {
+            alias.asname or alias.name
+            for node in ast.walk(face)
+            if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+            for alias in node.names
+        }
+        below = {path.stem for path in files} | {p.name for p in folder.iterdir() if p.is_dir()}
+        wrong += [f"{folder.relative_to(ROOT)}: {name}" for name in shown & below]
+    assert wrong == []
+
+
+#: Names of the public contract, by the path at which users' programs import them.
+PUBLIC = {
+    "closeranks": (
+        "MEAN", "CheckpointError", "Communicator", "Error", "Link", "PeerError", "PeerLate",
+        "PeerLost", "Revoked", "Topology", "UsageError", "checkpoint", "collectives", "comms",
+        "discover", "init", "partitioning",
+    ),
+    "closeranks.collectives": ("algorithms", "cost", "plan", "simulate", "Cost", "Plan", "MEAN"),
+    "closeranks.collectives.communicator": ("Communicator",),
+    "closeranks.comms.topology": ("Topology",),
+    "closeranks.checkpoint": ("Checkpointer", "Pending", "PerRank", "Shard", "interval"),
+    "closeranks.checkpoint.erasure": ("Code",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in PUBLIC.items() for name in names]
+)
+def test_public_names_are_where_the_contract_says(module: str, name: str) -> None:
+    assert hasattr(importlib.import_module(module), name)
+
+
+def test_names_of_the_contract_are_kept_free() -> None:
+    """Parts that are to come bring these; nothing else may be called so."""
+    kept = {
+        "Layout", "Volume", "Mesh", "Placement", "Conversion", "Halo", "Route", "Trace",
+        "Result", "Recorder", "Split", "Broadcast", "Partial", "Tree", "Repetition", "Backup",
+        "Expander", "Arbitrary", "Bursty", "Uncoded", "TopK", "Sign",
+    }  # fmt: skip
+    assert {name: file for name, file in _classes() if name in kept} == {}
 
 
 def test_names_say_something() -> None:

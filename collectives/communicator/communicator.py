@@ -12,7 +12,7 @@ from mpi4py import MPI
 from closeranks.collectives.communicator.blocking import Blocking, Nonblocking
 from closeranks.collectives.communicator.closing import Closing
 from closeranks.collectives.communicator.derived_communicators import Deriving
-from closeranks.collectives.communicator.gradient_buckets import Buckets
+from closeranks.collectives.communicator.late_methods import late
 from closeranks.collectives.communicator.object_calls import Objects
 from closeranks.collectives.communicator.persistent_calls import Prepared
 from closeranks.collectives.dispatch.argument_check import agree_equal
@@ -36,6 +36,7 @@ from closeranks.errors import Error, Unavailable, UsageError
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
+    from closeranks.collectives.communicator.gradient_buckets import Buckets
     from closeranks.collectives.engine.call_guard import Statistics
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
@@ -310,7 +311,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             On every rank, if the ranks pass different arrays.
         """
         with self._together("bucketed"):
-            return Buckets(self, parameters, bucket_bytes, op)
+            made: Buckets = late("bucketed")(self, parameters, bucket_bytes, op)
+            return made
 
     def _open_world(self) -> World:
         """Open what carries plans; collective."""

@@ -52,8 +52,7 @@ from closeranks.collectives.engine.error_translation import (
     test_some,
     translated,
 )
-from closeranks.collectives.engine.execution_arrays import ExecutionLayout, load_loop
-from closeranks.collectives.engine.mpi_handles import handle
+from closeranks.collectives.engine.execution_arrays import ExecutionLayout, handle, load_loop
 from closeranks.collectives.engine.progress_answer import Patience, Poll, ProgressAnswer
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.plans.schedule import Kind

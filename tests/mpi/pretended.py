@@ -19,8 +19,8 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import bound_plan, execution, execution_arrays
 from closeranks.collectives.engine import loop_mpi_functions as real
+from closeranks.collectives.engine.execution_arrays import handle
 from closeranks.collectives.engine.loop_mpi_functions import address, error_place, is_wide, pointers
-from closeranks.collectives.engine.mpi_handles import handle
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.engine import mpi_handles as places
-from closeranks.collectives.engine.mpi_handles import addresses, handle, handles
+from closeranks.collectives.engine import execution_arrays as places
+from closeranks.collectives.engine.execution_arrays import addresses, handle, handles
 from closeranks.collectives.plans import schedule as columns
 from closeranks.collectives.plans.schedule import Kind, StepTable
 from tests.collectives.shape.ring import ring

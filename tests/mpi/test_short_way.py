@@ -15,7 +15,12 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.engine import interpreter
-from closeranks.collectives.fastpath import shortcut, shortcut_layout, shortcut_proof
+from closeranks.collectives.fastpath import (
+    shortcut,
+    shortcut_layout,
+    shortcut_proof,
+    shortcut_versions,
+)
 from closeranks.collectives.plans.collective import OPERATIONS
 
 World = cr.Communicator
@@ -352,7 +357,7 @@ def test_the_code_is_proven_on_sentinels_and_listed(
     assert interpreter.is_loaded()
     assert shortcut_proof.holds(), "what stands in memory here is not what the code reads"
     listed = shortcut_versions.are_listed()
-    assert listed, f"add {shortcut_versions.versions()} to closeranks.collectives.fastpath.shortcut"
+    assert listed, f"add {shortcut_versions.versions()} to PROVEN in shortcut_versions"
     types = shortcut_layout._plain().copy()
     types[:, 2] = np.roll(types[:, 2], 1)  # each datatype means another type
     monkeypatch.setattr(shortcut_layout, "_plain", lambda: types)

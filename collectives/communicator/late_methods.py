@@ -1,0 +1,39 @@
+"""Methods of a communicator whose work lies in packages above it.
+
+A module of this package imports none of these; the table below says where the
+work of such a method is, and the first call imports it.  It is the only door
+that leads up: tests/test_layers.py reads the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+#: Method of `Communicator` -> "module:callable", which takes the communicator first.
+LATE: Final = {
+    "bucketed": "closeranks.collectives.communicator.gradient_buckets:Buckets",
+}
+
+
+@cache
+def late(method: str) -> Callable[..., Any]:
+    """Import the work of a method.
+
+    Local.
+
+    Parameters
+    ----------
+    method : str
+        A key of `LATE`.
+
+    Returns
+    -------
+    callable
+        Takes the communicator, then the arguments of the method.
+    """
+    module, _, name = LATE[method].partition(":")
+    work: Callable[..., Any] = getattr(import_module(module), name)
+    return work
