@@ -119,6 +119,13 @@ def test_no_page_has_a_forbidden_word(page: Path) -> None:
     assert sorted(set(words) & set(FORBIDDEN)) == []
 
 
+def test_the_glossary_is_sorted_and_each_word_has_a_page() -> None:
+    rows = (ROOT / "docs" / "glossary.md").read_text().split("|---|---|---|\n")[1].splitlines()
+    words = [row.split("|")[1].strip().lower() for row in rows]
+    assert words == sorted(set(words))
+    assert [row for row in rows if not re.fullmatch(r"\|[^|]+\|[^|]+\| \[.+\]\(.+\) \|", row)] == []
+
+
 def _anchors(page: Path) -> set[str]:
     """Give what a link may name in a page: its headings, as GitHub writes them."""
     heads = re.findall(r"^#+ (.*)$", _without_fences(page.read_text()), flags=re.MULTILINE)
