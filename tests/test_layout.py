@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,11 @@ ROOMS = ("comms", "collectives", "partitioning", "checkpoint", "jobs")
 VAGUE = {
     "base", "common", "core", "helper", "helpers", "impl", "manager", "misc", "tools",
     "util", "utils",
+}  # fmt: skip
+#: Words that only this package would know, for which there is a standard one.
+PRIVATE = {
+    "crew", "desk", "ferry", "gate", "grave", "graves", "mates", "nears", "nest", "rollcall",
+    "shelf", "urn", "usher", "voice", "ward", "warden", "will", "wills",
 }  # fmt: skip
 UNFINISHED = ("TO" + "DO", "FIX" + "ME", "X" * 3, "HA" + "CK", "NotImplemented" + "Error")
 
@@ -149,6 +155,26 @@ def test_names_of_the_contract_are_kept_free() -> None:
 def test_names_say_something() -> None:
     parts = {(p, part) for p in _sources() for part in p.relative_to(ROOT).with_suffix("").parts}
     assert [str(p.relative_to(ROOT)) for p, part in parts if part in VAGUE] == []
+
+
+def _names(path: Path) -> Iterator[str]:
+    """Every name of a module, class, function or parameter in a file, its folders too."""
+    yield from path.relative_to(ROOT).with_suffix("").parts
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.arg):
+            yield node.arg
+
+
+def test_names_are_of_standard_words() -> None:
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in _sources()
+        for name in _names(path)
+        if {word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)} & PRIVATE
+    }
+    assert sorted(found) == []
 
 
 def test_nothing_is_left_unfinished() -> None:

@@ -14,18 +14,28 @@ from typing import Any
 
 HEAD = """# mpi4py's own tests
 
-mpi4py {release}'s test suite with closeranks communicators in the place of `MPI.COMM_WORLD` and of
-`MPI.COMM_SELF`, every element type (one, where more than two ranks share a core), every kind of
-array but those on GPUs, files and tests in an order drawn by a seed. Written by
-`make mpi4py-suite`; the ordinary tests do one number of ranks and one type a day.
+The test suite of mpi4py {release}, run with closeranks communicators in the place of
+`MPI.COMM_WORLD` and `MPI.COMM_SELF`. It shows where closeranks differs from mpi4py.
 
-A cell is passed / failed / skipped. What is skipped is skipped by the same file with mpi4py's own
-communicators, too, but for three reasons. "Wants the predefined communicator itself": those tests
-fail with any duplicate, which is tried as well. "Reads a private table of mpi4py's": of locks which
-its own `bcast` takes, and ours does not. "Fails without us, too": what MPICH's wheel was built
-without. `test_ulfm` is left out: to revoke a communicator of ours
-ends its [family](faults.md), and what is called then raises `closeranks.Revoked`; so is
-`test_util_dtlib`, which is half a minute of datatypes without a communicator.
+    make mpi4py-suite     # runs it with both libraries, and writes this page
+
+- Every element type is tested; one type where more than two ranks share a core.
+- Every kind of array is tested, except arrays on GPUs.
+- A seed draws the order of files and tests.
+- The ordinary tests run one number of ranks and one type a day.
+
+A cell is passed / failed / skipped. A skipped test is also skipped by the same file with mpi4py's
+own communicators, with three exceptions:
+
+| reason | meaning |
+|---|---|
+| wants the predefined communicator itself | the test fails with any duplicate, too (tried) |
+| reads a private table of mpi4py's | locks that only mpi4py's own `bcast` takes |
+| fails without us, too | a feature that MPICH's wheel was built without |
+
+Two files are left out. `test_ulfm` revokes a communicator: here that ends its
+[family](glossary.md), and later calls raise `closeranks.Revoked`. `test_util_dtlib` is half a
+minute of datatypes without a communicator.
 """
 
 
