@@ -1,18 +1,12 @@
-"""Where the machine code of products finds what it knows.
-
-What stands here is compiled into
-`closeranks.checkpoint.erasure.product_entry`.
-
-Blocks of bytes, multiplied by a matrix over the field of 256 elements.
+"""Blocks of bytes, multiplied by a matrix over the field of 256 elements.
 
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process and shape.
 
-A product of blocks that are passed anew each time, at the least cost.
-
-What it takes to look at arrays in Python, one by one, is many times what a
-product of small blocks takes.  So one compiled function reads where they lie,
-through their buffers, and multiplies them.
+A product of blocks that are passed anew each time costs little: looking at
+arrays in Python, one by one, takes many times what a product of small blocks
+takes.  So one compiled function reads their addresses, through their buffers,
+and multiplies them.
 """
 
 from __future__ import annotations
@@ -26,6 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from closeranks.checkpoint.erasure.generator_matrix import Blocks, Bytes
+from closeranks.checkpoint.erasure.product_layout import WORDS
 from closeranks.checkpoint.erasure.product_llvm import NAME, Instructions, ProductShape, here, write
 from closeranks.comms.discovery.sysfs import l3_share
 from closeranks.comms.jit import code_cache
@@ -33,27 +28,6 @@ from closeranks.comms.jit.object_code import emit, load
 from closeranks.comms.jit.python_builtin import FAST, address_in_python, builtin
 from closeranks.comms.numeric_argument import shown
 from closeranks.errors import UsageError
-
-#: Bytes into a record (int64): functions of the interpreter.
-GET, RELEASE, CLEAR, SAVE, RESTORE, FROM_LONG = range(0, 48, 8)
-#: How many blocks are passed, how many are read, and written; the number from which on
-#: blocks must be writable; bytes of a vector; blocks of so many bytes together are left.
-TOTAL, COUNT, ROWS, WRITTEN, WIDTH, PAST = range(48, 96, 8)
-#: Addresses of tables: where blocks lie; which of them are read, then written; where
-#: those lie, both; the lots.
-PLACES, ORDER, SOURCES, TARGETS, LOTS = range(96, 136, 8)
-#: Bytes of a block; ``Py_buffer``, 80 bytes in the stable ABI.
-SIZE, BUFFER = 136, 144
-#: Words of a record without its tables.
-WORDS: Final = (BUFFER + 80) // 8
-#: A lot: the function, its operands, its rows; all zeros at the end.
-LOT_OPERANDS, LOT_ROWS, LOT_BYTES = 8, 16, 24
-#: PyBUF_STRIDES and PyBUF_FORMAT; and PyBUF_WRITABLE.
-READABLE: Final = 0x1C
-WRITABLE: Final = 0x1D
-#: Of ``unsigned char``, and no more.
-BYTES: Final = ord("B")
-
 
 _FUNCTION: Final = ctypes.CFUNCTYPE(
     None, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64

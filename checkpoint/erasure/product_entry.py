@@ -13,7 +13,7 @@ from typing import Any
 import numba
 from numba import types
 
-from closeranks.checkpoint.erasure.matrix_product import (
+from closeranks.checkpoint.erasure.product_layout import (
     BUFFER,
     BYTES,
     CLEAR,
@@ -41,7 +41,7 @@ from closeranks.checkpoint.erasure.matrix_product import (
     WRITTEN,
 )
 from closeranks.comms.jit.c_calls import call0, call1, call3, call5, letter, set_word, word
-from closeranks.comms.jit.python_builtin import DATA
+from closeranks.comms.jit.python_builtin_layout import DATA
 
 
 @numba.njit(error_model="numpy")

@@ -25,8 +25,8 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.interpreter import SHORTCUT
-from closeranks.collectives.fastpath.shortcut_layout import (
-    KEPT,
+from closeranks.collectives.fastpath.shortcut_layout import KEPT
+from closeranks.collectives.fastpath.shortcut_record import (
     KnownSizes,
     Record,
     empty_table,
@@ -43,7 +43,7 @@ from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.fastpath.shm_call import ShmCall
-    from closeranks.collectives.fastpath.shortcut_layout import Explain
+    from closeranks.collectives.fastpath.shortcut_record import Explain
 
 
 class Rule(NamedTuple):

@@ -18,7 +18,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine.interpreter import SHORTCUT
 from closeranks.collectives.fastpath import shortcut_layout as code
-from closeranks.collectives.fastpath.shortcut_layout import empty_table, record_of, row_of
+from closeranks.collectives.fastpath.shortcut_record import empty_table, record_of, row_of
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 

@@ -1,8 +1,4 @@
-"""Where the machine code of builtin functions finds what it knows.
-
-What stands here is compiled into `closeranks.comms.jit.python_builtin_code`.
-
-Builtin functions made of machine code: what Python calls at the least cost.
+"""Builtin functions made of machine code: what Python calls at the least cost.
 
 A fifth of what `ctypes` takes, and a third of what a function of Numba takes.
 """
@@ -19,18 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms.jit import code_cache
-
-#: Where an array keeps its pointer: the first field after the head of an object, in
-#: NumPy's stable ABI.
-DATA: Final = object.__basicsize__
-#: Bytes into a record (int64). The C function, its number of arguments, which bits of
-#: what it returns count, and what makes an object of them.
-FUNCTION, COUNT, MASK, FROM_LONG = range(0, 32, 8)
-#: Functions of the interpreter.
-AS_SSIZE, OCCURRED, WRONG, SAVE, RESTORE = range(32, 72, 8)
-#: In the record of `closeranks.comms.jit.python_builtin.copier_at` the plan of the copy follows.
-PLAN: Final = 72
-
 
 #: METH_FASTCALL, and METH_KEYWORDS.
 FAST: Final = 0x80

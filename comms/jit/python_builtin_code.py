@@ -12,7 +12,7 @@ import numba
 from numba import types
 
 from closeranks.comms.jit.c_calls import call0, call1, call5, word
-from closeranks.comms.jit.python_builtin import (
+from closeranks.comms.jit.python_builtin_layout import (
     AS_SSIZE,
     COUNT,
     DATA,

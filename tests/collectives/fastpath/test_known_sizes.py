@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from closeranks.collectives.fastpath.shortcut_layout import MOST_SIZES, KnownSizes, row_of
+from closeranks.collectives.fastpath.shortcut_record import MOST_SIZES, KnownSizes, row_of
 
 
 @dataclass

@@ -1,0 +1,322 @@
+"""What the machine code of shortcuts is told: the interpreter, MPI, and known sizes.
+
+What is known of sizes stands in two places: here, until too many others have
+come, and in a table that machine code reads, where a size has one row and the
+last to come takes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+
+import numpy as np
+from mpi4py import MPI
+from numpy.typing import NDArray
+
+from closeranks.collectives.arguments.native_handover import UNREADABLE
+from closeranks.collectives.fastpath.shortcut_layout import (
+    BEGUN_AT,
+    DTYPE_AT,
+    EXPLAIN,
+    FLAGS_AT,
+    INSIDE_AT,
+    KEPT,
+    KNOWN,
+    LETTERS,
+    MEMBERS,
+    NBYTES,
+    NDIM_AT,
+    PLACE,
+    PLAIN,
+    RECORD,
+    ROW,
+    SHAPE_AT,
+    SIZED,
+    SLOTS,
+    slot_of,
+)
+from closeranks.comms.buffers.datatype import element
+from closeranks.comms.jit.python_builtin import address_in_python
+
+if TYPE_CHECKING:
+    from closeranks.collectives.arguments.call_key import CallKey
+    from closeranks.collectives.fastpath.shm_call import ShmCall
+
+
+#: So many sizes are known; the first to come is the first to go.
+MOST_SIZES: Final = 1024
+
+
+#: So many kinds of calls of one size may be kernels'.
+_MOST_KINDS: Final = 8
+
+
+@dataclass
+class _Size:
+    """What is known of one size; ``shm_calls`` by the key of the calls they run."""
+
+    library: bool = False
+    shm_calls: dict[CallKey, ShmCall] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> int:
+        """Address of the first kernel, 0 where the library does it."""
+        return next((near.address for near in self.shm_calls.values()), 0)
+
+
+class KnownSizes:
+    """What one communicator knows of one operation.
+
+    All its ranks learn the same in the same order.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, _Size] = {}
+        self._table: NDArray[np.int64] | None = None
+        self._open = False
+        self._past: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self._sizes)
+
+    def is_library(self, nbytes: int | None) -> bool:
+        """Tell whether calls of a size are the library's.  Local."""
+        return nbytes is not None and nbytes in self._sizes and self._sizes[nbytes].library
+
+    def learn(self, nbytes: int) -> None:
+        """Note that calls of a size are the library's.  Local."""
+        self._size(nbytes).library = True
+        self._write(nbytes)
+
+    def learn_near(self, nbytes: int, near: ShmCall) -> None:
+        """Note that calls of a size, of the kind of ``near``, are a kernel's.  Local."""
+        shm_calls = self._size(nbytes).shm_calls
+        if near.key not in shm_calls and len(shm_calls) < _MOST_KINDS:
+            for last in list(shm_calls.values())[-1:]:
+                last.followed_by(near)
+            shm_calls[near.key] = near
+        self._write(nbytes)
+
+    def open(self) -> NDArray[np.int64]:
+        """Fill the table and return it, to be read from now on.  Local."""
+        if self._table is None:
+            self._table = empty_table()
+        self._open = True
+        for nbytes in self._sizes:
+            self._write(nbytes)
+        return self._table
+
+    def shut(self) -> None:
+        """Empty the table: who reads it finds nothing.  Local."""
+        self._open = False
+        if self._table is not None:
+            self._past["native"] += int(self._table[:, 1].sum())
+            self._table[:] = empty_table()
+
+    def calls(self) -> Counter[str]:
+        """Count the calls that machine code has served, by algorithm.  Local."""
+        found = self._past.copy()
+        if self._table is not None:
+            found["native"] += int(self._table[:, 1].sum())
+        found["shared"] += sum(map(_calls, self._sizes.values()))
+        return found
+
+    def _size(self, nbytes: int) -> _Size:
+        """Give what is known of a size; the oldest one makes way for a new one."""
+        if nbytes not in self._sizes:
+            if len(self._sizes) == MOST_SIZES:
+                self._forget(next(iter(self._sizes)))
+            self._sizes[nbytes] = _Size()
+        return self._sizes[nbytes]
+
+    def _forget(self, nbytes: int) -> None:
+        """Know nothing of a size any more."""
+        known = self._sizes.pop(nbytes)
+        self._past["shared"] += _calls(known)
+        for near in known.shm_calls.values():
+            near.followed_by(None)  # it may be learned again, in another order
+        if self._open:
+            row = self._row(nbytes)
+            if row[0] == nbytes:
+                self._past["native"] += int(row[1])
+                row[:] = -1, 0, 0
+
+    def _write(self, nbytes: int) -> None:
+        """Let readers of the table know a size."""
+        if not self._open:
+            return
+        row, entry = self._row(nbytes), self._sizes[nbytes].entry
+        if row[0] == nbytes:
+            row[2] = entry
+            return
+        self._past["native"] += int(row[1])  # what stood there goes the long way, and comes back
+        row[:] = nbytes, 0, entry
+
+    def _row(self, nbytes: int) -> NDArray[np.int64]:
+        """Give the only row where a size may stand."""
+        assert self._table is not None
+        return row_of(self._table, nbytes)
+
+
+def _calls(known: _Size) -> int:
+    return sum(near.calls for near in known.shm_calls.values())
+
+
+def row_of(table: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
+    """Give the only row of a table where a size may stand."""
+    row: NDArray[np.int64] = table[slot_of(nbytes)]
+    return row
+
+
+def empty_table() -> NDArray[np.int64]:
+    """Make a table of no sizes."""
+    return np.full((SLOTS, ROW), (-1, 0, 0), np.int64)
+
+
+#: Raises what the user is told of an error of the library.
+Explain: TypeAlias = Callable[[MPI.Exception], NoReturn]
+
+
+#: What `record_of` gives.
+Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], Explain, object]
+
+
+#: Functions of the interpreter, in the order of the record.
+_FUNCTIONS = (
+    "PyObject_Vectorcall",
+    "PyObject_GetAttr",
+    "PyLong_AsSsize_t",
+    "Py_IncRef",
+    "Py_DecRef",
+    "PyErr_Clear",
+    "PyErr_ExceptionMatches",
+    "PyEval_SaveThread",
+    "PyEval_RestoreThread",
+    "PyObject_GetBuffer",
+    "PyBuffer_Release",
+    "PyErr_Fetch",
+    "PyErr_NormalizeException",
+    "PyException_SetTraceback",
+    "PyErr_Restore",
+)
+
+
+#: What they are told, in the order of the record; the strings as every caller has them.
+_OBJECTS = (
+    *map(sys.intern, ("nbytes", "itemsize", "root", "op")),
+    UNREADABLE,
+    None,
+    list,
+    tuple,
+    np.ndarray,
+    MPI.IN_PLACE,
+    MPI.SUM,
+    MPI.Exception,
+)
+
+
+def record_of(
+    member: MPI.Intracomm,
+    rule: Iterable[int],
+    table: NDArray[np.int64],
+    explain: Explain,
+    words: tuple[NDArray[np.int64], NDArray[np.int64]],
+) -> Record:
+    """Write down what the code needs to know.  Local.
+
+    Parameters
+    ----------
+    member : MPI.Intracomm
+        The communicator.
+    rule : iterable of int
+        Of the operation, see `closeranks.collectives.fastpath.shortcut.Rule`.
+    table : ndarray of int64
+        The sizes that are known.
+    explain : callable
+        Is given the errors of the library.
+    words : tuple of ndarray of int64, shape (1,)
+        Where calls that have begun are counted, and those of the library under
+        way.
+
+    Returns
+    -------
+    tuple
+        The record, and what it needs to stay alive: all but the first two.
+    """
+    record = np.zeros(RECORD, np.int64)
+    record[:NBYTES] = list(map(address_in_python, _FUNCTIONS))
+    record[NBYTES:PLAIN] = list(map(id, _OBJECTS))
+    record[PLAIN] = _plain().ctypes.data
+    record[MEMBERS], record[PLACE] = member.size, member.rank
+    record[SIZED:KNOWN] = list(rule)
+    record[KNOWN] = table.ctypes.data
+    record[KEPT] = -1
+    record[EXPLAIN] = id(explain)
+    record[LETTERS] = _letters().ctypes.data
+    record[[BEGUN_AT, INSIDE_AT]] = [one.ctypes.data for one in words]
+    return record, table, explain, words
+
+
+@cache
+def _plain() -> NDArray[np.int64]:
+    """List datatypes whose entries are plain bytes: identity, bytes, NumPy's type."""
+    usual = [MPI.DOUBLE, MPI.FLOAT, MPI.INT, MPI.LONG, MPI.BYTE]
+    found = {id(one): (one.size, _type_of(one)) for one in usual}
+    for one in vars(MPI).values():
+        if isinstance(one, MPI.Datatype) and one != MPI.DATATYPE_NULL and one.is_predefined:
+            lower, extent = one.Get_extent()
+            if lower == 0 and one.size == extent > 0:
+                found.setdefault(id(one), (one.size, _type_of(one)))
+    return np.array([*((one, *rest) for one, rest in found.items()), (0, 0, 0)], np.int64)
+
+
+def _type_of(datatype: MPI.Datatype) -> int:
+    """Give the identity of NumPy's type of a datatype; 0 for none."""
+    dtype = element(datatype, np.dtype(np.uint8), "a shortcut").dtype
+    return 0 if dtype is None or dtype is not np.dtype(dtype.char) else id(dtype)
+
+
+@cache
+def _letters() -> NDArray[np.int64]:
+    """List NumPy's types by the letter that is the format of a buffer."""
+    found = np.zeros(128, np.int64)
+    for letter in "bBhHiIlLqQfd?":
+        found[ord(letter)] = id(np.dtype(letter))
+    return found
+
+
+@cache
+def is_readable() -> bool:
+    """Whether tuples, lists and arrays lie in memory as the code reads them.  Local."""
+    array = np.zeros(1)
+    items = (None, None, array)
+    listed = [None, array]
+    word = ctypes.c_int64.from_address
+    return (
+        sys.implementation.name == "cpython"
+        and word(id(items) + tuple.__basicsize__ + 16).value == id(array)
+        and word(word(id(listed) + object.__basicsize__ + 8).value + 8).value == id(array)
+        and word(id(array) + object.__basicsize__).value == array.ctypes.data
+        and _knows_arrays(array)
+        and word(id(listed) + object.__basicsize__ - 8).value == id(list)
+        and word(id(listed) + object.__basicsize__).value == len(listed)
+        and word(id(items) + object.__basicsize__).value == len(items)
+    )
+
+
+def _knows_arrays(array: NDArray[np.float64]) -> bool:
+    """Whether all that the code reads of an array lies where it looks for it."""
+    word, half = ctypes.c_int64.from_address, ctypes.c_int32.from_address
+    place = id(array)
+    return (
+        half(place + NDIM_AT).value == array.ndim
+        and word(word(place + SHAPE_AT).value).value == len(array)
+        and word(place + DTYPE_AT).value == id(array.dtype)
+        and half(place + FLAGS_AT).value == array.flags.num
+    )
