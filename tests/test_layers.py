@@ -53,9 +53,10 @@ TALKERS = {
         "control.control_channel",
     },
     "jobs": {
-        "bench.benches.checkpoint", "bench.benches.collective_row", "bench.benches.init_program",
-        "bench.benches.pack", "bench.benches.plan_steps", "bench.benches.point_to_point",
-        "bench.command", "bench.measuring.collectives", "bench.measuring.timing", "demo",
+        "bench.benches.checkpoint", "bench.benches.collective", "bench.benches.faults",
+        "bench.benches.init_program", "bench.benches.pack", "bench.benches.plan_steps",
+        "bench.benches.point_to_point",
+        "bench.measuring.collectives", "bench.measuring.session", "bench.measuring.timing", "demo",
         "launch.program", "topology_command", "tune.command", "tune.survey",
     },
 }  # fmt: skip

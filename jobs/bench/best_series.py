@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.benches.registration import collectives_among
 from closeranks.jobs.bench.command import bench
 from closeranks.jobs.bench.measuring.best_settings import FOLDER, LAUNCH, PREFIX, launches
-from closeranks.jobs.bench.measuring.typed_options import collectives_among
 from closeranks.jobs.launch.mpi_library import of_python
 
 _LOCAL = ("/tmp", "/dev/shm", "/run")  # on a cluster each node has its own

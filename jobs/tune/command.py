@@ -18,12 +18,10 @@ from closeranks.collectives.builders.patterns.segments import segments, slots_of
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.port_tree import hierarchy
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.command import open_session
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.session import BenchRequest
-from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.measuring.number_text import parse_sizes, short, show_bytes
+from closeranks.jobs.bench.measuring.session import BenchRequest, open_session
 from closeranks.jobs.bench.measuring.timing import Effort
-from closeranks.jobs.bench.measuring.typed_options import parse_sizes, show_bytes
 from closeranks.jobs.bench.suite import Progress
 from closeranks.jobs.launch import program, target
 from closeranks.jobs.tune import survey, winners

@@ -1,4 +1,4 @@
-"""How long it takes from a rank's death to the next right all-reduce.
+"""The benchmark ``faults``: from a rank's death to the next right all-reduce.
 
 All ranks agree on a moment; then one of them kills or stops itself, while the
 others are in an all-reduce of an attempt.  They say when it raised, when the
@@ -15,22 +15,33 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
 import numpy as np
 
+from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.benches.registration import Benchmark, LoneRun
 from closeranks.jobs.bench.churn.model import FEWEST, MOST
 from closeranks.jobs.bench.churn.record import UNWRITTEN
-from closeranks.jobs.bench.measuring.session import ranks_per_node
+from closeranks.jobs.bench.measuring.number_text import aligned
+from closeranks.jobs.bench.measuring.session import (
+    open_session,
+    ranks_per_node,
+    write_rows,
+    writer,
+)
 from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
+from closeranks.jobs.launch import program
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.faults.attempts import Attempt
-    from closeranks.jobs.bench.measuring.session import Session
+    from closeranks.jobs.bench.measuring.session import BenchRequest, Session
 
 Row = dict[str, Any]
 Phases = list[float | None]
@@ -231,7 +242,7 @@ def head() -> str:
     str
         One line.
     """
-    return "# " + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items()).lstrip()
+    return "# " + aligned(_WIDTHS, _WIDTHS.values()).lstrip()
 
 
 def as_line(row: Row) -> str:
@@ -250,9 +261,7 @@ def as_line(row: Row) -> str:
     words = [row["ranks"], row["kind"], row["mode"]]
     times = [row[f"{phase}_ms"] for phase in (*_PHASES, "total")]
     words += ["-" if time_ms is None else f"{time_ms:.1f}" for time_ms in times]
-    return "  " + "".join(
-        f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True)
-    )
+    return "  " + aligned(words, _WIDTHS.values())
 
 
 def _wait_until(moment_s: float) -> None:
@@ -329,3 +338,63 @@ def _timing(seen: list[Told]) -> Timing:
     """Give the times of a row of one sample: the slowest rank's total."""
     totals_s = [1e-3 * one.phases[-1] for one in seen if one.phases[-1] is not None]
     return Timing(np.array([max(totals_s)]), fmean(totals_s), 1, False)
+
+
+def _run(request: BenchRequest) -> int:
+    """Lose ranks, and write a row for each fault; gives the exit status.
+
+    Collective over the ranks that are left.  A `UsageError` is raised on every
+    rank if there are too few or too many.
+    """
+    kinds, recruits = check_kinds(request.own["kinds"]), request.own["recruits"]
+    program.begin()
+    from mpi4py import MPI
+
+    import closeranks
+
+    spares, is_started = _spares(), setting("JOINS") is not None
+    if not is_started:
+        check_ranks(MPI.COMM_WORLD.size, spares, recruits)
+    mode = "spawn" if is_started else "replace"
+    on_failure = "replace" if spares or recruits else "shrink"
+    with closeranks.init(on_failure=on_failure, recruits=bool(recruits)) as comm:
+        session = open_session(replace(request, dtype="int64", op="sum"), comm)
+        write = writer(comm)
+        if not comm.joined:
+            for line in (*(f"# {words}" for words in session.describe()), head()):
+                write(line)
+        rows = []
+        for row in measure_faults(session, kinds, mode, spares + recruits):
+            rows.append(row)
+            write(as_line(row))
+        if comm.rank == 0:
+            write_rows(request, rows)
+        return 1 if any(row["wrong"] for row in rows) else 0
+
+
+def _spares() -> int:
+    """Read how many ranks wait."""
+    text = setting("SPARES") or "0"
+    if not text.isdecimal():
+        raise UsageError("CLOSERANKS_SPARES", f"is {text!r}", "a number")
+    return int(text)
+
+
+_OPTIONS = (
+    click.Option(
+        ["--kinds"],
+        default=",".join(KINDS),
+        show_default=True,
+        help="What happens to ranks in faults, in turn.",
+    ),
+    click.Option(
+        ["--recruits"],
+        type=click.IntRange(0),
+        default=0,
+        help="Ranks that faults replaces by new processes.",
+    ),
+)
+
+BENCHMARKS = (
+    Benchmark("faults", options=_OPTIONS, lone=LoneRun("ranks are lost", ("json_path",), _run)),
+)

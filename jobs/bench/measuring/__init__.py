@@ -1,1 +1,1 @@
-"""The package jobs.bench.measuring."""
+"""What all benchmarks share: a session, the collectives, and their times."""
