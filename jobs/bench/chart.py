@@ -57,7 +57,7 @@ def draw(path: Path, rows: Sequence[Row], subtitle: str) -> None:
     path : Path
         Where it goes; the suffix chooses the form.
     rows : sequence of dict
-        What the suite measured.
+        Rows of the suite.
     subtitle : str
         Says where it was measured.
     """

@@ -53,7 +53,7 @@ class ResultTable:
     Parameters
     ----------
     session : Session
-        What is measured where.
+        Request and ranks.
     """
 
     def __init__(self, session: Session) -> None:
@@ -144,7 +144,7 @@ class NcclFormat:
     Parameters
     ----------
     session : Session
-        What is measured where.
+        Request and ranks.
     """
 
     def __init__(self, session: Session) -> None:
@@ -190,13 +190,13 @@ _WIDTH = 18
 class OsuFormat:
     """Writes rows as OMB does: size, average, minimum, maximum, iterations.
 
-    The average is OMB's, the mean over the ranks of their own means; minimum
-    and maximum are those of single calls, each the maximum over the ranks.
+    The average is OMB's, the mean over the ranks of their own means.  Minimum
+    and maximum are of single calls, each the maximum over the ranks.
 
     Parameters
     ----------
     session : Session
-        What is measured where.
+        Request and ranks.
     """
 
     def __init__(self, session: Session) -> None:

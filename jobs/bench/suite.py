@@ -115,7 +115,7 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
     Parameters
     ----------
     session : Session
-        What, and where.
+        Request and ranks.
     form : Format
         Makes text of rows.
     write : callable
@@ -162,7 +162,7 @@ def run_setting(session: Session, launch: int) -> list[SettingsResult]:
     Parameters
     ----------
     session : Session
-        What, and where.
+        Request and ranks.
     launch : int
         Number of the launch.
 

@@ -1,4 +1,4 @@
-"""What `closeranks tune` shows: tables for a terminal, flat rows for programs.
+"""Tables for a terminal, and flat rows for programs, of `closeranks tune`.
 
 The command ``closeranks tune``.
 """
@@ -67,7 +67,7 @@ def stage_rows(points: Sequence[Point], levels: Mapping[str, Crossing]) -> list[
     points : sequence of Point
         Of `survey`.
     levels : mapping of str to Crossing
-        What they gave.
+        Results of the points.
 
     Returns
     -------
@@ -96,7 +96,7 @@ def level_rows(points: Sequence[Point], levels: Mapping[str, Crossing]) -> list[
     points : sequence of Point
         Of `survey`.
     levels : mapping of str to Crossing
-        What they gave.
+        Results of the points.
 
     Returns
     -------
@@ -326,7 +326,7 @@ def measured(
     tuned : Tuned
         The same on every rank.
     rows : list of dict
-        What was measured.
+        Rows of the measurement.
     """
     from mpi4py import MPI
 
@@ -360,7 +360,7 @@ def measured(
 def _winners(
     request: BenchRequest, plain: MPI.Intracomm, tuned: Tuned, tell: survey.Tell
 ) -> winners.Found:
-    """Make the trials on a communicator whose prices are the new ones."""
+    """Make the trials on a communicator with the new prices."""
     import closeranks
 
     with closeranks.init(plain, tuning=tuned.table()) as comm:

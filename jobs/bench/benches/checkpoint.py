@@ -1,7 +1,7 @@
 """The benchmark ``checkpoint``: what a save costs the program, and a restore.
 
 The unit is a copy: ``np.copyto`` of as many bytes as a rank has, all ranks at
-once.  Everything is in one process; who loses a rank loses its slots.
+once.  All slots of a rank are in its own process, and are lost with it.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def base(samples: list[float], nbytes: int) -> Row:
     samples : list of float
         Seconds of a `Clock`.
     nbytes : int
-        What was saved in each, by each rank.
+        Size of each save of each rank.
 
     Returns
     -------

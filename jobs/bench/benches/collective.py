@@ -42,7 +42,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     collective : Collective
         The operation.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     nbytes : int
         Size asked for.
 

@@ -66,7 +66,7 @@ def isal_product(matrix: Bytes, blocks: Blocks, results: Blocks) -> Callable[[],
     matrix : ndarray of uint8, shape (rows, count)
         Factors.
     blocks, results : arrays of uint8, shapes (count, nbytes) and (rows, nbytes)
-        What is multiplied, and where to.
+        Blocks that are multiplied, and the places of the results.
 
     Returns
     -------

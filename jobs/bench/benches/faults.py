@@ -1,11 +1,11 @@
 """The benchmark ``faults``: from a rank's death to the next right all-reduce.
 
 All ranks agree on a moment; then one of them kills or stops itself, while the
-others are in an all-reduce of an attempt.  They say when it raised, when the
-members had agreed, when the new world was there, and when the repeated
-all-reduce was over, by the clock of the machine: ranks on several machines
-need clocks that agree.  The bench goes on until two are left, or, where the
-dead are replaced, for so many faults.
+others are in an all-reduce of an attempt.  They report four moments: it
+raised, the members had agreed, the new world was there, the repeated
+all-reduce was over.  The moments are of the machine's clock, so ranks on
+several machines need clocks that agree.  The bench goes on until two are left,
+or, where the dead are replaced, for so many faults.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _WIDTHS = {"members": 8, "kind": 6, "mode": 8, **dict.fromkeys(_PHASES, 10), "to
 
 
 class PlannedFault(NamedTuple):
-    """What happens next.
+    """A fault that is still to come.
 
     Attributes
     ----------
@@ -68,7 +68,7 @@ class PlannedFault(NamedTuple):
     kind : str
         Of `KINDS`.
     seat : int
-        Whom it meets.
+        The seat of the rank that is lost.
     at_s : float
         When, by the machine's clock.
     """
@@ -80,7 +80,7 @@ class PlannedFault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a member tells the others of a fault.
+    """A member's report of a fault to the others.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def check_ranks(ranks: int, spares: int, recruits: int) -> None:
     ranks : int
         Number of ranks, spares too.
     spares, recruits : int
-        How many ranks are replaced, by whom.
+        Ranks that are replaced by spares, and by new processes.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def check_ranks(ranks: int, spares: int, recruits: int) -> None:
 def measure_faults(
     session: Session, kinds: tuple[str, ...], mode: str, replaced: int
 ) -> Iterator[Row]:
-    """Lose one rank after the other; collective over those who are left.
+    """Lose one rank after the other; collective over the ranks that are left.
 
     A newcomer takes part from the all-reduce on that is repeated with it.
 
@@ -274,11 +274,13 @@ def _survive(
 ) -> Phases:
     """Call until a recovery was needed; gives what each phase took here, in ms.
 
-    What every call writes is cleared before, or a repeated one that writes nothing
-    would leave the right sum of the one before; no phase counts that.
+    The result is cleared before every call: if a repeated call wrote nothing,
+    the right sum of the call before would still stand there.  No phase counts
+    the time of that.
 
-    Whoever meets the fault between two loops recovers before its next attempt,
-    and that ends well: the epoch tells all alike that it was the last one.
+    A rank that meets the fault between two loops recovers before its next
+    attempt, which ends well.  The epoch tells all ranks that it was the last
+    one.
     """
     epoch, times = comm.epoch, list[float | None]()
     while comm.epoch == epoch:

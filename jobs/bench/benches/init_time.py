@@ -40,7 +40,7 @@ _MEANINGS = {
 
 
 class _Taken:
-    """What this process has measured while it started."""
+    """Times that this process has taken while it started."""
 
     laps: Mapping[str, float] | None = None
     wrong = 0

@@ -82,9 +82,9 @@ class Single:
     case : Case
         The collective and its buffers.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     method : str
-        What it is called.
+        Name of the blocking method.
     """
 
     def __init__(self, case: Case, algorithm: str, method: str) -> None:
@@ -210,7 +210,7 @@ def measure_overlap(session: Session, operation: str, algorithm: str, nbytes: in
     operation : str
         A collective; an all-reduce is also measured as gradients in buckets.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     nbytes : int
         Size of the operation.
 

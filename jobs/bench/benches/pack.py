@@ -50,7 +50,7 @@ class PackShape:
     Parameters
     ----------
     face : str
-        What it is called.
+        Its name in the table.
     sizes, subsizes, starts : tuple of int
         Shape of the array, shape of the part, and its first index.
     unpacked : bool
@@ -79,8 +79,8 @@ def shapes() -> tuple[PackShape, ...]:
     Returns
     -------
     tuple of PackShape
-        Faces of a cube, vectors whose gaps are as long as their blocks, parts of
-        a matrix.
+        Faces of a cube, vectors with gaps as long as their blocks, parts of a
+        matrix.
     """
     cube = (_SIDE,) * 3
     faces = [

@@ -5,7 +5,7 @@ make windows of non-blocking sends, each answered with one short message.
 
 ``matrix`` takes the bandwidth from every rank to every other while all ranks
 are busy, as mpiGraph does.  In shift d each rank sends to the rank d after it
-while it receives from the rank d before it; the time of a pair is the
+while it receives from the rank d before it.  The time of a pair is the
 receiver's.
 """
 
@@ -166,7 +166,7 @@ def as_table(rows: Sequence[Row]) -> list[str]:
     Parameters
     ----------
     rows : sequence of dict
-        What `measure_matrix` returned.
+        As `measure_matrix` returns them.
 
     Returns
     -------
@@ -188,7 +188,7 @@ def bandwidths(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
     Parameters
     ----------
     rows : sequence of dict
-        What `measure_matrix` returned.
+        As `measure_matrix` returns them.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What a benchmark registers, and the benchmarks that have registered.
+"""The registration of a benchmark, and all that have registered.
 
 A benchmark is one module of this package, and one line in `MODULES`.  The
 module says in `BENCHMARKS` what the command line, the suite and the tables
@@ -42,7 +42,7 @@ class Item:
     name : str
         Benchmark.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     nbytes : int
         Size asked for.
     operation : str, optional
@@ -78,7 +78,7 @@ class TableColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class LoneRun:
-    """How a benchmark runs that is named alone, and needs no session of the suite.
+    """How a benchmark runs that is named alone, without a session.
 
     Parameters
     ----------
@@ -114,8 +114,8 @@ class Benchmark:
         Columns of the default table that only its rows have; those that a row
         lacks are not shown.
     test, unit : str, optional
-        What the output in OMB's form calls it, and the title of the one column
-        in which that has its values; default: three times, and the iterations.
+        Its name in output of OMB's form, and the title of the one column of
+        values there.  Default: three times, and the iterations.
     options : tuple of click.Option, optional
         Options that no other benchmark has.
     sizes : str, optional
@@ -127,7 +127,7 @@ class Benchmark:
     prepare : callable, optional
         Called before MPI starts; local.
     operations : callable, optional
-        (request, name) -> collectives whose algorithms ``--algorithms`` names.
+        (request, name) -> collectives that ``--algorithms`` is about.
     titled : bool, optional
         False if every row has a title, instead of every item.
     lone : LoneRun, optional
@@ -188,7 +188,7 @@ def an_item_a_size(algorithm: str = "auto") -> Callable[[BenchRequest, str], lis
 def own_table(
     head: Callable[[], str], as_line: Callable[[Row], str]
 ) -> Callable[[Sequence[Row]], list[str]]:
-    """Make the `lines` of a benchmark whose rows stand below a head, a line each.
+    """Make the `lines` of a benchmark with a head above rows of a line each.
 
     Parameters
     ----------

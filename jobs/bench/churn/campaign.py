@@ -83,7 +83,7 @@ def modelled(members: int, spares: int, seed: int) -> tuple[int, float, list[str
     seconds : float
         How long they took, judge included.
     wrong : list of str
-        What must not be.
+        Findings of the judge.
     """
     began_s, wrong = time.monotonic(), list[str]()
     for number in range(seed, seed + _MODELLED):

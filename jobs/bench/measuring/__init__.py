@@ -1,1 +1,1 @@
-"""What all benchmarks share: a session, the collectives, and their times."""
+"""Shared by all benchmarks: the session, the collectives, their times."""

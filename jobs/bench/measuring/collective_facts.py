@@ -1,4 +1,4 @@
-"""What each collective is given, what it moves, and what must come out of it.
+"""Each collective's input, the bytes that it moves, and its right result.
 
 As in nccl-tests' ``verifiable``, inputs are small integers, so that no sum
 needs more digits than the type holds: results are exact in any order.  Element

@@ -96,7 +96,7 @@ def against_best(session: Session, row: Row) -> Row:
     session : Session
         Holds the other launches' results.
     row : dict
-        What was measured here.
+        Measured here.
 
     Returns
     -------
@@ -180,7 +180,7 @@ def settle(session: Session, collective: Collective, case: Case, algorithm: str)
     case : Case
         Its buffers.
     algorithm : str
-        What is passed as ``algorithm=``; only ``"auto"`` tries anything.
+        Value of ``algorithm=``; only ``"auto"`` tries anything.
     """
     if algorithm != "auto":
         return
@@ -206,7 +206,7 @@ def time_sides(
     session : Session
         Says how much time a size may take.
     sides : dict of str to callable
-        What to time; equal callables are estimated once.
+        Calls to time; equal ones are estimated once.
     nbytes : int
         Size of the operation.
     guess : float, optional
@@ -244,7 +244,7 @@ def measure_setting(
     collective : Collective
         The operation.
     algorithm : str
-        Ours: what is passed as ``algorithm=``.
+        Ours: value of ``algorithm=``.
     nbytes : int
         Size asked for.
     launch : int

@@ -25,7 +25,7 @@ class Wire:
     bytes_per_s : float
         Rate of a node, all its NICs together.
     burst_bytes : float
-        What passes at once before the rate applies.
+        Bytes that pass at once before the rate applies.
     """
 
     nodes: int
@@ -65,7 +65,7 @@ def wire(environ: Mapping[str, str] | None = None) -> Wire | None:
     Returns
     -------
     Wire or None
-        None outside a lab, without a rate, and with several sites, whose
+        None outside a lab, without a rate, and with several sites: their
         slowest wire is not a node's.
     """
     text = (os.environ if environ is None else environ).get("CLOSERANKS_LAB")
@@ -137,7 +137,7 @@ def evenness(sent: Mapping[str, float]) -> float:
     Returns
     -------
     float
-        Percent that the idlest one sent of what the busiest did; those with less
+        Bytes of the idlest one, in percent of the busiest.  NICs with less
         than a thousandth of that take no part.  100 where nothing was sent.
     """
     most = max(sent.values(), default=0)

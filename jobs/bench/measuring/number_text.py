@@ -150,7 +150,7 @@ def finite(context: click.Context, option: click.Parameter, value: float) -> flo
     option : click.Parameter
         Likewise.
     value : float
-        What was read.
+        The number.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""What was asked for, and where it runs."""
+"""The request, and the ranks that it runs on."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ class Session:
     Parameters
     ----------
     request : BenchRequest
-        What to do.
+        The command line.
     comm : Communicator
-        What is measured.
+        The ranks.
     plain : MPI.Intracomm
         The same ranks through mpi4py's own methods.
     library : str
@@ -182,7 +182,7 @@ def open_session(request: BenchRequest, comm: Communicator) -> Session:
     request : BenchRequest
         The command line.
     comm : Communicator
-        What is measured.
+        The ranks.
 
     Returns
     -------
