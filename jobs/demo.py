@@ -1,6 +1,6 @@
 """The main job in miniature: handwritten digits and a small network.
 
-Pure: data, model and batches; who sums the gradients is the caller's business.
+Pure: data, model and batches; the caller sums the gradients.
 
 ``closeranks demo``: the main job in miniature, on real data and real ranks.
 """
@@ -136,7 +136,7 @@ class Network:
         return xp.concatenate([part.ravel() for part in parts]), float(loss)
 
     def accuracy(self, x: Array, y: Array) -> float:
-        """Share of samples whose digit is recognised."""
+        """Share of samples with their digit recognised."""
         w1, b1, w2, b2 = self._parts()
         scores = self.xp.maximum(x @ w1 + b1, 0) @ w2 + b2
         return float((scores.argmax(axis=1) == y).mean())
@@ -244,7 +244,7 @@ def _over_ranks(comm: Communicator, make: Make) -> Array:
 
 
 def _over_survivors(comm: Communicator, make: Make) -> Array:
-    """Add up over those who are left, again if somebody dies meanwhile."""
+    """Add up over the ranks that are left, again if a rank dies meanwhile."""
     for attempt in comm.attempts():
         with attempt:
             message = _over_ranks(comm, make)

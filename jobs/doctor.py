@@ -35,19 +35,19 @@ from closeranks.jobs.launch.run_command import has_fabric
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The finding of one check.
 
     Parameters
     ----------
     check : str
-        What was looked at.
+        Subject of the check.
     state : str
         ``"ok"``, ``"warn"`` (something optional does not work, or will be
         slow) or ``"fail"`` (something that must work does not).
     found : str
-        What is there.
+        State of the subject.
     remedy : str, optional
-        What to do about it.
+        A way to mend it.
     """
 
     check: str
@@ -74,7 +74,7 @@ def looked(
     Parameters
     ----------
     check : str
-        What is looked at.
+        Subject of the check.
     look : callable
         Gives what it finds.
     needed : bool, optional
@@ -83,7 +83,8 @@ def looked(
     Yields
     ------
     Finding
-        What was found; last that a file or folder may not be read, if that is so.
+        Findings; the last says that a file or folder may not be read, if that
+        is so.
     """
     try:
         yield from look()
@@ -375,7 +376,7 @@ def show(findings: list[Finding]) -> None:
     Parameters
     ----------
     findings : list of Finding
-        What was found.
+        Findings of all checks.
     """
     from rich.console import Console
     from rich.markup import escape

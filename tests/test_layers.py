@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from closeranks.collectives.communicator.late_methods import LATE
+from closeranks.jobs.bench.benches import registration
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("comms", "collectives", "partitioning", "checkpoint", "jobs")
@@ -75,13 +76,13 @@ TALKERS = {
     "collectives.engine.epoch_world", "collectives.engine.error_translation",
     "collectives.engine.execution", "collectives.engine.execution_arrays",
     "collectives.engine.late_ranks", "collectives.engine.leaves",
-    "collectives.engine.loop_mpi_functions",
-    "collectives.engine.progress_engine", "collectives.engine.tracked_communicators",
-    "collectives.fastpath.shortcut", "collectives.fastpath.shortcut_layout",
-    "collectives.fastpath.shortcut_proof", "collectives.faults.attempts",
-    "collectives.faults.final_meeting", "collectives.faults.recovery", "collectives.faults.respawn",
-    "collectives.faults.spares", "collectives.faults.survivor_creation",
-    "collectives.plans.message_tags", "collectives.reduction.op", "collectives.selection.planner",
+    "collectives.engine.loop_mpi_functions", "collectives.engine.progress_engine",
+    "collectives.engine.tracked_communicators", "collectives.fastpath.shortcut",
+    "collectives.fastpath.shortcut_proof", "collectives.fastpath.shortcut_record",
+    "collectives.faults.attempts", "collectives.faults.final_meeting",
+    "collectives.faults.recovery", "collectives.faults.respawn", "collectives.faults.spares",
+    "collectives.faults.survivor_creation", "collectives.plans.message_tags",
+    "collectives.reduction.op", "collectives.selection.planner",
     "collectives.selection.tuning_origin", "collectives.shm.shared_arrays",
     "comms.buffers.array_memory", "comms.buffers.buffer_spec", "comms.buffers.datatype",
     "comms.buffers.pack_entries", "comms.buffers.typemap", "comms.discovery.discovery",
@@ -89,11 +90,11 @@ TALKERS = {
     "comms.liveness.uncaught_error", "comms.mpi.deferred_free", "comms.mpi.interruption",
     "comms.mpi.mpi_handle", "comms.mpi.node_peers", "comms.mpi.ulfm",
     "comms.topology.level_communicators", "jobs.bench.benches.checkpoint",
-    "jobs.bench.benches.collective_row", "jobs.bench.benches.init_program",
+    "jobs.bench.benches.collective", "jobs.bench.benches.faults", "jobs.bench.benches.init_program",
     "jobs.bench.benches.pack", "jobs.bench.benches.plan_steps", "jobs.bench.benches.point_to_point",
-    "jobs.bench.command", "jobs.bench.measuring.collectives", "jobs.bench.measuring.timing",
-    "jobs.demo", "jobs.launch.program", "jobs.topology_command", "jobs.tune.command",
-    "jobs.tune.survey",
+    "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
+    "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
+    "jobs.tune.command", "jobs.tune.survey",
 }  # fmt: skip
 
 #: Modules that may be imported before MPI is started: none imports mpi4py, however far down.
@@ -103,6 +104,7 @@ BEFORE_MPI = (
     "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
     "closeranks.jobs.topology_command", "closeranks.jobs.tune.command",
     "closeranks.jobs.checkpoint_tools.checkpoint_command",
+    *(f"closeranks.jobs.bench.benches.{name}" for name in registration.MODULES),
 )  # fmt: skip
 
 pytestmark = pytest.mark.skipif(

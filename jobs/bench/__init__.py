@@ -1,6 +1,8 @@
 """The microbenchmark suite behind ``closeranks bench``.
 
-`command` reads the command line, `suite` runs it, `collective` says what each
-operation moves and what must come out, `measure` times it, `series` arranges
-the separate launches that ``--vs best`` needs.
+Reading order: `command` reads the command line, `suite` runs it, `formats` and
+`chart` show rows, `best_series` arranges the separate launches that ``--vs
+best`` needs.  `benches` holds a module for each benchmark;
+`benches.registration` says how a benchmark registers.  `measuring` times
+calls, and `churn` is the campaign behind the benchmark of that name.
 """

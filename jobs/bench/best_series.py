@@ -13,9 +13,9 @@ from pathlib import Path
 import click
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.benches.registration import collectives_among
 from closeranks.jobs.bench.command import bench
 from closeranks.jobs.bench.measuring.best_settings import FOLDER, LAUNCH, PREFIX, launches
-from closeranks.jobs.bench.measuring.typed_options import collectives_among
 from closeranks.jobs.launch.mpi_library import of_python
 
 _LOCAL = ("/tmp", "/dev/shm", "/run")  # on a cluster each node has its own
@@ -26,16 +26,16 @@ def series(
 ) -> list[tuple[list[str], dict[str, str]]]:
     """Arrange the launches of a program; local, called by a launcher.
 
-    A program is launched once, except ``closeranks bench .. --vs best``: the
-    library reads its settings when MPI starts, so each setting is a launch
-    of its own, before the launch that the user asked for.  The launches hand
-    their results on in a folder that is removed when this process ends.  A
-    setting whose launch fails is left out of the comparison.
+    A program is launched once, except ``closeranks bench .. --vs best``.  The
+    library reads its settings when MPI starts, so each setting is a launch of
+    its own, before the launch that the user asked for.  The launches hand
+    their results on in a folder that is removed when this process ends.  If
+    the launch of a setting fails, it is left out of the comparison.
 
     Parameters
     ----------
     program : list of str
-        What is to be launched, e.g. ``["closeranks", "bench", "bcast"]``.
+        Its command line, e.g. ``["closeranks", "bench", "bcast"]``.
     library : str, optional
         ``"openmpi"``, ``"mpich"`` or ``"other"``; default: the library of
         the Python that runs this.

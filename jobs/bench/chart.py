@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from closeranks.errors import Unavailable, UsageError
 from closeranks.jobs.bench.benches.point_to_point import bandwidths
-from closeranks.jobs.bench.measuring.typed_options import show_bytes
+from closeranks.jobs.bench.measuring.number_text import show_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +57,7 @@ def draw(path: Path, rows: Sequence[Row], subtitle: str) -> None:
     path : Path
         Where it goes; the suffix chooses the form.
     rows : sequence of dict
-        What the suite measured.
+        Rows of the suite.
     subtitle : str
         Says where it was measured.
     """

@@ -1,17 +1,107 @@
-"""Output in the form of nccl-tests, so that its readers' scripts work.
+"""Rows as text: the default table, and the forms of nccl-tests and of OMB.
 
-Output in the form of the OSU micro-benchmarks (OMB 7, option ``-f``).
+Readers' scripts for nccl-tests and for the OSU micro-benchmarks (OMB 7, option
+``-f``) work on the latter two.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
+from closeranks.jobs.bench.benches.registration import TableColumn, benchmarks
 from closeranks.jobs.bench.measuring.collective_facts import as_dtype
+from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.typed_options import POINT_TO_POINT
 
 Row = dict[str, Any]
+
+
+class Format(Protocol):
+    """How rows become text."""
+
+    def begin(self) -> list[str]:
+        """Return the lines before everything."""
+
+    def title(self, name: str, algorithm: str) -> list[str]:
+        """Return the lines before a benchmark."""
+
+    def lines(self, row: Row) -> list[str]:
+        """Return the lines of a row."""
+
+    def end(self, rows: list[Row]) -> list[str]:
+        """Return the lines after everything."""
+
+
+_COLUMNS = (
+    TableColumn("size_bytes", "bytes", 10, str),
+    TableColumn("iterations", "calls", 7, str),
+    TableColumn("time_us_min", "min us", 9, short),
+    TableColumn("time_us_p50", "p50 us", 9, short),
+    TableColumn("time_us_mean", "mean us", 9, short),
+    TableColumn("time_us_p99", "p99 us", 9, short),
+    TableColumn("time_us_max", "max us", 9, short),
+    TableColumn("algbw_GBps", "algbw", 8, short),
+    TableColumn("busbw_GBps", "busbw", 8, short),
+    TableColumn("wrong", "wrong", 6, str),
+)
+
+
+class ResultTable:
+    """Writes rows as a table; the first column is bytes, ``#`` a comment.
+
+    Parameters
+    ----------
+    session : Session
+        Request and ranks.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._shown: tuple[TableColumn, ...] = ()
+
+    def begin(self) -> list[str]:
+        """Return the lines before everything."""
+        return [
+            *(f"# {line}" for line in self._session.describe()),
+            "# time of a call: maximum over the ranks; a barrier between calls, outside the time;",
+            "# below 20 us batches of 1000 calls, slowest rank; 1 GB/s = 1e9 bytes/s",
+        ]
+
+    def title(self, name: str, algorithm: str) -> list[str]:
+        """Return the lines before a benchmark; column names come later."""
+        self._shown = ()
+        return ["#", f"# {name}, algorithm {algorithm}"]
+
+    def lines(self, row: Row) -> list[str]:
+        """Return a row, after the column names if they changed."""
+        own = benchmarks()[row["name"]].columns
+        columns = (*_COLUMNS, *(column for column in own if column.key in row))
+        text = []
+        if not set(columns) <= set(self._shown):
+            self._shown = columns
+            text.append(_line([(column.title, column.width) for column in columns], "#"))
+        cells = [(_cell(row.get(one.key), one.write), one.width) for one in self._shown]
+        return [*text, _line(cells, " ")]
+
+    def end(self, rows: list[Row]) -> list[str]:
+        """Return the lines after everything."""
+        wrong = [row["wrong"] for row in rows if row.get("wrong") is not None]
+        verdict = "not checked" if not wrong else f"{sum(wrong)} wrong elements"
+        return ["#", f"# {len(rows)} rows, {verdict}"]
+
+
+def _cell(value: Any, write: Callable[[Any], str]) -> str:
+    """Write one value; "-" if there is none."""
+    return "-" if value is None else write(value)
+
+
+def _line(cells: list[tuple[str, int]], first: str) -> str:
+    """Lay cells out to the right of their columns."""
+    words = [text.rjust(width) for text, width in cells]
+    line = first + " ".join(words)
+    return line.rstrip()
+
 
 _HALF = "{:>9}{:>8}{:>8}{:>7}"
 HEADER = (
@@ -54,7 +144,7 @@ class NcclFormat:
     Parameters
     ----------
     session : Session
-        What is measured where.
+        Request and ranks.
     """
 
     def __init__(self, session: Session) -> None:
@@ -95,31 +185,23 @@ class NcclFormat:
 
 
 _WIDTH = 18
-_TESTS = {
-    "pingpong": "Latency Test",
-    "bandwidth": "Bandwidth Test",
-    "bibandwidth": "Bi-Directional Bandwidth Test",
-    "pairs": "Multiple Bandwidth Test",
-    "matrix": "Pairwise Bandwidth Test",
-    "steps": "Step of a Plan Latency Test",
-}
 
 
 class OsuFormat:
     """Writes rows as OMB does: size, average, minimum, maximum, iterations.
 
-    The average is OMB's, the mean over the ranks of their own means; minimum
-    and maximum are those of single calls, each the maximum over the ranks.
+    The average is OMB's, the mean over the ranks of their own means.  Minimum
+    and maximum are of single calls, each the maximum over the ranks.
 
     Parameters
     ----------
     session : Session
-        What is measured where.
+        Request and ranks.
     """
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._name = ""
+        self._unit = ""
 
     def begin(self) -> list[str]:
         """Return the lines before everything."""
@@ -129,13 +211,13 @@ class OsuFormat:
         """Return the header of one test."""
         import closeranks
 
-        self._name = name
-        test = _TESTS.get(name, f"{name.capitalize()} Latency Test")
+        self._unit = benchmarks()[name].unit
+        test = benchmarks()[name].test or f"{name.capitalize()} Latency Test"
         columns = ["Avg Latency(us)", "Min Latency(us)", "Max Latency(us)"]
-        if name in POINT_TO_POINT:
-            columns = ["Latency (us)"] if name == "pingpong" else ["Bandwidth (MB/s)"]
+        if self._unit:
+            columns = [self._unit]
         head = "# Size".ljust(10) + "".join(column.rjust(_WIDTH) for column in columns)
-        if name not in POINT_TO_POINT:
+        if not self._unit:
             head += "Iterations".rjust(12)
         if self._validates():
             head += "Validation".rjust(_WIDTH)
@@ -148,11 +230,11 @@ class OsuFormat:
     def lines(self, row: Row) -> list[str]:
         """Return one row."""
         values = [row["time_us_rank_mean"], row["time_us_min"], row["time_us_max"]]
-        if self._name in POINT_TO_POINT:
-            mean = row["time_us_mean"]
-            values = [mean] if self._name == "pingpong" else [row["algbw_GBps"] * 1e3]
+        if self._unit:
+            is_time = self._unit.endswith("(us)")
+            values = [row["time_us_mean"] if is_time else row["algbw_GBps"] * 1e3]
         line = str(row["size_bytes"]).ljust(10) + "".join(f"{v:{_WIDTH}.2f}" for v in values)
-        if self._name not in POINT_TO_POINT:
+        if not self._unit:
             line += str(row["iterations"]).rjust(12)
         if self._validates():
             line += ("Fail" if row["wrong"] else "Pass").rjust(_WIDTH)
@@ -166,3 +248,10 @@ class OsuFormat:
     def _validates(self) -> bool:
         """Say whether there is a validation column."""
         return self._session.request.check
+
+
+FORMATS: dict[str, Callable[[Session], Format]] = {
+    "table": ResultTable,
+    "osu": OsuFormat,
+    "nccl": NcclFormat,
+}

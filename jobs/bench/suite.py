@@ -1,27 +1,24 @@
-"""A progress bar on standard error, where a terminal watches.
+"""Runs a request from the first row to the last; collective.
 
-Runs a request from the first row to the last; collective.
+Rows are written as they come, below a progress bar on standard error where a
+terminal watches.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.benches import checkpoint, init_time, overlap, snapshot
-from closeranks.jobs.bench.benches.collective_row import measure
-from closeranks.jobs.bench.benches.pack import HEAD, as_line, measure_packs
-from closeranks.jobs.bench.benches.plan_steps import NBYTES, measure_steps
-from closeranks.jobs.bench.benches.point_to_point import as_table, measure_matrix, measure_points
+from closeranks.jobs.bench.benches.registration import Benchmark, Item, benchmarks
+from closeranks.jobs.bench.formats import Format
+from closeranks.jobs.bench.measuring.collective_facts import known_algorithms
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.comparison import check_comparable
-from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.typed_options import LOCAL, show_bytes
-from closeranks.jobs.bench.one_setting import measure_setting
+from closeranks.jobs.bench.measuring.comparison import measure_setting
+from closeranks.jobs.bench.measuring.number_text import show_bytes
+from closeranks.jobs.bench.measuring.session import Row, Session, Write
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -87,48 +84,6 @@ def _bar() -> Bar:
     )
 
 
-Row = dict[str, Any]
-Write = Callable[[str], None]
-
-
-class Format(Protocol):
-    """How rows become text."""
-
-    def begin(self) -> list[str]:
-        """Return the lines before everything."""
-
-    def title(self, name: str, algorithm: str) -> list[str]:
-        """Return the lines before a benchmark."""
-
-    def lines(self, row: Row) -> list[str]:
-        """Return the lines of a row."""
-
-    def end(self, rows: list[Row]) -> list[str]:
-        """Return the lines after everything."""
-
-
-@dataclass(frozen=True)
-class Item:
-    """One thing to measure.
-
-    Parameters
-    ----------
-    name : str
-        Benchmark.
-    algorithm : str
-        What is passed as ``algorithm=``.
-    nbytes : int
-        Size asked for.
-    operation : str, optional
-        The collective that ``overlap`` starts.
-    """
-
-    name: str
-    algorithm: str
-    nbytes: int
-    operation: str = ""
-
-
 def items(session: Session) -> list[Item]:
     """List what a session measures, in order.
 
@@ -140,7 +95,7 @@ def items(session: Session) -> list[Item]:
     Returns
     -------
     list of Item
-        Algorithms only where the operation has them; a barrier has one size.
+        As the benchmarks of the request list them.
 
     Raises
     ------
@@ -148,64 +103,10 @@ def items(session: Session) -> list[Item]:
         If an algorithm is unknown to all the operations, or MPI has nothing
         to compare with.
     """
-    request = session.request
-    chosen: list[Item] = []
-    for name in request.names:
-        if name in LOCAL:
-            chosen.append(Item(name, "auto", 0))
-            continue
-        if name == "init":
-            chosen.append(Item(name, "auto", init_time.NBYTES))
-            continue
-        if name == "overlap":
-            chosen += _overlaps(session)
-            continue
-        if name in ("checkpoint", "snapshot"):
-            chosen += [Item(name, "auto", nbytes) for nbytes in request.checkpoint_sizes]
-            continue
-        if name not in COLLECTIVES:
-            sizes = request.matrix_sizes if name == "matrix" else request.sizes
-            sizes = (NBYTES,) if name == "steps" else sizes
-            chosen += [Item(name, "native", nbytes) for nbytes in sizes]
-            continue
-        if request.native or request.best:
-            check_comparable(COLLECTIVES[name], request.dtype, request.op)
-        sizes = (0,) if name == "barrier" else request.sizes
-        known = known_algorithms(name)
-        for algorithm in (one for one in request.algorithms if one in known):
-            chosen += [Item(name, algorithm, nbytes) for nbytes in sizes]
+    request, known = session.request, benchmarks()
+    chosen = [item for name in request.names for item in known[name].items(request, name)]
     _check_algorithms(session, {item.algorithm for item in chosen})
     return chosen
-
-
-def _overlaps(session: Session) -> list[Item]:
-    """List what ``overlap`` measures, in order."""
-    request = session.request
-    return [
-        Item("overlap", algorithm, nbytes, operation)
-        for operation in request.overlapped
-        for algorithm in request.algorithms
-        if algorithm in known_algorithms(operation)
-        for nbytes in request.overlap_sizes
-    ]
-
-
-def known_algorithms(name: str) -> tuple[str, ...]:
-    """List what ``algorithm=`` takes for an operation.
-
-    Parameters
-    ----------
-    name : str
-        A collective.
-
-    Returns
-    -------
-    tuple of str
-        "auto" and "native" among them.
-    """
-    from closeranks.collectives.builders.catalogue import algorithms
-
-    return ("auto", "native", *algorithms(name))
 
 
 def run(session: Session, form: Format, write: Write) -> list[Row]:
@@ -214,7 +115,7 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
     Parameters
     ----------
     session : Session
-        What, and where.
+        Request and ranks.
     form : Format
         Makes text of rows.
     write : callable
@@ -232,15 +133,27 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
         title: tuple[str, str] | None = None
         for item in todo:
             progress.show(item.name, item.algorithm, item.nbytes)
-            if title != (item.name, item.algorithm) and item.name != "steps":
+            benchmark = benchmarks()[item.name]
+            if title != (item.name, item.algorithm) and benchmark.titled:
                 title = (item.name, item.algorithm)
                 _write_all(write, form.title(*title))
-            for row, lines in _measured(session, item, form):
-                rows.append(row)
-                _write_all(write, lines)
+            found: list[Row] = []
+            for row in benchmark.measure(session, item):
+                found.append(row)
+                _write_all(write, _lines(benchmark, form, found))
+            rows += found
             progress.advance()
     _write_all(write, form.end(rows))
     return rows
+
+
+def _lines(benchmark: Benchmark, form: Format, rows: Sequence[Row]) -> list[str]:
+    """Make the text of the last of an item's rows."""
+    row = rows[-1]
+    if benchmark.lines is not None:
+        return benchmark.lines(rows)
+    title = [] if benchmark.titled else form.title(row["name"], row["algorithm"])
+    return [*title, *form.lines(row)]
 
 
 def run_setting(session: Session, launch: int) -> list[SettingsResult]:
@@ -249,7 +162,7 @@ def run_setting(session: Session, launch: int) -> list[SettingsResult]:
     Parameters
     ----------
     session : Session
-        What, and where.
+        Request and ranks.
     launch : int
         Number of the launch.
 
@@ -266,50 +179,12 @@ def run_setting(session: Session, launch: int) -> list[SettingsResult]:
     return results
 
 
-def _measured(session: Session, item: Item, form: Format) -> Iterator[tuple[Row, list[str]]]:
-    """Measure one item: rows, each with its text."""
-    if item.name in COLLECTIVES:
-        row = measure(session, COLLECTIVES[item.name], item.algorithm, item.nbytes)
-        yield row, form.lines(row)
-    elif item.name == "pack":
-        for i, row in enumerate(measure_packs(session)):
-            yield row, [as_line(row)] if i else [HEAD, as_line(row)]
-    elif item.name == "overlap":
-        found = overlap.measure_overlap(session, item.operation, item.algorithm, item.nbytes)
-        for i, row in enumerate(found):
-            yield row, [overlap.as_line(row)] if i else [overlap.head(), overlap.as_line(row)]
-    elif item.name == "checkpoint":
-        for i, parity in enumerate(session.request.parities):
-            row = checkpoint.measure_checkpoint(session, item.nbytes, parity)
-            yield (
-                row,
-                [checkpoint.as_line(row)] if i else [checkpoint.head(), checkpoint.as_line(row)],
-            )
-    elif item.name == "snapshot":
-        for i, row in enumerate(snapshot.measure_snapshot(session, item.nbytes)):
-            yield row, [snapshot.as_line(row)] if i else [snapshot.head(), snapshot.as_line(row)]
-    elif item.name == "init":
-        row = init_time.measure_start(session)
-        yield row, init_time.as_lines(row)
-    elif item.name == "matrix":
-        rows = measure_matrix(session, item.nbytes)
-        title = f"#  {show_bytes(item.nbytes)} messages"
-        for i, row in enumerate(rows):
-            yield row, [] if i else [title, *as_table(rows)]
-    elif item.name == "steps":
-        for row in measure_steps(session):
-            yield row, [*form.title(row["name"], row["algorithm"]), *form.lines(row)]
-    else:
-        row = measure_points(session, item.name, item.nbytes)
-        yield row, form.lines(row)
-
-
 def _check_algorithms(session: Session, used: set[str]) -> None:
     """Refuse algorithms that none of the operations has."""
-    names = [name for name in session.request.names if name in COLLECTIVES]
-    if "overlap" in session.request.names:
-        names += session.request.overlapped
-    unknown = [one for one in session.request.algorithms if one not in used]
+    request, known = session.request, benchmarks()
+    collectives_first = sorted(request.names, key=lambda name: name not in COLLECTIVES)
+    names = [one for name in collectives_first for one in known[name].operations(request, name)]
+    unknown = [one for one in request.algorithms if one not in used]
     if names and unknown:
         choices = "; ".join(f"{name}: {', '.join(known_algorithms(name))}" for name in names)
         raise UsageError(

@@ -34,9 +34,10 @@ _ECHO_S: Final = 5.0
 def orderly() -> Iterator[None]:
     """Leave by an exception where the system would end the program.
 
-    Local.  What was begun undoes itself then, as it does after an error; the exit
-    status is 128 and the number of the signal.  Signals that somebody handles or
-    ignores stay as they are, and so do all on another thread than the main one.
+    Local.  All that was begun is undone then, as after an error; the exit
+    status is 128 and the number of the signal.  Signals that somebody handles
+    or ignores stay as they are, and so do all on another thread than the main
+    one.
 
     Raises
     ------
@@ -243,7 +244,7 @@ def _rows(sight: Sight) -> list[Row]:
 
 
 def _availability(sight: Sight, name: str) -> Availability:
-    """Picture who holds what of a name."""
+    """Picture which rank or node holds which parts of a name."""
     from closeranks.checkpoint.restore.generation_choice import Availability
 
     saves = tuple(one.save for one in sight.found if one.name == name and one.save is not None)

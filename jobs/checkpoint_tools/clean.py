@@ -37,7 +37,7 @@ def parse_age(text: str) -> float:
     Parameters
     ----------
     text : str
-        Such as ``2d``, ``12h``, ``30min`` or ``90s``.
+        For example ``2d``, ``12h``, ``30min`` or ``90s``.
 
     Returns
     -------
@@ -62,9 +62,9 @@ def clean(sight: Sight, older_s: float, *, removes: bool) -> list[Row]:
     Parameters
     ----------
     sight : Sight
-        What is meant.
+        The chosen names, and the places where they are.
     older_s : float
-        What is younger stays, seconds.
+        In seconds; younger files stay.
     removes : bool
         Whether to remove it.
 
@@ -102,7 +102,7 @@ def from_memory(found: Sequence[Holding], step: int | None, output: Path) -> int
     step : int or None
         This one and no other.
     output : Path
-        What has this name is replaced.
+        A file of this name is replaced.
 
     Returns
     -------
@@ -150,7 +150,7 @@ def from_disk(
     step : int or None
         This one and no other.
     output : Path
-        What has this name is replaced.
+        A file of this name is replaced.
 
     Returns
     -------

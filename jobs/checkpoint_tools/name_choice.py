@@ -117,7 +117,7 @@ def is_held_as(key: str, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Sight:
-    """What somebody means, and where it was looked for.
+    """The chosen names, and the places where they were looked for.
 
     Made by `look`.
 
@@ -160,7 +160,7 @@ def look(
     verb : str
         For the text of errors.
     name : str or None
-        What was written; None for all.
+        Name on the command line; None for all.
     directories : sequence of Path
         Where to look, see `closeranks.checkpoint.restore.slot_inventory.places`.
     persist : Path, optional
@@ -202,7 +202,7 @@ def only(names: Sequence[str], verb: str) -> str:
     Parameters
     ----------
     names : sequence of str
-        Those that were found.
+        Names that were found.
     verb : str
         For the text of an error.
 

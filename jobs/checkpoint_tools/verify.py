@@ -29,7 +29,7 @@ def inspect(sight: Sight, into: Path | None, *, repairs: bool) -> list[Row]:
     Parameters
     ----------
     sight : Sight
-        What was chosen.
+        The chosen names, and the places where they are.
     into : Path or None
         Where lost slots go.
     repairs : bool

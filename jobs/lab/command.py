@@ -32,7 +32,7 @@ class LabVerbs(click.Group):
         Returns
         -------
         list of str
-            What is left for the verb.
+            Arguments that are left for the verb.
         """
         if not args or args[0] not in self.commands:
             args = ["start", *args]

@@ -87,7 +87,7 @@ def measure(
     """Measure flows, all at once.
 
     A stretch in which a busy machine kept us waiting says nothing about the
-    wire, so each flow goes on until one stretch is within the tolerance, at
+    wire.  So each flow goes on until one stretch is within the tolerance, at
     most three seconds.
 
     Parameters
@@ -97,7 +97,7 @@ def measure(
     nodes : sequence of Node
         Its nodes.
     flows : sequence of Flow
-        What to measure.
+        Flows to measure.
     expected : float
         TCP payload in bytes/s that each should carry.
 

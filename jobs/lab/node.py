@@ -45,7 +45,7 @@ def start_node(plan: LabPlan, number: int, *, folders: Sequence[str], files: Seq
     number : int
         Which node.
     folders, files : sequence of str
-        What of the head's /tmp the node sees (see `scratch`).
+        Parts of the head's /tmp that the node sees (see `scratch`).
 
     Returns
     -------
@@ -127,7 +127,7 @@ def furnish_folders(plan: LabPlan, folders: Sequence[str], files: Sequence[str])
     plan : LabPlan
         The lab.
     folders, files : sequence of str
-        What of the present /tmp stays visible (see `scratch`).
+        Parts of the present /tmp that stay visible (see `scratch`).
     """
     scratch.replace_tmp(folders, files)
     linux_namespaces.mount_fresh("tmpfs", "/dev/shm", options="mode=1777")

@@ -1,4 +1,4 @@
-"""What a lab consists of: nodes, networks, rates; pure data and addresses.
+"""The parts of a lab: nodes, networks, rates; pure data and addresses.
 
 All NICs of all nodes stand in one subnet, 10.77.0.0/16: NIC k of node i is
 10.77.k.(i + 1), the head (where the launcher runs) is 10.77.0.254.  Each site

@@ -1,7 +1,7 @@
 """Each node's own /tmp, and the little of the real one that shows through.
 
-A node starts with an empty /tmp.  What a job needs from the machine's /tmp is
-shown as a shared file system would show it: folders that hold the working
+A node starts with an empty /tmp.  Some folders of the machine's /tmp are shown
+nevertheless, as a shared file system would show them.  They hold the working
 directory, this Python, this package or a path named on the command line.
 Files directly in /tmp that the command line names are copied in, and copied
 back when the job ends if some node wrote them.
@@ -45,7 +45,7 @@ def shared_folders(words: Sequence[str]) -> list[str]:
 
 
 def _package_folders(package: Path) -> list[Path]:
-    """List where the package lies, also in a checkout whose rooms are links.
+    """List where the package lies, also in a checkout with rooms that are links.
 
     An editable install finds a checkout through an import hook: no entry of
     `sys.path` names it.

@@ -1,6 +1,6 @@
-"""How a job whose ranks may die has ended, by what the ranks themselves said.
+"""How a job with ranks that may die has ended, by the ranks' own reports.
 
-The launcher's ear: ranks that may die tell it how the job goes.
+The launcher listens: ranks that may die tell it how the job goes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Parting(NamedTuple):
     Attributes
     ----------
     group : int
-        Whose member it was, or whose spare.
+        Of which it was a member, or a spare.
     epoch : int
         Of its last world; -1 for a spare that has waited to the end.
     first : int
@@ -58,10 +58,10 @@ class Parting(NamedTuple):
 
 @dataclass(frozen=True)
 class ExitReports:
-    """What was said so far.
+    """Reports of all processes so far.
 
-    Ranks speak for a group: those who have opened a communicator together.  Epochs
-    of two groups say nothing about each other.
+    Ranks speak for a group: the ranks that opened a communicator together.
+    Epochs of two groups say nothing about each other.
 
     Parameters
     ----------
@@ -70,19 +70,19 @@ class ExitReports:
     mixed : frozenset of int, optional
         Groups with ranks in a communicator of another one.
     last : mapping of int to tuple of int, optional
-        Of each group the largest epoch of which members said how they ended, and
-        the largest status among them.  Who left before was lost to those who went
-        on.
+        Of each group the largest epoch of which members said how they ended,
+        and the largest status among them.  A rank that left in an earlier
+        epoch was lost to the others.
     timed_out : bool, optional
         Whether a recovery has taken too long for anybody.
     aborted : int, optional
-        The status of the first who asked for the end of the whole job.
+        The status given by the first rank that asked for the end of the whole
+        job.
     closed : frozenset of str, optional
         Marks of members that have closed what they had opened, all together, and
         have not said how they ended: "RANK." and what tells two of them apart.
     left : tuple of Parting, optional
-        What processes have ended with that have ended in good order, as far as
-        they say so.
+        Ends of processes that have ended in good order, as far as they say so.
     """
 
     begun: frozenset[int] = frozenset()
@@ -99,13 +99,13 @@ class ExitReports:
         Parameters
         ----------
         words : sequence of str
-            ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS`` or
-            ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and
+            ``here``, which counts nothing, ``begun``, ``ended EPOCH STATUS``
+            or ``abort STATUS``; of another group than 0 ``begun GROUP:0`` and
             ``ended GROUP:EPOCH STATUS``; of one that is in another one, too,
-            ``mixed GROUP:0``.  ``overdue`` where a recovery takes too long.  ``closed
-            MARK``, and then ``again MARK`` of who opens more, or ``ended PLACE STATUS
-            MARK``.  ``left GROUP:EPOCH FIRST LAST STATUS``, of a spare
-            ``left GROUP:waits FIRST LAST STATUS``.
+            ``mixed GROUP:0``.  ``overdue`` where a recovery takes too long.
+            ``closed MARK``, and then ``again MARK`` if the process opens
+            more, or ``ended PLACE STATUS MARK``.  ``left GROUP:EPOCH FIRST
+            LAST STATUS``, of a spare ``left GROUP:waits FIRST LAST STATUS``.
 
         Returns
         -------
@@ -160,12 +160,12 @@ class ExitReports:
         Returns
         -------
         int
-            75 if a recovery has timed out; else what was asked for with an abort;
-            else the launcher's if a program gave it (not 0, nor 128 to 192), unless
-            others went on without whom it may be of (see `accounts_for`); else the
-            largest of what the members of each group's last world said, of what they
-            have ended with, and of 1 for each that is `silent`, or has `closed` and
-            said nothing since; else the launcher's.
+            The first of these that there is: 75 if a recovery has timed out;
+            the status of an abort; the launcher's, if a program gave it (not
+            0, nor 128 to 192) and `accounts_for` is false; the largest status
+            of the members of each group's last world, with a 1 for each group
+            that is `silent` and each process that `closed` and said nothing
+            since; the launcher's.
         """
         if self.timed_out:
             return TRY_AGAIN
@@ -181,9 +181,9 @@ class ExitReports:
     def accounts_for(self, ranks: int) -> bool:
         """Tell whether the end of every process is known, but of those lost.
 
-        All have begun in groups, somebody went on without others, and all processes
-        that the last world of each group had left, spares too, have said with which
-        status they end.
+        All have begun in groups, and some went on without others.  All
+        processes that the last world of each group had left, spares too, have
+        said with which status they end.
 
         Parameters
         ----------
@@ -193,7 +193,8 @@ class ExitReports:
         Returns
         -------
         bool
-            If not, any status of the launcher may be that of one who was needed.
+            If not, any status of the launcher may be that of a process that
+            was needed.
         """
         groups = self.begun | {one.group for one in self.left}
         tallies = [self._tally(group) for group in groups]
@@ -205,7 +206,7 @@ class ExitReports:
         return max((one.epoch for one in self.left if one.group == group), default=-1)
 
     def _tally(self, group: int) -> int | None:
-        """Count who has begun in a group; None unless all who were left say their end."""
+        """Count a group's processes; None unless all that were left reported."""
         of = [one for one in self.left if one.group == group]
         epoch = self._epoch(group)
         final = [one for one in of if one.epoch == epoch]
@@ -218,7 +219,7 @@ class ExitReports:
 
     @property
     def silent(self) -> frozenset[int]:
-        """Groups that have begun, and all of whose ranks are dead, as it seems.
+        """Groups that have begun, and of which all ranks seem to be dead.
 
         One that was mixed with others may be a node that those have lost; they say
         how it ended.
@@ -226,7 +227,7 @@ class ExitReports:
         return self.begun - self.last.keys() - (self.mixed if self.last else frozenset())
 
     def silence(self, status: int, ranks: int = 0) -> str | None:
-        """Say whose silence makes a failure of the job, if that does.
+        """Name the silence that makes a failure of the job, if there is one.
 
         Parameters
         ----------
@@ -238,8 +239,8 @@ class ExitReports:
         Returns
         -------
         str or None
-            Who said nothing, in words: a group whose members are all dead, as it
-            seems, or members that died when no other could go on for them.
+            The silent, in words: a group of which all members seem to be dead,
+            or members that died when no other could go on for them.
         """
         if self.timed_out or self.aborted is not None:
             return None
@@ -260,7 +261,7 @@ def _is_of_a_program(status: int) -> bool:
 
 
 def _place(text: str) -> tuple[int, int]:
-    """Read the group and the epoch of who speaks."""
+    """Read the group and the epoch of a speaker."""
     group, colon, epoch = text.rpartition(":")
     found = int(group) if colon else 0, int(epoch)
     if min(found) < 0:
@@ -311,9 +312,9 @@ class ExitReportListener:
     Attributes
     ----------
     votes : ExitReports
-        What was said so far.
+        Reports of all processes so far.
     environment : dict of str to str
-        What tells the ranks where to speak.
+        Tells the ranks where to report.
     """
 
     def __init__(self, *, here: bool = False) -> None:
@@ -338,7 +339,7 @@ class ExitReportListener:
         self._thread.start()
 
     def attach(self, child: subprocess.Popen[bytes], *, starts_all: bool = False) -> None:
-        """Say who is to be ended where a rank asks for the end of the job.
+        """Name the process to end where a rank asks for the end of the job.
 
         Parameters
         ----------
@@ -502,7 +503,7 @@ class ExitReportListener:
 
 
 class _Caller:
-    """What somebody has said so far, and until when it is waited for."""
+    """Words of a caller so far, and the end of the wait for more."""
 
     def __init__(self, until_s: float) -> None:
         self.text, self.until_s = b"", until_s

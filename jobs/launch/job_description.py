@@ -1,4 +1,4 @@
-"""What is to be started where: a value the launchers turn into a command."""
+"""A job: ranks and their places; launchers turn it into a command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Host(NamedTuple):
 
 
 class Command(NamedTuple):
-    """What to execute: the words, and what to add to the environment."""
+    """A command line, and additions to the environment."""
 
     words: tuple[str, ...]
     environment: Mapping[str, str]

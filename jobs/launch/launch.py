@@ -69,15 +69,15 @@ def execute(
     Parameters
     ----------
     command : Command
-        What to run.
+        Command line and environment.
     started : callable, optional
         Is given its process.
     kind : str, optional
-        What it is, see `closeranks.jobs.launch.launcher_choice.Launcher`.  Open
-        MPI's launcher ends its ranks by SIGTERM on an interrupt, and lets go of
-        them on a second one: it gets none but a SIGTERM of ours.  Hydra passes an
-        interrupt on to the ranks; srun only tells how the job is when it gets one.
-        Both have that of a terminal by themselves.
+        Its kind, see `closeranks.jobs.launch.launcher_choice.Launcher`.  Open
+        MPI's launcher ends its ranks by SIGTERM on an interrupt, and forgets
+        them on a second one.  So it gets no interrupt, only a SIGTERM of ours.
+        Hydra passes an interrupt on to the ranks; srun only tells how the job
+        is when it gets one.  Both have that of a terminal by themselves.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def execute(
 
 
 class _Request:
-    """What a job was asked for, and what its launcher was told of it."""
+    """A requested job, and the part of the request that its launcher was given."""
 
     def __init__(self, child: subprocess.Popen[bytes], kind: str) -> None:
         self._child, self._kind = child, kind
@@ -192,9 +192,9 @@ class Launch:
     job : Job
         How many ranks, and where.
     library : MpiLibrary
-        What the programs are linked with.
+        The library of the programs.
     launcher : Launcher
-        What starts them.
+        Starts them.
     announce : bool, optional
         Write the full command on standard error before it is executed.
     """
@@ -243,9 +243,9 @@ class Launch:
         Returns
         -------
         int
-            The exit status: the launcher's, 128 + n if signal n ended it, or has
-            asked us to end it; of a job whose ranks may die as the survivors say,
-            see `closeranks.jobs.launch.exit_reports`.
+            The exit status: the launcher's, 128 + n if signal n ended it, or
+            has asked us to end it; if ranks may die, as the survivors say, see
+            `closeranks.jobs.launch.exit_reports`.
         """
         if not self.job.faults:
             return self._execute(program, environment or {}).status
@@ -279,7 +279,7 @@ class Launch:
         return openmpi_mpirun.session() if self.launcher.kind == "openmpi" else nullcontext({})
 
     def _write_hostfile(self) -> None:
-        """Write the host file of a job whose nodes only we can reach."""
+        """Write the host file of a job on nodes that only we can reach."""
         if self.job.reach is None:
             return
         write = (

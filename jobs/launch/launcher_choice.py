@@ -64,7 +64,7 @@ def candidates() -> list[Launcher]:
 
 @functools.cache
 def identify(path: str) -> Launcher | None:
-    """Ask a launcher who it is.
+    """Ask a launcher for its name and version.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def recognise(path: str, answer: str) -> Launcher | None:
     path : str
         The program.
     answer : str
-        What it said.
+        Its own words.
 
     Returns
     -------
@@ -117,7 +117,7 @@ def choose(library: MpiLibrary, asked: str | None = None, *, srun_first: bool = 
     Parameters
     ----------
     library : MpiLibrary
-        What the program is linked with.
+        The library of the program.
     asked : str, optional
         Name or path of the launcher the user wants.
     srun_first : bool, optional
@@ -154,12 +154,12 @@ def choose(library: MpiLibrary, asked: str | None = None, *, srun_first: bool = 
 
 
 def check_survives(launcher: Launcher) -> None:
-    """Refuse a launcher whose jobs end with the first rank that dies.
+    """Refuse a launcher that ends a job with the first rank that dies.
 
     Parameters
     ----------
     launcher : Launcher
-        What would start the job.
+        The one that would start the job.
 
     Raises
     ------

@@ -152,7 +152,7 @@ def bind(source: str, target: str) -> None:
     Parameters
     ----------
     source, target : str
-        What, and where; both must exist.
+        Source and target; both must exist.
     """
     result = _libc.mount(source.encode(), target.encode(), None, _BIND | _REC, None)
     _checked(result, f"bind {source} on {target}")

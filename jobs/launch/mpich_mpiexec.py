@@ -14,7 +14,7 @@ def parameters(job: Job) -> dict[str, str]:
     Parameters
     ----------
     job : Job
-        What is to be started.
+        Ranks, and their places.
 
     Returns
     -------
@@ -36,8 +36,8 @@ def command(path: str, job: Job, program: Sequence[str], environment: Mapping[st
     path : str
         The ``mpiexec`` to use.
     job : Job
-        What is to be started; with `job.reach` the host file must exist
-        (see `hostfile`).
+        Ranks, and their places; with `job.reach` the host file must exist (see
+        `hostfile`).
     program : sequence of str
         Program and arguments.
     environment : mapping of str to str

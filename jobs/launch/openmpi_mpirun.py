@@ -50,19 +50,26 @@ _OWN_POLLING = ("/usr/bin/env", "-u", "EVENT_NOEPOLL")
 def parameters(job: Job) -> dict[str, str]:
     """List the library parameters that a job needs beyond the defaults.
 
-    Collective settings are never among them: what a user measures as
-    ``native`` stays the library's own choice; unless ranks may die, for two of
-    its components crash then (open-mpi/ompi#13915).  Its end must not wait for
-    them either, as it sometimes does.  And messages inside a node go by TCP: in
-    shared memory a rank that dies while it appends to another's queue, between
-    taking the tail and linking it, leaves the other one deaf, or looking for that
-    link for ever.  TCP does without "puts": an answer to one that a death has
-    broken off waits for a lock that its own thread holds, and a receive that
-    waits for one is looked at for ever.  And agreements of small jobs go by a
-    star: in a tree, who has heard that its parent died asks the next one above;
-    where that one decides before it hears of the death itself, it answers the
-    dead alone (`era_decide`), and who has asked waits for ever.  How TCP cuts its
-    messages is the user's choice, if the environment has one.
+    Collective settings are never among them, so a user who measures ``native``
+    measures the library's own choice.  A job with ranks that may die is the
+    exception, for other reasons too:
+
+    - Two collective components crash then (open-mpi/ompi#13915).
+    - MPI_Finalize does not wait for other ranks, as it sometimes does after a
+      death.
+    - Messages inside a node go by TCP.  In shared memory a rank may die while
+      it appends to another rank's queue, between taking the tail and linking
+      it.  The other rank then receives nothing more, or looks for that link
+      for ever.
+    - TCP does without "puts".  If a death breaks a put off, the answer to it
+      waits for a lock that its own thread holds, and a receive that waits for
+      it never ends.
+    - Agreements of small jobs go by a star.  In a tree, a rank with a dead
+      parent asks its grandparent.  If the grandparent decides before it knows
+      of the death, it answers only the dead parent (`era_decide`), and the
+      rank waits for ever.
+
+    If the environment says how TCP cuts its messages, that is left alone.
 
     The way by libfabric (`btl ofi`) ends the process where a peer is gone
     (`mca_btl_ofi_exit`), so it is not for ranks that may die.  On one machine it
@@ -72,7 +79,7 @@ def parameters(job: Job) -> dict[str, str]:
     Parameters
     ----------
     job : Job
-        What is to be started.
+        Ranks, and their places.
 
     Returns
     -------
@@ -106,8 +113,8 @@ def command(path: str, job: Job, program: Sequence[str], environment: Mapping[st
     path : str
         The ``mpirun`` to use.
     job : Job
-        What is to be started; with `job.reach` the host file must exist
-        (see `hostfile`).
+        Ranks, and their places; with `job.reach` the host file must exist (see
+        `hostfile`).
     program : sequence of str
         Program and arguments.
     environment : mapping of str to str
@@ -139,10 +146,10 @@ def command(path: str, job: Job, program: Sequence[str], environment: Mapping[st
 def session() -> Iterator[dict[str, str]]:
     """Lend ``mpirun`` a folder of its own for as long as it runs.
 
-    It names its files by its process id alone, never removes those of a run
-    that was killed, and starts no job when it finds some under its own id:
-    "The PMIx server's listener thread failed to start".  Folders of those that
-    were killed before they could remove them are removed here.
+    It names its files by its process id alone, and never removes the files of
+    a run that was killed.  If it finds some under its own id, it starts no
+    job: "The PMIx server's listener thread failed to start".  Folders of those
+    that were killed before they could remove them are removed here.
 
     Yields
     ------
@@ -163,7 +170,7 @@ def session() -> Iterator[dict[str, str]]:
 
 
 def _tidy(name: str) -> None:
-    """Remove the folders of our own whose owners have been killed on this machine."""
+    """Remove our folders that killed processes of this machine have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
         with suppress(OSError):  # another one does, or its owner is alive
             if is_own_folder(folder, _FOLDER):

@@ -70,7 +70,7 @@ def python_of(words: Sequence[str]) -> str:
     Parameters
     ----------
     words : sequence of str
-        What `resolve` gave.
+        As `resolve` gives them.
 
     Returns
     -------
@@ -103,10 +103,10 @@ _ITSELF: Final = "self"
 def begin() -> None:
     """Start MPI, with nothing in node memory where this process is the whole job.
 
-    Open MPI makes 16 MiB there, for the messages of the ranks of a node, and a
+    Open MPI makes 16 MiB there for the messages of the ranks of a node.  A
     process that no launcher has started leaves them behind.  The variable is
-    taken back, so that nothing that this process starts has it.  Local; whatever
-    the user has set stays.
+    taken back, so that nothing that this process starts has it.  Local;
+    whatever the user has set stays.
     """
     alone = not inside_a_job() and _WAYS not in os.environ
     if alone:

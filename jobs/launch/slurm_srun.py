@@ -1,4 +1,4 @@
-"""What SLURM gave this job: its nodes, their CPUs and tasks.
+"""The nodes that SLURM gave this job, their CPUs and tasks.
 
 The command line of SLURM's ``srun`` inside an allocation.
 """
@@ -187,7 +187,7 @@ def command(
     path : str
         The ``srun`` to use.
     job : Job
-        What is to be started.
+        Ranks, and their places.
     library : MpiLibrary
         The MPI library the program uses; decides the plugin.
     program : sequence of str
@@ -228,7 +228,8 @@ def _parameters(job: Job, library: MpiLibrary) -> dict[str, str]:
 def _numbered(job: Job) -> dict[str, str]:
     """Give the plugin the step's nodes where it looks for those of the job.
 
-    It numbers the nodes of a step and looks the numbers up among those of the
-    job: a step that leaves out the first ones then waits in MPI_Init for ever.
+    It numbers the nodes of a step, and looks the numbers up among the nodes of
+    the job.  So a step that leaves out the first nodes waits in MPI_Init for
+    ever.
     """
     return {"SLURM_JOB_NODELIST": ",".join(host.name for host in job.hosts)} if job.hosts else {}

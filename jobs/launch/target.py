@@ -14,7 +14,7 @@ def check(verb: str, *paths: Path | None) -> None:
     Parameters
     ----------
     verb : str
-        Who will write.
+        The verb that will write.
     *paths : Path or None
         Where to; None is left out.
 
@@ -42,7 +42,7 @@ def write(verb: str, path: Path, text: str) -> None:
     Parameters
     ----------
     verb : str
-        Who writes.
+        The verb that writes.
     path : Path
         Where to.
     text : str

@@ -1,4 +1,4 @@
-"""What `closeranks tune` shows: tables for a terminal, flat rows for programs.
+"""Tables for a terminal, and flat rows for programs, of `closeranks tune`.
 
 The command ``closeranks tune``.
 """
@@ -18,12 +18,10 @@ from closeranks.collectives.builders.patterns.segments import segments, slots_of
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.port_tree import hierarchy
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.command import open_session
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.session import BenchRequest
-from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.measuring.number_text import parse_sizes, short, show_bytes
+from closeranks.jobs.bench.measuring.session import BenchRequest, open_session
 from closeranks.jobs.bench.measuring.timing import Effort
-from closeranks.jobs.bench.measuring.typed_options import parse_sizes, show_bytes
 from closeranks.jobs.bench.suite import Progress
 from closeranks.jobs.launch import program, target
 from closeranks.jobs.tune import survey, winners
@@ -69,7 +67,7 @@ def stage_rows(points: Sequence[Point], levels: Mapping[str, Crossing]) -> list[
     points : sequence of Point
         Of `survey`.
     levels : mapping of str to Crossing
-        What they gave.
+        Results of the points.
 
     Returns
     -------
@@ -98,7 +96,7 @@ def level_rows(points: Sequence[Point], levels: Mapping[str, Crossing]) -> list[
     points : sequence of Point
         Of `survey`.
     levels : mapping of str to Crossing
-        What they gave.
+        Results of the points.
 
     Returns
     -------
@@ -328,7 +326,7 @@ def measured(
     tuned : Tuned
         The same on every rank.
     rows : list of dict
-        What was measured.
+        Rows of the measurement.
     """
     from mpi4py import MPI
 
@@ -362,7 +360,7 @@ def measured(
 def _winners(
     request: BenchRequest, plain: MPI.Intracomm, tuned: Tuned, tell: survey.Tell
 ) -> winners.Found:
-    """Make the trials on a communicator whose prices are the new ones."""
+    """Make the trials on a communicator with the new prices."""
     import closeranks
 
     with closeranks.init(plain, tuning=tuned.table()) as comm:

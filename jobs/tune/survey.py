@@ -1,9 +1,9 @@
 """The stages of hierarchical collectives, each as a plan of its own; pure.
 
-What a tier does with a segment on its way up (``sum``: ranks of a group
-reduce-scatter) and down (``gather``: they all-gather), and what the rails of
-the last tier do (``allreduce``).  All groups of a tier work at the same time,
-as they do in the whole collective.
+A stage is the work of a tier on a segment: on its way up (``sum``: ranks of a
+group reduce-scatter), on its way down (``gather``: they all-gather), or of the
+rails of the last tier (``allreduce``).  All groups of a tier work at the same
+time, as they do in the whole collective.
 
 From times of stages to numbers of levels; pure.
 
@@ -66,7 +66,7 @@ class TunedStage(NamedTuple):
     tier : int
         1 is the innermost.
     level : str
-        What all its messages cross.
+        Level that all its messages cross.
     kind : str
         "sum", "gather" or "allreduce".
     owners : int
@@ -84,7 +84,7 @@ class TunedStage(NamedTuple):
 
 
 class Weight(NamedTuple):
-    """What a stage takes on links that are not known yet.
+    """Time of a stage on links that are not known yet.
 
     Attributes
     ----------
@@ -258,13 +258,13 @@ class Point(NamedTuple):
     Attributes
     ----------
     stage : TunedStage
-        What was measured.
+        The measured stage.
     nbytes : int
         Bytes of the segment.
     weight : Weight
-        What it takes on an unknown link.
+        Its time on an unknown link.
     seconds : float
-        What it took, on the slowest rank.
+        Time of the slowest rank.
     """
 
     stage: TunedStage
@@ -274,7 +274,7 @@ class Point(NamedTuple):
 
     @property
     def wire_s(self) -> float:
-        """What it took without adding and copying, a thousandth of it at least."""
+        """Time without adding and copying, a thousandth of the whole at least."""
         return max(self.seconds - self.weight.fixed_s, self.seconds * 1e-3)
 
     @property
@@ -297,12 +297,12 @@ def line(xs: Sequence[tuple[float, float]], seconds: Sequence[float]) -> tuple[f
     xs : sequence of (float, float)
         Starts and bytes of each measurement.
     seconds : sequence of float
-        What each took, above 0.
+        Time of each, above 0.
 
     Returns
     -------
     tuple of (float, float)
-        ``a`` and ``b`` whose relative errors have the least squares.
+        ``a`` and ``b`` with the least squares of relative errors.
     """
     rows = np.asarray(xs, dtype=float) / np.asarray(seconds, dtype=float)[:, None]
     scale = np.maximum(np.abs(rows).max(axis=0), 1e-300)
@@ -361,7 +361,7 @@ def misfit(points: Sequence[Point], link: Link) -> float:
     points : sequence of Point
         All of one level.
     link : Link
-        What was found.
+        The link that fits them.
 
     Returns
     -------
@@ -394,7 +394,7 @@ def survey(world: World, effort: Effort, speed: Speed, tell: Tell) -> list[Point
     Parameters
     ----------
     world : World
-        Whose ranks, and by whose topology.
+        Ranks and topology to use.
     effort : Effort
         How long a size may take.
     speed : Speed
@@ -522,8 +522,8 @@ def _typical_s(plain: MPI.Intracomm, call: Call, effort: Effort, nbytes: int) ->
     """Time of a call on its slowest rank, where calls follow each other.
 
     The lower quartile of rows: what else runs on a machine only slows.  A card
-    lets a burst pass at any speed once it has rested, so calls go in rows without
-    a pause, as segments do, and the first ones do not count.
+    that has rested lets a burst pass at any speed.  So calls go in rows
+    without a pause, as segments do, and the first ones do not count.
     """
     from mpi4py import MPI
 
@@ -536,12 +536,12 @@ def _typical_s(plain: MPI.Intracomm, call: Call, effort: Effort, nbytes: int) ->
 
 
 def row(nbytes: int) -> tuple[int, int]:
-    """Count the calls of a row: those that lead, and those whose time counts; local.
+    """Count the calls of a row that lead, and the calls that are timed; local.
 
     Parameters
     ----------
     nbytes : int
-        What each one moves.
+        Bytes that each one moves.
 
     Returns
     -------

@@ -11,13 +11,12 @@ from closeranks.comms.buffers import packing
 from closeranks.comms.discovery import node_hardware
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches import init_time, overlap, pack, plan_steps, snapshot
-from closeranks.jobs.bench.command import FORMATS, open_session
+from closeranks.jobs.bench.formats import FORMATS, ResultTable
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-from closeranks.jobs.bench.measuring.nic_counters import TABLE
-from closeranks.jobs.bench.measuring.session import BenchRequest, Session
-from closeranks.jobs.bench.measuring.table import ResultTable
+from closeranks.jobs.bench.measuring.comparison import measure_setting
+from closeranks.jobs.bench.measuring.network import TABLE
+from closeranks.jobs.bench.measuring.session import BenchRequest, Session, open_session
 from closeranks.jobs.bench.measuring.timing import Effort
-from closeranks.jobs.bench.one_setting import measure_setting
 from closeranks.jobs.bench.suite import run
 from tests.jobs.bench.keys import BASE
 
@@ -159,7 +158,7 @@ def test_buffers_that_the_node_shares(world: closeranks.Communicator) -> None:
 
 def test_between_points(world: closeranks.Communicator) -> None:
     names = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
-    where = session(world, *names, matrix_sizes=(1000,))
+    where = session(world, *names, own_sizes={"matrix": (1000,)})
     ranks = world.Get_size()
     if ranks == 1:
         with pytest.raises(UsageError, match="it needs 2 ranks and has 1"):
@@ -186,7 +185,7 @@ def test_steps(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_overlap(world: closeranks.Communicator) -> None:
-    where = session(world, "overlap", overlap_sizes=(2000,), overlapped=("allreduce", "bcast"))
+    where = session(world, "overlap", sizes=(2000,), own={"overlapped": ("allreduce", "bcast")})
     lines, rows = lines_and_rows(where)
     started = [(row["operation"], row["started"], row["computed"]) for row in rows]
     assert started == [
@@ -208,7 +207,7 @@ def test_overlap(world: closeranks.Communicator) -> None:
 
 
 def test_checkpoints(world: closeranks.Communicator) -> None:
-    where = session(world, "checkpoint", checkpoint_sizes=(100_000,), parities=(1, 2))
+    where = session(world, "checkpoint", sizes=(100_000,), own={"parity": (1, 2)})
     lines, rows = lines_and_rows(where)
     assert [row["parity"] for row in rows] == [1, 2]
     for row in rows:
@@ -223,7 +222,7 @@ def test_checkpoints(world: closeranks.Communicator) -> None:
 def test_snapshots(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, number in (("_ENTRIES", 20), ("_FIRST", 1), ("_SAMPLES", 1)):
         monkeypatch.setattr(snapshot, name, number)
-    where = session(world, "snapshot", checkpoint_sizes=(100_000,))
+    where = session(world, "snapshot", sizes=(100_000,))
     lines, rows = lines_and_rows(where)
     assert {row["state"]: row["entries"] for row in rows} == {
         "one": 1, "many": 20, "gaps": 4, "shards": 4, "alike": 4, "not marked": 4,
@@ -241,7 +240,7 @@ def test_wrong_results_beside_a_computation_are_counted(
     pairs = ((overlap.Single, "_case"), (overlap.Gradients, "_arrays"))
     for kind, _ in pairs:
         monkeypatch.setattr(kind, "run", lambda _self, compute: compute(0, 1))
-    where = session(world, "overlap", overlap_sizes=(6400,))
+    where = session(world, "overlap", sizes=(6400,))
     for row in run(where, ResultTable(where), lambda _: None):
         alone_is_right = world.Get_size() == 1 and row["started"] == "bucketed"
         assert (row["wrong"] > 1000 * world.Get_size()) != alone_is_right, row

@@ -1,1 +1,1 @@
-"""The package jobs.bench.benches."""
+"""The benchmarks: each module registers its own, see `registration`."""

@@ -1,14 +1,14 @@
 """The benchmark ``checkpoint``: what a save costs the program, and a restore.
 
 The unit is a copy: ``np.copyto`` of as many bytes as a rank has, all ranks at
-once.  Everything is in one process; who loses a rank loses its slots.
+once.  All slots of a rank are in its own process, and are lost with it.
 """
 
 from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from statistics import fmean, median
@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.checkpoint.control.pending import Pending
+from closeranks.jobs.bench.benches.erasure import PARITY
+from closeranks.jobs.bench.benches.registration import Benchmark, Item, an_item_a_size, own_table
 from closeranks.jobs.bench.measuring.compute_work import works
-from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.measuring.number_text import aligned, short
 from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
 
 if TYPE_CHECKING:
@@ -154,7 +156,7 @@ def base(samples: list[float], nbytes: int) -> Row:
     samples : list of float
         Seconds of a `Clock`.
     nbytes : int
-        What was saved in each, by each rank.
+        Size of each save of each rank.
 
     Returns
     -------
@@ -293,7 +295,7 @@ def head() -> str:
         " save over steps without:\n#  asleep for 20 copies, busy on all cores for 100, lazily and"
         " plain (but for its copy); beside: an all-reduce of 4 MiB between nodes\n#"
     )
-    return title + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items())[1:]
+    return title + aligned(_WIDTHS, _WIDTHS.values())[1:]
 
 
 def as_line(row: Row) -> str:
@@ -317,4 +319,22 @@ def as_line(row: Row) -> str:
     words += [f"{row['beside_s'] / row['allreduce_s']:.2f}" if "beside_s" in row else "-"]
     words += [f"{row[key] / copy:.2f}" for key in ("restored_s", "rebuilt_s")]
     words += [f"{1e9 * row['cpu_s_per_byte']:.2f}", str(row["wrong"])]
-    return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True))
+    return aligned(words, _WIDTHS.values())
+
+
+def _rows(session: Session, item: Item) -> Iterator[Row]:
+    """Measure a size with each parity."""
+    for parity in session.request.own.get("parity") or (1,):
+        yield measure_checkpoint(session, item.nbytes, parity)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "checkpoint",
+        items=an_item_a_size(),
+        measure=_rows,
+        lines=own_table(head, as_line),
+        options=(PARITY,),
+        sizes=SIZES,
+    ),
+)

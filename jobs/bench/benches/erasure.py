@@ -1,12 +1,10 @@
-"""ISA-L, Intel's library of erasure codes, to be compared with.
+"""The benchmark ``erasure``: parity made and blocks rebuilt, on one core.
 
-Its shared library comes with the wheel of PyECLib, or with the system.
-
-The benchmark ``erasure``: parity made and blocks rebuilt, on one core.
-
-What users call is timed, `Code.encode` and `Code.reconstruct` in place; beside
-it, in turn, the same bound beforehand, ISA-L with the same matrix where it is
-installed, and a copy of a block.  Without MPI.
+`Code.encode` and `Code.reconstruct` are timed in place, as users call them.
+Three others are timed in turn: the same bound beforehand, a copy of a block,
+and ISA-L with the same matrix.  ISA-L is Intel's library of erasure codes; its
+shared library comes with the wheel of PyECLib, or with the system.  There is
+no MPI here.
 """
 
 from __future__ import annotations
@@ -20,8 +18,9 @@ from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import click
 import numpy as np
 
 from closeranks.checkpoint.erasure.code import Code
@@ -29,10 +28,12 @@ from closeranks.checkpoint.erasure.generator_matrix import Blocks, Bytes
 from closeranks.checkpoint.erasure.matrix_product import aligned_rows
 from closeranks.checkpoint.erasure.product_llvm import here
 from closeranks.comms.jit.code_cache import processor
-from closeranks.errors import UsageError
-from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.benches.registration import Benchmark, LoneRun, run_alone
+from closeranks.jobs.bench.measuring.number_text import aligned, numbers, short
 from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
-from closeranks.jobs.bench.measuring.typed_options import parse_sizes
+
+if TYPE_CHECKING:
+    from closeranks.jobs.bench.measuring.session import BenchRequest
 
 
 @cache
@@ -65,7 +66,7 @@ def isal_product(matrix: Bytes, blocks: Blocks, results: Blocks) -> Callable[[],
     matrix : ndarray of uint8, shape (rows, count)
         Factors.
     blocks, results : arrays of uint8, shapes (count, nbytes) and (rows, nbytes)
-        What is multiplied, and where to.
+        Blocks that are multiplied, and the places of the results.
 
     Returns
     -------
@@ -96,6 +97,8 @@ Row = dict[str, Any]
 
 #: Bytes of a block, if nobody says: in cache, and not.
 SIZES: Final = "64K,64M"
+#: Parity blocks, if nobody says.
+_PARITIES: Final = (2, 3)
 #: A sample takes at least so long, and there are so many at least.
 _SAMPLE_S: Final = 3e-4
 _LEAST: Final = 11
@@ -131,7 +134,7 @@ def _head() -> list[str]:
     return [
         f"# {processor()}, one core, {here()[0].name}; {beside}",
         "# GB/s of blocks that are read, traffic with those that are written; 1 GB/s = 1e9 bytes/s",
-        "#" + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items())[1:],
+        "#" + aligned(_WIDTHS, _WIDTHS.values())[1:],
     ]
 
 
@@ -243,62 +246,52 @@ def _as_line(row: Row) -> str:
         "-" if theirs is None else short(theirs), "-" if faster is None else f"{faster:.2f}x",
         row["wrong"],
     )  # fmt: skip
-    return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True))
+    return aligned(words, _WIDTHS.values())
 
 
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """Read a list of numbers; UsageError if it is none.
-
-    Parameters
-    ----------
-    option : str
-        That holds it.
-    text : str
-        Numbers above 0, between commas.
-
-    Returns
-    -------
-    tuple of int
-        In the order of the text.
-    """
-    parts = text.split(",")
-    if not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise UsageError(f"bench {option}", f"{text!r} is no list of numbers", "write 4,8")
-    return tuple(map(int, parts))
-
-
-def report(
-    data: str, parity: str, sizes: str | None, budget_s: float, write: Callable[[str], object]
-) -> Iterator[Row]:
+def _report(request: BenchRequest, write: Callable[[str], object]) -> Iterator[Row]:
     """Measure codes, and write what comes of it.
 
-    Parameters
-    ----------
-    data, parity : str
-        How many blocks of each, comma-separated; all pairs are measured.
-    sizes : str or None
-        Bytes of a block, for `parse_sizes`; None: `SIZES`.
-    budget_s : float
-        Seconds a row may take.
-    write : callable
-        Takes each line.
-
-    Yields
-    ------
-    dict
-        A row for encoding, and for rebuilding one and two blocks of the data.
-
-    Raises
-    ------
-    UsageError
-        If there is no such code, or a text is no list of numbers.
+    Gives a row for encoding, and for rebuilding one and two blocks of the data.
     """
-    counts = numbers("--data", data), numbers("--parity", parity)
-    lengths = parse_sizes(sizes or SIZES)
+    counts = numbers("--data", request.own["data"]), request.own["parity"] or _PARITIES
     for pair in product(*counts):
         Code(*pair)
     for line in _head():
         write(line)
-    for row in _measure_codes(*counts, lengths, budget_s):
+    lengths = request.sizes_of("erasure")
+    for row in _measure_codes(*counts, lengths, request.effort.budget_s):
         write(_as_line(row))
         yield row
+
+
+def _run(request: BenchRequest) -> int:
+    return run_alone(request, _report(request, click.echo), lambda row: not row["wrong"])
+
+
+def _numbers(
+    _context: click.Context, _option: click.Parameter, text: str | None
+) -> tuple[int, ...] | None:
+    """Read ``--parity``."""
+    return numbers("--parity", text) if text else None
+
+
+PARITY = click.Option(
+    ["--parity"],
+    callback=_numbers,
+    help="Parity blocks of erasure, default 2,3, and of checkpoint, 1.",
+)
+
+BENCHMARKS = (
+    Benchmark(
+        "erasure",
+        options=(
+            click.Option(
+                ["--data"], default="4,8", show_default=True, help="Data blocks of erasure."
+            ),
+            PARITY,
+        ),
+        sizes=SIZES,
+        lone=LoneRun("no ranks", ("sizes", "budget", "json_path"), _run),
+    ),
+)

@@ -1,11 +1,11 @@
-"""How long it takes from a rank's death to the next right all-reduce.
+"""The benchmark ``faults``: from a rank's death to the next right all-reduce.
 
 All ranks agree on a moment; then one of them kills or stops itself, while the
-others are in an all-reduce of an attempt.  They say when it raised, when the
-members had agreed, when the new world was there, and when the repeated
-all-reduce was over, by the clock of the machine: ranks on several machines
-need clocks that agree.  The bench goes on until two are left, or, where the
-dead are replaced, for so many faults.
+others are in an all-reduce of an attempt.  They report four moments: it
+raised, the members had agreed, the new world was there, the repeated
+all-reduce was over.  The moments are of the machine's clock, so ranks on
+several machines need clocks that agree.  The bench goes on until two are left,
+or, where the dead are replaced, for so many faults.
 """
 
 from __future__ import annotations
@@ -15,22 +15,33 @@ import random
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import click
 import numpy as np
 
+from closeranks.comms.settings import setting
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.benches.registration import Benchmark, LoneRun
 from closeranks.jobs.bench.churn.model import FEWEST, MOST
 from closeranks.jobs.bench.churn.record import UNWRITTEN
-from closeranks.jobs.bench.measuring.session import ranks_per_node
+from closeranks.jobs.bench.measuring.number_text import aligned
+from closeranks.jobs.bench.measuring.session import (
+    open_session,
+    ranks_per_node,
+    write_rows,
+    writer,
+)
 from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
+from closeranks.jobs.launch import program
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.faults.attempts import Attempt
-    from closeranks.jobs.bench.measuring.session import Session
+    from closeranks.jobs.bench.measuring.session import BenchRequest, Session
 
 Row = dict[str, Any]
 Phases = list[float | None]
@@ -48,7 +59,7 @@ _WIDTHS = {"members": 8, "kind": 6, "mode": 8, **dict.fromkeys(_PHASES, 10), "to
 
 
 class PlannedFault(NamedTuple):
-    """What happens next.
+    """A fault that is still to come.
 
     Attributes
     ----------
@@ -57,7 +68,7 @@ class PlannedFault(NamedTuple):
     kind : str
         Of `KINDS`.
     seat : int
-        Whom it meets.
+        The seat of the rank that is lost.
     at_s : float
         When, by the machine's clock.
     """
@@ -69,7 +80,7 @@ class PlannedFault(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What a member tells the others of a fault.
+    """A member's report of a fault to the others.
 
     Attributes
     ----------
@@ -103,7 +114,7 @@ def check_ranks(ranks: int, spares: int, recruits: int) -> None:
     ranks : int
         Number of ranks, spares too.
     spares, recruits : int
-        How many ranks are replaced, by whom.
+        Ranks that are replaced by spares, and by new processes.
 
     Raises
     ------
@@ -124,7 +135,7 @@ def check_ranks(ranks: int, spares: int, recruits: int) -> None:
 def measure_faults(
     session: Session, kinds: tuple[str, ...], mode: str, replaced: int
 ) -> Iterator[Row]:
-    """Lose one rank after the other; collective over those who are left.
+    """Lose one rank after the other; collective over the ranks that are left.
 
     A newcomer takes part from the all-reduce on that is repeated with it.
 
@@ -231,7 +242,7 @@ def head() -> str:
     str
         One line.
     """
-    return "# " + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items()).lstrip()
+    return "# " + aligned(_WIDTHS, _WIDTHS.values()).lstrip()
 
 
 def as_line(row: Row) -> str:
@@ -250,9 +261,7 @@ def as_line(row: Row) -> str:
     words = [row["ranks"], row["kind"], row["mode"]]
     times = [row[f"{phase}_ms"] for phase in (*_PHASES, "total")]
     words += ["-" if time_ms is None else f"{time_ms:.1f}" for time_ms in times]
-    return "  " + "".join(
-        f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True)
-    )
+    return "  " + aligned(words, _WIDTHS.values())
 
 
 def _wait_until(moment_s: float) -> None:
@@ -265,11 +274,13 @@ def _survive(
 ) -> Phases:
     """Call until a recovery was needed; gives what each phase took here, in ms.
 
-    What every call writes is cleared before, or a repeated one that writes nothing
-    would leave the right sum of the one before; no phase counts that.
+    The result is cleared before every call: if a repeated call wrote nothing,
+    the right sum of the call before would still stand there.  No phase counts
+    the time of that.
 
-    Whoever meets the fault between two loops recovers before its next attempt,
-    and that ends well: the epoch tells all alike that it was the last one.
+    A rank that meets the fault between two loops recovers before its next
+    attempt, which ends well.  The epoch tells all ranks that it was the last
+    one.
     """
     epoch, times = comm.epoch, list[float | None]()
     while comm.epoch == epoch:
@@ -329,3 +340,63 @@ def _timing(seen: list[Told]) -> Timing:
     """Give the times of a row of one sample: the slowest rank's total."""
     totals_s = [1e-3 * one.phases[-1] for one in seen if one.phases[-1] is not None]
     return Timing(np.array([max(totals_s)]), fmean(totals_s), 1, False)
+
+
+def _run(request: BenchRequest) -> int:
+    """Lose ranks, and write a row for each fault; gives the exit status.
+
+    Collective over the ranks that are left.  A `UsageError` is raised on every
+    rank if there are too few or too many.
+    """
+    kinds, recruits = check_kinds(request.own["kinds"]), request.own["recruits"]
+    program.begin()
+    from mpi4py import MPI
+
+    import closeranks
+
+    spares, is_started = _spares(), setting("JOINS") is not None
+    if not is_started:
+        check_ranks(MPI.COMM_WORLD.size, spares, recruits)
+    mode = "spawn" if is_started else "replace"
+    on_failure = "replace" if spares or recruits else "shrink"
+    with closeranks.init(on_failure=on_failure, recruits=bool(recruits)) as comm:
+        session = open_session(replace(request, dtype="int64", op="sum"), comm)
+        write = writer(comm)
+        if not comm.joined:
+            for line in (*(f"# {words}" for words in session.describe()), head()):
+                write(line)
+        rows = []
+        for row in measure_faults(session, kinds, mode, spares + recruits):
+            rows.append(row)
+            write(as_line(row))
+        if comm.rank == 0:
+            write_rows(request, rows)
+        return 1 if any(row["wrong"] for row in rows) else 0
+
+
+def _spares() -> int:
+    """Read how many ranks wait."""
+    text = setting("SPARES") or "0"
+    if not text.isdecimal():
+        raise UsageError("CLOSERANKS_SPARES", f"is {text!r}", "a number")
+    return int(text)
+
+
+_OPTIONS = (
+    click.Option(
+        ["--kinds"],
+        default=",".join(KINDS),
+        show_default=True,
+        help="What happens to ranks in faults, in turn.",
+    ),
+    click.Option(
+        ["--recruits"],
+        type=click.IntRange(0),
+        default=0,
+        help="Ranks that faults replaces by new processes.",
+    ),
+)
+
+BENCHMARKS = (
+    Benchmark("faults", options=_OPTIONS, lone=LoneRun("ranks are lost", ("json_path",), _run)),
+)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import describe
+from closeranks.jobs.bench.benches.registration import Benchmark, Item, one_item
 from closeranks.jobs.bench.measuring.timing import agree, bandwidth
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ _MEANINGS = {
 
 
 class _Taken:
-    """What this process has measured while it started."""
+    """Times that this process has taken while it started."""
 
     laps: Mapping[str, float] | None = None
     wrong = 0
@@ -127,3 +128,18 @@ def as_lines(row: Row) -> list[str]:
     lines += [f"  {row[part]:9.3f}  {meaning}" for part, meaning in _MEANINGS.items()]
     wrong = "not checked" if row["wrong"] is None else f"{row['wrong']} wrong elements"
     return [*lines, f"  {row['seconds']:9.3f}  from MPI_Init to the end, {wrong}"]
+
+
+def _rows(session: Session, _item: Item) -> Iterator[Row]:
+    yield measure_start(session)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "init",
+        items=one_item(NBYTES),
+        measure=_rows,
+        lines=lambda rows: as_lines(rows[-1]),
+        prepare=lambda: become_fresh(sys.argv[1:]),
+    ),
+)

@@ -1,30 +1,38 @@
-"""What is under way while the program computes: one collective, or gradients.
+"""The benchmark ``overlap``: computation while a collective is under way.
 
-How much of a collective's time a program can compute meanwhile.
-
-OMB's definition: the computation takes as long as the collective alone, and
-``overlap = max(0, 100 - (overall - compute) / pure * 100)``, where ``compute``
-is what the computation took while the collective was under way.  So a
-computation that is slowed down does not count against it; ``hidden_percent``
-says what is left of it if compute is what it takes alone.
+The communication is one collective, or gradients in buckets.  By OMB's
+definition the computation takes as long as the collective alone, and ``overlap
+= max(0, 100 - (overall - compute) / pure * 100)``.  There ``compute`` is the
+time of the computation while the collective is under way, so a computation
+that is slowed down does not count against it.  ``hidden_percent`` takes the
+time of the computation alone instead.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
 import numpy as np
 
 from closeranks.comms.discovery.node_hardware import usable_cores
+from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import describe
+from closeranks.jobs.bench.benches.registration import (
+    Benchmark,
+    Item,
+    collectives_among,
+    own_table,
+)
+from closeranks.jobs.bench.measuring.collective_facts import known_algorithms
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES, differing, reduction
 from closeranks.jobs.bench.measuring.comparison import make_case
 from closeranks.jobs.bench.measuring.compute_work import Work, works
-from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.timing import (
     RepetitionSchedule,
     Timing,
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.jobs.bench.measuring.collective_facts import Pattern
     from closeranks.jobs.bench.measuring.collectives import Case
-    from closeranks.jobs.bench.measuring.session import Session
+    from closeranks.jobs.bench.measuring.session import BenchRequest, Session
 
 
 #: Gradients, each a bucket of its own: the last one has nothing left to hide behind.
@@ -74,9 +82,9 @@ class Single:
     case : Case
         The collective and its buffers.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     method : str
-        What it is called.
+        Name of the blocking method.
     """
 
     def __init__(self, case: Case, algorithm: str, method: str) -> None:
@@ -202,7 +210,7 @@ def measure_overlap(session: Session, operation: str, algorithm: str, nbytes: in
     operation : str
         A collective; an all-reduce is also measured as gradients in buckets.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     nbytes : int
         Size of the operation.
 
@@ -365,3 +373,59 @@ def _wrong(session: Session, errand: Errand, work: Work) -> int:
 def _nothing(k: int, n: int) -> None:
     """Compute nothing."""
     del k, n
+
+
+#: Started if nobody says.
+_OPERATION = "allreduce"
+
+
+def _collectives(_context: click.Context, _option: click.Parameter, words: str) -> tuple[str, ...]:
+    """Read ``--of``."""
+    names = words.split(",")
+    found = collectives_among(names)
+    if len(found) < len(names):
+        raise UsageError(
+            "bench --of", f"not all collectives: {words}", "as in --of allreduce,bcast"
+        )
+    return tuple(found)
+
+
+def _operations(request: BenchRequest, _name: str) -> Sequence[str]:
+    operations: Sequence[str] = request.own.get("overlapped", (_OPERATION,))
+    return operations
+
+
+def _items(request: BenchRequest, name: str) -> list[Item]:
+    """List the sizes of each algorithm of each operation."""
+    return [
+        Item(name, algorithm, nbytes, operation)
+        for operation in _operations(request, name)
+        for algorithm in request.algorithms
+        if algorithm in known_algorithms(operation)
+        for nbytes in request.sizes_of(name)
+    ]
+
+
+def _rows(session: Session, item: Item) -> Iterator[Row]:
+    return measure_overlap(session, item.operation, item.algorithm, item.nbytes)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "overlap",
+        items=_items,
+        measure=_rows,
+        lines=own_table(head, as_line),
+        options=(
+            click.Option(
+                ["--of", "overlapped"],
+                default=_OPERATION,
+                show_default=True,
+                callback=_collectives,
+                help="Collectives that overlap starts, comma-separated.",
+            ),
+        ),
+        sizes="64K:16M:4",
+        operations=_operations,
+    ),
+)

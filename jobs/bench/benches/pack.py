@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.jobs.bench.benches.point_to_point import describe
+from closeranks.jobs.bench.benches.registration import Benchmark, one_item, own_table
+from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.table import short
 from closeranks.jobs.bench.measuring.timing import (
     Call,
     Effort,
@@ -49,7 +50,7 @@ class PackShape:
     Parameters
     ----------
     face : str
-        What it is called.
+        Its name in the table.
     sizes, subsizes, starts : tuple of int
         Shape of the array, shape of the part, and its first index.
     unpacked : bool
@@ -78,8 +79,8 @@ def shapes() -> tuple[PackShape, ...]:
     Returns
     -------
     tuple of PackShape
-        Faces of a cube, vectors whose gaps are as long as their blocks, parts of
-        a matrix.
+        Faces of a cube, vectors with gaps as long as their blocks, parts of a
+        matrix.
     """
     cube = (_SIDE,) * 3
     faces = [
@@ -227,3 +228,13 @@ def _rounds(effort: Effort, calls: int, round_s: float) -> int:
     if effort.iterations is not None:
         return max(-(-effort.iterations // calls), 3)
     return min(max(int(effort.budget_s / 20 / round_s), _ROUNDS), 10 * _ROUNDS)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "pack",
+        items=one_item(0),
+        measure=lambda session, _item: measure_packs(session),
+        lines=own_table(lambda: HEAD, as_line),
+    ),
+)

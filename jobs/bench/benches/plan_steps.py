@@ -1,10 +1,9 @@
-"""What a step of a plan costs, and how the progress thread fares beside Python.
+"""The benchmark ``steps``: the cost of a step of a plan.
 
 The plan is a chain of exchanges of 16 bytes between neighbours in a ring of
-the ranks: the bytes cost nothing, what is left is the interpreter and the
-library.  It is run by either interpreter, by the caller and then by the
-progress thread, with the main thread asleep and with the main thread computing
-in Python.
+the ranks: the bytes cost nothing, the rest is the interpreter and the library.
+Either interpreter runs it, driven by the caller and then by the progress
+thread, while the main thread sleeps and while it computes in Python.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from closeranks.jobs.bench.benches.point_to_point import describe
+from closeranks.jobs.bench.benches.registration import Benchmark, TableColumn, one_item
+from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
 
 if TYPE_CHECKING:
@@ -174,3 +175,19 @@ def _max() -> Any:
     from mpi4py import MPI
 
     return MPI.MAX
+
+
+BENCHMARKS = (
+    Benchmark(
+        "steps",
+        items=one_item(NBYTES, "native"),
+        measure=lambda session, _item: measure_steps(session),
+        columns=(
+            TableColumn("thread_ms_quiet", "quiet ms", 9, short),
+            TableColumn("thread_ms_busy", "busy ms", 9, short),
+            TableColumn("busy_over_quiet", "b/q", 8, lambda value: f"{value:.2f}x"),
+        ),
+        test="Step of a Plan Latency Test",
+        titled=False,
+    ),
+)

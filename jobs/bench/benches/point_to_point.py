@@ -1,19 +1,17 @@
-"""Messages of one size between two ranks, as the OSU benchmarks send them.
+"""Messages of one size between pairs of ranks, as the OSU benchmarks send.
 
-A ping-pong of blocking calls, and windows of non-blocking sends that the
-receiver answers with one short message.
+``pingpong`` makes blocking calls; ``bandwidth``, ``bibandwidth`` and ``pairs``
+make windows of non-blocking sends, each answered with one short message.
 
-The bandwidth from every rank to every other, all ranks busy: mpiGraph.
-
-In shift d each rank sends to the rank d after it while it receives from the
-rank d before it; the time of a pair is the receiver's.
-
-Benchmarks of two ranks, or of many pairs of ranks, that send to each other.
+``matrix`` takes the bandwidth from every rank to every other while all ranks
+are busy, as mpiGraph does.  In shift d each rank sends to the rank d after it
+while it receives from the rank d before it.  The time of a pair is the
+receiver's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from closeranks.errors import UsageError
+from closeranks.jobs.bench.benches.registration import Benchmark, Item, an_item_a_size
+from closeranks.jobs.bench.measuring.number_text import show_bytes
 from closeranks.jobs.bench.measuring.session import Session
 from closeranks.jobs.bench.measuring.timing import Call, Timing, bandwidth, clock, estimate
 
 if TYPE_CHECKING:
     from mpi4py import MPI
-
-    from closeranks.jobs.bench.measuring.session import Session
 
 
 _WINDOW = 64
@@ -168,7 +166,7 @@ def as_table(rows: Sequence[Row]) -> list[str]:
     Parameters
     ----------
     rows : sequence of dict
-        What `measure_matrix` returned.
+        As `measure_matrix` returns them.
 
     Returns
     -------
@@ -190,7 +188,7 @@ def bandwidths(rows: Sequence[Row]) -> npt.NDArray[np.float64]:
     Parameters
     ----------
     rows : sequence of dict
-        What `measure_matrix` returned.
+        As `measure_matrix` returns them.
 
     Returns
     -------
@@ -369,3 +367,48 @@ def _clock(session: Session, call: Call, nbytes: int) -> Timing:
         call()
     schedule = effort.schedule([guess], nbytes)
     return clock(session.plain, {"ours": call}, schedule)["ours"]
+
+
+def _rows(session: Session, item: Item) -> Iterator[Row]:
+    yield measure_points(session, item.name, item.nbytes)
+
+
+def _matrix_lines(rows: Sequence[Row]) -> list[str]:
+    """Lay a matrix out when its last row is there."""
+    ranks = rows[0]["ranks"]
+    if len(rows) < ranks * (ranks - 1):
+        return []
+    return [f"#  {show_bytes(rows[0]['size_bytes'])} messages", *as_table(rows)]
+
+
+_MB = "Bandwidth (MB/s)"
+_BETWEEN_TWO = (
+    ("pingpong", "Latency Test", "Latency (us)"),
+    ("bandwidth", "Bandwidth Test", _MB),
+    ("bibandwidth", "Bi-Directional Bandwidth Test", _MB),
+    ("pairs", "Multiple Bandwidth Test", _MB),
+)
+
+BENCHMARKS = (
+    *(
+        Benchmark(
+            name,
+            items=an_item_a_size("native"),
+            measure=_rows,
+            test=test,
+            unit=unit,
+            in_all=True,
+        )
+        for name, test, unit in _BETWEEN_TWO
+    ),
+    Benchmark(
+        "matrix",
+        items=an_item_a_size("native"),
+        measure=lambda session, item: measure_matrix(session, item.nbytes),
+        lines=_matrix_lines,
+        test="Pairwise Bandwidth Test",
+        unit=_MB,
+        sizes="1M",
+        in_all=True,
+    ),
+)

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.jobs.bench.benches.checkpoint import Clock, base
-from closeranks.jobs.bench.measuring.table import short
+from closeranks.jobs.bench.benches.checkpoint import SIZES, Clock, base
+from closeranks.jobs.bench.benches.registration import Benchmark, an_item_a_size, own_table
+from closeranks.jobs.bench.measuring.number_text import aligned, short
 
 if TYPE_CHECKING:
     from closeranks.jobs.bench.measuring.session import Session
@@ -100,7 +101,7 @@ def head() -> str:
         One line.
     """
     title = "#  copied in copies: np.copyto of the same arrays by all ranks at once\n#"
-    return title + "".join(f"{name:>{width}}" for name, width in _WIDTHS.items())[1:]
+    return title + aligned(_WIDTHS, _WIDTHS.values())[1:]
 
 
 def as_line(row: Row) -> str:
@@ -120,7 +121,7 @@ def as_line(row: Row) -> str:
     words += [short(1e3 * row[key]) for key in ("memcpy_s", "copied_s")]
     words += [f"{row['copied_s'] / row['memcpy_s']:.2f}", f"{1e6 * row['entry_s']:.1f}"]
     words += [str(row["wrong"])]
-    return "".join(f"{word:>{width}}" for word, width in zip(words, _WIDTHS.values(), strict=True))
+    return aligned(words, _WIDTHS.values())
 
 
 def _one(rank: int, size: int, nbytes: int) -> State:  # noqa: ARG001 - as all kinds
@@ -204,3 +205,14 @@ def _wrong(found: State, state: State) -> int:
     """Count the arrays that did not come back."""
     pairs = zip(map(_array, found.values()), map(_array, state.values()), strict=True)
     return sum(one.tobytes() != other.tobytes() for one, other in pairs)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "snapshot",
+        items=an_item_a_size(),
+        measure=lambda session, item: measure_snapshot(session, item.nbytes),
+        lines=own_table(head, as_line),
+        sizes=SIZES,
+    ),
+)

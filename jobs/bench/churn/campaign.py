@@ -23,6 +23,7 @@ from closeranks.jobs.bench.churn.judge import ChurnVerdict, judge
 from closeranks.jobs.bench.churn.member import HANG_S, WHERE
 from closeranks.jobs.bench.churn.model import FEWEST, Episode, Model, episode
 from closeranks.jobs.bench.churn.record import read
+from closeranks.jobs.bench.measuring.number_text import aligned
 from closeranks.jobs.bench.measuring.timing import NO_BANDWIDTH, Timing
 from closeranks.jobs.launch.run_command import prepare
 
@@ -82,7 +83,7 @@ def modelled(members: int, spares: int, seed: int) -> tuple[int, float, list[str
     seconds : float
         How long they took, judge included.
     wrong : list of str
-        What must not be.
+        Findings of the judge.
     """
     began_s, wrong = time.monotonic(), list[str]()
     for number in range(seed, seed + _MODELLED):
@@ -93,7 +94,7 @@ def modelled(members: int, spares: int, seed: int) -> tuple[int, float, list[str
 
 def head() -> str:
     """Write the line above the rows."""
-    return "# " + "".join(f"{name:>{width}}" for name, width in _COLUMNS.items())
+    return "# " + aligned(_COLUMNS, _COLUMNS.values())
 
 
 def as_line(row: Row) -> str:
@@ -112,7 +113,7 @@ def as_line(row: Row) -> str:
     words = {name: f"{row[name]:.2f}" if isinstance(row[name], float) else row[name]
              for name in _COLUMNS}  # fmt: skip
     words["status"] = "ended" if row["status"] is None else row["status"]
-    return "  " + "".join(f"{words[name]:>{width}}" for name, width in _COLUMNS.items())
+    return "  " + aligned(words.values(), _COLUMNS.values())
 
 
 def total(rows: list[Row]) -> str:

@@ -1,10 +1,10 @@
 """Reads what an episode has left and says whether it was right.
 
-It knows nothing of the protocol: every step must have been ended by one set of
-members, by each of them that lives on, who all got the sum of just their parts
-of just this step, and nobody else may have ended it; a seat is one process's
-until that is gone, and then a spare's, if one waits; whom the schedule meets
-is gone, and seats empty themselves only when it says so.
+It knows nothing of the protocol.  Every step must have been ended by one set
+of members, by each of them that lives on, and by nobody else.  Each of them
+got the sum of just their parts of just this step.  A seat is one process's
+until that is gone, and then a spare's, if one waits.  A process that the
+schedule meets is gone, and seats become empty only when the schedule says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Processes = dict[str, list[Record]]
 
 
 class ChurnVerdict(NamedTuple):
-    """What the judge has found.
+    """Findings of the judge.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class ChurnVerdict(NamedTuple):
         That members ended, and that were left after the last of them: the job hung
         or was over too soon.
     wrong : tuple of str
-        What must not be, in words; unplanned deaths are counted apart.
+        Errors, in words; unplanned deaths are counted apart.
     kib_a_recovery, files_a_recovery : float or None
         How the process that was there for longest has grown while all seats were
         taken, in the later half of these recoveries: first it warms up.  None if
@@ -73,9 +73,9 @@ def judge(plan: Episode, records: Sequence[Record]) -> ChurnVerdict:
     Parameters
     ----------
     plan : Episode
-        What was to happen.
+        The schedule.
     records : sequence of Record
-        What all processes have written, in any order.
+        Records of all processes, in any order.
 
     Returns
     -------
@@ -160,7 +160,7 @@ def _wrong_between(by_step: _Steps) -> list[str]:
 
 
 def _missed(by_step: _Steps, by_process: _Processes) -> list[str]:
-    """Look for members who did not end a step, and were there afterwards."""
+    """Look for members that did not end a step, and were there afterwards."""
     found = []
     for step, said in by_step.items():
         absent = set(said[0].alive) - {one.seat for one in said}
@@ -201,7 +201,8 @@ def _without_cause(by_step: _Steps, by_process: _Processes) -> list[str]:
 def _left_after(last: Record, by_step: _Steps) -> int:
     """Say in which step a process was a member for the last time.
 
-    Who dies after the vote of a step is a member of it and writes nothing.
+    A process that dies after the vote of a step is a member of it and writes
+    nothing.
     """
     after = by_step.get(last.step + 1, [])
     is_silent = any(last.seat in one.alive for one in after[:1])
@@ -211,7 +212,7 @@ def _left_after(last: Record, by_step: _Steps) -> int:
 def _wrong_waiting(plan: Episode, by_step: _Steps, by_process: _Processes) -> list[str]:
     """Compare the spares that are said to wait with those that have not come.
 
-    Somebody who has come, and has not written it down yet, may be missing.
+    A spare that has come, and has not written it down yet, may be missing.
     """
     came, found = Counter(own[0].step for own in by_process.values()), []
     seen = 0
@@ -244,9 +245,10 @@ def _spared(plan: Episode, by_step: _Steps, by_process: _Processes) -> list[str]
 
 
 def _gone(plan: Episode, by_process: _Processes, end: Sequence[Record]) -> dict[str, str]:
-    """Tell who did not see the end, and what met them: "" for nothing.
+    """Name the processes that missed the end, and their event: "" for nothing.
 
-    Whoever was there when a job ended too soon is not lost, but unfinished.
+    A process that was there when a job ended too soon is not lost, but
+    unfinished.
     """
     gone = {}
     for name, records in by_process.items():

@@ -1,4 +1,4 @@
-"""What a process of an episode does; it is the program that `campaign` starts.
+"""The program of a process of an episode; `campaign` starts it.
 
 Its arguments are the folder for its log, the seed, the members and the spares.
 It adds its part until the schedule is over, and is killed or stopped when that
@@ -41,7 +41,7 @@ def main(folder: Path, plan: Episode) -> None:
     folder : Path
         Takes the log.
     plan : Episode
-        What happens.
+        The schedule.
     """
     mode = "replace" if plan.spares else "shrink"
     with closeranks.init(on_failure=mode, recruits=False) as comm:
@@ -60,8 +60,8 @@ def main(folder: Path, plan: Episode) -> None:
 def _step(comm: Communicator, state: dict[str, int], plan: Episode, *, spared: bool) -> Record:
     """Add the parts of all members; repeated until they have agreed.
 
-    What meets it is known before the first attempt: who misses that, since
-    another one has died already, is met all the same.
+    The event is known before the first attempt.  A process that misses that
+    attempt, because another has died already, is met all the same.
     """
     began_s = time.monotonic()
     event = None if spared else met(plan.events, state["step"])

@@ -1,4 +1,4 @@
-"""What happens to whom in an episode, and when: for every rank and for the model.
+"""The schedule of an episode: events, the seats they meet, and their steps.
 
 An episode without processes: what the protocol promises, for the judge.
 
@@ -29,7 +29,7 @@ _DOUBLE: Final = 8
 
 
 class ChurnEvent(NamedTuple):
-    """What happens.
+    """One event of a schedule.
 
     Attributes
     ----------
@@ -38,7 +38,7 @@ class ChurnEvent(NamedTuple):
     kind : str
         Of `KINDS`.
     places : tuple of int
-        Whom it meets: places among the members of that step, ascending.
+        Places among the members of that step that it meets, ascending.
     delay_s : float
         How long after the step has begun there.
     """
@@ -50,7 +50,7 @@ class ChurnEvent(NamedTuple):
 
 
 class Episode(NamedTuple):
-    """An episode: who begins, and what happens.
+    """An episode: its first members, and its events.
 
     Attributes
     ----------
@@ -125,13 +125,13 @@ def met(events: Sequence[ChurnEvent], step: int) -> ChurnEvent | None:
 def victims(event: ChurnEvent, alive: Sequence[int], waiting: int) -> tuple[int, ...]:
     """Give the seats that an event meets, also where others have died before it.
 
-    Places that are not there any more are left out, and so is who would leave
-    fewer than `FEWEST`.
+    Places that are not there any more are left out.  So are places whose loss
+    would leave fewer members than `FEWEST`.
 
     Parameters
     ----------
     event : ChurnEvent
-        What happens.
+        The event.
     alive : sequence of int
         Seats of the members.
     waiting : int
@@ -158,7 +158,7 @@ class Model:
     Parameters
     ----------
     plan : Episode
-        What happens.
+        The schedule.
     seed : int
         Decides in which moment of a step an event finds a member.
     """
@@ -191,7 +191,7 @@ class Model:
             self._recover(late)
 
     def _write(self, step: int, silent: set[int]) -> None:
-        """Let all members end a step; who dies after the vote writes nothing."""
+        """Let all members end a step; the silent ones die after the vote."""
         alive = tuple(sorted(self._members))
         sums = whole(alive, step, self._epoch)
         for seat in alive:

@@ -1,10 +1,10 @@
-"""What members add up: their bits, and marks that no other step has.
+"""Summands of members: their bits, and marks that no other step has.
 
-Bits are the same in every step, and 3 * 1 == 1 + 2: a sum of the step before,
-or one in which a part is missing and another counts three times, may look
-right.
+Bits alone are the same in every step, and 3 * 1 == 1 + 2.  A sum of the step
+before may look right then, and so may one in which a part is missing and
+another counts three times.
 
-What a process writes down after every step, for its death to leave it.
+The record that a process writes after every step outlives it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SPARED: Final = 7
 
 
 class Sums(NamedTuple):
-    """What the parts of a step add up to.
+    """Sums of the parts of a step.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ def part(seat: int, step: int, epoch: int) -> Words:
     Parameters
     ----------
     seat, step, epoch : int
-        Whose, and when.
+        The member's seat, the step and its epoch.
 
     Returns
     -------
@@ -75,7 +75,7 @@ def whole(alive: tuple[int, ...], step: int, epoch: int) -> Sums:
     Returns
     -------
     Sums
-        What each of them must get.
+        The sums that each of them must get.
     """
     return Sums(sum(1 << seat for seat in alive), sum(_mark(seat, step, epoch) for seat in alive))
 
@@ -111,13 +111,13 @@ class Record(NamedTuple):
     process : str
         Which process; no two of an episode are called alike.
     step, epoch, seat : int
-        When, and who.
+        Step, epoch and seat.
     alive : tuple of int
         Seats of the members.
     waiting : int
         How many spares are left.
     total, marks : int
-        What the parts of all of them added up to, see `parts.Sums`.
+        Sums of the parts of all of them.
     rss_kib, files : int
         Memory and open files of the process.
     seconds : float

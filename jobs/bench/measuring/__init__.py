@@ -1,1 +1,1 @@
-"""The package jobs.bench.measuring."""
+"""Shared by all benchmarks: the session, the collectives, their times."""

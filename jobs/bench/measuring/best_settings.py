@@ -4,10 +4,9 @@ Open MPI's are MCA parameters, MPICH's control variables; both are read from
 the environment at MPI_Init, so each setting is a launch of its own.  Launch k
 takes the k-th setting of every operation it measures.
 
-What the separate launches of ``--vs best`` measured, kept in a folder.
-
-Each launch writes one file; later launches read the earlier ones to stop
-early where they cannot win, the last one reads them all.
+The separate launches of ``--vs best`` keep their results in a folder.  Each
+launch writes one file.  Later launches read the earlier ones to stop early
+where they cannot win; the last one reads them all.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class Setting:
     Parameters
     ----------
     label : str
-        What a table prints.
+        Its name in a table.
     environment : dict of str to str
-        What MPI_Init must find.
+        Variables that MPI_Init must find.
     """
 
     label: str
@@ -184,7 +183,7 @@ LAUNCH = "CLOSERANKS_BEST_LAUNCH"
 
 @dataclass(frozen=True)
 class SettingsKey:
-    """What must be equal for two times to be compared.
+    """Two times are compared only if all of this is equal.
 
     Parameters
     ----------
@@ -211,7 +210,7 @@ class SettingsResult:
     Parameters
     ----------
     key : SettingsKey
-        What was measured.
+        The measurement.
     p50_us : float
         Median, microseconds.
     setting : str

@@ -1,21 +1,14 @@
-"""Inputs whose results are exact whatever the order of the reduction.
+"""Each collective's input, the bytes that it moves, and its right result.
 
-As in nccl-tests' ``verifiable``: small integers, so that no sum needs more
-digits than the type holds.  Element i of a rank's input depends on the rank
-and on i modulo a prime, so a block that lands in the wrong place shows.
-
-What an operation moves, and what must come out of it.
-
-What the algorithm behind a row is, and what its plan sends.
-
-What share of an emulated cluster's wire an all-reduce uses.
+As in nccl-tests' ``verifiable``, inputs are small integers, so that no sum
+needs more digits than the type holds: results are exact in any order.  Element
+i of a rank's input depends on the rank and on i modulo a prime, so a block
+that lands in the wrong place shows.
 """
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -442,70 +435,19 @@ def planned_bytes(
     return cost(described).group_bytes_per_level["node"]
 
 
-PAYLOAD = 0.957
-"""Share of the wire's bytes that carries TCP payload: 1448 of 1514 a frame."""
-
-
-@dataclass(frozen=True)
-class Wire:
-    """The network of a lab.
+def known_algorithms(name: str) -> tuple[str, ...]:
+    """List what ``algorithm=`` takes for an operation.
 
     Parameters
     ----------
-    nodes : int
-        Number of nodes.
-    bytes_per_s : float
-        Rate of a node, all its NICs together.
-    burst_bytes : float
-        What passes at once before the rate applies.
-    """
-
-    nodes: int
-    bytes_per_s: float
-    burst_bytes: float
-
-    def percent(self, nbytes: int, seconds: float) -> float | None:
-        """Compare an all-reduce with the least time its bytes need.
-
-        Parameters
-        ----------
-        nbytes : int
-            Size of the all-reduce.
-        seconds : float
-            Time it took.
-
-        Returns
-        -------
-        float or None
-            Per cent of ``(2 (N-1)/N S - burst) / (0.957 rate)``; None if the
-            burst carries everything.
-        """
-        crossing = 2 * (self.nodes - 1) / self.nodes * nbytes - self.burst_bytes
-        if crossing <= 0 or seconds <= 0:
-            return None
-        return 100 * crossing / (PAYLOAD * self.bytes_per_s) / seconds
-
-
-def wire(environ: Mapping[str, str] | None = None) -> Wire | None:
-    """Read the lab's description of itself.
-
-    Parameters
-    ----------
-    environ : mapping, optional
-        The environment; default ``os.environ``.
+    name : str
+        A collective.
 
     Returns
     -------
-    Wire or None
-        None outside a lab, without a rate, and with several sites, whose
-        slowest wire is not a node's.
+    tuple of str
+        "auto" and "native" among them.
     """
-    text = (os.environ if environ is None else environ).get("CLOSERANKS_LAB")
-    if not text:
-        return None
-    lab = json.loads(text)
-    rate = lab.get("rate_bytes_per_s")
-    if not rate or lab.get("sites", 1) > 1 or lab["nodes"] < 2:
-        return None
-    nics = lab.get("nics", 1)
-    return Wire(lab["nodes"], rate * nics, (lab.get("burst_bytes") or 0) * nics)
+    from closeranks.collectives.builders.catalogue import algorithms
+
+    return ("auto", "native", *algorithms(name))

@@ -1,6 +1,7 @@
 """Our time against the library's: as it is, and with its best setting.
 
-The sides of a size - ours, the library's - timed alike on the same buffers.
+The sides of a size - ours, the library's - are timed alike on the same
+buffers. In the launches of ``--vs best`` the library has one of its settings.
 """
 
 from __future__ import annotations
@@ -11,13 +12,22 @@ from typing import Any
 
 from closeranks.collectives.selection.trial import RACES
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.measuring.best_settings import SettingsKey
+from closeranks.jobs.bench.measuring.best_settings import SettingsKey, SettingsResult, settings
 from closeranks.jobs.bench.measuring.collective_facts import Collective, call_bytes, pattern
 from closeranks.jobs.bench.measuring.collectives import Case
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.timing import Timing, clock, estimate
+from closeranks.jobs.bench.measuring.timing import SHORT_S, Timing, clock, estimate
 
 Row = dict[str, Any]
+
+_PAIRED_UP_TO_S = 60e-3
+"""Longer calls wait for a wire, which does not change from launch to launch as
+memory does; and our trials with them would take minutes in every launch."""
+_HOPELESS = 1.3
+"""With such calls a setting this much slower than the best so far is not measured
+further: its first calls tell enough."""
+_BATCHED_UP_TO_S = 5 * SHORT_S
+"""The main launch may time this size in batches, whatever this setting needs."""
 
 
 def against_native(timings: dict[str, Timing]) -> Row:
@@ -86,7 +96,7 @@ def against_best(session: Session, row: Row) -> Row:
     session : Session
         Holds the other launches' results.
     row : dict
-        What was measured here.
+        Measured here.
 
     Returns
     -------
@@ -170,7 +180,7 @@ def settle(session: Session, collective: Collective, case: Case, algorithm: str)
     case : Case
         Its buffers.
     algorithm : str
-        What is passed as ``algorithm=``; only ``"auto"`` tries anything.
+        Value of ``algorithm=``; only ``"auto"`` tries anything.
     """
     if algorithm != "auto":
         return
@@ -196,7 +206,7 @@ def time_sides(
     session : Session
         Says how much time a size may take.
     sides : dict of str to callable
-        What to time; equal callables are estimated once.
+        Calls to time; equal ones are estimated once.
     nbytes : int
         Size of the operation.
     guess : float, optional
@@ -218,3 +228,56 @@ def time_sides(
                 call()
     estimates = [guesses[call] for call in sides.values()]
     return clock(plain, sides, effort.schedule(estimates, nbytes, batched=batched))
+
+
+def measure_setting(
+    session: Session, collective: Collective, algorithm: str, nbytes: int, launch: int
+) -> list[SettingsResult]:
+    """Measure the library in a launch with one of its settings, and ours in turn.
+
+    Stops after a first estimate where an earlier launch was clearly faster.
+
+    Parameters
+    ----------
+    session : Session
+        Where; its `best` holds the earlier launches' results.
+    collective : Collective
+        The operation.
+    algorithm : str
+        Ours: value of ``algorithm=``.
+    nbytes : int
+        Size asked for.
+    launch : int
+        Number of the launch.
+
+    Returns
+    -------
+    list of SettingsResult
+        One for each way of timing that the main launch may choose; empty if
+        this launch has no setting for the operation.
+    """
+    known = settings(session.kind, collective.name)
+    if launch >= len(known):
+        return []
+    request = session.request
+    case = make_case(session, collective, nbytes)
+    call = case.native(session.plain)
+    op = request.op if collective.reduces else "none"
+    guess = estimate(session.plain, call)
+    sides: dict[str, Callable[[], object]] = {"native": call}
+    if guess < _PAIRED_UP_TO_S:
+        sides["ours"] = case.ours(algorithm)
+        settle(session, collective, case, algorithm)
+    results = []
+    for batched in (True, False) if guess < _BATCHED_UP_TO_S else (False,):
+        key = SettingsKey(collective.name, algorithm, request.dtype, op, case.size_bytes, batched)
+        fastest = session.best.fastest(key)
+        p50_us, ours_us = guess * 1e6, None
+        limit_us = math.inf if fastest is None else _HOPELESS * fastest.p50_us
+        if guess < _PAIRED_UP_TO_S or p50_us < limit_us:
+            timings = time_sides(session, sides, case.size_bytes, guess, batched)
+            p50_us = timings["native"].p50_us
+            ours_us = timings["ours"].p50_us if "ours" in timings else None
+        results.append(SettingsResult(key, p50_us, known[launch].label, ours_us))
+    case.free()
+    return results

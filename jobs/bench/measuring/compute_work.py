@@ -1,4 +1,4 @@
-"""What the main thread computes while a collective is under way."""
+"""Work of the main thread while a collective is under way."""
 
 from __future__ import annotations
 

@@ -1,22 +1,31 @@
-"""What was asked for, and where it runs."""
+"""The request, and the ranks that it runs on."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 
+from closeranks.jobs.bench.measuring import best_settings
 from closeranks.jobs.bench.measuring.best_settings import Best
-from closeranks.jobs.bench.measuring.collective_facts import Wire
+from closeranks.jobs.bench.measuring.network import Wire, wire
 from closeranks.jobs.bench.measuring.timing import Effort
 from closeranks.jobs.launch import mpi_library as library
+from closeranks.jobs.launch import target
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
     from closeranks.collectives.communicator.communicator import Communicator
+
+
+Row = dict[str, Any]
+Write = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -27,39 +36,36 @@ class BenchRequest:
     ----------
     names : tuple of str
         Benchmarks, in order.
-    sizes, matrix_sizes, overlap_sizes, checkpoint_sizes : tuple of int
-        Bytes; the matrix, ``overlap`` and both about checkpoints have their own.
-    parities : tuple of int
-        Losses that ``checkpoint`` guards against.
-    overlapped : tuple of str
-        Collectives that ``overlap`` starts.
+    sizes : tuple of int
+        Bytes.
+    own_sizes : mapping of str to tuple of int
+        Bytes of benchmarks that have other sizes, by name.
+    own : mapping of str to any
+        Values of the options that belong to single benchmarks, by name in Python.
     algorithms : tuple of str
         Names that ``algorithm=`` takes.
     dtype, op : str
-        Names in `pattern.DTYPES` and `pattern.OPS`.
+        Names in `collective_facts.DTYPES` and `collective_facts.OPS`.
     effort : Effort
         Iterations, warm-up, budget.
     check, counters : bool
         Whether results are validated, and NICs read.
     native, best, copy : bool
-        What to compare with.
+        Sides of the comparison.
     empty : bool
         Whether buffers are arrays of ``comm.empty``.
     persistent : bool
         Whether operations are persistent ones, ours and the library's.
     plain : bool
-        Whether these meet the library's blocking call too.
+        Whether persistent ones are compared with the library's blocking call too.
     json, draw : Path, optional
         Where rows and chart go.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
-    matrix_sizes: tuple[int, ...] = (1 << 20,)
-    overlap_sizes: tuple[int, ...] = (1 << 20,)
-    checkpoint_sizes: tuple[int, ...] = (1 << 20,)
-    parities: tuple[int, ...] = (1,)
-    overlapped: tuple[str, ...] = ("allreduce",)
+    own_sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    own: Mapping[str, Any] = field(default_factory=dict)
     algorithms: tuple[str, ...] = ("auto",)
     dtype: str = "float32"
     op: str = "sum"
@@ -75,6 +81,10 @@ class BenchRequest:
     json: Path | None = None
     draw: Path | None = None
 
+    def sizes_of(self, name: str) -> tuple[int, ...]:
+        """Give the sizes of a benchmark, in bytes."""
+        return self.own_sizes.get(name, self.sizes)
+
 
 @dataclass(frozen=True, eq=False)
 class Session:
@@ -83,9 +93,9 @@ class Session:
     Parameters
     ----------
     request : BenchRequest
-        What to do.
+        The command line.
     comm : Communicator
-        What is measured.
+        The ranks.
     plain : MPI.Intracomm
         The same ranks through mpi4py's own methods.
     library : str
@@ -162,6 +172,67 @@ def ranks_per_node(comm: Communicator) -> tuple[int, ...]:
         return (topology.size,)
     row = topology.groups[topology.levels.index("node")]
     return tuple(int(count) for count in np.bincount(row))
+
+
+def open_session(request: BenchRequest, comm: Communicator) -> Session:
+    """Find out where a request runs; collective.
+
+    Parameters
+    ----------
+    request : BenchRequest
+        The command line.
+    comm : Communicator
+        The ranks.
+
+    Returns
+    -------
+    Session
+        The same on every rank; one that joins later asks nobody.
+    """
+    from mpi4py import MPI
+
+    plain = MPI.Intracomm(comm)
+    folder = best_settings.folder()
+    known = best_settings.read(folder) if folder is not None and plain.Get_rank() == 0 else []
+    return Session(
+        request=request,
+        comm=comm,
+        plain=plain,
+        library=MPI.Get_library_version().splitlines()[0].strip(" \0"),
+        per_node=ranks_per_node(comm),
+        best=Best([] if comm.joined else plain.bcast(known)),
+        wire=wire(),
+    )
+
+
+def write_rows(request: BenchRequest, rows: Sequence[Row]) -> None:
+    """Write rows as JSON, if that was asked for; local, one rank.
+
+    Parameters
+    ----------
+    request : BenchRequest
+        Names the file.
+    rows : sequence of dict
+        All rows so far: the file is written anew.
+    """
+    if request.json is not None:
+        target.write("bench", request.json, json.dumps(list(rows), indent=1) + "\n")
+
+
+def writer(comm: MPI.Intracomm) -> Write:
+    """Return a function that writes a line on rank 0 and nothing elsewhere.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        All ranks.
+
+    Returns
+    -------
+    callable
+        Takes one line.
+    """
+    return click.echo if comm.Get_rank() == 0 else lambda _line: None
 
 
 def _listed(per_node: tuple[int, ...]) -> str:

@@ -253,7 +253,7 @@ def clock(
     comm : MPI.Intracomm
         Plain communicator of all ranks, for barriers and maxima.
     sides : mapping of str to callable
-        What to time, each collective over the ranks.
+        Calls to time, each collective over the ranks.
     schedule : RepetitionSchedule
         How often.
 
@@ -309,7 +309,7 @@ def batch(comm: MPI.Intracomm, call: Call, calls: int) -> list[float]:
     comm : MPI.Intracomm
         Plain communicator of all ranks, for a barrier before.
     call : callable
-        What to time.
+        Call to time.
     calls : int
         How often.
 
@@ -333,7 +333,7 @@ def together(comm: MPI.Intracomm, call: Call, calls: int) -> float:
     comm : MPI.Intracomm
         Plain communicator of all ranks.
     call : callable
-        What to time.
+        Call to time.
     calls : int
         How often.
 

@@ -11,9 +11,9 @@ import pytest
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import as_table, bandwidths
 from closeranks.jobs.bench.chart import check_drawable, draw
-from closeranks.jobs.bench.formats import HEADER, NcclFormat, OsuFormat, clipped
+from closeranks.jobs.bench.formats import HEADER, NcclFormat, OsuFormat, ResultTable, clipped
+from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.session import Session
-from closeranks.jobs.bench.measuring.table import ResultTable, short
 
 MakeSession = Callable[..., Session]
 MakeRow = Callable[..., dict[str, Any]]

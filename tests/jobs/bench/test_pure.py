@@ -11,20 +11,12 @@ from hypothesis import strategies as st
 
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.benches.point_to_point import window
-from closeranks.jobs.bench.measuring import nic_counters
-from closeranks.jobs.bench.measuring.collective_facts import Wire, wire
+from closeranks.jobs.bench.benches.registration import benchmarks, collectives_among, expand
+from closeranks.jobs.bench.measuring import network
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
+from closeranks.jobs.bench.measuring.network import Wire, wire
+from closeranks.jobs.bench.measuring.number_text import parse_bytes, parse_sizes, show_bytes
 from closeranks.jobs.bench.measuring.timing import BATCH, BLOCKS, Effort, Timing, bandwidth
-from closeranks.jobs.bench.measuring.typed_options import (
-    APART,
-    NAMES,
-    POINT_TO_POINT,
-    collectives_among,
-    expand,
-    parse_bytes,
-    parse_sizes,
-    show_bytes,
-)
 
 MIB = 1 << 20
 
@@ -59,12 +51,13 @@ def test_shown_sizes_can_be_typed(nbytes: int) -> None:
 
 def test_names() -> None:
     assert len(COLLECTIVES) == 16
-    assert expand(["all"]) == [name for name in NAMES if name not in APART]
+    points = ["pingpong", "bandwidth", "bibandwidth", "pairs", "matrix"]
+    assert expand(["all"]) == [*COLLECTIVES, *points] == list(benchmarks())[: 16 + 5]
     assert expand(["init", "overlap"]) == ["init", "overlap"]
     assert collectives_among(["overlap", "init", "bcast"]) == ["bcast"]
     assert expand(["scan", "bcast", "scan"]) == ["scan", "bcast"]
     assert collectives_among(["matrix", "bcast"]) == ["bcast"]
-    assert not set(POINT_TO_POINT) & set(COLLECTIVES)
+    assert not set(points) & set(COLLECTIVES)
     for names in (["allredcue"], []):
         with pytest.raises(
             UsageError,
@@ -153,10 +146,10 @@ def test_counters_leave_the_loopback_out() -> None:
         "  eth0: 10 1 0 0 0 0 0 0 1234 5 0 0 0 0 0 0\n"
         "nic1:20 1 0 0 0 0 0 0 66 5 0 0 0 0 0 0\n"
     )
-    assert nic_counters.sent_bytes(table) == {"eth0": 1234, "nic1": 66}
-    assert all(sent >= 0 for sent in nic_counters.node_sent_bytes().values())
+    assert network.sent_bytes(table) == {"eth0": 1234, "nic1": 66}
+    assert all(sent >= 0 for sent in network.node_sent_bytes().values())
 
 
 def test_nics_are_even_if_they_send_alike() -> None:
-    assert nic_counters.evenness({"nic0": 90, "nic1": 100, "eth0": 0}) == 90
-    assert nic_counters.evenness({"nic0": 5}) == nic_counters.evenness({}) == 100
+    assert network.evenness({"nic0": 90, "nic1": 100, "eth0": 0}) == 90
+    assert network.evenness({"nic0": 5}) == network.evenness({}) == 100

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench import command
 from closeranks.jobs.bench.benches import faults
 from tests.jobs.bench.keys import BASE
 
@@ -127,7 +126,7 @@ def test_other_numbers_of_ranks_are_taken(words: tuple[int, int, int]) -> None:
 def test_spares_that_are_no_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLOSERANKS_SPARES", "abc")
     with pytest.raises(UsageError, match="CLOSERANKS_SPARES: is 'abc'; a number"):
-        command._spares()
+        faults._spares()
 
 
 @pytest.mark.parametrize(("size", "number", "replaced", "expected"), [

@@ -1,23 +1,32 @@
-"""One line of the table: a collective at one size, checked, timed, compared."""
+"""The collectives: each at one size, checked, timed, compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from closeranks.jobs.bench.measuring.collective_facts import Collective, call_bytes, planned_bytes
-from closeranks.jobs.bench.measuring.collectives import Case
+from closeranks.errors import UsageError
+from closeranks.jobs.bench.benches.registration import Benchmark, Item, TableColumn
+from closeranks.jobs.bench.measuring.collective_facts import (
+    Collective,
+    call_bytes,
+    known_algorithms,
+    planned_bytes,
+)
+from closeranks.jobs.bench.measuring.collectives import COLLECTIVES, Case
 from closeranks.jobs.bench.measuring.comparison import (
     against_best,
     against_copy,
     against_native,
     against_plain,
+    check_comparable,
     make_case,
     settle,
     time_sides,
 )
-from closeranks.jobs.bench.measuring.nic_counters import evenness, node_sent_bytes
-from closeranks.jobs.bench.measuring.session import Session
+from closeranks.jobs.bench.measuring.network import evenness, node_sent_bytes
+from closeranks.jobs.bench.measuring.number_text import short
+from closeranks.jobs.bench.measuring.session import BenchRequest, Session
 from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
 
 Row = dict[str, Any]
@@ -33,7 +42,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     collective : Collective
         The operation.
     algorithm : str
-        What is passed as ``algorithm=``.
+        Value of ``algorithm=``.
     nbytes : int
         Size asked for.
 
@@ -131,3 +140,70 @@ def _nics(session: Session, call: Callable[[], object]) -> Row:
         "nic_tx_bytes_max": float(session.plain.allreduce(sum(sent.values()), op=MPI.MAX)),
         "nic_even_percent": float(session.plain.allreduce(evenness(sent), op=MPI.MIN)),
     }
+
+
+def _items(request: BenchRequest, name: str) -> list[Item]:
+    """List sizes of each algorithm that the operation has; a barrier has one size."""
+    if request.native or request.best:
+        check_comparable(COLLECTIVES[name], request.dtype, request.op)
+    sizes = (0,) if name == "barrier" else request.sizes_of(name)
+    known = known_algorithms(name)
+    return [
+        Item(name, algorithm, nbytes)
+        for algorithm in request.algorithms
+        if algorithm in known
+        for nbytes in sizes
+    ]
+
+
+def _rows(session: Session, item: Item) -> Iterator[Row]:
+    yield measure(session, COLLECTIVES[item.name], item.algorithm, item.nbytes)
+
+
+def _check(request: BenchRequest) -> None:
+    if request.op == "mean" and {"scan", "exscan"} & set(request.names):
+        raise UsageError("bench --op", "a scan has no mean", "name other operations, or --op sum")
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}x"
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1f}"
+
+
+def _whole(value: float) -> str:
+    return f"{value:.0f}"
+
+
+_COLUMNS = (
+    TableColumn("wire_percent", "wire %", 7, _percent),
+    TableColumn("native_us_p50", "native us", 10, short),
+    TableColumn("speedup", "speedup", 8, _ratio),
+    TableColumn("native_vs_native", "A/A", 6, _ratio),
+    TableColumn("plain_us_p50", "plain us", 9, short),
+    TableColumn("speedup_plain", "vs plain", 8, _ratio),
+    TableColumn("best_us_p50", "best us", 9, short),
+    TableColumn("speedup_best", "vs best", 8, _ratio),
+    TableColumn("copy_us_p50", "copy us", 9, short),
+    TableColumn("over_copy", "/copy", 7, _ratio),
+    TableColumn("nic_tx_bytes_max", "NIC bytes", 10, _whole),
+    TableColumn("nic_even_percent", "even %", 7, _percent),
+    TableColumn("planned_bytes", "planned", 10, _whole),
+    TableColumn("chosen", "chosen", 12, str),
+    TableColumn("best_settings", " best setting", 0, str),
+)
+
+BENCHMARKS = tuple(
+    Benchmark(
+        name,
+        items=_items,
+        measure=_rows,
+        columns=_COLUMNS,
+        check=_check,
+        operations=lambda _request, name: (name,),
+        in_all=True,
+    )
+    for name in COLLECTIVES
+)

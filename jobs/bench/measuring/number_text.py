@@ -1,88 +1,17 @@
-"""The names ``closeranks bench`` understands.
+"""How numbers are typed on a command line, and how a table shows them.
 
-Message sizes as people write them: ``8:64M``, ``1K:1M:4``, ``1000,64K``.
-
-Options that were typed: those that mean nothing to a benchmark are refused.
+Sizes are typed as ``8:64M``, ``1K:1M:4`` or ``1000,64K``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Iterable
 
 import click
-from click.core import ParameterSource
 
 from closeranks.errors import UsageError
-from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
-
-POINT_TO_POINT = ("pingpong", "bandwidth", "bibandwidth", "pairs", "matrix")
-LOCAL = ("pack",)
-#: What ``all`` stands for.
-ALL = (*COLLECTIVES, *POINT_TO_POINT)
-#: Measured when named: they look at one part of the package, and some take long where
-#: ranks share cores.
-APART = (
-    "steps", *LOCAL, "overlap", "init", "faults", "churn", "erasure", "checkpoint", "snapshot",
-)  # fmt: skip
-NAMES = (*ALL, *APART)
-
-
-def expand(names: Iterable[str]) -> list[str]:
-    """Replace ``all`` and drop repetitions.
-
-    Parameters
-    ----------
-    names : iterable of str
-        As typed.
-
-    Returns
-    -------
-    list of str
-        Names in `NAMES`, in the order they were first typed.
-
-    Raises
-    ------
-    UsageError
-        If there is none, or an unknown one.
-    """
-    chosen: dict[str, None] = {}
-    for name in names:
-        if name not in (*NAMES, "all"):
-            raise UsageError("bench", f"unknown benchmark {name!r}", f"choose from: {_choices()}")
-        chosen.update(dict.fromkeys(ALL if name == "all" else (name,)))
-    if not chosen:
-        raise UsageError("bench", "no benchmark named", f"choose from: {_choices()}")
-    return list(chosen)
-
-
-def collectives_among(names: Iterable[str]) -> list[str]:
-    """Return the collectives that the names stand for.
-
-    Parameters
-    ----------
-    names : iterable of str
-        As typed.
-
-    Returns
-    -------
-    list of str
-        Those in `COLLECTIVES`.
-
-    Raises
-    ------
-    UsageError
-        As `expand`.
-    """
-    return [name for name in expand(names) if name in COLLECTIVES]
-
-
-def _choices() -> str:
-    """List all that can be typed."""
-    return " ".join((*NAMES, "all"))
-
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _NUMBER = re.compile(r"(\d+)\s*([KMG]?)(?:I?B)?", re.IGNORECASE)
@@ -190,53 +119,25 @@ def _range(text: str) -> list[int]:
     return sizes
 
 
-#: What those understand that are named alone: they share nothing with others.
-_UNDERSTOOD: Final = {
-    "faults": ("kinds", "recruits", "json_path"),
-    "churn": ("minutes", "members", "spares", "seed", "json_path"),
-    "erasure": ("data", "parity", "sizes", "budget", "json_path"),
-}
-
-
-def typed() -> dict[str, str]:
-    """Find the options of the command line.
-
-    Returns
-    -------
-    dict of str to str
-        How each is called in Python -> how it is typed; without those that were
-        left out.
-    """
-    context = click.get_current_context()
-    options = [one for one in context.command.params if isinstance(one, click.Option)]
-    return {
-        str(one.name): "/".join((*one.opts, *one.secondary_opts))
-        for one in options
-        if context.get_parameter_source(str(one.name)) is ParameterSource.COMMANDLINE
-    }
-
-
-def check_typed(names: Iterable[str], options: Mapping[str, str]) -> None:
-    """Refuse options that mean nothing to a benchmark that is named alone.
+def numbers(option: str, text: str) -> tuple[int, ...]:
+    """Read a list of numbers; UsageError if it is none.
 
     Parameters
     ----------
-    names : iterable of str
-        Of benchmarks.
-    options : mapping of str to str
-        As of `typed`.
+    option : str
+        That holds it.
+    text : str
+        Numbers above 0, between commas.
 
-    Raises
-    ------
-    UsageError
-        If there are some.
+    Returns
+    -------
+    tuple of int
+        In the order of the text.
     """
-    for name in names:
-        understood = _UNDERSTOOD.get(name, tuple(options))
-        unknown = [words for one, words in options.items() if one not in understood]
-        if unknown:
-            raise UsageError(f"bench {name}", f"no meaning for {', '.join(unknown)}",
-                             "leave that out")  # fmt: skip
+    parts = text.split(",")
+    if not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UsageError(f"bench {option}", f"{text!r} is no list of numbers", "write 4,8")
+    return tuple(map(int, parts))
 
 
 def finite(context: click.Context, option: click.Parameter, value: float) -> float:
@@ -249,7 +150,7 @@ def finite(context: click.Context, option: click.Parameter, value: float) -> flo
     option : click.Parameter
         Likewise.
     value : float
-        What was read.
+        The number.
 
     Returns
     -------
@@ -264,3 +165,40 @@ def finite(context: click.Context, option: click.Parameter, value: float) -> flo
     if not math.isfinite(value):
         raise click.BadParameter(f"{value} is no finite number.", context, option)
     return value
+
+
+def short(value: float) -> str:
+    """Write a positive number with four significant digits, never as 1e5.
+
+    Parameters
+    ----------
+    value : float
+        Any number of at least 0.
+
+    Returns
+    -------
+    str
+        At most four digits after the point, none from 1000 on.
+    """
+    if value >= 1000:
+        return f"{value:.0f}"
+    decimals = 3 if value < 10 else 2 if value < 100 else 1
+    return f"{value:.{decimals}f}"
+
+
+def aligned(words: Iterable[object], widths: Iterable[int]) -> str:
+    """Put each word at the right end of its column.
+
+    Parameters
+    ----------
+    words : iterable of object
+        One for each column.
+    widths : iterable of int
+        Characters of each column.
+
+    Returns
+    -------
+    str
+        One line.
+    """
+    return "".join(f"{word!s:>{width}}" for word, width in zip(words, widths, strict=True))
