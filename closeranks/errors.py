@@ -1,10 +1,10 @@
 """The errors of the package: one small tree, attributes first, text last.
 
-Every class keeps what it knows in attributes and derives its text from them,
-so an error can be pickled on one rank and read on another.  A text names the
-operation, what happened, which ranks, the number against its bound and the
-way out.  Either every rank of a communicator raises the same class, or the
-docstring of the raising function says "local".
+Every class keeps its facts in attributes and derives its text from them, so an
+error can be pickled on one rank and read on another.  A text names the
+operation, the event, the ranks, the number against its bound and the way out.
+Either every rank of a communicator raises the same class, or the docstring of
+the raising function says "local".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Arguments of public calls: what is no such thing is refused by name and value.
+"""Readers for arguments of public calls; bad values raise with name and value.
 
 Everything here is local.
 """

@@ -1,4 +1,4 @@
-"""Numbers that somebody passes: whole ones, seconds, and no others."""
+"""Readers for whole and real numbers among the arguments of a call."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Objects that one thread goes through while others come and go.
+"""Weak references that one thread iterates while other threads change them.
 
-A `weakref.WeakSet` is gone through by Python code: if another thread adds to
-it meanwhile, that ends in `RuntimeError`.
+`weakref.WeakSet` iterates in Python code: if another thread adds an object
+meanwhile, iteration raises `RuntimeError`.
 """
 
 from __future__ import annotations

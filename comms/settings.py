@@ -1,7 +1,7 @@
 """Settings from the environment: every ``CLOSERANKS_*`` name with a meaning.
 
 The order is argument, then environment, then tuning file, then default.  A
-name that is not listed here is refused, so that a misspelt one is found.
+name that is not listed here is refused, which finds misspelt names.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """The one way to wait: spin, then yield, then sleep.
 
-Nothing else in the package loops until something happens.  Where more ranks
-sit on a node than it has cores to give, spinning keeps the awaited rank from
-running (2 ms become 50), so there the spin length is zero.
+Nothing else in the package loops until an event.  If a node has more ranks
+than cores, spinning keeps the awaited rank from running (2 ms become 50).
+The spin length is zero there.
 
-Who waits long sleeps long.  Linux 6.18 lets a session that falls asleep some
-thousand times a second, beside processes that yield, keep all others from its
-cores for minutes: also the kernel's own threads, and with them a process that
-dies and needs a lock that one of these holds.  All sleeps of a node count.
+Long waits use long sleeps.  On Linux 6.18, a session that falls asleep some
+thousand times a second beside yielding processes can block all others for
+minutes.  Kernel threads are blocked too, and with them a dying process that
+needs a lock of such a thread.  All sleeps of a node count.
 """
 
 from __future__ import annotations

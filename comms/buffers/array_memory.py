@@ -1,9 +1,11 @@
-"""Memory of the caller's objects, whatever library made them.
+"""The memory of a caller's object, whatever library made it.
 
-Everything that mpi4py takes is taken: the buffer protocol, DLPack, the CUDA
-array interface; and three things it does not take: element types that only
-ml_dtypes knows (bfloat16), arrays whose memory has gaps, and arrays in device
-memory where the library cannot reach it.
+Every buffer that mpi4py takes is taken: the buffer protocol, DLPack, the CUDA
+array interface.  Three more are taken:
+
+* element types that only ml_dtypes knows (bfloat16);
+* arrays whose memory has gaps;
+* arrays in device memory that the MPI library cannot reach.
 """
 
 from __future__ import annotations

@@ -2,16 +2,13 @@
 
 A message is ``buffer``, ``[buffer, count]``, ``[buffer, type]``, ``[buffer,
 count, type]``, ``[buffer, (count, displacement), type]`` or ``[buffer, count,
-displacement, type]``; see `closeranks.comms.buffers.buffer_spec` for blocks of
-different sizes. Unlike mpi4py this refuses a count that the buffer has no room
-for.
+displacement, type]``.  Unlike mpi4py, `message` refuses a count that is too
+large for the buffer.
 
-Buffers of blocks of different sizes, one block a rank.
-
-A vector message is ``buffer`` (cut as evenly as possible), ``[buffer,
-counts]``, ``[buffer, (counts, displacements)]``, with a type as the last part
-if wanted; a single number stands for equal counts, or for the distance between
-blocks.
+A vector has one block for each rank, of different sizes: ``buffer`` (cut as
+evenly as possible), ``[buffer, counts]``, ``[buffer, (counts,
+displacements)]``, with a type as an optional last part.  A single number
+stands for equal counts, or for the distance between blocks.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Compiled loops that copy runs between two strided places.
 
-Importing this imports Numba; nobody does but who compiles it.  A loop is
+This module imports Numba, so it is imported only to compile.  A loop is
 compiled for each length of run when it is first needed.
 
-What bounds them is memory: runs that are a few lines or a page apart defeat
-the processor's own prefetching, hence `ahead`.
+Memory bounds these loops: runs that are a few lines or a page apart defeat the
+processor's own prefetching, hence `ahead`.
 """
 
 from __future__ import annotations

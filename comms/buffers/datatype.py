@@ -1,9 +1,7 @@
-"""One entry of a message: its MPI datatype, its NumPy type, its size.
+"""One entry of a message: MPI datatype, NumPy type, size, type signature.
 
-Type signatures: what the bytes of an entry mean, whoever names it.
-
-MPI asks that what is received has the signature of what was sent.  Bytes go
-with everything: programs send numbers as bytes, and know why.
+MPI asks that received data have the signature of the sent data.  Bytes match
+every signature: programs send numbers as bytes on purpose.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A message of half-precision numbers that travels in float32.
+"""Messages of half-precision numbers that travel as float32.
 
-It looks like a message of float32 whose data never lie in the caller's memory:
-whoever packs, sends and stores it widens and rounds without knowing.
+`Widened` looks like a message of float32 whose data are never in the caller's
+memory.  Code that packs, sends and stores it widens and rounds unaware.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Entries of a buffer, copied to packed bytes and back.
 
-For what the host cannot use as it is: arrays with gaps, derived datatypes,
-device memory.
+For buffers that the host cannot use in place: arrays with gaps, derived
+datatypes, device memory.
 """
 
 from __future__ import annotations

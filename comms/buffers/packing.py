@@ -1,9 +1,9 @@
-"""Packing: copying what lies at regular places side by side, and back.
+"""Packing: strided data copied side by side, and back.
 
 The way is chosen once for each block: compiled loops for at least `LEAST`
 bytes in no more than three loops, NumPy or the MPI library for the rest.  The
-rule is that simple because the loops were not slower where it holds;
-docs/strided.md says what was measured.
+rule is this simple because the loops were never slower where it holds;
+docs/strided.md has the measurements.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Strided blocks of memory in one canonical form.
 
-What an array with gaps or an MPI datatype means is a list of runs of bytes, in
-the order in which they are packed.  Where that list is regular it is written
-here as nested loops, after Pearson et al., "TEMPI: An Interposed MPI Library
-with a Canonical Representation of CUDA-aware Datatypes" (HPDC 2021), section
-3: loops of one turn dropped, neighbours merged, a dense innermost loop folded
-into the run.  One step of theirs is left out: loops are not sorted by stride,
+An array with gaps, or an MPI datatype, is a list of runs of bytes in packed
+order.  If the list is regular, it is written here as nested loops, after
+Pearson et al., "TEMPI: An Interposed MPI Library with a Canonical
+Representation of CUDA-aware Datatypes" (HPDC 2021), section 3.  Loops of one
+turn are dropped, neighbours merged, a dense innermost loop folded into the
+run.  One step of the paper is left out: loops are not sorted by stride,
 because that would change the order of the message.
 """
 

@@ -1,9 +1,7 @@
-"""Make one topology of what all ranks said; pure.
+"""Discovery of the machine a job runs on; the same topology on every rank.
 
-Find out what the job runs on: the one reader of the machine.
-
-Two collectives of fixed cost; everything else is local reading and a pure
-merge that is the same on every rank.
+`discover` makes two collectives of fixed cost.  Everything else is local
+reading, and `assemble`, a pure merge of the records of all ranks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Read a node's hardware from hwloc's XML, by CPU sets and not by depth.
+"""A node's hardware from hwloc's XML, read by CPU sets and not by depth.
 
-In hwloc 2 NUMA domains are memory children beside the caches they serve, so
+In hwloc 2, NUMA domains are memory children beside the caches they serve, so
 their place in the tree says nothing; their ``cpuset`` does.
 """
 

@@ -1,4 +1,4 @@
-"""Turn what ranks know of their place into the levels of a topology."""
+"""Levels of a topology, from the positions that ranks report; pure."""
 
 from __future__ import annotations
 

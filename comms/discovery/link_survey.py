@@ -1,8 +1,7 @@
-"""Time messages between two ranks: ping-pong and a stream.
+"""Links of a topology, measured level by level and pair by pair.
 
-Who probes whom and when: pairs of groups that do not share one.
-
-Measure the links of a topology, level by level and pair by pair.
+A round measures pairs of groups that share no group.  Two ranks measure
+latency by a ping-pong and bandwidth by a stream.
 """
 
 from __future__ import annotations

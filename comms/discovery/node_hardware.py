@@ -1,10 +1,8 @@
-"""How many cores this process may really use.
+"""Hardware of this node: processors, usable cores, network cards, GPUs.
 
 A machine's core count is an upper bound only: the affinity mask (`taskset`,
-SLURM, MPI binding) and the cgroup's CPU quota (containers) take from it.
-Everything that decides between spinning and sleeping asks here.
-
-Describe this node: its processors, caches, network cards and GPUs.
+SLURM, MPI binding) and the cgroup's CPU quota (containers) reduce it.  All
+code that decides between spinning and sleeping asks here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Read a node's GPUs from NVIDIA's management library, or a recording of it.
+"""A node's GPUs, from NVIDIA's management library or a recording of it.
 
 `read` takes an object with the functions of the module ``pynvml``
-(nvidia-ml-py), so that tests replay what a real node answered.
+(nvidia-ml-py), so tests can replay the answers of a real node.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Device tables of a topology, and what they say of the links between nodes.
+"""Records that ranks exchange to agree on a topology.
 
-What ranks tell each other to agree on a topology.
-
-Every rank contributes a record of fixed size; the first rank of a node adds
-its node's text (site, switch address), and the first node of each kind of
-hardware its description.  Pure: `discover` does the two
-collectives, `assembly` makes the topology.
+Every rank contributes a record of fixed size.  The first rank of a node adds
+its node's text (site, switch address).  The first node of each kind of
+hardware adds its description, from which device tables and links between nodes
+are made.  Pure: `closeranks.comms.discovery.discovery` communicates.
 """
 
 from __future__ import annotations

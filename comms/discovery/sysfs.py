@@ -1,4 +1,4 @@
-"""Read a node's hardware from Linux /sys and /proc, below any root."""
+"""A node's hardware from Linux /sys and /proc, below any root."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""What a rank tells the launcher about the end of the job.
+"""Reports of a rank to the launcher about its end.
 
-An MPI launcher whose ranks may die forgets how the dead have ended, so
-``closeranks run --faults`` listens itself: at the addresses that
-``CLOSERANKS_VOTES`` names, one line a connection.  Where the variable is not
-set nobody listens, and nothing is said.  Everything here is local, takes a few
-seconds at most, and never raises.
+An MPI launcher that tolerates deaths does not keep the exit status of dead
+ranks.  ``closeranks run --faults`` therefore listens itself, at the addresses
+in ``CLOSERANKS_VOTES``; a connection carries one line.  Without the variable
+nothing is sent.  Everything here is local, takes a few seconds at most, and
+never raises.
 
-The exit status of this process, said by the system when it ends.
+The exit status is known only at the end, and mpirun does not say which rank
+had it.  `say_at_exit` lets the C library send it in the last step.
 """
 
 from __future__ import annotations

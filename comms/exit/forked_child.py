@@ -1,10 +1,9 @@
-"""What a child that was forked has of its parent's communicators: no use.
+"""Forked children of an MPI process: they must not use its communicators.
 
-A child shares the memory of the node and the library's connections with its
-parent, but is no rank: what it sends, or writes into shared memory, passes for
-its parent's, and the others go on without that.  So in a child of a process
-that MPI knows every call raises `UsageError`.  Nothing is asked in a parent:
-when a child begins it gives all that has calls another class.
+A child shares node memory and the library's connections with its parent, but
+is no rank.  Messages and writes of the child would pass for its parent's.
+Every call therefore raises `UsageError` in a child.  A parent pays nothing:
+when a child begins, all objects with calls get another class.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""What a process has written that is in no file yet, before it is killed.
+"""Hard deadlines: the end of a process that would otherwise wait for ever.
 
-Who leaves the others is killed, for that counts as a death
-(`closeranks.comms.mpi.ulfm`), and the end of an interpreter, which would write
-it, does not come.
-
-The end of a process that would wait for ever.
+A rank that leaves is killed, which counts as a death
+(`closeranks.comms.mpi.ulfm`).  The interpreter then has no chance to write
+its buffers, so `let_out` writes them before.
 """
 
 from __future__ import annotations

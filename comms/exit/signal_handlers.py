@@ -1,11 +1,11 @@
-"""Handlers of signals that wait while other ranks count on this one.
+"""Signal handlers that wait while other ranks depend on this one.
 
-What a handler raises takes its caller out of a call, between whatever two
-lines.  Steps that ranks take together before and beside a call (the set-up of
-what it needs, the Barriers of a trial) cannot go on without a caller, and the
-next call of this rank would meet this one of the others.  So handlers wait
-there until the call has ended, as they do while a call of the MPI library is
-under way.  A signal that still comes a second later does not wait.
+An exception of a handler leaves a call between any two lines.  Some steps
+beside a call are collective: the set-up of its resources, the Barriers of a
+trial.  They cannot go on without one rank, and the next call of that rank
+would meet this call of the others.  So handlers wait there until the call has
+ended, as they do inside a call of the MPI library.  A signal that still comes
+a second later does not wait.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""What a DLPack capsule says about its array.
+"""Arrays in device memory, recognised whatever library made them.
 
-NumPy's own reader refuses types it has no name for (bfloat16), some it has one
-for, and all memory of devices.  Nothing is taken from the capsule, which lets
-its array go when it is dropped.  The layout is that of ``DLTensor`` in
-dlpack.h, unchanged since version 0.2.
+They are found by the CUDA array interface or by DLPack.  CuPy drives their
+device and is imported when the first such array is met; a program may install
+another runtime.
 
-Recognise arrays in device memory, whatever library made them.
-
-They show themselves by the CUDA array interface or by DLPack.  What drives
-their device is CuPy, which is imported when the first one is met, or a runtime
-that was installed.
+NumPy's own DLPack reader refuses types it has no name for (bfloat16), some
+other types, and all device memory.  So capsules are read here.  The capsule is
+not consumed: it releases its array when it is dropped.  The layout is that of
+``DLTensor`` in dlpack.h, unchanged since version 0.2.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Memory of CUDA devices that other processes open: CUDA IPC, through CuPy.
+"""Exchange between devices of one node by CUDA IPC, through CuPy.
 
-Ranks of one node whose devices read each other's memory: CUDA IPC.
+Every rank has an IPC memory in device memory that the others have opened.  It
+has two halves that take turns.  An exchange has three steps: lay out data for
+the others, meet, read.
 
-Every rank has an IPC memory in device memory that the others have opened, in
-two halves that take turns.  An exchange: lay out what the others need, meet,
-read. What a stream must not begin before another rank's has got somewhere it
-waits for by a mark, on the device; the hosts only meet so that a mark has been
-set before somebody follows it.
+Some work of a stream must not begin before another rank's stream has reached
+a point.  The stream then waits for a mark, on the device.  The hosts meet only
+to make sure that a mark has been set before a stream follows it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Arrays in the memory of a device, and what is asked of whoever drives it.
+"""Arrays in device memory, and the protocols of a runtime that drives it.
 
-How they are recognised is in `closeranks.comms.gpu.array_interface`, how they
-are copied in `closeranks.comms.gpu.pinned_staging`.
+`closeranks.comms.gpu.array_interface` recognises such arrays,
+`closeranks.comms.gpu.pinned_staging` copies them.
 """
 
 from __future__ import annotations

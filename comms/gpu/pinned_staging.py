@@ -1,9 +1,9 @@
-"""Copies between device arrays and pinned host memory, in the order of streams.
+"""Copies between device arrays and pinned host memory, ordered by streams.
 
-Each device has two streams of ours, one that copies out and one that copies
-back, so that both directions and the host work at the same time.  A copy waits
-on the device for what the caller's stream was given before, and that stream
-waits for what is copied back; the host waits only for what it will read.
+Each device has two streams of ours: one copies out, one copies back.  Both
+directions and the host then work at the same time.  On the device, a copy
+waits for earlier work of the caller's stream, and that stream waits for data
+that are copied back.  The host waits only for data that it will read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What Numba lacks for talking through shared memory, as intrinsics.
+"""Atomic loads, stores and copies in shared memory, which Numba lacks.
 
-All take plain addresses (int64), so that what uses them compiles once for all
-types.  Importing this imports Numba; nobody does before a kernel is needed.
+All functions take plain addresses (int64), so their callers compile once for
+all types.  This module imports Numba, so it is imported only when a kernel is
+compiled.
 """
 
 from __future__ import annotations

@@ -1,19 +1,16 @@
-"""What the processor of this node is called.
+"""A cache of compiled code: one process of a node compiles, all others load.
 
-Where compiled code is kept: a folder that nobody else may write.
+Numba compiles a function once.  The object code is kept in a file whose name
+is a digest of sources, processor and versions.  If the file exists, a process
+loads it by LLVM and never imports Numba.  That import dominates the start: on
+ten thousand ranks it takes minutes of a parallel file system.
 
-A container may be read-only, and a user without a home: then it is a folder in
-the system's place for temporary files.
+If the file is missing, the first process of the node takes a lock and
+compiles; the others wait for the lock and load.  Compiling needs no other
+rank, so this wait cannot deadlock with any wait between ranks.
 
-Compiled code as a node keeps it: made by one process, loaded by all others.
-
-A function is compiled by Numba once, and its object code kept in a file whose
-name tells all that it depends on: the sources, the processor, the versions.  A
-process that finds the file loads it by LLVM and never imports Numba, which
-takes longer than all else at a start, on ten thousand ranks for minutes of a
-parallel file system.  If it is not there, the first process of the node takes
-a lock and compiles, and the others wait and load what it left: compiling needs
-nothing of them, so that it does not matter who waits for whom otherwise.
+The folder must not be writable by other users.  A container may be read-only
+and a user may have no home; the folder is then among the temporary files.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Object code: functions that Numba compiled before, loaded by LLVM alone.
+"""Object code: functions that Numba compiled earlier, loaded by LLVM alone.
 
-Importing this imports llvmlite, which takes a tenth of the time that Numba
+This module imports llvmlite, which takes a tenth of the time that Numba
 takes, and opens two files instead of two thousand.
 """
 

@@ -1,6 +1,6 @@
-"""What the functions of `python_builtin` do, as machine code.
+"""Machine code of the functions that `python_builtin` makes.
 
-Importing this imports Numba; nobody does but who compiles it.
+This module imports Numba, so it is imported only to compile.
 """
 
 from __future__ import annotations

@@ -1,10 +1,13 @@
-"""Agreement among the ranks that live, which ends whoever dies meanwhile.
+"""Agreement on flags among the living ranks.
 
-It ends only if all think the same of who lives.  A connection between two
-nodes that breaks while both its ranks live makes each take the other one for
-dead, and Open MPI 5.0.11 tells nobody but their nodes.  So who waits for long
-tells all: both have to end then, and the others go on.  That these hear of it
-one after the other must do no harm, so agreements go by a star, see
+An agreement ends only if all ranks have the same view of the living.  If a
+connection between two nodes breaks while both ranks live, each rank takes the
+other for dead, and Open MPI 5.0.11 tells only their own nodes.  A rank that
+waits long therefore reports its dead to all nodes.  Both ranks have to end
+then, and the others go on.
+
+The other ranks hear of the two deaths one after the other, which must do no
+harm.  So agreements use a star, see
 `closeranks.jobs.launch.openmpi_mpirun.parameters`.
 """
 

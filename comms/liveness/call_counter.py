@@ -1,4 +1,4 @@
-"""How many collective calls a rank has begun, and whether it is in one."""
+"""Counters: collective calls that a rank has begun, and calls under way."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Short messages from each rank to all others, heard whatever these are doing.
+"""Short messages from each rank to all others, received at any time.
 
-Beside MPI, which hears nothing while a rank computes or waits in one of its
-calls: a thread of each process sleeps at a socket. In a node that is a Unix
-socket, which no network reaches. Between nodes it is TCP: who speaks tells
-one rank of each other node, which tells its own. Whoever speaks must know a
-secret of who hears it.
+MPI receives nothing while a rank computes or waits in one of its calls.  So a
+thread of each process sleeps at a socket.  Inside a node that is a Unix
+socket, which no network reaches.  Between nodes it is TCP: the sender tells
+one rank of each other node, and that rank tells its own node.  A sender must
+know a secret of the receiver.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is made by all ranks, or by none."""
+"""Objects that all ranks make together, or none of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank says that has given up: who, by what, and with which exit status."""
+"""The notice of a rank that gives up: rank, reason, exit status."""
 
 from __future__ import annotations
 

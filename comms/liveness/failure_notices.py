@@ -1,8 +1,7 @@
-"""What ranks hear of one that has given up, or has refused a call.
+"""Notices between ranks: a rank has given up, or has refused a call.
 
-Without a library that notices deaths nobody else would tell: who waits for
-such a rank waits for ever. What is heard first is what ends the family on
-this rank.
+A library without ULFM tells no rank of it: a rank that waits for such a rank
+waits for ever.  The first notice that arrives ends the family on this rank.
 """
 
 from __future__ import annotations

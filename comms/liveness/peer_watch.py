@@ -1,25 +1,22 @@
-"""A process's exit notice, which the kernel opens when the process begins to end.
+"""The other processes of this node, watched for their end.
 
-A process that is killed gives its memory back first, which takes milliseconds,
-or more, and only then do the system (pidfd) and its closed sockets say that it
-has ended.  Before all that the kernel sees to the locks of each thread: it
-marks those that are held, and wakes one who waits for each (robust futexes,
-`exit_robust_list` of Linux' ``kernel/futex``).  So the first thread of a
-process holds one for each heir, in node memory, until the end.  Where they are
-marked that thread has run its last step, and the others of its process have
-the same signal before theirs.
+When a process ends, this module tells the MPI library.  By itself the library
+waits for its launcher.  Open MPI 5.0.11's launcher needs a core to notice a
+death, and does not report deaths by ``MPI_Abort`` or ``_exit``.  The kernel
+is faster.  Two threads of every process sleep there: one until a peer begins
+to end (exit notices, Linux 5.16), one until it has ended (pidfd, Linux 5.3).
 
-The other processes of this node: when one ends, the MPI library is told.
+An exit notice is earlier than a pidfd.  A killed process gives back its memory
+first, which takes milliseconds or more; only then do its pidfd and its closed
+sockets show its end.  Before all that, the kernel handles the robust futexes
+of each thread (`exit_robust_list` in ``kernel/futex``): it marks each lock
+that is held, and wakes one waiter of each.  So the first thread of a process
+holds one lock for each watcher, in node memory, until the end.  A marked lock
+means that this thread has run its last step.  All other threads of the process
+have the same signal pending before their next step.
 
-By itself the library waits for its launcher.  That of Open MPI 5.0.11 needs a
-core to notice a death, and keeps those to itself that came by ``MPI_Abort`` or
-``_exit``.  The kernel knows better: threads of every process sleep until one
-of the others begins to end (`exit_notices`, Linux 5.16) or has ended (pidfd,
-5.3).
-
-The threads need Python's lock: a program that keeps it inside of MPI, as
-mpi4py does in the first lower-case call of a communicator, hears from the
-launcher alone.
+The threads need Python's lock.  If a program keeps it inside MPI, as mpi4py
+does in the first lower-case call of a communicator, only the launcher tells.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What ranks tell each other on a communicator that was made in a recovery.
+"""Broadcast and all-gather on communicators that were made in a recovery.
 
-The library ends what waits for a dead rank on all communicators that it knows
-when it notices the death.  One that is just being made is not among them:
-what waits there goes on waiting.  So whoever waits long looks for himself.
+When the MPI library notices a death, it ends pending operations on all
+communicators that it knows.  A communicator that is just being made is not
+among them: operations on it go on waiting.  So a rank that waits long asks
+for dead ranks itself.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A process that ends a new one whose starter dies before it has joined.
+"""A process that ends a new rank whose parent dies before it has joined.
 
-What MPI_Spawn has started looks for its starter in MPI_Init, before any code
-of ours runs, and Open MPI lets it look for ten minutes, although the starter
-is dead and others have begun anew.  The job would end ten minutes late.
+A process that MPI_Spawn has started looks for its parent in MPI_Init, before
+any code of this package runs.  If the parent has died and the survivors have
+begun anew, Open MPI lets the new process search for ten minutes.  The job
+would end ten minutes late.
 
 This file is also the program, and needs nothing but Python; see `command`.
 """

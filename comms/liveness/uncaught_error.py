@@ -1,9 +1,9 @@
-"""The end of a job by an error that nobody catches, as by ``python -m mpi4py``.
+"""The end of a job by an uncaught error, as under ``python -m mpi4py``.
 
-A rank whose error has come to the top of the interpreter would wait in
-MPI_Finalize for the others, and these for it. `SystemExit` does not come
-there: who has left its communicator by it, and ends, ends the job with that
-status.
+If an error reaches the top of the interpreter, the rank would wait in
+MPI_Finalize for the others, and the others for it.  `SystemExit` does not
+reach it.  A rank that has left its communicator by `SystemExit`, and then
+ends, ends the job with that status.
 """
 
 from __future__ import annotations

@@ -1,18 +1,22 @@
-"""A process beside the ranks of a node that ends those which are stopped.
+"""The watchdog: a process beside the ranks of a node that ends stopped ranks.
 
-A rank that is stopped (SIGSTOP, a full terminal, an operator's hand) is not
-dead: the library waits for it for ever, in a collective and in the recovery
-from it.  So it is made dead; that is noticed.  Only the kernel's word counts
-that it is stopped, and has not run since the look before: a rank that
-computes, however long or little, is left alone, and so is one that is traced
-by a debugger, or whose launcher is stopped as well, which is how a user
-suspends a job: its parent is, or ``closeranks run`` does not answer.
+A stopped rank (SIGSTOP, a full terminal, an operator) is not dead: the library
+waits for it for ever, in a collective and in the recovery from it.  So the
+watchdog kills it, and the library notices the death.  Only the kernel's word
+counts: the rank is stopped, and has not run since the previous look.  Three
+kinds of ranks are left alone:
 
-It also holds the pipe for each rank's errors, a moment longer than the rank
-does.  Open MPI's launcher takes a rank for ended when that is closed.  If it
-hears so before it reads the end of the rank's PMIx connection, its PMIx 5.0.11
-frees what it knows of the rank while it reads that end, looks at it once more
-(`lost_connection`, `pmix_execute_epilog`), and may crash: with all its ranks.
+* a rank that computes, however long or little;
+* a rank that a debugger traces;
+* a rank whose launcher is stopped too, as when a user suspends a job: its
+  parent is stopped, or ``closeranks run`` does not answer.
+
+The watchdog also holds the pipe for each rank's errors, a moment longer than
+the rank does.  When that pipe is closed, Open MPI's launcher takes the rank
+for ended.  If it hears so before it reads the end of the rank's PMIx
+connection, its PMIx 5.0.11 may crash, with all its ranks.  It frees the rank's
+record while it reads that end, then looks at it once more (`lost_connection`,
+`pmix_execute_epilog`).
 
 This file is also the program, and needs nothing but Python; see `start`.
 """

@@ -1,18 +1,19 @@
-"""Communicators that are not used any more, and when they are freed.
+"""Communicators that are freed later, or by the program.
 
-One that was revoked is kept: the next with its number would get what the dead
-have sent, see ``docs/limits/freed.py``.  But where processes were started
-later, MPI_Finalize must not find it.  Open MPI 5.0.11 says goodbye there to
-every process of a communicator that joins processes of several starts, and may
-not wait for an answer (`ompi_dpm_dyn_finalize`).  Who comes later answers
-processes that have gone, over broken connections, and waits for a lock that it
-holds itself.
+A revoked communicator is not freed: MPI would reuse its context id, and
+messages of dead ranks could arrive in the new one (``docs/limits/freed.py``).
 
-Communicators of ours that a program frees by another handle of theirs.
+If processes were started later, MPI_Finalize must not find such a
+communicator.  Open MPI 5.0.11 exchanges a last message there with every
+process of a communicator that joins several starts, and may not wait for the
+answer (`ompi_dpm_dyn_finalize`).  A later process then answers processes that
+have ended, over broken connections, and waits for a lock that it holds itself.
 
-``MPI.Intracomm(comm.Dup())``, or a subclass of the program's, is a second
-handle, and `Free` of that leaves the first one with the address of memory that
-is gone.  MPI deletes the attributes of what it frees, and says so.
+A program may also free one of our communicators by another handle.
+``MPI.Intracomm(comm.Dup())`` is a second handle, and so is an object of a
+program's subclass.  Its `Free` leaves the first handle with a dangling
+address.  MPI deletes the attributes of a communicator that it frees; the
+callback of such an attribute tells us.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""What must be done before MPI ends, whoever ends it.
+"""Tasks to be done before MPI ends, by whatever call it ends.
 
-Threads of ours call MPI, and other processes wait for what this one says last.
-All that is stopped when the interpreter exits, while MPI is still there.
-Where the program calls MPI_Finalize before, it is stopped in that: MPI deletes
-the attributes of MPI_COMM_SELF first of all (MPI-4.1, section 11.2.4).
+Threads of this package call MPI, and other processes wait for the last
+messages of this one.  The threads are stopped when the interpreter exits,
+while MPI is still there.  If the program calls MPI_Finalize earlier, they are
+stopped inside that call: MPI deletes the attributes of MPI_COMM_SELF first of
+all (MPI-4.1, section 11.2.4).
 """
 
 from __future__ import annotations

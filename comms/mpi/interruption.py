@@ -1,4 +1,4 @@
-"""What the handler of a signal raises while others must not be left alone."""
+"""An exception of a signal handler, kept until a collective step has ended."""
 
 from __future__ import annotations
 

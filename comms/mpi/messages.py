@@ -1,9 +1,8 @@
-"""How long a message may be: MPI counts by numbers of 32 bits.
+"""Messages cut into pieces: MPI counts with numbers of 32 bits.
 
-Both ends of a message cut it alike, for both know its length, or see where it
-ends; and MPI keeps messages of one tag in order.
-
-Giving all ranks the bytes of all, from rank to rank.
+Both ends cut a message alike, because both know its length or recognise its
+last piece.  MPI keeps messages of one tag in order.  `spread` is an
+all-gather made of such messages.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""MPI's own communicators, whatever a program puts in their place.
+"""The handle inside a Python MPI object, and ranks translated between groups.
 
-``MPI.COMM_WORLD = closeranks.init()`` brings a program that names it in many
-places to ours.  What is asked of the process must not end with that one.
-
-The handle inside an MPI object: which communicator a Python object stands for.
-
-What the ranks of one communicator are called in another.
+``MPI.COMM_WORLD = closeranks.init()`` brings programs that name it in many
+places to our communicator.  This package therefore keeps the library's own
+communicators under other names.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Whose turn it is to call MPI, among the threads of this package.
+"""One lock for all threads of this package that call MPI.
 
-Open MPI 5.0.11 lets several threads call at once.  But where one of them
-begins an agreement while another one takes a message of it, the message is put
-off, and a pointer is written over its bits (``era_cb_fn`` of coll/ftagree):
-the ranks agree on bits that nobody has given.  So threads take turns, and
-nobody waits for an agreement inside of the library.
+Open MPI 5.0.11 lets several threads call at once.  But if one thread begins
+an agreement while another thread takes a message of it, the message is put
+off and a pointer is written over its bits (``era_cb_fn`` of coll/ftagree).
+The ranks then agree on bits that no rank has given.  So threads take turns,
+and no thread waits for an agreement inside the library.
 """
 
 from __future__ import annotations

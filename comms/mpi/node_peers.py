@@ -1,9 +1,8 @@
-"""Which ranks share node memory, asked of the system and not of the launcher.
+"""The ranks that share node memory, as the kernel sees them.
 
 `MPI_Comm_split_type` repeats what the launcher knew when a process started.
-It knows nothing of processes that were started later by another one, and it
-counts containers of one machine as one node although each has a /dev/shm of
-its own.
+It does not know processes that another process started later.  It counts
+containers of one machine as one node, although each has its own /dev/shm.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What this process tells the job's daemons, and itself, through PMIx.
+"""Reports of dead processes, sent by PMIx to this library and the daemons.
 
-PMIx is what an MPI library and its launcher speak with each other; Open MPI
-has loaded it already.  Names are those of the PMIx Standard, version 4.
+An MPI library and its launcher talk to each other by PMIx; Open MPI has
+loaded it already.  Names are from the PMIx Standard, version 4.
 """
 
 from __future__ import annotations

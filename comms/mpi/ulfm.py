@@ -1,6 +1,6 @@
-"""What an MPI library says of ranks that have died (ULFM).
+"""ULFM: which ranks have died, and how to revoke, shrink and leave.
 
-Open MPI does where it was started with ``--with-ft ulfm``, as ``closeranks run
+Open MPI supports it if started with ``--with-ft ulfm``, as ``closeranks run
 --faults`` does.  All but `shrink` is local.
 """
 

@@ -1,4 +1,4 @@
-"""What tells this machine from others: its boot, and where it can be reached."""
+"""Identity of this machine: boot identity and network addresses."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Pages of files in node memory: there before they are touched, large if any are.
+"""Pages of files in node memory: allocated before use, large where possible.
 
-In pages of 4 KiB who touches a new file first pays for each of them, and so
-does, or nearly, each process that maps it later.  A file system in memory has
-large pages only if it was mounted so, which /dev/shm is nowhere; but since
-Linux 6.1 a process may ask for them where it has mapped a file (MADV_COLLAPSE
-of madvise(2)).  Where there are none, nothing is lost but the asking.
+With pages of 4 KiB the first process to touch a page pays for allocating it.
+Each process that maps the file later pays nearly as much for finding it.
+``/dev/shm`` is normally not mounted with large pages.  Since Linux 6.1 a
+process may ask for them where it has mapped a file (MADV_COLLAPSE of
+madvise(2)).  If the kernel has none, only the request is lost.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Files in memory that the ranks of a node share.
 
-A file lives in ``/dev/shm/closeranks-<uid>``, a folder of this user alone.  It
-is given its pages before anybody maps it, so that a full /dev/shm is an error
-with a number and never a SIGBUS; and it loses its name as soon as all ranks
-have mapped it.  Until then who makes it holds a lock on it: where he is killed
-that goes with him, and who makes the next file removes this one.
+A file lives in ``/dev/shm/closeranks-<uid>``, a folder of this user alone.
+Its pages are allocated before it is mapped: a full /dev/shm is an error with
+a number, never a SIGBUS.  Its name goes when all ranks have mapped it.
+
+Until then the process that makes the file holds a lock on it.  If that
+process is killed, the kernel releases the lock.  The next process that makes
+a file then removes the abandoned one.
 """
 
 from __future__ import annotations

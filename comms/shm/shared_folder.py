@@ -1,9 +1,7 @@
-"""Names that this package draws for files, and whether something has one of them.
+"""The folder in node memory that belongs to this user alone.
 
-Who tidies up in a folder of somebody else's takes away what has a full name of
-ours, and nothing that only begins or ends like one.
-
-The folder in node memory that is this user's alone.
+Files of this package are recognised by their full name.  A folder may hold
+files of others, so a name that only begins or ends like ours is left alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""A topology as a tree for a terminal, equal siblings folded into one line.
+"""Drawings of a topology: a text tree for a terminal, nested boxes for a file.
 
-A topology laid out as nested boxes: groups, cards, links.
-
-Write a topology's drawing to a file: SVG by hand, PNG by matplotlib.
+The tree folds equal siblings into one line.  The boxes show groups, cards and
+links; SVG is written directly, PNG by matplotlib.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which ranks belong together at each level: the table under a topology."""
+"""The table under a topology: group numbers of all ranks at each level."""
 
 from __future__ import annotations
 

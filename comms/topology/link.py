@@ -1,4 +1,4 @@
-"""What one level of a topology costs to cross: latency, bandwidth, rails.
+"""A link: the cost to cross one level, as latency, bandwidth and rails.
 
 A link of level X describes traffic between two different X-groups inside one
 parent group: the link of level ``"rank"`` joins the ranks of one node, the

@@ -1,6 +1,7 @@
-"""What is known of one node, each fact with its source; unknown is a value.
+"""Hardware of a node, each fact with its source; unknown is a value.
 
-The GPUs and network cards of a topology's nodes, and who is near them.
+`Devices` keeps the GPUs and network cards of all nodes of a topology, and the
+NUMA domain of each rank.
 """
 
 from __future__ import annotations

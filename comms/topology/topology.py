@@ -1,7 +1,7 @@
 """The hierarchy a job runs on, as an immutable table.
 
-For every rank one group number per level; links and devices beside it.  Pure
-data: nothing here reads the machine or talks to other ranks.
+Each rank has one group number a level; links and devices are kept beside it.
+Pure data: nothing here reads the machine or talks to other ranks.
 """
 
 from __future__ import annotations

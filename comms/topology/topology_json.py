@@ -1,12 +1,8 @@
-"""Read JSON that a stranger may have written: bounded, no surprises.
+"""The JSON form of topologies and node descriptions: versioned, bounded.
 
-Take a JSON object apart that a stranger may have written.
-
-Run-length text of integer rows: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.
-
-The form in which a node's description travels: compact JSON.
-
-The JSON form of a topology: readable, versioned, bounded.
+`load` and `Members` read text that need not be trusted.  Rows of integers are
+run-length text: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.  `pack` and `unpack` write
+a node's description as compact JSON, for the other ranks of a job.
 """
 
 from __future__ import annotations
