@@ -62,7 +62,7 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMe
         An array, or any object with the buffer protocol, DLPack or the CUDA
         array interface.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     writable : bool
         Whether it will be written.
 

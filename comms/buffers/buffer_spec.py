@@ -153,9 +153,9 @@ def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> SpecParts
     Parameters
     ----------
     spec : buffer or sequence
-        What the caller passed.
+        As the caller passed it.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     vector : bool
         Whether counts may be sequences, so that only a tuple is (counts,
         displacements).
@@ -208,9 +208,9 @@ def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = Fal
     Parameters
     ----------
     spec : buffer or sequence
-        What the caller passed.
+        As the caller passed it.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     blocks : int
         Number of equal blocks it consists of; an explicit count is that of one.
     writable : bool
@@ -248,7 +248,7 @@ def found_memory(buffer: object, operation: str, *, writable: bool) -> ArrayMemo
     buffer : object
         The array.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     writable : bool
         Whether it will be written.
 
@@ -286,7 +286,7 @@ def check_room(found: ArrayMemory, kind: Element, count: int, shift: int, operat
     shift : int
         Bytes from the start of the buffer to the first entry.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     """
     if not count:
         return
@@ -486,9 +486,9 @@ def vector(spec: Spec, operation: str, blocks: int, *, writable: bool = False) -
     Parameters
     ----------
     spec : buffer or sequence
-        What the caller passed.
+        As the caller passed it.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     blocks : int
         Number of blocks: the size of the communicator.
     writable : bool
@@ -523,13 +523,13 @@ def numbers(given: Any, blocks: int, name: str, operation: str) -> Counts:
     Parameters
     ----------
     given : array_like of int
-        What the caller passed.
+        As the caller passed it.
     blocks : int
         How many there must be.
     name : str
         What they are, for the text of an error.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------

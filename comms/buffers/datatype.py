@@ -69,7 +69,7 @@ def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation
     dtype : numpy.dtype
         Type of the array's elements.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------

@@ -184,7 +184,7 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     buffer : object
         Anything.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------
@@ -220,7 +220,7 @@ def foreign_array(buffer: Any, operation: str) -> DeviceArray | NDArray[Any] | N
     buffer : object
         Anything.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------

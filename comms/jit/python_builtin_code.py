@@ -29,7 +29,7 @@ from closeranks.comms.jit.python_builtin import (
 
 @numba.njit(error_model="numpy")
 def _number(record: int, args: int, index: int) -> int:
-    """Read an argument; 0 where there is none."""
+    """Read an argument; 0 if it is missing."""
     if index >= word(record + COUNT):
         return 0
     return call1(word(record + AS_SSIZE), word(args + 8 * index))
