@@ -18,29 +18,29 @@ from closeranks.errors import UsageError
 
 
 class _Process:
-    """Whether this process is such a child."""
+    """Whether this process is a child of an MPI process."""
 
     is_copy = False
 
 
-#: id -> what is given another class in a child; not kept alive.
+#: id -> object that gets another class in a child; not kept alive.
 _CONCERNED: Final[dict[int, weakref.ref[Any]]] = {}
 
 
 def is_copy() -> bool:
-    """Tell whether this process was forked by one that MPI knows.  Local."""
+    """Tell whether this process was forked by an MPI process.  Local."""
     return _Process.is_copy
 
 
 def refuse(operation: str) -> None:
-    """Raise where this process was forked by one that MPI knows.
+    """Raise if this process was forked by an MPI process.
 
     Local.
 
     Parameters
     ----------
     operation : str
-        What was asked for.
+        The refused call.
 
     Raises
     ------
@@ -61,16 +61,16 @@ def _refused(operation: str, *_: object, **__: object) -> NoReturn:
 
 
 def concern(thing: Any) -> None:
-    """Let a thing refuse all calls in a child.
+    """Let an object refuse all calls in a child.
 
     Local.
 
     Parameters
     ----------
     thing : object
-        Of a class of Python's.  Its attributes and what its class names in
-        ``CALLS_IN_COPIES`` stay.  If it has ``become_copy()``, that is called in
-        the child before.
+        Of a Python class.  Its attributes stay usable, and the methods that its
+        class names in ``CALLS_IN_COPIES``.  If it has ``become_copy()``, the child
+        calls that first.
     """
     key = id(thing)
     _CONCERNED[key] = weakref.ref(thing, lambda _: _CONCERNED.pop(key, None))
@@ -78,7 +78,7 @@ def concern(thing: Any) -> None:
 
 @cache
 def _class_of_copies(kind: type) -> type:
-    """Derive the class of things in a child: their public methods are refused."""
+    """Derive the class of an object in a child: public methods are refused."""
     calls: frozenset[str] = getattr(kind, "CALLS_IN_COPIES", frozenset())
 
     def look_up(self: object, name: str) -> Any:
@@ -91,7 +91,7 @@ def _class_of_copies(kind: type) -> type:
 
 
 def _begin_copy() -> None:
-    """Become a child; MPI must know the parent, or nothing has been forked of it."""
+    """Become a child; does nothing if the parent had not initialised MPI."""
     known: Any = sys.modules.get("mpi4py.MPI")
     if _Process.is_copy or known is None or not known.Is_initialized():
         return

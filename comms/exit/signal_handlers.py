@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 
-# What `signal` is made of, which makes enums of what it takes and gives: 0.3 ms for all signals.
+# Below `signal`, which makes an enum of each argument and result: 0.3 ms for all signals.
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from types import FrameType, TracebackType
@@ -27,11 +27,11 @@ _SIGNALS: Final = tuple(map(int, signal.valid_signals()))
 
 
 class _Waiting:
-    """What the main thread is in, which alone runs handlers."""
+    """State of the main thread, which alone runs handlers."""
 
     depth = 0
     handlers: dict[int, _Handler] | None = None
-    #: Signal -> when it came first, in the order of that.
+    #: Signal -> time of its first arrival, in this order.
     come: ClassVar[dict[int, float]] = {}
 
 
@@ -68,7 +68,7 @@ def hold() -> None:
         return
     _Waiting.come.clear()
     waiting = {one: found for one in _SIGNALS if callable(found := getsignal(one))}
-    _Waiting.handlers = waiting  # before: what is replaced is put back whatever comes between
+    _Waiting.handlers = waiting  # before the loop: each replaced handler is put back then
     for one in waiting:
         set_handler(one, _note)
 
@@ -91,7 +91,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _release() -> None:
-    """Put the handlers back, and run those whose signals have come."""
+    """Put the handlers back, and run the handlers of signals that have come."""
     handlers, _Waiting.handlers = _Waiting.handlers or {}, None
     for one, handler in handlers.items():
         set_handler(one, handler)

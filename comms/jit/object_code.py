@@ -110,8 +110,8 @@ def load(code: bytes) -> int:
     loader.add_object_file(ObjectFileRef.from_data(code))
     loader.finalize_object()
     _LOADED.append((loader, code))
-    # Threads run this code to the end of the process. If a program's own exit handler was the
-    # first to import llvmlite, llvmlite leaves out its clean-up.
+    # Threads run this code to the end of the process, so the loader must never be disposed of.
+    # llvmlite sees to that, unless a program's exit handler was the first to import it.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader))
     address: int = loader.get_function_address(_ENTRY)
     return address

@@ -27,9 +27,9 @@ from closeranks.errors import Revoked
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Bits of agreements that are under way.
+#: Bits of pending agreements.
 _asked: Final[dict[int, array[int]]] = {}
-#: How long a rank waits for others before it rouses them, seconds.
+#: How long a rank waits for others before it calls ``rouse``, seconds.
 _PATIENCE_S: Final = 1.0
 
 
@@ -41,7 +41,7 @@ def agree(
     rouse: Callable[[], object] | None = None,
     waits: Callable[[Callable[[], bool]], object] = wait,
 ) -> tuple[int, bool]:
-    """Agree on flags among the ranks that live.  Collective, revoked or not.
+    """Agree on flags among the living ranks.  Collective, revoked or not.
 
     Parameters
     ----------
@@ -50,20 +50,20 @@ def agree(
     flags : int
         Bits.
     unless : sequence of MPI.Comm
-        One of them is revoked if the others will not come; this process has to end
-        then.
+        Other ranks revoke one of them if they will not take part; this process has
+        to end then.
     rouse : callable, optional
-        Called once a second while others keep this rank waiting.
+        Called once a second while this rank waits for others.
     waits : callable, optional
-        Waits for what it is given.
+        Waits for the condition it is given.
 
     Returns
     -------
     agreed : int
         The bits that every survivor has set; the same on all of them.
     died : bool
-        Whether ranks have died that an agreement on this communicator has not
-        spoken of yet; the same on all survivors.
+        Whether ranks have died that no earlier agreement on this communicator has
+        reported; the same on all survivors.
 
     Raises
     ------
@@ -90,12 +90,12 @@ def _agreed(
     rouse: Callable[[], object] | None,
     waits: Callable[[Callable[[], bool]], object],
 ) -> int:
-    """Agree once; other threads have their turn meanwhile."""
+    """Agree once; other threads may call MPI meanwhile."""
     from mpi4py import MPI
 
     bits = array("i", [flags])
     patience = Deadline(_PATIENCE_S)
-    _asked[id(bits)] = bits  # whatever ends the wait, the library will write there
+    _asked[id(bits)] = bits  # the library writes there even if an error ends the wait
     with TURN:
         request = comm.Iagree(bits)
 
@@ -123,7 +123,7 @@ def _agreed(
 
 
 def _spread(comm: MPI.Intracomm) -> None:
-    """Tell all nodes whom the library counts as dead here."""
+    """Tell all nodes which ranks the library counts as dead here."""
     from mpi4py import MPI
 
     from closeranks.comms.mpi.mpi_handle import WORLD

@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _SECRET: Final = 16
-#: What a rank of another node answers.
+#: Answer of a rank of another node.
 _HEARD: Final = b"heard"
 #: Largest message, in bytes.
 _MOST: Final = 16384
-#: How long a rank of another node may take to answer, and all of them, in seconds.
+#: Longest wait for the answer of one rank of another node, and of all nodes, in seconds.
 _ANSWER_S, _ALL_S = 0.3, 1.0
-#: How long a rank of this node may take to take a message, in seconds.
+#: Longest wait for room in the socket of a rank of this node, in seconds.
 _TAKEN_S: Final = 0.05
-#: So many other nodes are told at a time.
+#: Other nodes that are told at the same time.
 _AT_A_TIME: Final = 32
-#: Bytes of an IPv4 address; so many are named.
+#: Bytes of an IPv4 address, and addresses a rank.
 _ADDRESS, _ADDRESSES = 4, 8
 
 
 class Channel:
-    """What one process needs to tell all others something, and to hear it.
+    """Sends short messages to all other ranks, and receives theirs.
 
     Collective over ``comm`` to make: one all-gather of 24 bytes a rank, and one
     more on several nodes.
@@ -57,7 +57,7 @@ class Channel:
     comm : MPI.Intracomm
         The ranks; not kept.
     hear : callable
-        Takes what another rank says, in the channel's thread.
+        Takes a message of another rank, in the channel's thread.
     look : callable
         Called in that thread whenever it wakes; gives how long it may sleep, in
         seconds, None for ever.
@@ -79,7 +79,7 @@ class Channel:
         self._thread.start()
 
     def _divide(self, comm: MPI.Intracomm) -> None:
-        """Find out who is on this node, and where the others are; collective."""
+        """Find the ranks of this node, and of the other nodes; collective."""
         mine = np.frombuffer(_place_here() + self._secret, np.uint8)
         every = np.empty((comm.size, mine.size), np.uint8)
         comm.Allgather(mine.copy(), every)
@@ -94,9 +94,9 @@ class Channel:
             self._open_door(comm)
 
     def _open_door(self, comm: MPI.Intracomm) -> None:
-        """Listen to the ranks of other nodes, and learn where these do; collective."""
+        """Listen for other nodes, and learn their addresses; collective."""
         words = b""
-        with suppress(OSError):  # who cannot listen is told by a peer
+        with suppress(OSError):  # else a peer of this node receives the message
             self._door = socket.create_server(("", 0), backlog=64)
             found = own_addresses()[:_ADDRESSES]
             words = self._door.getsockname()[1].to_bytes(2, "big")
@@ -111,14 +111,14 @@ class Channel:
                 self._places[rank] = [socket.inet_ntoa(a.tobytes()) for a in rest if a.any()], port
 
     def tell(self, message: bytes) -> None:
-        """Tell all others something; who is gone hears nothing.
+        """Send a message to all other ranks; ranks that have ended are skipped.
 
         Local, any thread; takes a second at most.
 
         Parameters
         ----------
         message : bytes
-            At most some thousands of them.
+            At most some thousands of bytes.
         """
         self._tell_peers(message)
         if self._nodes:
@@ -129,7 +129,7 @@ class Channel:
         callers = ThreadPoolExecutor(min(_AT_A_TIME, len(self._nodes)))
         try:
             wait([callers.submit(self._tell_node, node, message) for node in self._nodes], _ALL_S)
-        except RuntimeError:  # the interpreter is ending: there are no more threads
+        except RuntimeError:  # the interpreter is ending: no new threads
             for node in self._nodes:
                 self._tell_node(node, message)
         callers.shutdown(wait=False, cancel_futures=True)
@@ -140,7 +140,7 @@ class Channel:
             _send(self._ear, _name(self._secrets[rank]), self._secrets[rank] + message)
 
     def _tell_node(self, ranks: Iterable[int], message: bytes) -> None:
-        """Tell the first rank of another node that answers: it tells its own."""
+        """Tell the first rank of another node that answers; it tells its own node."""
         for rank in ranks:
             addresses, port = self._places.get(rank, ([], 0))
             for address in addresses:
@@ -148,7 +148,7 @@ class Channel:
                     return
 
     def close(self) -> None:
-        """Hear nothing more.  Local, harmless twice."""
+        """Stop listening.  Local, harmless twice."""
         if not self._closing:
             self._closing = True
             self.wake()
@@ -159,8 +159,8 @@ class Channel:
             _send(self._ear, _name(self._secret), b"")
 
     def _listen(self) -> None:
-        """Hear what others say, until it is closed."""
-        # Signals are the program's: its main thread is to be woken by them.
+        """Receive messages until the channel is closed."""
+        # Signals belong to the program: they have to wake its main thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with ExitStack() as ends:
             found = ends.enter_context(selectors.DefaultSelector())
@@ -174,11 +174,11 @@ class Channel:
                         key.data()
 
     def _take(self) -> None:
-        """Take what a rank of this node says."""
+        """Take a message of a rank of this node."""
         self._heard(self._ear.recv(_MOST))
 
     def _answer(self) -> None:
-        """Take what a rank of another node says, and tell those of this one."""
+        """Take a message of a rank of another node, and tell the peers of this node."""
         assert self._door is not None
         caller, _ = self._door.accept()
         with caller:
@@ -189,7 +189,7 @@ class Channel:
                 self._tell_peers(said[_SECRET:])
 
     def _heard(self, said: bytes) -> bool:
-        """Hear a message if who says it knows the secret; tells whether it does."""
+        """Take a message if its sender knows the secret; tell whether it does."""
         if not secrets.compare_digest(said[:_SECRET], self._secret):
             return False
         self._hear(said[_SECRET:])
@@ -197,7 +197,7 @@ class Channel:
 
 
 def _place_here() -> bytes:
-    """Name where a Unix socket is reached from: one kernel, one network, one name."""
+    """Digest of kernel, network and host name, which share Unix sockets."""
     network = Path("/proc/self/ns/net")
     seen = str(network.readlink()) if network.is_symlink() else ""
     words = f"{boot_id(Path('/'))}:{seen}:{memory_here().tobytes().hex()}"
@@ -205,7 +205,7 @@ def _place_here() -> bytes:
 
 
 def _name(secret: bytes) -> str:
-    """Name the Unix socket of who has a secret; no file, it ends with its process."""
+    """Name the Unix socket of a secret's owner; no file, it ends with its process."""
     return "\0closeranks-" + blake2b(secret, digest_size=16).hexdigest()
 
 
@@ -216,7 +216,7 @@ def _bound(secret: bytes) -> socket.socket:
 
 
 def _send(ear: socket.socket, name: str, data: bytes) -> None:
-    """Send to a socket of this node, which may be full, or gone."""
+    """Send to a socket of this node, which may be full or closed."""
     until_s = time.monotonic() + _TAKEN_S
     while time.monotonic() < until_s:
         try:
@@ -230,7 +230,7 @@ def _send(ear: socket.socket, name: str, data: bytes) -> None:
 
 
 def _call(address: str, port: int, data: bytes) -> bool:
-    """Say something at an address; tells whether it was heard there."""
+    """Send bytes to an address; tell whether they were heard."""
     with suppress(OSError), socket.create_connection((address, port), timeout=_ANSWER_S) as call:
         call.sendall(data)
         return call.recv(len(_HEARD)) == _HEARD

@@ -23,15 +23,15 @@ from closeranks.errors import Disagreement, PeerLate, Revoked, Unavailable, Usag
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: What a rank says: it has left; it has refused a call; a call was refused by it alone.
+#: Messages of a rank: it has left; it has refused a call; it alone has refused a call.
 _LEFT, _REFUSED, _ENDED = "left", "refused", "ended"
-#: How long a call of the library goes on after the news before its process is ended, and
-#: how long a call may be under way that another rank has refused, seconds.
+#: After a notice, a call of the library may last so long before its process is ended; a
+#: call that another rank has refused may last so long, seconds.
 INSIDE_S: Final = 1.0
 _REFUSING_S: Final = 0.7
-#: Between two looks while there is something to look for, seconds.
+#: Between two checks while a notice or refusal is open, seconds.
 _LOOK_S: Final = 0.05
-#: How long the news may come after what it has caused, seconds.
+#: How long a notice may arrive after the revocation that it has caused, seconds.
 _NEWS_S: Final = 0.2
 _REMEDY: Final = "end, or make the communicator anew on all ranks"
 
@@ -45,16 +45,16 @@ class _Refusal(NamedTuple):
 
 
 class Notices:
-    """What one rank of a family has heard, and how it tells the others.
+    """Notices of a family that this rank has received, and sends.
 
-    Mute, unless made by `open`: nothing is told, nor heard.
+    Without a channel unless made by `open`: then nothing is sent or received.
 
     Attributes
     ----------
     notice : Notice or None
-        What has ended the family.
+        The notice that has ended the family.
     inside : Inside
-        The calls of the library that only the end of the process ends.
+        Calls of the library that only the end of the process can end.
     left : bool
         Whether this rank has left.
     on_news : callable
@@ -74,7 +74,7 @@ class Notices:
 
     @classmethod
     def open(cls, comm: MPI.Intracomm) -> Notices:
-        """Let ranks tell each other; collective over ``comm``.
+        """Open a channel between the ranks; collective over ``comm``.
 
         Parameters
         ----------
@@ -84,7 +84,7 @@ class Notices:
         Returns
         -------
         Notices
-            With a thread that hears, until `close`.
+            With a thread that receives, until `close`.
         """
         made = cls()
         made._rank, made._others = comm.rank, set(range(comm.size)) - {comm.rank}
@@ -94,9 +94,9 @@ class Notices:
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Tell the others if this rank does not come through what it begins with them.
+        """Tell the others if this rank fails to make the family.
 
-        Local.  Bad input, which mostly all ranks have, counts as a refused call.
+        Local.  Bad input, mostly the same on all ranks, counts as a refused call.
 
         Yields
         ------
@@ -116,7 +116,7 @@ class Notices:
             raise
 
     def count(self, seats: Sequence[int]) -> Counted:
-        """Begin to count the calls of one more communicator.
+        """Count the calls of one more communicator.
 
         Local; called in the same order by all ranks of it.
 
@@ -137,9 +137,9 @@ class Notices:
         Parameters
         ----------
         operation : str
-            What is not done then.
+            The call that is refused then.
         seats : sequence of int, optional
-            The ranks of the communicator; default: those of the family's first.
+            Ranks of the communicator; default: of the family's first communicator.
         """
         if self.notice is not None:
             raise self.revoked(operation, self.notice, seats)
@@ -147,7 +147,7 @@ class Notices:
     def revoked(
         self, operation: str, notice: Notice, seats: Sequence[int] | None = None
     ) -> Revoked:
-        """Say what has ended an operation; local, see `check`."""
+        """Make the error of an operation that was ended; local, see `check`."""
         ranks = [notice.rank]
         if seats is not None:
             ranks = [seats.index(notice.rank)] if notice.rank in seats else []
@@ -159,28 +159,28 @@ class Notices:
         return told
 
     def news(self) -> Notice | None:
-        """Give what has ended the family, which is revoked: the news may be behind that.
+        """Give the notice that has ended the family, after a revocation.
 
-        Local.
+        Local.  Waits a moment: the notice may arrive after the revocation.
         """
         if self._channel is not None and self.notice is None:
             wait(lambda: self.notice is not None, deadline=Deadline(_NEWS_S), polite=True)
         return self.notice
 
     def leave(self, error: BaseException | None) -> None:
-        """Tell all that this rank gives up, unless it only does what it has heard.
+        """Tell all ranks that this one gives up, unless a notice made it do so.
 
         Local, harmless twice.
 
         Parameters
         ----------
         error : BaseException or None
-            What it leaves by.
+            Its error.
         """
         if self.left or self._channel is None:
             return
         self.left = True
-        # Late ranks are named to all by a roll call, and must be the same on all.
+        # The ranks agree on late ranks, which must be the same on all of them.
         told = isinstance(error, PeerLate) or (isinstance(error, Revoked) and error.cause)
         own = notice_of(self._rank, error)
         if not told:
@@ -189,21 +189,21 @@ class Notices:
         uncaught_error.left(self, error)
 
     def refuse(self, calls: Counted, number: int, operation: str, error: BaseException) -> None:
-        """Note that this rank has refused a call, and tell all.
+        """Note that this rank has refused a call, and tell all ranks.
 
-        Local.  Where all ranks refuse it nothing comes of that.  Who is in it, or has
-        ended it, ends the family for all.
+        Local.  If all ranks refuse the call, nothing more happens.  A rank that is in
+        the call, or has ended it, ends the family for all.
 
         Parameters
         ----------
         calls : Counted
-            Those of the communicator.
+            Calls of the communicator.
         number : int
-            That of the call.
+            Number of the call.
         operation : str
-            What it was.
+            Name of the call.
         error : BaseException
-            What is wrong with it.
+            Why it was refused.
         """
         calls.refused.add(number)
         if self._channel is not None and self.notice is None:
@@ -211,7 +211,7 @@ class Notices:
             self._channel.tell(encoded(_REFUSED, calls.key, number, self._rank, deed, 1))
 
     def close(self) -> None:
-        """Hear nothing more.  Local, harmless twice."""
+        """Close the channel.  Local, harmless twice."""
         if self._channel is not None:
             uncaught_error.closed(self)
             self._channel.close()
@@ -221,13 +221,13 @@ class Notices:
         return not self._others
 
     def _end(self, notice: Notice) -> None:
-        """Let this be what has ended the family, unless something has."""
+        """End the family by this notice, unless an earlier notice has."""
         if self.notice is None:
             self.notice, self._inside_s = notice, time.monotonic()
             self.on_news()
 
     def _hear(self, message: bytes) -> None:
-        """Take what another rank says; in the channel's thread."""
+        """Take a message of another rank; in the channel's thread."""
         kind, *words = decoded(message) or [""]
         said: list[Any] = words
         if kind in (_LEFT, _ENDED):
@@ -240,7 +240,7 @@ class Notices:
             self._refusals[_Refusal(key, number, Notice(*rest))] = 0.0
 
     def _look(self) -> float | None:
-        """See what has become of what was heard; gives when to look again."""
+        """Check open notices and refusals; give when to check again."""
         now_s = time.monotonic()
         if self.notice is not None:
             return self._look_inside(self.notice, now_s)
@@ -249,7 +249,7 @@ class Notices:
         return _LOOK_S if self._refusals or self.notice is not None else None
 
     def _look_inside(self, notice: Notice, now_s: float) -> float | None:
-        """End the process if a call of the library lasts that nothing else ends."""
+        """End the process if a call of the library goes on after the notice."""
         if self.left:
             return None
         if not self.inside:
@@ -260,15 +260,15 @@ class Notices:
         return _LOOK_S
 
     def _look_at(self, refusal: _Refusal, now_s: float) -> None:
-        """End the family if this rank is in a call that another refuses, or beyond."""
+        """End the family if this rank is in, or past, a call that another refuses."""
         calls, since_s = self._counted.get(refusal.key), self._refusals.get(refusal)
         if since_s is None:
-            return  # another one of the same call has ended the family
+            return  # another refusal of the same call has ended the family
         if calls is None or calls.begun <= refusal.number:
-            return  # it has still to come
+            return  # this rank has not reached the call yet
         if refusal.number in calls.refused:
             del self._refusals[refusal]
-        elif not since_s or calls.reading:  # it may be about to refuse it
+        elif not since_s or calls.reading:  # this rank may be about to refuse it
             self._refusals[refusal] = now_s
         elif now_s - since_s >= _REFUSING_S:
             self._refusals.clear()

@@ -17,7 +17,7 @@ from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.mpi_lock import TURN
 from closeranks.comms.wait import Deadline, wait
 
-#: How long before a rank asks whether another one has died, seconds.
+#: Wait before a rank asks whether another one has died, seconds.
 _PATIENCE_S: Final = 1.0
 
 
@@ -29,14 +29,14 @@ def allgather(comm: MPI.Intracomm, one: object) -> list[Any]:
     Parameters
     ----------
     comm : MPI.Intracomm
-        The ranks; revoked where one of them is found dead.
+        The ranks; revoked if one of them is found dead.
     one : object
-        Of this rank; pickled.
+        The object of this rank; pickled.
 
     Returns
     -------
     list of object
-        Of all, by rank.
+        The objects of all ranks, by rank.
 
     Raises
     ------
@@ -70,13 +70,13 @@ def bcast(comm: MPI.Intracomm, one: object, root: int) -> Any:
 
 
 def _check(arrived: object) -> None:
-    """Raise where the library ended well and wrote nothing: a rank has died."""
+    """Raise if the library ended well and wrote nothing: a rank has died."""
     if not arrived:
         raise MPI.Exception(MPI.ERR_PROC_FAILED)
 
 
 def _finish(comm: MPI.Intracomm, request: MPI.Request) -> None:
-    """Wait for an operation; where a rank is dead meanwhile, end it for all."""
+    """Wait for an operation; if a rank dies meanwhile, end it for all."""
     patience = Deadline(_PATIENCE_S)
 
     def is_over() -> bool:

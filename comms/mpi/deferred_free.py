@@ -41,10 +41,10 @@ class _End:
 
 
 def free_at_end() -> None:
-    """Free what is buried from now on before MPI_Finalize.
+    """Free communicators that are buried from now on before MPI_Finalize.
 
-    Local.  For a process that meets others of another start; what was buried
-    before joins it with none of them.
+    Local.  For a process that meets processes of another start.  Communicators
+    that were buried before join it with none of them.
     """
     _End.frees = True
 
@@ -57,7 +57,7 @@ def bury(comm: MPI.Comm) -> None:
     Parameters
     ----------
     comm : MPI.Comm
-        Nobody else frees it.  The object may stand for another one afterwards.
+        Freed by no other call.  The object may stand for another one afterwards.
     """
     from mpi4py import MPI
 
@@ -83,7 +83,7 @@ def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
     comm : MPI.Comm
         MPI.COMM_NULL afterwards.
     disconnects : bool
-        Whether to wait first for what is under way on it (`MPI_Comm_disconnect`).
+        Whether to wait first for pending communication (`MPI_Comm_disconnect`).
     """
     from mpi4py import MPI
 
@@ -97,7 +97,7 @@ def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
 
 
 def _free() -> None:
-    """Free them all, which Open MPI does locally; nobody makes one any more."""
+    """Free them all, a local call in Open MPI; no communicator is made any more."""
     from mpi4py import MPI
 
     while _buried and not MPI.Is_finalized():
@@ -116,9 +116,9 @@ def tell(comm: MPI.Comm, told: Callable[[], object]) -> None:
     Parameters
     ----------
     comm : MPI.Comm
-        Its duplicates tell nobody.
+        Its duplicates call nothing.
     told : bound method
-        Calls no MPI, and raises nothing; its object may go before.
+        Calls no MPI, and raises nothing; its object may be deleted before.
     """
     comm.Set_attr(_key(), WeakMethod(told))
 

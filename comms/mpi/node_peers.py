@@ -33,12 +33,12 @@ def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI
     key : int
         Orders the ranks of a node; ties keep the order they have in ``comm``.
     enters : bool
-        Whether this rank wants to be in it.
+        Whether this rank joins it.
 
     Returns
     -------
     MPI.Intracomm
-        To be freed by the caller; MPI.COMM_NULL if it did not want to be in one.
+        To be freed by the caller; MPI.COMM_NULL if this rank does not join.
     """
     from mpi4py import MPI
 
@@ -63,10 +63,10 @@ def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]
     Returns
     -------
     ndarray, shape (1,), dtype uint64
-        Equal for two processes where a file that one makes there is seen by the
-        other one: they run on one kernel and see the same folder of the same file
-        system.  And under one host name: emulated nodes are to be nodes.
-        Where there is no such folder all see the same nothing.
+        Equal for two processes if each sees files that the other makes there: one
+        kernel, and the same folder of the same file system.  The host name must be
+        equal too, so that emulated nodes are nodes.  Without such a folder the
+        number is the same for all.
     """
     try:
         seen = root.stat()

@@ -50,23 +50,27 @@ _OWN_POLLING = ("/usr/bin/env", "-u", "EVENT_NOEPOLL")
 def parameters(job: Job) -> dict[str, str]:
     """List the library parameters that a job needs beyond the defaults.
 
-    Collective settings are never among them: what a user measures as
-    ``native`` stays the library's own choice; unless ranks may die, for two of
-    its components crash then (open-mpi/ompi#13915).  Its end must not wait for
-    them either, as it sometimes does.  And messages inside a node go by TCP: in
-    shared memory a rank that dies while it appends to another's queue, between
-    taking the tail and linking it, leaves the other one deaf, or looking for that
-    link for ever.  TCP does without "puts": an answer to one that a death has
-    broken off waits for a lock that its own thread holds, and a receive that
-    waits for one is looked at for ever.  And agreements of small jobs go by a
-    star: in a tree, who has heard that its parent died asks the next one above;
-    where that one decides before it hears of the death itself, it answers the
-    dead alone (`era_decide`), and who has asked waits for ever.  How TCP cuts its
-    messages is the user's choice, if the environment has one.
+    If ranks cannot die, no collective settings are among them: the algorithm
+    measured as ``native`` stays the library's own choice.  If ranks may die:
 
-    The way by libfabric (`btl ofi`) ends the process where a peer is gone
-    (`mca_btl_ofi_exit`), so it is not for ranks that may die.  On one machine it
-    has nothing to do, and to close it takes a second (a `sleep` in
+    * Two collective components are off: they crash (open-mpi/ompi#13915).
+    * MPI_Finalize does not wait for dead ranks, as it sometimes would.
+    * Messages inside a node go by TCP.  A rank may die while it appends to
+      another rank's queue in shared memory, after it took the tail and before it
+      linked it.  The other rank then never receives again.
+    * TCP does without "puts".  The answer to a put that a death has broken off
+      waits for a lock that its own thread holds.  A receive that waits for a put
+      is polled for ever.
+    * Agreements of small jobs use a star.  In a tree, a rank whose parent died
+      asks its grandparent.  If the grandparent decides before it knows of the
+      death, it replies only to the dead parent (`era_decide`), and the rank waits
+      for ever.
+
+    If the environment sets how TCP cuts its messages, that value stays.
+
+    The libfabric transport (`btl ofi`) ends the process if a peer is gone
+    (`mca_btl_ofi_exit`), so it is off if ranks may die.  On one machine it has no
+    use, and closing it takes a second (a `sleep` in
     `mca_btl_ofi_component_close`): half of a job's start.
 
     Parameters
