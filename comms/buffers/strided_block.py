@@ -39,7 +39,7 @@ class StridedBlock:
         Turns of each loop, at least 2, and bytes from turn to turn, outermost
         first; strides may be negative or 0.
     run : int
-        Bytes in a run; 0 if there is nothing at all.
+        Bytes in a run; 0 if the block is empty.
     """
 
     start: int
@@ -161,8 +161,8 @@ def of_array(array: NDArray[Any]) -> StridedBlock:
     Parameters
     ----------
     array : ndarray
-        Of any strides: negative ones run backwards, with a stride of 0 an
-        element is listed as often as it is seen.
+        Of any strides: negative ones run backwards; with a stride of 0 an element
+        is listed as often as it appears.
 
     Returns
     -------

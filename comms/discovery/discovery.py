@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 
 
 def assemble(findings: Findings) -> Topology:
-    """Make the topology all ranks agree on.
+    """Make the topology from the reports of all ranks.
 
     Parameters
     ----------
     findings : Findings
-        What all ranks said; the same on every rank.
+        Reports of all ranks; the same on every rank.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def assemble(findings: Findings) -> Topology:
 
 
 def _links(findings: Findings, topology: Topology) -> dict[str, Link]:
-    """Return the links that network cards tell of, up to the site.
+    """Return the links known from network cards, up to the site.
 
     Between switches all nodes of a group can send at once; that holds until
     a measurement says otherwise.
@@ -119,21 +119,22 @@ def _raise_errors(findings: Findings) -> None:
 
 
 def check_nodes(records: Records) -> None:
-    """Compare who shares memory with the host names.
+    """Compare shared memory with the host names.
 
-    Ranks that share memory under different host names are accepted if their
-    kernel is the same (containers on one machine); ranks of one host name
-    that do not are accepted if their kernels differ (machines named alike).
+    If ranks share memory under different host names, they are accepted if their
+    kernel is the same (containers on one machine).  If ranks of one host name do
+    not share memory, they are accepted if their kernels differ (machines of the
+    same name).
 
     Parameters
     ----------
     records : ndarray, shape (size,), dtype `RECORD`
-        Of all ranks.
+        Records of all ranks.
 
     Raises
     ------
     TopologyError
-        If neither explains it, with both views.
+        If neither explains the difference; the text has both views.
     """
     by_memory = renumber(records["leader"])
     by_name = renumber(records["host_digest"])
@@ -194,7 +195,7 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     Parameters
     ----------
     comm : Intracomm, default MPI.COMM_WORLD
-        Whose ranks to look at.
+        The ranks of the topology.
 
     Returns
     -------
@@ -234,7 +235,7 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
 
 
 def _of_all(comm: MPI.Intracomm, own: Bytes, counts: NDArray[np.int64]) -> Bytes:
-    """Give all ranks the bytes of all, also where some die.  Collective."""
+    """Give all ranks the bytes of all, also if some die.  Collective."""
     from mpi4py import MPI
 
     found = np.empty(int(counts.sum()), np.uint8)
@@ -280,7 +281,7 @@ def _named_nic(environ: Mapping[str, str], node: NodeDescription) -> int:
 
 
 def surroundings(environ: Mapping[str, str], host: str) -> dict[str, Any]:
-    """Read what lies above a node from its environment.
+    """Read the levels above a node from its environment.
 
     Parameters
     ----------
@@ -292,8 +293,8 @@ def surroundings(environ: Mapping[str, str], host: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        "site", "levels" and "labels" of SLURM's address, and "error": what
-        could not be understood, "" if nothing.
+        "site", "levels" and "labels" of SLURM's address, and "error": text about
+        an unreadable environment, else "".
     """
     site = environ.get("CLOSERANKS_SITE", "")
     error, address = "", slurm_environment.Address()

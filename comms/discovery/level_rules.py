@@ -110,7 +110,7 @@ def inside(
 
 
 def drop_trivial(levels: Sequence[tuple[str, Row]]) -> list[tuple[str, Row]]:
-    """Leave out levels that say what a neighbour says already.
+    """Leave out levels that are equal to a neighbouring level.
 
     Parameters
     ----------

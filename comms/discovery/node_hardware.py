@@ -167,7 +167,7 @@ def describe_here() -> NodeDescription:
     -------
     NodeDescription
         Processors from hwloc where lstopo is installed, else from sysfs;
-        cards from sysfs; GPUs from NVML.  What cannot be read is unknown.
+        cards from sysfs; GPUs from NVML.  Facts that cannot be read are unknown.
     """
     library = nvml.load()
     try:
@@ -178,7 +178,7 @@ def describe_here() -> NodeDescription:
 
 
 def describe(root: Path, xml: str = "", library: Any | None = None) -> NodeDescription:
-    """Describe a node from what was read of it.  Local.
+    """Describe a node from its readings.  Local.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def describe(root: Path, xml: str = "", library: Any | None = None) -> NodeDescr
 
 
 def _filled(nics: Sequence[Nic], others: Sequence[Nic]) -> tuple[Nic, ...]:
-    """Complete sysfs's cards by what hwloc knows of them."""
+    """Complete sysfs's cards by facts of hwloc."""
     if not nics:
         return tuple(others)
     by_name = {nic.name: nic for nic in others}

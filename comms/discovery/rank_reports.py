@@ -87,7 +87,7 @@ def devices(findings: Findings) -> Devices:
     Parameters
     ----------
     findings : Findings
-        What all ranks said.
+        Reports of all ranks.
 
     Returns
     -------
@@ -105,14 +105,14 @@ def devices(findings: Findings) -> Devices:
 
 
 def node_link(findings: Findings, default: Link) -> Link:
-    """Say what the network cards tell of the link between nodes.
+    """Derive the link between nodes from the network cards.
 
     Parameters
     ----------
     findings : Findings
-        What all ranks said.
+        Reports of all ranks.
     default : Link
-        For what is unknown.
+        Value of unknown fields.
 
     Returns
     -------
@@ -162,7 +162,7 @@ Records = npt.NDArray[np.void]
 
 
 class Sighting(NamedTuple):
-    """What one rank sees; see `RECORD`."""
+    """Facts that one rank sees; see `RECORD`."""
 
     host: str
     boot_id: str
@@ -219,7 +219,7 @@ def encode(
     Parameters
     ----------
     seen : Sighting
-        What the rank sees.
+        Facts that the rank sees.
     rank : int
         Its number.
     text : mapping of str to object
@@ -287,7 +287,7 @@ def lengths(records: Records) -> npt.NDArray[np.int64]:
 
 
 class Findings(NamedTuple):
-    """What all ranks said, taken apart.
+    """Reports of all ranks, decoded.
 
     Parameters
     ----------
@@ -318,7 +318,7 @@ def decode(records: Records, payload: bytes) -> Findings:
     records : ndarray, shape (size,), dtype `RECORD`
         Of all ranks.
     payload : bytes
-        What the ranks sent in the second collective, in order.
+        Bytes of the second collective, in rank order.
 
     Returns
     -------

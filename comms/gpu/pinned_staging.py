@@ -23,7 +23,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Span(NamedTuple):
-    """Bytes that go from one side to the other.
+    """Bytes copied between a device array and host memory.
 
     Attributes
     ----------
@@ -41,12 +41,12 @@ class Span(NamedTuple):
 
 
 class Lanes:
-    """The two streams of ours on one device, and what they are still using.
+    """The two streams of ours on one device, and memory in use by them.
 
     Parameters
     ----------
     runtime : Runtime
-        Who drives the device.
+        Drives the device.
     device : int
         Its number.
     """
@@ -71,16 +71,16 @@ class Lanes:
         Parameters
         ----------
         array : DeviceArray
-            Read as its stream leaves it.
+            Read after all work of its stream.
         spans : sequence of Span
-            What to copy.
+            Bytes to copy.
         out : ndarray of uint8
             Pinned memory; kept alive until it has been filled.
         after : Event, optional
-            What ``out`` is still needed for.
+            The last use of ``out`` before.
         row_major : bool
-            Whether elements go in the order of their indices where that of the
-            memory is another one, too.
+            Whether elements go in the order of their indices, even if the memory has
+            another order.
 
         Returns
         -------
@@ -105,14 +105,14 @@ class Lanes:
         Parameters
         ----------
         array : DeviceArray
-            Written after all that its stream has been given; see `lead`.
+            Written after all work of its stream; see `lead`.
         spans : sequence of Span
-            What to copy.
+            Bytes to copy.
         data : ndarray of uint8
             Pinned memory; kept alive until it has been read, not to be written
             before.
         row_major : bool
-            As of `read`.
+            As in `read`.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class Lanes:
         return array.landed
 
     def lead(self, array: DeviceArray) -> None:
-        """Let whoever uses an array next find what was written last."""
+        """Let the next use of an array wait for its last write."""
         if array.landed is None:
             return
         if array.is_ordered:
@@ -142,7 +142,7 @@ class Lanes:
             array.settle()
 
     def release(self) -> None:
-        """Let go of the memory of copies that are over."""
+        """Release the memory of copies that have ended."""
         with self._lock:
             while self._used and self._used[0][0].done:
                 self._used.popleft()
@@ -196,18 +196,18 @@ def lanes(array: DeviceArray) -> Lanes:
 def fetch(
     array: DeviceArray, spans: Sequence[Span], out: Bytes, later: list[Event] | None = None
 ) -> None:
-    """Copy from a device array; the host waits, or somebody later.  Local.
+    """Copy from a device array; the host waits now or later.  Local.
 
     Parameters
     ----------
     array : DeviceArray
-        Read as its stream leaves it, see `DeviceArray.refresh`.
+        Read after all work of its stream, see `DeviceArray.refresh`.
     spans : sequence of Span
-        What to copy.
+        Bytes to copy.
     out : ndarray of uint8
         Pinned memory.
     later : list of Event, optional
-        Takes what must happen before ``out`` may be read; without it, it has.
+        Takes events that must happen before ``out`` is read; None: wait now.
     """
     arrived = lanes(array).read(array, spans, out)
     if later is None:
@@ -226,7 +226,7 @@ def put(array: DeviceArray, spans: Sequence[Span], data: Bytes) -> None:
     array : DeviceArray
         Where to.
     spans : sequence of Span
-        What to copy.
+        Bytes to copy.
     data : ndarray of uint8
         Pinned memory, not to be written again.
     """

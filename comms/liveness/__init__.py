@@ -8,7 +8,7 @@
 * `recovery_allgather`: an all-gather on communicators made in a recovery.
 * `peer_watch`: processes of this node, watched for their end.
 * `watchdog`: a process that ends stopped ranks.
-* `spawn_guard`: a process that ends a new rank whose parent has died.
+* `spawn_guard`: a process that ends a new rank after its parent's death.
 * `agreement`: agreement on flags among the living ranks.
 * `collective_creation`: objects that all ranks make, or none.
 """

@@ -102,7 +102,7 @@ class _Tree:
                 yield from self.lines(i + 1, below, indent + ("   " if last else "│  "))
 
     def _alike(self, i: int, family: Sequence[int]) -> Iterator[list[int]]:
-        """Yield runs of positions in a family whose groups look alike."""
+        """Yield runs of positions with groups that look alike."""
         shapes = self._shapes[i]
         for _, run in groupby(range(len(family)), key=lambda k: shapes[family[k]]):
             yield list(run)
@@ -237,7 +237,7 @@ def layout(grouping: Grouping, links: Mapping[str, Link], devices: Devices) -> B
     grouping : Grouping
         Levels and groups.
     links : mapping of str to Link
-        Link per level, written into the box whose children it joins.
+        Link per level, written into the box of the groups that it joins.
     devices : Devices
         Drawn inside their nodes.
 
@@ -343,12 +343,12 @@ def save(whole: Box, path: str | Path) -> None:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse what no picture can be written to; local.
+    """Refuse a path of another file type; local.
 
     Parameters
     ----------
     path : Path
-        Where a drawing shall go.
+        Path of a drawing.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from closeranks.errors import TopologyError
 
 _MOST = 1e18
-#: A message from so many bytes on is a part of something large.
+#: A message of at least so many bytes is a segment of a large one.
 SEGMENT_BYTES = 8 << 10
 _KNOWN = {
     # level: (latency in s, bytes/s), used where nothing was measured or given
@@ -41,8 +41,8 @@ class Link:
         Where the numbers come from: "given", "default", "measured", "nic
         speed", "tuned".
     segment_s : float or None, default None
-        What a message of at least `SEGMENT_BYTES` costs beside its bytes, where
-        that was measured, seconds; None is ``latency_s``.
+        Cost of a message of at least `SEGMENT_BYTES` beside its bytes, if measured,
+        seconds; None is ``latency_s``.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class Link:
             raise TopologyError("link", "source is no short text", "give at most 64 characters")
 
     def start_s(self, nbytes: int) -> float | None:
-        """Return what a message costs beside its bytes.
+        """Return the cost of a message beside its bytes.
 
         Parameters
         ----------

@@ -39,7 +39,7 @@ _LINK: Final = "give a Link(latency_s, bytes_per_s)"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology(Grouping):
-    """Who is near whom: for each rank its group number at every level.
+    """The hierarchy of ranks: for each rank its group number at every level.
 
     All methods are local and pure.  Equal by value, hashable, picklable.
 
@@ -56,7 +56,7 @@ class Topology(Grouping):
         Link between two groups of a level that differs from the level's, the
         lower group number first; both directions.
     devices : Devices, optional
-        What is known of GPUs and network cards.
+        GPUs and network cards, as far as known.
 
     Raises
     ------
@@ -282,8 +282,8 @@ class Topology(Grouping):
         Returns
         -------
         str
-            What `from_json` reads; a regular machine of 16384 ranks takes
-            about a kilobyte.
+            For `from_json`; a regular machine of 16384 ranks takes about a
+            kilobyte.
         """
         return topology_json.write(
             topology_json.TopologyParts(
@@ -366,6 +366,6 @@ class Topology(Grouping):
 
 
 def _mapping(name: str, value: Any, remedy: str) -> Mapping[Any, Any]:
-    """Give a mapping back; refuse what is none."""
+    """Give a mapping back; refuse other objects."""
     argument.instance("topology", name, value, Mapping, remedy, error=TopologyError)
     return dict(value)

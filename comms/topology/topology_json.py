@@ -37,7 +37,7 @@ def load(text: str, operation: str, *, max_bytes: int, max_values: int) -> objec
     text : str
         The document.
     operation : str
-        What is being read, for the error.
+        The call, for the text of an error.
     max_bytes : int
         Longest text accepted, in characters.
     max_values : int
@@ -94,22 +94,22 @@ T = TypeVar("T")
 
 
 class Members:
-    """A JSON object whose members are taken out with their types checked.
+    """A JSON object that gives its members with their types checked.
 
     Parameters
     ----------
     item : object
-        What should be a JSON object.
+        Must be a JSON object.
     what : str
-        What it is, for the text of an error.
+        Its name, for the text of an error.
     file : str
-        What kind of file it stands in, for the text of an error.
+        Kind of file that holds it, for the text of an error.
 
     Raises
     ------
     TopologyError
-        If it is none; the methods raise it for members that are missing, of a
-        wrong type or out of bounds.
+        If it is no JSON object; the methods raise it for members that are missing,
+        of a wrong type or out of bounds.
     """
 
     def __init__(self, item: object, what: str, file: str) -> None:
@@ -119,7 +119,7 @@ class Members:
         self._what, self._file = what, file
 
     def keys(self, *known: str) -> None:
-        """Refuse members nobody reads."""
+        """Refuse unknown members."""
         for key in self._members:
             if key not in known:
                 problem = f"{self._what} has the unknown key {key[:40]!r}"
@@ -209,7 +209,7 @@ def write_runs(values: npt.ArrayLike) -> str:
 
 
 def read_runs(text: str, size: int, what: str, *, fewer: bool = False) -> npt.NDArray[np.int64]:
-    """Read what `write_runs` wrote, never expanding beyond ``size``.
+    """Read text of `write_runs`, never expanding beyond ``size``.
 
     Parameters
     ----------
@@ -299,7 +299,7 @@ _MOST_CPUS = 65536
 
 
 def pack(node: NodeDescription) -> bytes:
-    """Write what makes nodes equal: no host name, no boot id, no UUID.
+    """Write a description without host name, boot id and UUIDs.
 
     Parameters
     ----------
@@ -328,7 +328,7 @@ def pack(node: NodeDescription) -> bytes:
 
 
 def unpack(data: bytes) -> NodeDescription:
-    """Read what `pack` wrote on another rank of this job.
+    """Read a description that `pack` wrote on another rank of this job.
 
     Parameters
     ----------
@@ -406,7 +406,7 @@ _WAY_OUT = "see the format in docs/topology.md"
 
 
 class TopologyParts(NamedTuple):
-    """What a topology is made of; see `Topology` for the fields."""
+    """The parts of a topology; see `Topology` for the fields."""
 
     levels: tuple[str, ...]
     groups: npt.NDArray[np.int32]
@@ -544,12 +544,12 @@ def read_link(item: object, file: str = _FILE) -> Link:
     item : object
         A JSON object.
     file : str
-        What kind of file it stands in, for the text of an error.
+        Kind of file that holds it, for the text of an error.
 
     Returns
     -------
     Link
-        What is left out is unknown.
+        Missing members are unknown.
 
     Raises
     ------
