@@ -589,7 +589,7 @@ def _guarded(everybody: MPI.Intracomm, wanted: InitOptions) -> float:
     if not ulfm.is_on():
         return 0.0
     node = neighbours(everybody)
-    pids = peers().keep(node)
+    pids = peers().watch_node(node)
     if pids[0] == os.getpid():
         watchdog.start(pids, wanted.silence_s)
     node.Free()

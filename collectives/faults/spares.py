@@ -111,7 +111,7 @@ class SparePool:
         if not self.recruits or not vacant:
             return False
         if self.everybody.rank == 0:  # who starts them
-            peers().see_off(limit_s)
+            peers().wait_for_ending(limit_s)
         whole = recruit(self.everybody, vacant, self.seats, vain=self._vain)
         if whole is None:
             return False
@@ -220,7 +220,7 @@ class SparePool:
         if plain is None:
             return SpareSeat(whole, seated=seated)
         facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
-        peers().see_off(limit_s)
+        peers().wait_for_ending(limit_s)
 
         def world_of() -> World:
             topology = placed(plain, facts, seated.seats)
@@ -303,7 +303,7 @@ def _watch(whole: MPI.Intracomm) -> None:
     """Let the processes of a node watch those that are new there, and be watched."""
     node = all_or_none(whole, lambda: neighbours(whole))
     try:
-        peers().keep(node)
+        peers().watch_node(node)
     except Exception:
         ulfm.revoke(node)
         deferred_free.bury(node)

@@ -131,4 +131,4 @@ def _spread(comm: MPI.Intracomm) -> None:
     dead = ulfm.failed(comm)
     if dead:
         names = ranks_in(comm, WORLD)
-        peers().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)
+        peers().report_dead(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)

@@ -53,7 +53,7 @@ def joined(ticket: str) -> int:
     Returns
     -------
     int
-        The parent's number in it.
+        The number that the parent has written there.
     """
     said, _, pipe = ticket.partition(":")
     with suppress(OSError):  # the program has closed it
