@@ -38,14 +38,14 @@ from closeranks.comms.discovery.slurm_environment import Address
 from closeranks.comms.exit import forked_child
 from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.mpi import deferred_free, ulfm
-from closeranks.comms.mpi.messages import Bytes, spread
-from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.messages import Bytes, allgather_bytes
+from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.comms.shm.node_identity import boot_id
 from closeranks.comms.topology.level_table import renumber
 from closeranks.comms.topology.link import Link
-from closeranks.comms.topology.node_description import NodeDescription, place
+from closeranks.comms.topology.node_description import NodeDescription, bound_domain
 from closeranks.comms.topology.topology import Topology
-from closeranks.comms.topology.topology_json import pack, unpack
+from closeranks.comms.topology.topology_json import decode_node, encode_node
 from closeranks.errors import Error, TopologyError
 
 if TYPE_CHECKING:
@@ -213,15 +213,15 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     """
     from mpi4py import MPI
 
-    forked_child.refuse("discover")
+    forked_child.refuse_in_child("discover")
     comm = MPI.COMM_WORLD if comm is None else comm
     argument.instance("discover", "comm", comm, MPI.Intracomm, "give a communicator, or none")
-    node_comm = all_or_none(comm, lambda: neighbours(comm))
+    node_comm = all_or_none(comm, lambda: split_by_node(comm))
     try:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
     except Exception:
         ulfm.revoke(node_comm)
-        deferred_free.bury(node_comm)
+        deferred_free.defer(node_comm)
         raise
     node_comm.Free()
     report = _report(comm.rank, leader, packed, error)
@@ -240,8 +240,11 @@ def _of_all(comm: MPI.Intracomm, own: Bytes, counts: NDArray[np.int64]) -> Bytes
 
     found = np.empty(int(counts.sum()), np.uint8)
     if ulfm.is_on() and found.size > ulfm.BRIEF_BYTES:
-        return spread(own, counts, comm.rank, lambda taker, sent, giver, room: comm.Sendrecv(
-            [sent, MPI.BYTE], taker, 0, [room, MPI.BYTE], giver, 0))  # fmt: skip
+
+        def move(taker: int, sent: Bytes, giver: int, room: Bytes) -> None:
+            comm.Sendrecv([sent, MPI.BYTE], taker, 0, [room, MPI.BYTE], giver, 0)
+
+        return allgather_bytes(own, counts, comm.rank, move)
     comm.Allgatherv([own, MPI.BYTE], [found, counts, MPI.BYTE])
     return found
 
@@ -251,23 +254,23 @@ def _lead(local_rank: int, rank: int) -> tuple[int, bytes, str] | None:
     if local_rank:
         return None
     try:
-        return rank, pack(describe_here()), ""
+        return rank, encode_node(describe_here()), ""
     except Exception as problem:  # raised here alone, the other ranks would wait for ever
         error = f"its hardware could not be read ({type(problem).__name__}: {problem})"
-        return rank, pack(NodeDescription("")), error
+        return rank, encode_node(NodeDescription("")), error
 
 
 def _report(rank: int, leader: int, packed: bytes, error: str) -> RankReport:
-    node = unpack(packed)
+    node = decode_node(packed)
     host = platform.node()
     affinity = os.sched_getaffinity(0)
     seen = Sighting(
         host=host,
         boot_id=boot_id(Path("/")),
         leader=leader,
-        package=place(affinity, node.packages),
-        numa=place(affinity, node.numa),
-        l3=place(affinity, node.l3),
+        package=bound_domain(affinity, node.packages),
+        numa=bound_domain(affinity, node.numa),
+        l3=bound_domain(affinity, node.l3),
         nic=_named_nic(os.environ, node),
     )
     text = surroundings(os.environ, host)

@@ -169,7 +169,7 @@ def describe_here() -> NodeDescription:
         Processors from hwloc where lstopo is installed, else from sysfs;
         cards from sysfs; GPUs from NVML.  Facts that cannot be read are unknown.
     """
-    library = nvml.load()
+    library = nvml.start_nvml()
     try:
         return describe(Path("/"), hwloc.run_lstopo(), library)
     finally:
@@ -211,7 +211,7 @@ def describe(root: Path, xml: str = "", library: Any | None = None) -> NodeDescr
         l3=hardware.l3 if known else sysfs.l3(root),
         distances=distances,
         nics=_filled(sysfs.nics(root), hardware.nics),
-        gpus=tuple(_located(gpu, root) for gpu in nvml.read(library)) if library else (),
+        gpus=tuple(_located(gpu, root) for gpu in nvml.read_gpus(library)) if library else (),
     )
 
 

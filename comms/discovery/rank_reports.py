@@ -26,10 +26,10 @@ from closeranks.comms.topology.node_description import (
     NodeDescription,
     nearest,
 )
-from closeranks.comms.topology.topology_json import pack, unpack
+from closeranks.comms.topology.topology_json import decode_node, encode_node
 
 
-def table(node: NodeDescription) -> tuple[Device, ...]:
+def device_table(node: NodeDescription) -> tuple[Device, ...]:
     """List a node's GPUs and usable network cards.
 
     Parameters
@@ -95,7 +95,7 @@ def devices(findings: Findings) -> Devices:
         Equal nodes share a table.
     """
     numbers: dict[tuple[Device, ...], int] = {}
-    of_kind = [numbers.setdefault(table(d), len(numbers)) for d in findings.descriptions]
+    of_kind = [numbers.setdefault(device_table(d), len(numbers)) for d in findings.descriptions]
     numa = findings.records["numa"].tolist()
     return Devices(
         tuple(numbers),
@@ -234,7 +234,7 @@ def encode(
     """
     leads = rank == seen.leader
     words = json.dumps(text).encode() if leads else b""
-    hardware = zlib.compress(pack(description)) if leads else b""
+    hardware = zlib.compress(encode_node(description)) if leads else b""
     record = np.zeros(1, dtype=RECORD)
     record["version"] = VERSION
     record["host"] = seen.host.encode(errors="replace")[:40]
@@ -338,6 +338,6 @@ def decode(records: Records, payload: bytes) -> Findings:
         texts.append(json.loads(payload[start:middle]))
         if firsts[leader]:
             number[records["hardware"][leader].tobytes()] = len(descriptions)
-            descriptions.append(unpack(zlib.decompress(payload[middle:end])))
+            descriptions.append(decode_node(zlib.decompress(payload[middle:end])))
     kinds = [number[records["hardware"][leader].tobytes()] for leader in leaders.tolist()]
     return Findings(records, leaders, texts, kinds, descriptions)

@@ -7,7 +7,7 @@ nothing is sent.  Everything here is local, takes a few seconds at most, and
 never raises.
 
 The exit status is known only at the end, and mpirun does not say which rank
-had it.  `say_at_exit` lets the C library send it in the last step.
+had it.  `send_status_at_exit` lets the C library send it in the last step.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class _Member:
     named = False
     families = 0
     mark = ""
-    # With these the launcher knows that no process is missing, see `depart`.
+    # With these the launcher knows that no process is missing, see `report_status_at_exit`.
     opens = attends = all_first = all_last = 0
 
 
-def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
+def enter_world(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
     """Note the place of this process in a world that begins, or is to be opened.
 
     The first rank of a first world tells the launcher that its group has begun.
@@ -79,7 +79,7 @@ def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
         _tell(f"begun {_Member.group}:0" if _Member.group else "begun")
 
 
-def opens() -> None:
+def report_opening() -> None:
     """Report that this process opens a family, perhaps after it has closed all.
 
     If it dies from now on, the others may go on without it.
@@ -89,7 +89,7 @@ def opens() -> None:
         _Member.mark = ""
 
 
-def attend(everybody: int, group: int = -1) -> None:
+def note_processes(everybody: int, group: int = -1) -> None:
     """Note how many processes go on together, with spares that wait.
 
     Parameters
@@ -97,14 +97,14 @@ def attend(everybody: int, group: int = -1) -> None:
     everybody : int
         The number.
     group : int, optional
-        Given by members that begin with them, see `stand`, and by their spares.
+        Given by members that begin with them, see `enter_world`, and by their spares.
     """
     if group >= 0 and not _Member.attends:
         _Member.group, _Member.all_first = group, everybody
     _Member.attends, _Member.all_last = os.getpid(), everybody
 
 
-def opened() -> None:
+def note_opened_family() -> None:
     """Note that this process has opened a family of communicators, or joined one."""
     _Member.families += 1
 
@@ -114,7 +114,7 @@ def has_family() -> bool:
     return _Member.families > 0
 
 
-def closed(rank: int) -> None:
+def note_closed_family(rank: int) -> None:
     """Note that all members have closed a family; the first ones tell the launcher.
 
     No other process can go on for the members then, so each has to report its end.
@@ -130,7 +130,7 @@ def closed(rank: int) -> None:
         _tell(f"closed {_Member.mark}")
 
 
-def end(status: int) -> None:
+def report_end(status: int) -> None:
     """Report that this process ends, in the world it was in last.
 
     Only the first members report a success, and members that were among the first
@@ -147,13 +147,13 @@ def end(status: int) -> None:
         _tell(f"ended {group}{_Member.epoch} {exit_status(status)} {_Member.mark}".rstrip())
 
 
-def overdue() -> None:
+def report_overdue() -> None:
     """Report that a recovery takes too long: the whole job has to end."""
     if os.getpid() == _Member.process:
         _tell("overdue")
 
 
-def depart() -> None:
+def report_status_at_exit() -> None:
     """Let the system send the exit status of this process to the launcher.
 
     The last call of a process that ends in good order.  Only processes that have
@@ -174,11 +174,11 @@ def depart() -> None:
         for address in addresses.split(","):
             with suppress(OSError):
                 if call := _called(address, int(port), line):
-                    say_at_exit(call)
+                    send_status_at_exit(call)
                     return
 
 
-def abort(status: int) -> bool:
+def request_abort(status: int) -> bool:
     """Ask the launcher to end the whole job.
 
     Parameters
@@ -260,7 +260,7 @@ def _called(address: str, port: int, line: str) -> socket.socket | None:
 _STREAMS: Final[list[Any]] = []
 
 
-def say_at_exit(peer: socket.socket) -> bool:
+def send_status_at_exit(peer: socket.socket) -> bool:
     """Let one byte, the exit status, be sent to a peer when this process ends.
 
     Local.  Python's own exit functions run before the status is known.  The GNU C
@@ -294,12 +294,12 @@ def say_at_exit(peer: socket.socket) -> bool:
         os.close(descriptor)
         return False
     _STREAMS.append(stream)
-    os.register_at_fork(after_in_child=partial(_hush, descriptor))
+    os.register_at_fork(after_in_child=partial(_silence_child, descriptor))
     library.setbuf(stream, None)  # else it would be sent when all streams are flushed
     return bool(on_exit(ctypes.cast(write, ctypes.c_void_p), stream) == 0)
 
 
-def _hush(descriptor: int) -> None:
+def _silence_child(descriptor: int) -> None:
     """Let a forked child send nothing: its end is not its parent's."""
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(nothing, descriptor, inheritable=False)

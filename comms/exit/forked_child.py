@@ -20,19 +20,19 @@ from closeranks.errors import UsageError
 class _Process:
     """Whether this process is a child of an MPI process."""
 
-    is_copy = False
+    is_child = False
 
 
 #: id -> object that gets another class in a child; not kept alive.
 _CONCERNED: Final[dict[int, weakref.ref[Any]]] = {}
 
 
-def is_copy() -> bool:
+def is_child() -> bool:
     """Tell whether this process was forked by an MPI process.  Local."""
-    return _Process.is_copy
+    return _Process.is_child
 
 
-def refuse(operation: str) -> None:
+def refuse_in_child(operation: str) -> None:
     """Raise if this process was forked by an MPI process.
 
     Local.
@@ -47,7 +47,7 @@ def refuse(operation: str) -> None:
     UsageError
         In the child; nothing has been sent or written.
     """
-    if _Process.is_copy:
+    if _Process.is_child:
         _refused(operation)
 
 
@@ -60,7 +60,7 @@ def _refused(operation: str, *_: object, **__: object) -> NoReturn:
     )
 
 
-def concern(thing: Any) -> None:
+def guard_object(thing: Any) -> None:
     """Let an object refuse all calls in a child.
 
     Local.
@@ -69,7 +69,7 @@ def concern(thing: Any) -> None:
     ----------
     thing : object
         Of a Python class.  Its attributes stay usable, and the methods that its
-        class names in ``CALLS_IN_COPIES``.  If it has ``become_copy()``, the child
+        class names in ``CALLS_IN_CHILD``.  If it has ``become_child()``, the child
         calls that first.
     """
     key = id(thing)
@@ -77,9 +77,9 @@ def concern(thing: Any) -> None:
 
 
 @cache
-def _class_of_copies(kind: type) -> type:
+def _class_in_child(kind: type) -> type:
     """Derive the class of an object in a child: public methods are refused."""
-    calls: frozenset[str] = getattr(kind, "CALLS_IN_COPIES", frozenset())
+    calls: frozenset[str] = getattr(kind, "CALLS_IN_CHILD", frozenset())
 
     def look_up(self: object, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -90,20 +90,20 @@ def _class_of_copies(kind: type) -> type:
     return type(kind.__name__, (kind,), of_copies)
 
 
-def _begin_copy() -> None:
+def _become_child() -> None:
     """Become a child; does nothing if the parent had not initialised MPI."""
     known: Any = sys.modules.get("mpi4py.MPI")
-    if _Process.is_copy or known is None or not known.Is_initialized():
+    if _Process.is_child or known is None or not known.Is_initialized():
         return
-    _Process.is_copy = True
+    _Process.is_child = True
     for one in tuple(_CONCERNED.values()):
         thing = one()
         if thing is None:
             continue
-        if hasattr(thing, "become_copy"):
-            thing.become_copy()
+        if hasattr(thing, "become_child"):
+            thing.become_child()
         kind: Any = type(thing)
-        thing.__class__ = _class_of_copies(kind)
+        thing.__class__ = _class_in_child(kind)
 
 
-os.register_at_fork(after_in_child=_begin_copy)
+os.register_at_fork(after_in_child=_become_child)

@@ -2,7 +2,7 @@
 
 A rank that leaves is killed, which counts as a death
 (`closeranks.comms.mpi.ulfm`).  The interpreter then has no chance to write
-its buffers, so `let_out` writes them before.
+its buffers, so `flush_buffers` writes them before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIMIT_S: Final = 5.0
 _FILE: Final = io.FileIO.__mro__[-2]
 
 
-def let_out() -> None:
+def flush_buffers() -> None:
     """Write the buffers of logs and files, of Python and of the C library.
 
     Local; for a process that is about to end.  If that takes too long, the process
@@ -41,7 +41,7 @@ def let_out() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, _LIMIT_S + 1)
-    _call_time()
+    _kill_group_later()
     with suppress(Exception):  # of a program's own handler
         logging.shutdown()
     for one in gc.get_objects():
@@ -51,7 +51,7 @@ def let_out() -> None:
     ctypes.CDLL(None).fflush(None)
 
 
-def _call_time() -> None:
+def _kill_group_later() -> None:
     """Start a process that kills the group of this one if it takes too long.
 
     It belongs to the group, and ends with it.  An alarm of the system would end
@@ -70,7 +70,7 @@ TRY_AGAIN: Final = 75
 _ERRORS: Final = 2
 
 
-def age_s() -> float:
+def process_age_s() -> float:
     """Give the age of this process, time before an exec included.
 
     Local.
@@ -85,7 +85,7 @@ def age_s() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
 
 
-class LastResort:
+class HardDeadline:
     """Ends the process if the ``with`` block lasts too long.
 
     For waits inside the MPI library that nothing can interrupt.  The report goes
@@ -103,8 +103,8 @@ class LastResort:
         self._limit_s, self._report = limit_s, report
         self._over = threading.Event()
 
-    def __enter__(self) -> LastResort:
-        threading.Thread(target=self._watch, name="closeranks last resort", daemon=True).start()
+    def __enter__(self) -> HardDeadline:
+        threading.Thread(target=self._watch, name="closeranks hard deadline", daemon=True).start()
         return self
 
     def __exit__(
@@ -121,6 +121,6 @@ class LastResort:
         try:
             os.write(_ERRORS, f"{self._report}\n".encode())  # not sys.stderr
             faulthandler.dump_traceback(_ERRORS)
-            exit_report.overdue()
+            exit_report.report_overdue()
         finally:
             os._exit(TRY_AGAIN)

@@ -35,10 +35,10 @@ class _Waiting:
     come: ClassVar[dict[int, float]] = {}
 
 
-class Together:
+class DeferredHandlers:
     """A call of this rank, for a ``with`` block: handlers wait up to its end at most.
 
-    Local; nothing waits before `hold`.
+    Local; nothing waits before `defer_handlers`.
     """
 
     __slots__ = ()
@@ -59,10 +59,10 @@ class Together:
                 _release()
 
 
-def hold() -> None:
+def defer_handlers() -> None:
     """Let handlers wait from now on, up to the end of the call that is under way.
 
-    Local, harmless twice; does nothing outside of `Together`.
+    Local, harmless twice; does nothing outside of `DeferredHandlers`.
     """
     if not _Waiting.depth or _Waiting.handlers is not None or not _is_main():
         return
@@ -73,7 +73,7 @@ def hold() -> None:
         set_handler(one, _note)
 
 
-def are_held() -> bool:
+def are_deferred() -> bool:
     """Tell whether handlers wait.  Local."""
     return _Waiting.handlers is not None and _is_main()
 

@@ -169,7 +169,7 @@ def install(runtime: Runtime) -> Callable[[], None]:
     return lambda: _installed.remove(runtime)
 
 
-def are_there() -> bool:
+def may_have_arrays() -> bool:
     """Tell whether this process may have arrays in device memory.  Local."""
     return bool(_installed) or any(Path(name).exists() for name in _DRIVER_FILES)
 

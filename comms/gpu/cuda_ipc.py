@@ -154,7 +154,7 @@ _given_up: list[Sequence[IpcMemory]] = []
 _Span = tuple[int, int, int]
 
 
-class DeviceNode:
+class CudaIpcGroup:
     """A `closeranks.comms.gpu.device_array.DeviceGroup` over memory that is shared.
 
     Local to make.

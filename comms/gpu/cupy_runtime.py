@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms.gpu.cuda_ipc import CudaIpcMemory, OpenedIpcMemory
 from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Room
-from closeranks.comms.gpu.nccl import Nccl, lacks
+from closeranks.comms.gpu.nccl import NcclGroup, lacks
 from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class CupyRuntime:
     def group(self, identity: object, rank: int, size: int, device: int) -> DeviceGroup:
         """Join an NCCL communicator."""
         with self._cuda.Device(device):
-            return Nccl(self._cuda, identity, rank, size, device)
+            return NcclGroup(self._cuda, identity, rank, size, device)
 
     def ipc_memory(self, nbytes: int, marks: int, device: int) -> IpcMemory:
         """Make device memory that other processes open."""

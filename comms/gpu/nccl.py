@@ -49,7 +49,7 @@ def _imported() -> Any:
             return None
 
 
-class Nccl:
+class NcclGroup:
     """A `closeranks.comms.gpu.device_array.DeviceGroup` of NCCL.
 
     Collective to make.

@@ -40,7 +40,7 @@ class Span(NamedTuple):
     nbytes: int
 
 
-class Lanes:
+class CopyStreams:
     """The two streams of ours on one device, and memory in use by them.
 
     Parameters
@@ -168,11 +168,11 @@ class Lanes:
         return event
 
 
-_lanes: dict[tuple[int, int], Lanes] = {}
+_lanes: dict[tuple[int, int], CopyStreams] = {}
 _making = threading.Lock()
 
 
-def lanes(array: DeviceArray) -> Lanes:
+def copy_streams(array: DeviceArray) -> CopyStreams:
     """Return the streams of ours on the device of an array; made once.  Local.
 
     Parameters
@@ -182,14 +182,14 @@ def lanes(array: DeviceArray) -> Lanes:
 
     Returns
     -------
-    Lanes
+    CopyStreams
         Of its device.
     """
     key = (id(array.runtime), array.device)
     with _making:
         found = _lanes.get(key)
         if found is None or found.runtime is not array.runtime:
-            found = _lanes[key] = Lanes(array.runtime, array.device)
+            found = _lanes[key] = CopyStreams(array.runtime, array.device)
         return found
 
 
@@ -209,7 +209,7 @@ def fetch(
     later : list of Event, optional
         Takes events that must happen before ``out`` is read; None: wait now.
     """
-    arrived = lanes(array).read(array, spans, out)
+    arrived = copy_streams(array).read(array, spans, out)
     if later is None:
         arrived.synchronize()
     else:
@@ -230,7 +230,7 @@ def put(array: DeviceArray, spans: Sequence[Span], data: Bytes) -> None:
     data : ndarray of uint8
         Pinned memory, not to be written again.
     """
-    way = lanes(array)
+    way = copy_streams(array)
     way.write(array, spans, data)
     way.lead(array)
 

@@ -26,7 +26,7 @@ def word(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signature
 
 
 @_intrinsic
-def letter(context: Any, address: Any) -> Any:  # noqa: ARG001
+def byte_at(context: Any, address: Any) -> Any:  # noqa: ARG001
     """Read a byte."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001

@@ -234,7 +234,7 @@ def address_of(module: str, name: str) -> int:
         if code is None:
             with _alone():
                 code = _read(module, name) or _compile(module, name)
-        return object_code.load(code)
+        return object_code.load_function(code)
 
 
 def is_stored(module: str, name: str) -> bool:
@@ -299,7 +299,7 @@ def _key() -> str:
     from closeranks.comms.jit import object_code
 
     digest = _DIGEST(digest_size=_DIGEST_BYTES)
-    said = (sys.version, np.__version__, llvmlite.__version__, object_code.processor())
+    said = (sys.version, np.__version__, llvmlite.__version__, object_code.target_processor())
     digest.update(repr(said).encode())
     for module in (*SOURCES, "numba._version"):
         digest.update(_source(module))

@@ -41,7 +41,7 @@ _PROCESS: Final = ctypes.CDLL(None)
 _LOADED: Final[list[Any]] = []
 
 
-def processor() -> str:
+def target_processor() -> str:
     """Name the processor that code is made for; others may not run it.  Local."""
     features = llvm.get_host_cpu_features().flatten()
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
@@ -62,7 +62,7 @@ def emit(text: str, function: str) -> bytes:
     Returns
     -------
     bytes
-        For `load`, on this kind of processor.
+        For `start_nvml`, on this kind of processor.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def emit(text: str, function: str) -> bytes:
     return code
 
 
-def load(code: bytes) -> int:
+def load_function(code: bytes) -> int:
     """Load object code.
 
     Local.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Bits of pending agreements.
 _asked: Final[dict[int, array[int]]] = {}
-#: How long a rank waits for others before it calls ``rouse``, seconds.
+#: How long a rank waits for others before it calls ``on_wait``, seconds.
 _PATIENCE_S: Final = 1.0
 
 
@@ -38,7 +38,7 @@ def agree(
     flags: int,
     *,
     unless: Sequence[MPI.Comm] = (),
-    rouse: Callable[[], object] | None = None,
+    on_wait: Callable[[], object] | None = None,
     waits: Callable[[Callable[[], bool]], object] = wait,
 ) -> tuple[int, bool]:
     """Agree on flags among the living ranks.  Collective, revoked or not.
@@ -52,7 +52,7 @@ def agree(
     unless : sequence of MPI.Comm
         Other ranks revoke one of them if they will not take part; this process has
         to end then.
-    rouse : callable, optional
+    on_wait : callable, optional
         Called once a second while this rank waits for others.
     waits : callable, optional
         Waits for the condition it is given.
@@ -75,7 +75,7 @@ def agree(
     died = False
     while True:
         try:
-            return _agreed(comm, flags, unless, rouse, waits), died
+            return _agreed(comm, flags, unless, on_wait, waits), died
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                 raise
@@ -87,7 +87,7 @@ def _agreed(
     comm: MPI.Intracomm,
     flags: int,
     unless: Sequence[MPI.Comm],
-    rouse: Callable[[], object] | None,
+    on_wait: Callable[[], object] | None,
     waits: Callable[[Callable[[], bool]], object],
 ) -> int:
     """Agree once; other threads may call MPI meanwhile."""
@@ -114,8 +114,8 @@ def _agreed(
         if not over and patience.expired:
             patience = Deadline(_PATIENCE_S)
             _spread(comm)
-            if rouse is not None:
-                rouse()
+            if on_wait is not None:
+                on_wait()
         return over
 
     waits(is_over)

@@ -8,7 +8,7 @@ from types import TracebackType
 import numpy as np
 
 
-class Inside:
+class PendingCalls:
     """Calls of the MPI library, made by this package, that are under way.
 
     A context manager around such a call; may be nested, and used by any thread.
@@ -39,7 +39,7 @@ class Inside:
         return bool(self._under_way) or self._word[0] != 0
 
 
-class Counted:
+class CallCounter:
     """Collective calls of a communicator, and the calls that this rank has refused.
 
     Every call counts, refused or not.  All ranks make them in the same order, so a
@@ -58,14 +58,14 @@ class Counted:
         How many calls have begun; machine code counts here too.
     refused : set of int
         Numbers of the calls that this rank has refused.
-    reading : Inside
+    reading : PendingCalls
         Calls of which the arguments are being read: they may still be refused.
     """
 
     __slots__ = ("__weakref__", "_word", "key", "reading", "refused", "word")
 
     def __init__(self, key: str) -> None:
-        self.key, self.refused, self.reading = key, set[int](), Inside()
+        self.key, self.refused, self.reading = key, set[int](), PendingCalls()
         self.word = np.zeros(1, np.int64)
         self._word = self.word.data
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from closeranks.comms.mpi.node_peers import memory_here
+from closeranks.comms.mpi.node_peers import node_memory_id
 from closeranks.comms.shm.node_identity import boot_id, own_addresses
 
 if TYPE_CHECKING:
@@ -71,11 +71,11 @@ class Channel:
     ) -> None:
         self._hear, self._look, self._process = hear, look, os.getpid()
         self._secret, self._closing = secrets.token_bytes(_SECRET), False
-        self._ear = _bound(self._secret)
-        self._door: socket.socket | None = None
+        self._socket = _bound(self._secret)
+        self._server: socket.socket | None = None
         self._places: dict[int, tuple[list[str], int]] = {}
         self._divide(comm)
-        self._thread = threading.Thread(target=self._listen, name="closeranks ear", daemon=True)
+        self._thread = threading.Thread(target=self._listen, name="closeranks channel", daemon=True)
         self._thread.start()
 
     def _divide(self, comm: MPI.Intracomm) -> None:
@@ -91,15 +91,15 @@ class Channel:
         self._peers = [rank for rank in own if rank != comm.rank]
         self._nodes = list(nodes.values())
         if self._nodes:
-            self._open_door(comm)
+            self._open_server(comm)
 
-    def _open_door(self, comm: MPI.Intracomm) -> None:
+    def _open_server(self, comm: MPI.Intracomm) -> None:
         """Listen for other nodes, and learn their addresses; collective."""
         words = b""
         with suppress(OSError):  # else a peer of this node receives the message
-            self._door = socket.create_server(("", 0), backlog=64)
+            self._server = socket.create_server(("", 0), backlog=64)
             found = own_addresses()[:_ADDRESSES]
-            words = self._door.getsockname()[1].to_bytes(2, "big")
+            words = self._server.getsockname()[1].to_bytes(2, "big")
             words += b"".join(map(socket.inet_aton, found))
         mine = np.zeros(2 + _ADDRESS * _ADDRESSES, np.uint8)
         mine[: len(words)] = np.frombuffer(words, np.uint8)
@@ -137,7 +137,7 @@ class Channel:
     def _tell_peers(self, message: bytes) -> None:
         """Tell the other ranks of this node."""
         for rank in self._peers:
-            _send(self._ear, _name(self._secrets[rank]), self._secrets[rank] + message)
+            _send(self._socket, _name(self._secrets[rank]), self._secrets[rank] + message)
 
     def _tell_node(self, ranks: Iterable[int], message: bytes) -> None:
         """Tell the first rank of another node that answers; it tells its own node."""
@@ -156,7 +156,7 @@ class Channel:
     def wake(self) -> None:
         """Let the thread look at once.  Local."""
         if os.getpid() == self._process:
-            _send(self._ear, _name(self._secret), b"")
+            _send(self._socket, _name(self._secret), b"")
 
     def _listen(self) -> None:
         """Receive messages until the channel is closed."""
@@ -164,7 +164,7 @@ class Channel:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         with ExitStack() as ends:
             found = ends.enter_context(selectors.DefaultSelector())
-            for one, take in ((self._ear, self._take), (self._door, self._answer)):
+            for one, take in ((self._socket, self._take), (self._server, self._answer)):
                 if one is not None:
                     ends.enter_context(one)
                     found.register(one, selectors.EVENT_READ, take)
@@ -175,12 +175,12 @@ class Channel:
 
     def _take(self) -> None:
         """Take a message of a rank of this node."""
-        self._heard(self._ear.recv(_MOST))
+        self._heard(self._socket.recv(_MOST))
 
     def _answer(self) -> None:
         """Take a message of a rank of another node, and tell the peers of this node."""
-        assert self._door is not None
-        caller, _ = self._door.accept()
+        assert self._server is not None
+        caller, _ = self._server.accept()
         with caller:
             caller.settimeout(_ANSWER_S)
             said = caller.recv(_MOST)
@@ -200,7 +200,7 @@ def _place_here() -> bytes:
     """Digest of kernel, network and host name, which share Unix sockets."""
     network = Path("/proc/self/ns/net")
     seen = str(network.readlink()) if network.is_symlink() else ""
-    words = f"{boot_id(Path('/'))}:{seen}:{memory_here().tobytes().hex()}"
+    words = f"{boot_id(Path('/'))}:{seen}:{node_memory_id().tobytes().hex()}"
     return blake2b(words.encode(), digest_size=8).digest()
 
 

@@ -32,7 +32,7 @@ class _Patience:
     alike_s = 5.0
 
 
-def hurry(limit_s: float) -> None:
+def limit_patience(limit_s: float) -> None:
     """Let a rank that meets bad input wait for a quarter of a limit at most.
 
     Local; of several limits the least counts.
@@ -117,20 +117,20 @@ def _fail(comm: MPI.Intracomm, error: Exception, depth: int) -> None:
     patience = Deadline(_Patience.alike_s)
     is_alike = isinstance(error, Error) and not isinstance(error, PeerError)
 
-    def rouse() -> None:
+    def on_wait() -> None:
         if not is_alike or patience.expired:
             ulfm.revoke(comm)
 
-    rouse()
-    _is_made(comm, 0, depth, rouse)
+    on_wait()
+    _is_made(comm, 0, depth, on_wait)
 
 
 def _is_made(
-    comm: MPI.Intracomm, made: int, depth: int, rouse: Callable[[], object] | None = None
+    comm: MPI.Intracomm, made: int, depth: int, on_wait: Callable[[], object] | None = None
 ) -> bool:
     """Agree whether all have made it, when no rank is deeper."""
     shallow = sum(1 << level for level in range(depth, _DEPTHS))
     while True:
-        agreed, _ = agree(comm, made | shallow, rouse=rouse)
+        agreed, _ = agree(comm, made | shallow, on_wait=on_wait)
         if agreed & 1 << depth:
             return bool(agreed & _MADE)

@@ -21,18 +21,18 @@ class Notice(NamedTuple):
     ----------
     rank : int
         In the communicator that `closeranks.init` made.
-    deed : str
+    act : str
         Its act in words: "left by ValueError: mine".
     status : int
         The exit status of the job if it ends by this.
     """
 
     rank: int
-    deed: str
+    act: str
     status: int
 
     def __str__(self) -> str:
-        return f"rank {self.rank} {self.deed}"
+        return f"rank {self.rank} {self.act}"
 
 
 def notice_of(rank: int, error: BaseException | None) -> Notice:

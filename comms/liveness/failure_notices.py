@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from closeranks.comms.liveness import uncaught_error
-from closeranks.comms.liveness.call_counter import Counted, Inside
+from closeranks.comms.liveness.call_counter import CallCounter, PendingCalls
 from closeranks.comms.liveness.channel import Channel
 from closeranks.comms.liveness.failure_notice import Notice, decoded, encoded, in_words, notice_of
 from closeranks.comms.wait import Deadline, wait
@@ -53,7 +53,7 @@ class Notices:
     ----------
     notice : Notice or None
         The notice that has ended the family.
-    inside : Inside
+    inside : PendingCalls
         Calls of the library that only the end of the process can end.
     left : bool
         Whether this rank has left.
@@ -63,11 +63,11 @@ class Notices:
 
     def __init__(self) -> None:
         self.notice: Notice | None = None
-        self.inside, self.left = Inside(), False
+        self.inside, self.left = PendingCalls(), False
         self.on_news: Callable[[], object] = bool
         self._rank, self._others = 0, set[int]()
         self._channel: Channel | None = None
-        self._counted: WeakValueDictionary[str, Counted] = WeakValueDictionary()
+        self._counted: WeakValueDictionary[str, CallCounter] = WeakValueDictionary()
         self._made: dict[tuple[int, ...], int] = {}
         self._refusals: dict[_Refusal, float] = {}
         self._inside_s = 0.0
@@ -89,7 +89,7 @@ class Notices:
         made = cls()
         made._rank, made._others = comm.rank, set(range(comm.size)) - {comm.rank}
         made._channel = Channel(comm, made._hear, made._look)
-        uncaught_error.opened(made)
+        uncaught_error.family_opened(made)
         return made
 
     @contextmanager
@@ -103,7 +103,7 @@ class Notices:
         None
             While the family is made.
         """
-        calls = self._counted["init"] = Counted("init")
+        calls = self._counted["init"] = CallCounter("init")
         number = calls.begin()
         try:
             yield
@@ -115,7 +115,7 @@ class Notices:
             self.leave(error)
             raise
 
-    def count(self, seats: Sequence[int]) -> Counted:
+    def count(self, seats: Sequence[int]) -> CallCounter:
         """Count the calls of one more communicator.
 
         Local; called in the same order by all ranks of it.
@@ -127,7 +127,7 @@ class Notices:
         """
         members = tuple(seats)
         again = self._made[members] = self._made.get(members, -1) + 1
-        made = Counted(f"{again}:{zlib.crc32(repr(members).encode()):x}:{len(members)}")
+        made = CallCounter(f"{again}:{zlib.crc32(repr(members).encode()):x}:{len(members)}")
         self._counted[made.key] = made
         return made
 
@@ -155,7 +155,7 @@ class Notices:
         if ranks != [notice.rank]:
             problem += " (of the communicator that init made)"
         told = Revoked(operation, ranks, problem, _REMEDY, for_good=True)
-        told.cause = notice.deed
+        told.cause = notice.act
         return told
 
     def news(self) -> Notice | None:
@@ -186,9 +186,9 @@ class Notices:
         if not told:
             self._end(own)
             self._channel.tell(encoded(_LEFT, *own))
-        uncaught_error.left(self, error)
+        uncaught_error.family_left(self, error)
 
-    def refuse(self, calls: Counted, number: int, operation: str, error: BaseException) -> None:
+    def refuse(self, calls: CallCounter, number: int, operation: str, error: BaseException) -> None:
         """Note that this rank has refused a call, and tell all ranks.
 
         Local.  If all ranks refuse the call, nothing more happens.  A rank that is in
@@ -196,7 +196,7 @@ class Notices:
 
         Parameters
         ----------
-        calls : Counted
+        calls : CallCounter
             Calls of the communicator.
         number : int
             Number of the call.
@@ -207,13 +207,13 @@ class Notices:
         """
         calls.refused.add(number)
         if self._channel is not None and self.notice is None:
-            deed = f"refused {operation}: {in_words(error)}"
-            self._channel.tell(encoded(_REFUSED, calls.key, number, self._rank, deed, 1))
+            act = f"refused {operation}: {in_words(error)}"
+            self._channel.tell(encoded(_REFUSED, calls.key, number, self._rank, act, 1))
 
     def close(self) -> None:
         """Close the channel.  Local, harmless twice."""
         if self._channel is not None:
-            uncaught_error.closed(self)
+            uncaught_error.family_closed(self)
             self._channel.close()
 
     def all_left(self) -> bool:

@@ -46,7 +46,7 @@ class _Process:
     shows = False
 
 
-def opened(notices: Notices) -> None:
+def family_opened(notices: Notices) -> None:
     """Note that a family begins; a family left before is over.  Local."""
     if not _Process.number:
         atexit.register(_end_of_process)
@@ -56,12 +56,12 @@ def opened(notices: Notices) -> None:
     _hook_in()
 
 
-def closed(notices: Notices) -> None:
+def family_closed(notices: Notices) -> None:
     """Note that a family has ended.  Local, harmless twice."""
     _Process.opened.pop(id(notices), None)
 
 
-def left(notices: Notices, error: BaseException | None) -> None:
+def family_left(notices: Notices, error: BaseException | None) -> None:
     """Note that this process has left a family by an error.  Local."""
     _Process.opened.pop(id(notices), None)
     _drop_left()

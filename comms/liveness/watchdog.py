@@ -91,7 +91,7 @@ class _Look(NamedTuple):
     started: int
 
 
-class _Charge(NamedTuple):
+class _Watched(NamedTuple):
     """A process: when it started, how long it has been stopped, and its errors' pipe."""
 
     started: int
@@ -143,7 +143,7 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
         Names the address at which ``closeranks run`` answers.
     """
     launcher = WatchedLauncher(environ)
-    watched_ranks = {pid: _Charge(look.started, WatchedRank(), _errors_of(pid))
+    watched_ranks = {pid: _Watched(look.started, WatchedRank(), _errors_of(pid))
              for pid in pids if (look := _look(pid)) is not None}  # fmt: skip
     ended: list[tuple[float, ExitStack]] = []
     while watched_ranks:

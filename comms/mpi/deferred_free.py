@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-_buried: Final[dict[int, MPI.Comm]] = {}
+_deferred: Final[dict[int, MPI.Comm]] = {}
 
 
 class _End:
@@ -41,15 +41,15 @@ class _End:
 
 
 def free_at_end() -> None:
-    """Free communicators that are buried from now on before MPI_Finalize.
+    """Free communicators that are deferred from now on before MPI_Finalize.
 
     Local.  For a process that meets processes of another start.  Communicators
-    that were buried before join it with none of them.
+    that were deferred before join it with none of them.
     """
     _End.frees = True
 
 
-def bury(comm: MPI.Comm) -> None:
+def defer(comm: MPI.Comm) -> None:
     """Keep a communicator until the end.
 
     Local, harmless twice.
@@ -62,19 +62,19 @@ def bury(comm: MPI.Comm) -> None:
     from mpi4py import MPI
 
     if _End.frees and comm != MPI.COMM_NULL:
-        _buried.setdefault(number(comm), MPI.Comm(comm))
+        _deferred.setdefault(number(comm), MPI.Comm(comm))
 
 
-def drop(comm: MPI.Comm) -> None:
-    """Bury a communicator, and let the object stand for none.  Local."""
+def defer_and_clear(comm: MPI.Comm) -> None:
+    """Defer a communicator, and let the object stand for none.  Local."""
     from mpi4py import MPI
 
-    bury(comm)
+    defer(comm)
     point(comm, MPI.COMM_NULL)
 
 
-def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
-    """Free a communicator, or bury it where ranks of it have died or given up.
+def free_or_defer(comm: MPI.Comm, *, disconnects: bool = False) -> None:
+    """Free a communicator; defer that if ranks have died or it was revoked.
 
     Local with a library that survives deaths, else collective.
 
@@ -89,7 +89,7 @@ def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
 
     is_there = ulfm.is_on() and comm != MPI.COMM_NULL
     if is_there and (ulfm.is_revoked(comm) or ulfm.failed(comm)):
-        drop(comm)
+        defer_and_clear(comm)
     elif disconnects:
         MPI.Comm.Disconnect(comm)
     else:
@@ -100,15 +100,15 @@ def _free() -> None:
     """Free them all, a local call in Open MPI; no communicator is made any more."""
     from mpi4py import MPI
 
-    while _buried and not MPI.Is_finalized():
-        _, comm = _buried.popitem()
+    while _deferred and not MPI.Is_finalized():
+        _, comm = _deferred.popitem()
         comm.Free()
 
 
 before_finalize(_free)
 
 
-def tell(comm: MPI.Comm, told: Callable[[], object]) -> None:
+def notify_on_free(comm: MPI.Comm, told: Callable[[], object]) -> None:
     """Have a method called when a communicator is about to be freed.
 
     Local.

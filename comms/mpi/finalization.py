@@ -38,7 +38,7 @@ def before_finalize(task: Callable[[], object]) -> None:
 
 def _finish() -> None:
     """Do the remaining tasks, all even if some fail.  Local, harmless twice."""
-    if forked_child.is_copy():
+    if forked_child.is_child():
         return
     with ExitStack() as tasks:  # the last first
         while _TASKS:

@@ -1,7 +1,7 @@
 """Messages cut into pieces: MPI counts with numbers of 32 bits.
 
 Both ends cut a message alike, because both know its length or recognise its
-last piece.  MPI keeps messages of one tag in order.  `spread` is an
+last piece.  MPI keeps messages of one tag in order.  `allgather_bytes` is an
 all-gather made of such messages.
 """
 
@@ -73,7 +73,7 @@ def is_long(nbytes: int) -> bool:
 Bytes = NDArray[np.uint8]
 
 
-def spread(
+def allgather_bytes(
     own: Bytes,
     counts: NDArray[np.int64],
     rank: int,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI.Intracomm:
+def split_by_node(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI.Intracomm:
     """Make the communicator of the ranks that share node memory with this one.
 
     Collective over ``comm``: one all-gather of 8 bytes a rank, and one split.
@@ -43,14 +43,14 @@ def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI
     from mpi4py import MPI
 
     shares = np.empty(comm.size, np.uint64)
-    comm.Allgather(memory_here(), shares)
+    comm.Allgather(node_memory_id(), shares)
     first = int(np.argmax(shares == shares[comm.rank]))
     node = comm.Split(first if enters else MPI.UNDEFINED, key)
     assert isinstance(node, MPI.Intracomm)
     return node
 
 
-def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def node_memory_id(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Name the node memory that this process sees.
 
     Local.

@@ -188,7 +188,7 @@ def leave(status: int = 1) -> None:
     _Exit.leaves, _Exit.status = is_on(), status
 
 
-def leave_copy(status: int) -> None:
+def leave_child(status: int) -> None:
     """Let a forked child end with this status.  Local."""
     _Exit.leaves, _Exit.status = False, status
 
@@ -204,7 +204,7 @@ def abort(status: int) -> None:
         The job's exit status.
     """
     _flush()
-    if is_on() and exit_report.abort(status):
+    if is_on() and exit_report.request_abort(status):
         time.sleep(_ABORTED_S)  # else survivors would notice a death, and go on
         _die()
 
@@ -221,20 +221,20 @@ def _end() -> None:
     told, and ``mpirun`` would sometimes end them too.
     """
     if _Exit.process not in (0, os.getpid()):
-        _end_copy()
+        _end_child()
     if not _Exit.leaves:
-        exit_report.end(0)  # or worse: the launcher gets the status of `depart`
-        exit_report.depart()
+        exit_report.report_end(0)  # or worse: the launcher gets the status of `depart`
+        exit_report.report_status_at_exit()
         return
     _flush()
-    exit_report.end(_Exit.status)
+    exit_report.report_end(_Exit.status)
     try:
-        hard_deadline.let_out()
+        hard_deadline.flush_buffers()
     finally:
         _die()
 
 
-def _end_copy() -> NoReturn:
+def _end_child() -> NoReturn:
     """End a forked child without MPI_Finalize, which belongs to its parent.
 
     The library would wait in the child for threads that only the parent has.

@@ -69,7 +69,7 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     memory = _set_aside(handle, _size(handle))
     with ExitStack() as failed:
         failed.callback(memory.close)
-        lay(handle, memory, 0, whole=False)
+        map_into(handle, memory, 0, whole=False)
         for start, length in parts:
             first = start // mmap.PAGESIZE * mmap.PAGESIZE
             _advise(memory, _FILL, first, start + length - first)
@@ -77,7 +77,7 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     return memory
 
 
-def find(memory: mmap.mmap) -> None:
+def populate(memory: mmap.mmap) -> None:
     """Map pages that other processes have filled, many at once.
 
     Local.  This takes a tenth of the time of filling them.
@@ -131,7 +131,7 @@ def region(handle: FileIO) -> tuple[mmap.mmap, int]:
 
 
 def _set_aside(handle: FileIO, nbytes: int) -> mmap.mmap:
-    """Set addresses aside for `lay` to put a file there.
+    """Set addresses aside for `map_into` to put a file there.
 
     `mmap` itself would keep a descriptor open for the file; descriptors are few.
     """
@@ -141,7 +141,7 @@ def _set_aside(handle: FileIO, nbytes: int) -> mmap.mmap:
         raise _unmapped(handle, error) from error
 
 
-def lay(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
+def map_into(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
     """Map a file into addresses that were set aside.
 
     Local.
@@ -176,7 +176,7 @@ def enlarge(handle: FileIO, memory: mmap.mmap, start: int, first: int, last: int
     handle : FileIO
         The file.
     memory, start
-        Where `lay` has put it.
+        Where `map_into` has put it.
     first, last : int
         The part, in bytes of the file: whole large pages of it.
     """

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.shm.pages import enlarge, find, lay, mapping, region, reserve
+from closeranks.comms.shm.pages import enlarge, map_into, mapping, populate, region, reserve
 from closeranks.comms.shm.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable, UsageError
 
@@ -116,7 +116,7 @@ class SharedFile:
             undone.callback(made.close)
             made.ask(0, nbytes if asked is None else asked)
             if whole:
-                lay(handle, made._addresses, made._start, whole=True)
+                map_into(handle, made._addresses, made._start, whole=True)
             undone.pop_all()
         made._maker = os.getpid() if name is None else None
         return made
@@ -161,7 +161,7 @@ class SharedFile:
     def _mapped(cls, handle: FileIO, *, whole: bool = False) -> SharedFile:
         """Map all of a file, at a place where it may have large pages."""
         memory, start = region(handle)
-        lay(handle, memory, start, whole=whole)
+        map_into(handle, memory, start, whole=whole)
         return cls(Path(str(handle.name)), memory, os.fstat(handle.fileno()), start)
 
     def ask(self, first: int, last: int) -> None:
@@ -311,7 +311,7 @@ def _shared(
         return mapping(stack.enter_context(_old(path, nbytes)), parts)
 
     memory = _together(node, ask)
-    _together(node, lambda: find(memory))
+    _together(node, lambda: populate(memory))
     return SharedFile(path, memory)
 
 

@@ -134,7 +134,7 @@ class NodeDescription:
     gpus: tuple[Gpu, ...] = ()
 
 
-def place(affinity: Iterable[int], domains: Fact[tuple[Domain, ...]]) -> int:
+def bound_domain(affinity: Iterable[int], domains: Fact[tuple[Domain, ...]]) -> int:
     """Find the one domain a process is bound inside.
 
     Parameters

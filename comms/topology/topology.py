@@ -285,7 +285,7 @@ class Topology(Grouping):
             For `from_json`; a regular machine of 16384 ranks takes about a
             kilobyte.
         """
-        return topology_json.write(
+        return topology_json.write_topology(
             topology_json.TopologyParts(
                 self.levels, self.groups, self.links, self.exceptions, self.devices
             )
@@ -312,7 +312,7 @@ class Topology(Grouping):
         """
         remedy = "give what to_json has written"
         argument.instance("topology", "the text", text, str, remedy, error=TopologyError)
-        return cls(*topology_json.read(text))
+        return cls(*topology_json.read_topology(text))
 
     def draw(self, path: str | Path) -> None:
         """Draw nested boxes of groups, cards and links.

@@ -1,7 +1,7 @@
 """The JSON form of topologies and node descriptions: versioned, bounded.
 
-`load` and `Members` read text that need not be trusted.  Rows of integers are
-run-length text: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.  `pack` and `unpack` write
+`start_nvml` and `Members` read text that need not be trusted.  Rows of integers are
+run-length text: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.  `encode_node` and `decode_node` write
 a node's description as compact JSON, for the other ranks of a job.
 """
 
@@ -29,7 +29,7 @@ from closeranks.comms.topology.node_description import (
 from closeranks.errors import TopologyError
 
 
-def load(text: str, operation: str, *, max_bytes: int, max_values: int) -> object:
+def parse_json(text: str, operation: str, *, max_bytes: int, max_values: int) -> object:
     """Parse JSON within bounds.
 
     Parameters
@@ -298,7 +298,7 @@ def ranges(values: Iterable[int], limit: int = 12) -> str:
 _MOST_CPUS = 65536
 
 
-def pack(node: NodeDescription) -> bytes:
+def encode_node(node: NodeDescription) -> bytes:
     """Write a description without host name, boot id and UUIDs.
 
     Parameters
@@ -327,13 +327,13 @@ def pack(node: NodeDescription) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def unpack(data: bytes) -> NodeDescription:
-    """Read a description that `pack` wrote on another rank of this job.
+def decode_node(data: bytes) -> NodeDescription:
+    """Read a description that `encode_node` wrote on another rank of this job.
 
     Parameters
     ----------
     data : bytes
-        From `pack`.
+        From `encode_node`.
 
     Returns
     -------
@@ -415,7 +415,7 @@ class TopologyParts(NamedTuple):
     devices: Devices
 
 
-def write(parts: TopologyParts) -> str:
+def write_topology(parts: TopologyParts) -> str:
     """Write the parts of a topology as JSON.
 
     Parameters
@@ -477,8 +477,8 @@ def _device(device: Device) -> dict[str, object]:
     }
 
 
-def read(text: str) -> TopologyParts:
-    """Read JSON that `write` or a person wrote.
+def read_topology(text: str) -> TopologyParts:
+    """Read JSON that `write_topology` or a person wrote.
 
     Parameters
     ----------
@@ -495,7 +495,7 @@ def read(text: str) -> TopologyParts:
     TopologyError
         If anything is unknown, missing, of a wrong type or out of bounds.
     """
-    document = load(text, _FILE, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
+    document = parse_json(text, _FILE, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
     _check_version(document)
     body = Members(document, "the document", _FILE)
     body.keys("format", "version", "size", "levels", "exceptions", "devices")
