@@ -145,7 +145,7 @@ def instance(
         raise error(where, f"{name} is {shown(value)}", remedy)
 
 
-def element(where: str, value: Any) -> np.dtype[Any]:
+def element_type(where: str, value: Any) -> np.dtype[Any]:
     """Read the type of an element.
 
     Parameters

@@ -1,4 +1,9 @@
-"""Readers for whole and real numbers among the arguments of a call."""
+"""Readers for numbers among the arguments of checkpoints.
+
+They differ from `closeranks.comms.argument` in texts that users know: messages
+read ``name=value``, bounds read "from 1 on", values are cut at 80 characters.
+Truth values are refused.
+"""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         UsageError
             If there is no such operation, size or type (local).
         """
-        return foretell(self._service, operation, nbytes, argument.element("explain", dtype))
+        return foretell(self._service, operation, nbytes, argument.element_type("explain", dtype))
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.
