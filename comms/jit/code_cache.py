@@ -129,7 +129,7 @@ def _is_safe(place: Path) -> bool:
     )
 
 
-#: Modules with compiled functions -> modules that these read.
+#: Modules with compiled functions, and modules that these read.
 SOURCES: Final = (
     "closeranks.checkpoint.erasure.product_entry",
     "closeranks.checkpoint.erasure.matrix_product",
@@ -142,9 +142,7 @@ SOURCES: Final = (
     "closeranks.collectives.shm.data_places",
     "closeranks.collectives.shm.segment_layout",
     "closeranks.collectives.fastpath.shortcut_code",
-    "closeranks.collectives.fastpath.shortcut_code",
     "closeranks.collectives.fastpath.shortcut_layout",
-    "closeranks.collectives.engine.compiled_loop",
     "closeranks.collectives.engine.compiled_loop",
     "closeranks.collectives.engine.loop_layout",
     "closeranks.comms.jit.atomics",

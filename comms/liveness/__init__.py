@@ -4,7 +4,7 @@
 * `channel`: short messages from each rank to all others, beside MPI.
 * `call_counter`: how many collective calls a rank has begun.
 * `failure_notices`: notices that a rank has received, and sends.
-* `uncaught_error`: the end of the job by an error that nobody catches.
+* `uncaught_error`: the end of the job by an uncaught error.
 * `recovery_allgather`: an all-gather on communicators made in a recovery.
 * `peer_watch`: processes of this node, watched for their end.
 * `watchdog`: a process that ends stopped ranks.

@@ -322,7 +322,7 @@ class Peers:
         if handle is None:
             try:
                 handle = self._handles[peer.name] = _opened(peer.pid)
-            except ProcessLookupError:  # it has ended since the exchange, and nobody has told
+            except ProcessLookupError:  # it has ended since the exchange, unreported
                 self._handles[peer.name] = _ENDED
                 pmix.announce(peer.name, widely=False)
                 return

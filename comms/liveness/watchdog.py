@@ -1,8 +1,8 @@
 """The watchdog: a process beside the ranks of a node that ends stopped ranks.
 
-A stopped rank (SIGSTOP, a full terminal, an operator) is not dead: the library
-waits for it for ever, in a collective and in the recovery from it.  So the
-watchdog kills it, and the library notices the death.  Only the kernel's word
+A stopped rank (SIGSTOP, a full terminal, an operator) is not dead.  The
+library waits for it for ever, in a collective and in the recovery from it.  So
+the watchdog kills it, and the library notices the death.  Only the kernel's word
 counts: the rank is stopped, and has not run since the previous look.  Three
 kinds of ranks are left alone:
 

@@ -1,9 +1,9 @@
 """One lock for all threads of this package that call MPI.
 
-Open MPI 5.0.11 lets several threads call at once.  But if one thread begins
-an agreement while another thread takes a message of it, the message is put
-off and a pointer is written over its bits (``era_cb_fn`` of coll/ftagree).
-The ranks then agree on bits that no rank has given.  So threads take turns,
+Open MPI 5.0.11 lets several threads call at once.  But one thread may begin an
+agreement while another thread takes a message of it.  The message is then put
+off, and a pointer is written over its bits (``era_cb_fn`` of coll/ftagree).
+The ranks agree on bits that no rank has given.  So threads take turns,
 and no thread waits for an agreement inside the library.
 """
 

@@ -1,7 +1,7 @@
 """A link: the cost to cross one level, as latency, bandwidth and rails.
 
 A link of level X describes traffic between two different X-groups inside one
-parent group: the link of level ``"rank"`` joins the ranks of one node, the
+parent group.  The link of level ``"rank"`` joins the ranks of one node, the
 link of level ``"node"`` joins nodes.
 """
 
@@ -102,12 +102,12 @@ def _check(value: float | None, name: str, *, lowest_allowed: bool) -> None:
 
 
 def default_links(levels: Sequence[str]) -> dict[str, Link]:
-    """Return a sensible link for every level of a machine nobody measured.
+    """Return a sensible link for every level of a machine without measurements.
 
     ``rank`` 0.5 us and 10 GB/s, ``node`` 5 us and 12.5 GB/s, ``site`` 50 us
     and 1.25 GB/s, one rail each.  A level of another name lies between the
-    nearest two of these and gets their geometric interpolation by position;
-    outside the outermost of these the next one outwards is the far end.
+    nearest two of these, and gets their geometric interpolation by position.
+    Outside the outermost of these, the next one outwards is the far end.
 
     Parameters
     ----------
