@@ -94,7 +94,7 @@ class Checkpointer:
         the key is open, in this job or in another one that lives.
     """
 
-    CALLS_IN_COPIES = frozenset({"close"})
+    CALLS_IN_CHILD = frozenset({"close"})
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Checkpointer:
         mtbf_s: float | None = None,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        forked_child.refuse("Checkpointer")
+        forked_child.refuse_in_child("Checkpointer")
         self._options = SaveOptions(name, parity, group, keep, on_busy, chunk_bytes)
         check_comm(comm)
         protect(comm.hierarchy, self._options.parity, self._options.group)  # which may object
@@ -127,7 +127,7 @@ class Checkpointer:
         self._report: Exception | None = None
         self._pending: Pending | None = None
         self._worker = Worker("checkpoints")
-        forked_child.concern(self)
+        forked_child.guard_object(self)
 
     def __enter__(self) -> Checkpointer:
         self._check_usable()
@@ -308,7 +308,7 @@ class Checkpointer:
         PeerLost, Revoked
             If ranks have died; another call, after the recovery, removes the slots.
         """
-        if forked_child.is_copy():
+        if forked_child.is_child():
             return
         self._is_closed = self._term is None and not self._is_unended
         if self._is_closed:
@@ -332,7 +332,7 @@ class Checkpointer:
 
     def _leave(self) -> None:
         """Go after an error: everything stays, nobody is waited for."""
-        if forked_child.is_copy():
+        if forked_child.is_child():
             return
         self._is_closed = True
         if self._term is not None:
@@ -400,6 +400,6 @@ class Checkpointer:
 
     def _check_usable(self) -> None:
         """Refuse to work once closed, and in a child that was forked."""
-        forked_child.refuse("Checkpointer")
+        forked_child.refuse_in_child("Checkpointer")
         if self._is_closed:
             raise UsageError("Checkpointer", f"{self.key!r} is closed", "make another one")

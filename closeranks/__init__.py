@@ -1,8 +1,8 @@
 """Hierarchical collectives over a discovered topology, for MPI jobs.
 
 ``import closeranks as cr`` costs milliseconds: every name below is looked up
-when it is first used, so that reading the version, catching an error or
-running the command line starts neither MPI nor a compiler.
+when it is first used.  Reading the version, catching an error or running the
+command line starts neither MPI nor a compiler.
 """
 
 from __future__ import annotations

@@ -29,16 +29,16 @@ _VERBS = {
     "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",
 }
-#: What stands for the lines of a drawing where the output's encoding has none.
+#: Characters for the lines of a drawing if the output's encoding has none.
 _PLAIN = {"─": "-", "│": "|", "├": "|", "└": "`", "·": "-"}
 _RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 class Verbs(click.Group):
-    """A click group whose commands are imported when they are asked for."""
+    """A click group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name the verbs whose modules are there.
+        """Name the verbs of existing modules.
 
         Parameters
         ----------
@@ -48,7 +48,7 @@ class Verbs(click.Group):
         Returns
         -------
         list of str
-            In the order in which a newcomer meets them.
+            In the order in which a new user meets them.
         """
         del ctx
         return [verb for verb, target in _VERBS.items() if _exists(target.partition(":")[0])]
@@ -95,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Parameters
     ----------
     arguments : sequence of str, optional
-        The words after ``closeranks``; those of this process if not given.
+        The words after ``closeranks``; of this process if not given.
     """
     _write_plainly()
     try:
@@ -122,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _write_plainly() -> None:
-    """Write plain characters where the outputs' encoding lacks others."""
+    """Let outputs replace characters that their encoding lacks."""
     codecs.register_error("closeranks", _plain)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -130,7 +130,7 @@ def _write_plainly() -> None:
 
 
 def _plain(wrong: UnicodeError) -> tuple[str, int]:
-    """Say what is written in the place of characters that have no code."""
+    """Give a replacement for characters that the encoding lacks."""
     assert isinstance(wrong, UnicodeEncodeError)
     lost = wrong.object[wrong.start : wrong.end]
     return "".join(_PLAIN.get(character, "?") for character in lost), wrong.end
@@ -148,7 +148,7 @@ def _complain(problem: str, *, everywhere: bool) -> None:
     """Write one line: on rank 0 only if every rank has the same to say."""
     rank = _rank()
     if rank and not everywhere:
-        # Rank 0 says it; a launcher that saw this rank end first would end rank 0.
+        # Rank 0 writes it; if this rank ended first, the launcher would end rank 0.
         time.sleep(1.0)
         return
     who = f" rank {rank}:" if rank else ""

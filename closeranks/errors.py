@@ -1,10 +1,10 @@
 """The errors of the package: one small tree, attributes first, text last.
 
-Every class keeps what it knows in attributes and derives its text from them,
-so an error can be pickled on one rank and read on another.  A text names the
-operation, what happened, which ranks, the number against its bound and the
-way out.  Either every rank of a communicator raises the same class, or the
-docstring of the raising function says "local".
+Every class keeps its facts in attributes and derives its text from them, so an
+error can be pickled on one rank and read on another.  A text names the
+operation, the event, the ranks, the number against its bound and the way out.
+Either every rank of a communicator raises the same class, or the docstring of
+the raising function says "local".
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class Error(Exception):
     Parameters
     ----------
     operation : str
-        What was being done, for example ``"Allreduce"``.
+        The operation, for example ``"Allreduce"``.
     problem : str
-        What is wrong, with the values.
+        The problem, with the values.
     remedy : str
-        What to do about it; empty if there is nothing to do.
+        A way out; empty if there is none.
     """
 
     def __init__(self, operation: str, problem: str = "", remedy: str = "") -> None:
@@ -67,7 +67,7 @@ class UsageError(Error, ValueError):
 
 
 class WrongType(UsageError, TypeError):
-    """Raised where mpi4py raises `TypeError`, so that programs find what they expect."""
+    """Raised where mpi4py raises `TypeError`, for programs that expect that."""
 
 
 class UnknownCode(UsageError, KeyError):
@@ -90,9 +90,9 @@ class Disagreement(Error):
     operation : str
         The call that was compared.
     values : mapping of int to object
-        What each rank passed; kept as ``.values``.
+        Value of each rank; kept as ``.values``.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Disagreement(Error):
         super().__init__(operation, self._differences(), remedy)
 
     def _differences(self) -> str:
-        """Group the ranks by what they passed."""
+        """Group the ranks by the values they passed."""
         ranks: dict[str, list[int]] = {}
         for rank, value in self.values.items():
             ranks.setdefault(str(value), []).append(rank)
@@ -124,9 +124,9 @@ class PeerError(Error):
         The ranks it is about, in the numbering of the communicator at the
         time of the call; kept ascending as ``.ranks``.
     problem : str
-        What happened to them.
+        The event that concerns them.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(
@@ -149,13 +149,13 @@ class PeerLost(PeerError):
     operation : str
         The operation during which the loss was noticed.
     ranks : iterable of int
-        The lost ranks; those of its members where others were lost too.
+        The lost ranks that are members of the communicator.
     seats : iterable of int, optional
         Their seats in the first world; ``ranks`` if not given.
     cause : object, optional
-        What made them leave, if they could still say it.
+        Why they left, if they could still report it.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(
@@ -184,14 +184,14 @@ class PeerLate(PeerError):
     operation : str
         The operation that waited.
     ranks : iterable of int
-        Those that had not arrived or were silent, the same on all survivors; none
-        if all are there, and slow.
+        Ranks that had not arrived or were silent, the same on all survivors; empty
+        if all ranks are there, and slow.
     waited_s, limit_s : float
-        Time waited and the deadline, in seconds, of whoever lost patience first.
+        Time waited and the deadline, in seconds, of the rank that gave up first.
     phase : str
-        How far it had come here, and which ranks it waited for itself.
+        Progress of the call on this rank, and the ranks it waited for.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(
@@ -220,11 +220,11 @@ class Revoked(PeerError):
     operation : str
         The call that was refused.
     ranks : iterable of int
-        The ranks whose failure led to it, if known.
+        The ranks that caused it, if known.
     problem : str
-        Why the communicator is of no use.
+        Why the communicator cannot be used.
     remedy : str
-        What to do about it.
+        A way out.
     for_good : bool
         Whether no recovery helps, kept as ``.for_good``: in attempts it is an
         error like any other.
@@ -232,8 +232,8 @@ class Revoked(PeerError):
     Attributes
     ----------
     cause : str
-        What another rank has done that led to it, "left by ValueError: mine";
-        empty where that is not known.
+        Act of another rank that led to it, "left by ValueError: mine"; empty if
+        unknown.
     """
 
     def __init__(
@@ -259,13 +259,13 @@ class TooManyErasures(CodeError):
     Parameters
     ----------
     operation : str
-        What was being rebuilt.
+        The rebuild.
     lost : iterable of int
         The lost blocks or ranks; kept ascending as ``.lost``.
     tolerated : int
         How many the code can lose.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(
@@ -283,15 +283,15 @@ class Corrupted(CodeError):
     Parameters
     ----------
     operation : str
-        What was being read.
+        The read.
     rank : int
-        Whose bytes they are.
+        Owner of the bytes.
     offset : int
         Where the damaged piece starts, in bytes.
     expected, found : object
         The checksum on record and the one computed.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(
@@ -326,11 +326,11 @@ class Incomplete(CheckpointError):
     Parameters
     ----------
     operation : str
-        What was being read.
+        The read.
     missing : iterable of str
         The parts that are not there; kept as ``.missing``.
     remedy : str
-        What to do about it.
+        A way out.
     """
 
     def __init__(self, operation: str, missing: Iterable[str], remedy: str = "") -> None:
@@ -344,7 +344,7 @@ class Unavailable(Error, ImportError):
     Parameters
     ----------
     what : str
-        What is absent.
+        The absent library, device or feature.
     remedy : str
         How to get it.
     """

@@ -1,4 +1,19 @@
-"""Who can talk how: topology, discovery, groups, arrays, node memory, waiting."""
+"""Communication basics: topology, discovery, shared memory, buffers, waiting.
+
+Packages, lowest first; each uses only packages above it:
+
+* `shm`: files that the processes of one node share.
+* `jit`: compiled code, kept once a node.
+* `exit`: signal handlers, forked children, exit status.
+* `mpi`: locks, handles, finalization and faults of the MPI library.
+* `liveness`: notices of dead, stopped and failed ranks; agreement.
+* `gpu`: arrays in device memory.
+* `buffers`: buffer specifications, datatypes, packing.
+* `topology`: the hierarchy as data, its JSON and its drawing.
+* `discovery`: topology and link measurements of the running job.
+
+Modules for all of them: `argument`, `settings`, `wait`, `lazy`, `registry`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of public calls: what is no such thing is refused by name and value.
+"""Readers for arguments of public calls; bad values raise with name and value.
 
 Everything here is local.
 """
@@ -43,11 +43,11 @@ def whole(
     name : str
         The argument, for the same.
     value : object
-        What was given.
+        The argument's value.
     least, below : int, optional
-        The least it may be, and the least it may not be any more.
+        Bounds: the first is allowed, the second is not.
     error : type, optional
-        What is raised.
+        Class of the error.
 
     Returns
     -------
@@ -77,17 +77,17 @@ def patience(where: str, value: Any) -> float:
     where : str
         The call, for the text of an error.
     value : object
-        What was given.
+        The argument's value.
 
     Returns
     -------
     float
-        At least 0, which one below is taken for; infinity is as long as it takes.
+        At least 0: negative values count as 0.  Infinity is as long as it takes.
 
     Raises
     ------
     UsageError
-        If it is no such number.
+        If it is no number, or NaN.
     """
     if not isinstance(value, Real) or math.isnan(value):
         problem = f"timeout_s is {shown(value)}"
@@ -101,7 +101,7 @@ def check_timeout(where: str, timeout_s: float | None) -> None:
     Parameters
     ----------
     where : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     timeout_s : float or None
         Seconds.
     """
@@ -128,24 +128,24 @@ def instance(
     name : str
         The argument, for the same.
     value : object
-        What was given.
+        The argument's value.
     kind : type
-        What it has to be; also one without instances of its own, such as Mapping.
+        The required class; abstract classes, such as Mapping, are allowed.
     remedy : str
-        What to give instead.
+        A way out, for the text of the error.
     error : type, optional
-        What is raised.
+        Class of the error.
 
     Raises
     ------
     UsageError
-        If it is none.
+        If the value is no instance of the class.
     """
     if not isinstance(value, kind):
         raise error(where, f"{name} is {shown(value)}", remedy)
 
 
-def element(where: str, value: Any) -> np.dtype[Any]:
+def element_type(where: str, value: Any) -> np.dtype[Any]:
     """Read the type of an element.
 
     Parameters
@@ -153,7 +153,7 @@ def element(where: str, value: Any) -> np.dtype[Any]:
     where : str
         The call, for the text of an error.
     value : object
-        What NumPy takes for a dtype.
+        Anything that NumPy takes for a dtype.
 
     Returns
     -------
@@ -163,7 +163,7 @@ def element(where: str, value: Any) -> np.dtype[Any]:
     Raises
     ------
     UsageError
-        If there is no such type, or its elements have no bytes.
+        If NumPy knows no such type, or its elements have no bytes.
     """
     dtype: np.dtype[Any] | None = None
     with suppress(TypeError, ValueError, SyntaxError):

@@ -11,9 +11,9 @@ _T = TypeVar("_T")
 class lazy(Generic[_T]):
     """A property that is made at its first use and kept in the instance.
 
-    As `functools.cached_property`, which before Python 3.12 holds one lock for
-    all instances of a class: two threads whose first calls wait for other ranks
-    would wait for each other, one here and one there.
+    As `functools.cached_property`, but without its lock.  Before Python 3.12
+    that lock is shared by all instances of a class.  Two threads in first calls
+    that wait for other ranks would block each other, one here and one there.
 
     Parameters
     ----------

@@ -1,4 +1,9 @@
-"""Numbers that somebody passes: whole ones, seconds, and no others."""
+"""Readers for numbers among the arguments of checkpoints.
+
+They differ from `closeranks.comms.argument` in texts that users know: messages
+read ``name=value``, bounds read "from 1 on", values are cut at 80 characters.
+Truth values are refused.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +27,11 @@ def shown(value: object) -> str:
     Parameters
     ----------
     value : object
-        What somebody has passed.
+        The argument's value.
     """
     try:
         text = repr(value)
-    except Exception:  # of whatever class: numbers of thousands of digits are such, too
+    except Exception:  # of any class: also for integers of thousands of digits
         return f"a {type(value).__name__}"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
@@ -41,9 +46,9 @@ def whole(operation: str, name: str, value: Any, least: int, most: int | None = 
     operation, name : str
         For the message.
     value : int
-        Or what else has ``__index__``; truth values count as no numbers.
+        Or any object with ``__index__``; truth values are refused.
     least, most : int
-        Its bounds, which it may be; no upper one if not given.
+        Its bounds, both allowed; no upper bound if ``most`` is None.
 
     Returns
     -------
@@ -74,7 +79,7 @@ def real(value: Any) -> float | None:
     Parameters
     ----------
     value : float
-        Or what else is a number; truth values and texts count as none.
+        Or any other number; truth values and texts count as none.
     """
     if isinstance(value, bool | np.bool_ | str | bytes):
         return None

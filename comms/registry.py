@@ -1,7 +1,7 @@
-"""Objects that one thread goes through while others come and go.
+"""Weak references that one thread iterates while other threads change them.
 
-A `weakref.WeakSet` is gone through by Python code: if another thread adds to
-it meanwhile, that ends in `RuntimeError`.
+`weakref.WeakSet` iterates in Python code: if another thread adds an object
+meanwhile, iteration raises `RuntimeError`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _Thing = TypeVar("_Thing")
 
 
 class Registry(Generic[_Thing]):
-    """What is registered, as long as it lives.
+    """Registered objects, each as long as it lives.
 
-    Any thread may call any method.  Whoever goes through it meets what was
-    there when it began, and still lives.
+    Any thread may call any method.  Iteration gives the objects that were there
+    when it began and still live.
     """
 
     __slots__ = ("_known",)
@@ -28,18 +28,18 @@ class Registry(Generic[_Thing]):
         self._known: weakref.WeakValueDictionary[int, _Thing] = weakref.WeakValueDictionary()
 
     def add(self, thing: _Thing) -> None:
-        """Register it; harmless twice.  Local."""
+        """Register an object; harmless twice.  Local."""
         self._known[id(thing)] = thing
 
     def discard(self, thing: _Thing) -> None:
-        """Forget it; harmless twice.  Local."""
+        """Forget an object; harmless twice.  Local."""
         self._known.pop(id(thing), None)
 
     def __bool__(self) -> bool:
-        """Tell whether there is anything."""
+        """Tell whether any object is registered."""
         return bool(self._known)
 
     def __iter__(self) -> Iterator[_Thing]:
-        """Go through what lives now."""
+        """Give the objects that live now."""
         references = self._known.valuerefs()  # copied in one step of the interpreter
         return iter([thing for one in references if (thing := one()) is not None])

@@ -1,7 +1,7 @@
 """Settings from the environment: every ``CLOSERANKS_*`` name with a meaning.
 
 The order is argument, then environment, then tuning file, then default.  A
-name that is not listed here is refused, so that a misspelt one is found.
+name that is not listed here is refused, which finds misspelt names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from closeranks.errors import UsageError
 
 PREFIX = "CLOSERANKS_"
 
-#: What each setting means; the names stand without the prefix.
+#: Meaning of each setting; the names stand without the prefix.
 SETTINGS: Mapping[str, str] = {
     "CHECK": "1: compare the arguments of all ranks at every call",
     "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
@@ -98,7 +98,7 @@ def runs_compiled() -> bool:
 
 
 def refuse_unknown(environment: Mapping[str, str] | None = None) -> None:
-    """Refuse names that begin like ours and mean nothing.
+    """Refuse names that begin with our prefix and mean nothing.
 
     Parameters
     ----------

@@ -1,13 +1,13 @@
 """The one way to wait: spin, then yield, then sleep.
 
-Nothing else in the package loops until something happens.  Where more ranks
-sit on a node than it has cores to give, spinning keeps the awaited rank from
-running (2 ms become 50), so there the spin length is zero.
+Nothing else in the package loops until an event.  If a node has more ranks
+than cores, spinning keeps the awaited rank from running (2 ms become 50).
+The spin length is zero there.
 
-Who waits long sleeps long.  Linux 6.18 lets a session that falls asleep some
-thousand times a second, beside processes that yield, keep all others from its
-cores for minutes: also the kernel's own threads, and with them a process that
-dies and needs a lock that one of these holds.  All sleeps of a node count.
+Long waits use long sleeps.  On Linux 6.18, a session that falls asleep some
+thousand times a second beside yielding processes can block all others for
+minutes.  Kernel threads are blocked too, and with them a dying process that
+needs a lock of such a thread.  All sleeps of a node count.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def wake_promptly() -> None:
     """
     import ctypes
 
-    with suppress(AttributeError):  # elsewhere there is no such thing
+    with suppress(AttributeError):  # only Linux has it
         ctypes.CDLL(None).prctl(_TIMER_SLACK, ctypes.c_ulong(1000), 0, 0, 0)
 
 
@@ -83,7 +83,7 @@ def prompt_switches() -> Iterator[None]:
     """Let a thread that wants the GIL have it after 0.1 ms, not 5.  Local.
 
     For a thread that needs it seldom and briefly, beside one that computes in
-    Python.  What the program set itself stays if it is shorter, or set meanwhile.
+    Python.  A program's own interval stays if it is shorter, or set meanwhile.
     """
     before = sys.getswitchinterval()
     if before <= SWITCH_S:
@@ -116,13 +116,13 @@ def settle(ranks_on_node: int, cores: int) -> bool:
     ranks_on_node : int
         Ranks on this node, this one included.
     cores : int
-        What they have together, see
+        Cores that these ranks have together, see
         `closeranks.comms.discovery.node_hardware.cores_of`.
 
     Returns
     -------
     bool
-        Whether they are more than the cores, so that nobody spins.
+        Whether ranks outnumber cores, so that no rank spins.
     """
     crowded = ranks_on_node > cores
     _Patience.spins = 0 if crowded else SPINS
@@ -132,7 +132,7 @@ def settle(ranks_on_node: int, cores: int) -> bool:
 
 
 def is_crowded() -> bool:
-    """Return what `settle` was told last: whether ranks outnumber cores.  Local."""
+    """Return whether ranks outnumber cores, by the last `settle`.  Local."""
     return _Patience.spins == 0
 
 
@@ -160,8 +160,8 @@ def wait(
     ready : callable
         Whether the wait is over; cheap.
     progress : callable, optional
-        Drives what is waited for; True if anything moved, which makes the wait
-        spin again.
+        Drives the awaited work; True if anything moved, which makes the wait spin
+        again.
     abort : callable, optional
         Raises if the wait is in vain (the abort word of a world).
     deadline : Deadline, optional

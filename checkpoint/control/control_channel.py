@@ -22,7 +22,7 @@ from closeranks.collectives.engine.error_translation import keep_left
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.comms.mpi import messages as message_limits
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.mpi.messages import spread
+from closeranks.comms.mpi.messages import allgather_bytes
 from closeranks.comms.mpi.mpi_lock import TURN
 from closeranks.comms.wait import wait
 from closeranks.errors import CheckpointError, Revoked, UsageError
@@ -214,7 +214,7 @@ class ControlChannel:
         """Give all ranks the bytes of all, or zeros if the library lies."""
         nbytes = int(counts.sum())
         if nbytes > _MOST:
-            return spread(
+            return allgather_bytes(
                 own, counts, self.rank,
                 lambda taker, sent, giver, room: self.move([(taker, sent)], [(giver, room)])(),
             )  # fmt: skip

@@ -144,7 +144,7 @@ class Milestone:
         TimeoutError
             If it takes longer; the save goes on.
         """
-        forked_child.refuse("wait")
+        forked_child.refuse_in_child("wait")
         limit_s = _limit_s(timeout_s)
         with self.awaited():
             reached = self._event.wait(limit_s)

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from closeranks.checkpoint.erasure.crc32c_llvm import ARGUMENTS, LINE, NAME, POLYNOMIAL, ways, write
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
-from closeranks.comms.jit.object_code import emit, load
+from closeranks.comms.jit.object_code import emit, load_function
 from closeranks.errors import UsageError
 
 Sums = NDArray[np.uint32]
@@ -153,7 +153,7 @@ def _run(
 @cache
 def _function(copies: bool, past: bool) -> Any:
     """Compile a loop."""
-    return _FUNCTION(load(emit(write(ways()[0], copies=copies, past=past), NAME)))
+    return _FUNCTION(load_function(emit(write(ways()[0], copies=copies, past=past), NAME)))
 
 
 _FUNCTION: Final = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * ARGUMENTS)

@@ -24,7 +24,7 @@ from closeranks.checkpoint.erasure.product_layout import WORDS
 from closeranks.checkpoint.erasure.product_llvm import NAME, Instructions, ProductShape, here, write
 from closeranks.comms.discovery.sysfs import l3_share
 from closeranks.comms.jit import code_cache
-from closeranks.comms.jit.object_code import emit, load
+from closeranks.comms.jit.object_code import emit, load_function
 from closeranks.comms.jit.python_builtin import FAST, address_in_python, builtin
 from closeranks.comms.numeric_argument import shown
 from closeranks.errors import UsageError
@@ -158,7 +158,7 @@ class _Lot:
 @cache
 def _address(way: Instructions, shape: ProductShape) -> int:
     """Compile a loop."""
-    return load(emit(write(way, shape), NAME))
+    return load_function(emit(write(way, shape), NAME))
 
 
 @cache

@@ -40,7 +40,7 @@ from closeranks.checkpoint.erasure.product_layout import (
     WRITABLE,
     WRITTEN,
 )
-from closeranks.comms.jit.c_calls import call0, call1, call3, call5, letter, set_word, word
+from closeranks.comms.jit.c_calls import byte_at, call0, call1, call3, call5, set_word, word
 from closeranks.comms.jit.python_builtin_layout import DATA
 
 
@@ -50,7 +50,7 @@ def _note(record: int, at: int, length: int) -> int:
     view = record + BUFFER
     start, dimensions = word(view), word(view + 32) >> 32
     shape, strides = word(view + 48), word(view + 56)
-    if word(view + 24) != 1 or letter(word(view + 40)) != BYTES or letter(word(view + 40) + 1):
+    if word(view + 24) != 1 or byte_at(word(view + 40)) != BYTES or byte_at(word(view + 40) + 1):
         return -1
     if dimensions == 1:
         rows, nbytes, between, step = 1, word(shape), 0, word(strides)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.comms.gpu.device_array import DeviceArray, Event
-from closeranks.comms.gpu.pinned_staging import Lanes, Span, lanes
+from closeranks.comms.gpu.pinned_staging import CopyStreams, Span, copy_streams
 
 #: Bytes of a buffer: enough that a copy is as fast as a long one.
 PIECE: Final = 4 << 20
@@ -168,7 +168,7 @@ class _Load(NamedTuple):
 
     out: Bytes
     spans: list[tuple[int, int]]
-    arrived: dict[Lanes, Event]
+    arrived: dict[CopyStreams, Event]
 
     def take(self) -> Iterator[Bytes]:
         """Wait for them, and give them one by one."""
@@ -218,7 +218,7 @@ class DeviceCopies:
 def _fetched(parts: Iterable[DeviceBytes]) -> Iterator[Bytes]:
     """Fetch parts; no piece is of two of them."""
     buffers: list[Bytes] = []
-    used: set[Lanes] = set()
+    used: set[CopyStreams] = set()
     ahead: _Load | None = None
     try:
         for turn, moves in enumerate(_packed(parts)):
@@ -252,9 +252,9 @@ def _packed(parts: Iterable[DeviceBytes]) -> Iterator[list[tuple[DeviceArray, Sp
 
 def _start(moves: list[tuple[DeviceArray, Span]], out: Bytes) -> _Load:
     """Let pieces travel to a buffer."""
-    arrived: dict[Lanes, Event] = {}
+    arrived: dict[CopyStreams, Event] = {}
     for block, span in moves:
-        way = lanes(block)
+        way = copy_streams(block)
         arrived[way] = way.read(block, [span], out, row_major=True)
     return _Load(out, [(span.here, span.nbytes) for _, span in moves], arrived)
 
@@ -266,7 +266,7 @@ class Filling:
         self._buffers: dict[int, Bytes] = {}
         self._turn, self._end = 0, PIECE
         #: What each buffer is needed for, and the arrays that were filled.
-        self._busy: tuple[dict[Lanes, Event], dict[Lanes, Event]] = {}, {}
+        self._busy: tuple[dict[CopyStreams, Event], dict[CopyStreams, Event]] = {}, {}
         self._arrays: dict[int, DeviceArray] = {}
 
     def put(self, target: Anywhere, data: Bytes) -> None:
@@ -301,7 +301,7 @@ class Filling:
         for block, span in target.blocks():
             out, at = self._room(target.array, span.nbytes)
             read(span.here, out[at : at + span.nbytes])
-            way = lanes(block)
+            way = copy_streams(block)
             landed = way.write(block, [span._replace(here=at)], out, row_major=True)
             self._busy[self._turn][way] = target.array.landed = landed
         self._arrays[id(target.array)] = target.array
@@ -314,8 +314,8 @@ class Filling:
         self._buffers.clear()
         self._end = PIECE
         for array in self._arrays.values():
-            lanes(array).lead(array)
-            lanes(array).release()
+            copy_streams(array).lead(array)
+            copy_streams(array).release()
         self._arrays.clear()
 
     def _room(self, array: DeviceArray, nbytes: int) -> tuple[Bytes, int]:

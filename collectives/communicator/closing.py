@@ -32,7 +32,7 @@ class Closing(Recovering):
     The first of a family takes the whole family with it.
     """
 
-    CALLS_IN_COPIES = frozenset({"abandon", "close", "Disconnect", "Free", "Get_rank", "Get_size"})
+    CALLS_IN_CHILD = frozenset({"abandon", "close", "Disconnect", "Free", "Get_rank", "Get_size"})
     _is_first: bool
     _ended = False
     _barrier: tuple[MPI.Intracomm, MPI.Request] | None = None
@@ -81,7 +81,7 @@ class Closing(Recovering):
         UsageError
             Of the first one, inside of an attempt (local).
         """
-        if self._ended or forked_child.is_copy() or self == MPI.COMM_NULL:
+        if self._ended or forked_child.is_child() or self == MPI.COMM_NULL:
             return
         if self._is_first and self._family.attempt is not None:
             raise UsageError("close", "an attempt is under way, which ends by a vote of all",
@@ -97,7 +97,7 @@ class Closing(Recovering):
         if self._is_first:
             if self._family.spare_pool is not None:
                 self._family.spare_pool.end()  # first: nobody else is to wait if this process dies
-            exit_report.closed(self.rank)
+            exit_report.note_closed_family(self.rank)
             self._family.notices.close()
             self._family.shut()
         if self._world is not None:
@@ -176,9 +176,9 @@ class Closing(Recovering):
     def _leave(self, error: BaseException | None) -> None:
         """Give up by an error, or without; others hear of it, and the launcher if it can."""
         status = exit_report.exit_status(error.code) if isinstance(error, SystemExit) else 1
-        if forked_child.is_copy():
-            ulfm.leave_copy(status)
-        if self._ended or forked_child.is_copy() or self == MPI.COMM_NULL:
+        if forked_child.is_child():
+            ulfm.leave_child(status)
+        if self._ended or forked_child.is_child() or self == MPI.COMM_NULL:
             return
         self._family.shut()
         if error is not None or not self._family.world.revoked:
@@ -194,7 +194,7 @@ class Closing(Recovering):
         Local, harmless twice.  What came of it is of no use to them either; where the
         library wakes nobody the whole family is given up.
         """
-        if forked_child.is_copy() or self == MPI.COMM_NULL:
+        if forked_child.is_child() or self == MPI.COMM_NULL:
             return
         for one in self._descent():
             one._rouse()
@@ -204,7 +204,7 @@ class Closing(Recovering):
         if self._parent is not None:
             self._parent._lineage.forsake(self)
         self._family.world.disown(self)
-        deferred_free.drop(self)
+        deferred_free.defer_and_clear(self)
         self._service.shut()
         self._depart()
 
@@ -221,11 +221,11 @@ class Closing(Recovering):
         """Drop the handle; later calls find none."""
         self._ended = True
         if not self._family.world.revoked:
-            deferred_free.release(self)
+            deferred_free.free_or_defer(self)
         elif self._is_first:
-            deferred_free.bury(self)
+            deferred_free.defer(self)
         else:
-            deferred_free.drop(self)
+            deferred_free.defer_and_clear(self)
         self._service.shut()
 
     def _together(self, operation: str) -> AbstractContextManager[None]:

@@ -87,7 +87,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         """Be another handle of a communicator, as ``type(comm)(comm)`` makes them."""
         if isinstance(comm, Communicator):
             self.__dict__ = comm.__dict__
-            forked_child.concern(self)
+            forked_child.guard_object(self)
 
     @classmethod
     def adopt(
@@ -135,11 +135,11 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
             plain, family, made._open_world, chooser, Shortcuts(made), family.notices.count(seats)
         )
         made._is_first, made._made_s = world is not None, time.monotonic()
-        deferred_free.tell(made, made._be_freed)
-        forked_child.concern(made)
+        deferred_free.notify_on_free(made, made._be_freed)
+        forked_child.guard_object(made)
         return made
 
-    def become_copy(self) -> None:
+    def become_child(self) -> None:
         """Let no call of a child that was forked take a shortcut.  Local."""
         self._service.shortcuts.allow(False)
 
@@ -168,7 +168,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         UsageError
             If there is no such operation, size or type (local).
         """
-        return foretell(self._service, operation, nbytes, argument.element("explain", dtype))
+        return foretell(self._service, operation, nbytes, argument.element_type("explain", dtype))
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.

@@ -20,7 +20,7 @@ from closeranks.collectives.arguments import native_handover
 from closeranks.collectives.engine.error_translation import explaining
 from closeranks.comms import argument
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -277,7 +277,7 @@ class Deriving(Gathering):
         alias = self._asked("Split_type", problem)
         # Who stays out says so by MPI.UNDEFINED, which is below all types.
         if native_handover.agreed_max(alias, [float(split_type)]) == [float(MPI.COMM_TYPE_SHARED)]:
-            node = neighbours(alias, key, enters=split_type != MPI.UNDEFINED)
+            node = split_by_node(alias, key, enters=split_type != MPI.UNDEFINED)
             return self._met(self._derive(node, None, key))
         with refusing("Split_type"):
             made = alias.Split_type(split_type, key, info)

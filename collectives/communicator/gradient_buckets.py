@@ -59,7 +59,7 @@ class Buckets:
         The reduction.
     """
 
-    CALLS_IN_COPIES = frozenset({"close"})
+    CALLS_IN_CHILD = frozenset({"close"})
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class Buckets:
         self._bucket_of = {name: b for b in self._buckets for name in b.names}
         self._next = 0
         self._comm, self._epoch = comm, comm.epoch
-        forked_child.concern(self)
+        forked_child.guard_object(self)
 
     def __len__(self) -> int:
         return len(self._buckets)

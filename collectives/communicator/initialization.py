@@ -41,7 +41,7 @@ from closeranks.comms import argument
 from closeranks.comms.discovery.discovery import discover
 from closeranks.comms.discovery.link_survey import quick
 from closeranks.comms.exit import exit_report, forked_child
-from closeranks.comms.exit.hard_deadline import LastResort, age_s
+from closeranks.comms.exit.hard_deadline import HardDeadline, process_age_s
 from closeranks.comms.gpu import array_interface, cuda_aware
 from closeranks.comms.liveness import watchdog
 from closeranks.comms.liveness.collective_creation import all_or_none
@@ -50,7 +50,7 @@ from closeranks.comms.liveness.peer_watch import peers
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
 from closeranks.comms.mpi.mpi_handle import WORLD, ranks_in
-from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.comms.settings import refuse_unknown, setting, switch
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Revoked, TopologyError, Unavailable, UsageError
@@ -360,7 +360,7 @@ def init(
         On every rank, if one dies or fails meanwhile, in a job that survives it: a
         first world is of all ranks or none.
     """
-    forked_child.refuse("init")
+    forked_child.refuse_in_child("init")
     given = MPI.COMM_WORLD if comm is None else comm
     argument.instance("init", "comm", given, MPI.Intracomm, "give an MPI.Intracomm, or none")
     if given == MPI.COMM_NULL:
@@ -390,12 +390,12 @@ def init(
             with leaving():
                 plain, spare_pool = _staffed(given, wanted)
             opened, family = _opened(plain, spare_pool, topology, wanted)
-    exit_report.opened()
+    exit_report.note_opened_family()
     recovery = Recovery(opened, family, on_failure, recovery_timeout_s, start_s)
     family.recovery = recovery
     if family.joined:
         recovery.fill()  # the others do so, too
-        exit_report.stand(family.world.rank, family.world.epoch, family.group)
+        exit_report.enter_world(family.world.rank, family.world.epoch, family.group)
     return opened
 
 
@@ -415,13 +415,13 @@ def _agreed(comm: MPI.Intracomm, ask: Callable[[], InitOptions]) -> InitOptions:
 
 def _stand(comm: MPI.Intracomm, wanted: InitOptions) -> None:
     """Note the place of a member to be: its end in here counts, too.  Local."""
-    exit_report.opens()
+    exit_report.report_opening()
     if setting("JOINS") is not None:
         return
     group, members = _group_of(comm), comm.size - wanted.spares
-    exit_report.attend(comm.size, group)
+    exit_report.note_processes(comm.size, group)
     if comm.rank < members:
-        exit_report.stand(comm.rank, 0, group, members)
+        exit_report.enter_world(comm.rank, 0, group, members)
 
 
 def _group_of(comm: MPI.Intracomm) -> int:
@@ -432,7 +432,7 @@ def _arrival(limit_s: float) -> AbstractContextManager[object]:
     """Let a process that was started for a vacant seat end if it comes in vain."""
     if setting("JOINS") is None:
         return nullcontext()
-    return LastResort(limit_s, "closeranks: a new process is not awaited any more; it ends")
+    return HardDeadline(limit_s, "closeranks: a new process is not awaited any more; it ends")
 
 
 def _staffed(comm: MPI.Intracomm, wanted: InitOptions) -> tuple[MPI.Intracomm, SparePool | None]:
@@ -575,7 +575,7 @@ class _Abilities(NamedTuple):
 def _abilities(plain: MPI.Intracomm) -> _Abilities:
     """Agree on what depends on how the ranks were started, and where.  Collective."""
     threaded = MPI.Query_thread() == MPI.THREAD_MULTIPLE
-    devices = array_interface.are_there()
+    devices = array_interface.may_have_arrays()
     reaches = devices and cuda_aware.reaches_devices()
     said = [float(not threaded), float(devices), float(not reaches)]
     lacks_threads, has_devices, lacks_reach = native.agreed_max(plain, said)
@@ -589,12 +589,12 @@ def _guarded(everybody: MPI.Intracomm, wanted: InitOptions) -> float:
     """
     if not ulfm.is_on():
         return 0.0
-    node = neighbours(everybody)
-    pids = peers().keep(node)
+    node = split_by_node(everybody)
+    pids = peers().watch_node(node)
     if pids[0] == os.getpid():
         watchdog.start(pids, wanted.silence_s)
     node.Free()
-    return age_s()
+    return process_age_s()
 
 
 def _placed(plain: MPI.Intracomm, topology: Topology | None) -> Topology:

@@ -36,7 +36,7 @@ from closeranks.errors import UsageError
 if TYPE_CHECKING:
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.init_state import Family
-    from closeranks.comms.liveness.call_counter import Inside
+    from closeranks.comms.liveness.call_counter import PendingCalls
 
 _CAREFUL: Final = ulfm.is_on()
 
@@ -308,7 +308,7 @@ class Objects(MPI.Intracomm):
             yield
 
     @property
-    def _inside(self) -> Inside:
+    def _inside(self) -> PendingCalls:
         """Where calls of the library are noted that nothing ends."""
         return self._service.family.notices.inside
 

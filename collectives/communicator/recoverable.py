@@ -335,9 +335,9 @@ class Recovering(MPI.Intracomm):
         heritage : mapping of Agreed to str, optional
             As for `Chooser`.
         """
-        deferred_free.bury(self)
+        deferred_free.defer(self)
         mpi_handle.point(self, plain)
-        deferred_free.tell(self, self._be_freed)
+        deferred_free.notify_on_free(self, self._be_freed)
         self._lineage.settle()
         self._seats, self._topology, self._world = seats, topology, world
         was = self._service.chooser

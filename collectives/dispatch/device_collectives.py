@@ -34,8 +34,8 @@ from closeranks.collectives.selection.chooser import NATIVE
 from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes
 from closeranks.comms.buffers.buffer_spec import Message
 from closeranks.comms.buffers.datatype import Element, element
-from closeranks.comms.gpu.cuda_ipc import HALF_BYTES, MARKS, DeviceNode
-from closeranks.comms.gpu.pinned_staging import Span, lanes
+from closeranks.comms.gpu.cuda_ipc import HALF_BYTES, MARKS, CudaIpcGroup
+from closeranks.comms.gpu.pinned_staging import Span, copy_streams
 from closeranks.comms.wait import wait
 from closeranks.errors import Unavailable, UsageError
 
@@ -253,7 +253,7 @@ class _Ends:
         if self._source is None or self._given is None:
             return
         slot = number % _SLOTS
-        self._filled[slot] = lanes(self._source).read(
+        self._filled[slot] = copy_streams(self._source).read(
             self._source, [self._span(self._given, cut)], self._slots[slot], self._emptied[slot]
         )
 
@@ -284,14 +284,14 @@ class _Ends:
         if self._target is None or self._taken is None:
             return
         slot = number % _SLOTS
-        self._emptied[slot] = lanes(self._target).write(
+        self._emptied[slot] = copy_streams(self._target).write(
             self._target, [self._span(self._taken, cut)], self._slots[slot]
         )
 
     def finish(self) -> None:
         """Let whoever uses the result next find it."""
         if self._target is not None:
-            lanes(self._target).lead(self._target)
+            copy_streams(self._target).lead(self._target)
         for store in self._stores:
             store()
 
@@ -502,7 +502,7 @@ def _opened(world: World, array: DeviceArray) -> DeviceGroup:
 
 def _group(
     world: World, runtime: Runtime, ipc_memories: list[IpcMemory], device: int
-) -> DeviceNode:
+) -> CudaIpcGroup:
     """Make the group of ranks that have opened each other's memory; collective."""
     meeting = world.own(world.comm.Dup())
 
@@ -513,7 +513,7 @@ def _group(
             abort=lambda: world.check(IPC),
         )
 
-    return DeviceNode(
+    return CudaIpcGroup(
         runtime,
         ipc_memories,
         world.rank,

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.fastpath.shortcut import Shortcuts
     from closeranks.collectives.selection.trial import Trial
-    from closeranks.comms.liveness.call_counter import Counted
+    from closeranks.comms.liveness.call_counter import CallCounter
 
 
 _T = TypeVar("_T")
@@ -77,13 +77,13 @@ class Counting:
         The communicator as mpi4py knows it.
     family : Family
         What all communicators of one `init` share.
-    calls : Counted
+    calls : CallCounter
         Its calls.
     """
 
     plain: MPI.Intracomm
     family: Family
-    calls: Counted
+    calls: CallCounter
 
     @property
     def careful(self) -> MPI.Intracomm:
@@ -108,7 +108,7 @@ class Counting:
             What it gives.
         """
         number = self.calls.begin()
-        with signal_handlers.Together():
+        with signal_handlers.DeferredHandlers():
             try:
                 return serve(operation, *arguments)
             except UNREADABLE as error:
@@ -122,7 +122,7 @@ class Counting:
                 raise
             except BaseException as error:
                 if (
-                    signal_handlers.are_held() or self._is_unheard()
+                    signal_handlers.are_deferred() or self._is_unheard()
                 ):  # it ends half-way: others wait
                     self.family.notices.leave(error)
                     self.family.world.revoke()
@@ -233,7 +233,7 @@ class Service(Counting):
         Who chooses.
     shortcuts : Shortcuts
         Of the communicator.
-    calls : Counted
+    calls : CallCounter
         Counts its calls.
 
     Attributes
@@ -255,7 +255,7 @@ class Service(Counting):
         open_world: Callable[[], World],
         chooser: Chooser,
         shortcuts: Shortcuts,
-        calls: Counted,
+        calls: CallCounter,
     ) -> None:
         self.family, self.counters, self.calls = family, Counters(), calls
         self._open_world = open_world
@@ -332,7 +332,7 @@ class Service(Counting):
             said = described(demand, wanted, form)
         except UsageError as error:
             problem, said = error, f"a call that is wrong: {error}"
-        signal_handlers.hold()
+        signal_handlers.defer_handlers()
         agree_equal(self.careful, operation, said)
         if demand is None or problem is not None:
             raise problem or UsageError(operation, "unreadable", "pass an array")
@@ -373,7 +373,7 @@ class Service(Counting):
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
         if trial is not None:
-            signal_handlers.hold()  # what is done beside the call waits for all
+            signal_handlers.defer_handlers()  # what is done beside the call waits for all
         timed = self.is_timed()
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed

@@ -167,7 +167,7 @@ class Persistent(Outliving):
         Hints for the library.
     """
 
-    CALLS_IN_COPIES = frozenset({"close", "Free"})
+    CALLS_IN_CHILD = frozenset({"close", "Free"})
 
     def __init__(
         self,
@@ -210,7 +210,7 @@ class Persistent(Outliving):
             self._given = hand_over(demand)
             self._ready = prepare(service.plain, self._given, info)
         self._running = False
-        forked_child.concern(self)
+        forked_child.guard_object(self)
 
     def offer(self) -> None:
         """Let mpi4py start it and wait for it.  Local; called once it is made."""
@@ -350,7 +350,7 @@ class Persistent(Outliving):
 
         Local; harmless twice.
         """
-        if self._closed or forked_child.is_copy():
+        if self._closed or forked_child.is_child():
             return
         if not self._void:
             self.wait()

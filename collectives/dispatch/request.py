@@ -263,7 +263,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
-        forked_child.refuse(self._operation)
+        forked_child.refuse_in_child(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
@@ -289,7 +289,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
-        forked_child.refuse(self._operation)
+        forked_child.refuse_in_child(self._operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()

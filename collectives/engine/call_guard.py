@@ -45,7 +45,7 @@ class CallGuard:
 
     def refuse_shut(self, operation: str) -> None:
         """Raise `Revoked` if there are no more calls, see `shut`."""
-        forked_child.refuse(operation)
+        forked_child.refuse_in_child(operation)
         if self._shut:
             raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
 
@@ -57,7 +57,7 @@ class CallGuard:
 
     def refuse_late(self, operation: str) -> None:
         """Raise what has ended the world, see `is_over`."""
-        forked_child.refuse(operation)
+        forked_child.refuse_in_child(operation)
         if self.is_over():
             for world in self._worlds():
                 world.check(operation)

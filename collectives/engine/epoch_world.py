@@ -30,7 +30,7 @@ from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.liveness.failure_notices import Notices
 from closeranks.comms.mpi import deferred_free, ulfm
 from closeranks.comms.mpi.mpi_handle import ranks_in
-from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.comms.shm.shared_file import SharedFile, share
 from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import settle
@@ -124,7 +124,7 @@ class World:
         whole: World | None = None,
         notices: Notices | None = None,
     ) -> None:
-        signal_handlers.hold()
+        signal_handlers.defer_handlers()
         self._whole = self if whole is None else whole
         self.notices: Notices = notices or (Notices() if whole is None else whole.notices)
         self.epoch, self.topology = epoch, topology
@@ -164,7 +164,7 @@ class World:
         def divided() -> tuple[MPI.Intracomm, MPI.Intracomm]:
             traffic: MPI.Intracomm = self.own(self.comm.Dup())
             traffic.Set_errhandler(MPI.ERRORS_RETURN)
-            return traffic, self.own(neighbours(self.comm))
+            return traffic, self.own(split_by_node(self.comm))
 
         is_child = self._whole is not self
         self.traffic, self.node = divided() if is_child else all_or_none(self.comm, divided)
@@ -207,7 +207,7 @@ class World:
         """
         found = self._lanes.get(members)
         if found is None:
-            signal_handlers.hold()
+            signal_handlers.defer_handlers()
             is_whole = members == tuple(range(self.size))
             comm = self.traffic if is_whole else self._made(members)
             found = self._lanes[members] = Lane(comm, deque())
@@ -242,7 +242,7 @@ class World:
         if found is None:
             from closeranks.collectives.shm.segment import NodeMemory
 
-            signal_handlers.hold()
+            signal_handlers.defer_handlers()
             comm = self.node if members == self.node_ranks else self.lane(members).comm
             found = self._memories[members] = self.own(NodeMemory(comm, self._word_at))
         return found
@@ -367,8 +367,8 @@ class World:
     def close(self) -> None:
         """Release all that this world owns, the youngest first.
 
-        Collective; harmless twice.  The communicators of a revoked world are buried:
-        others with their numbers would get what the dead sent.
+        Collective; harmless twice.  The communicators of a revoked world are freed
+        later: MPI would reuse their context ids, and messages of the dead may arrive.
         """
         if self._closed:
             return
@@ -381,7 +381,7 @@ class World:
             elif not self.revoked:
                 resource.Free()
             elif not hasattr(resource, "close"):  # a child has one, and goes on or ends by it
-                deferred_free.bury(resource)
+                deferred_free.defer(resource)
         self._word = memoryview(bytearray(8)).cast("q")
 
     def first_tag(self, sequence: int) -> int:

@@ -442,7 +442,7 @@ def explained(
 @contextmanager
 def explaining(operation: str, comm: MPI.Intracomm, world: World) -> Iterator[None]:
     """Raise what the user is told of errors of the library, see `explained`.  Local."""
-    with signal_handlers.Together():
+    with signal_handlers.DeferredHandlers():
         try:
             yield
         except MPI.Exception as error:

@@ -76,7 +76,7 @@ def prepare(world: World, *, together: bool) -> None:
     """
     if world.compiled is not None:
         return
-    signal_handlers.hold()
+    signal_handlers.defer_handlers()
     if not runs_compiled():
         found = False
     elif world.node.rank == 0 or _Loaded.tried:

@@ -212,12 +212,12 @@ def _starts(start: Callable[..., Any]) -> Callable[..., Any]:
 
 def _frees(self: MPI.Comm) -> None:
     """Free it; where ranks have died nobody may get its number, see `graves`."""
-    deferred_free.release(self)
+    deferred_free.free_or_defer(self)
 
 
 def _disconnects(self: MPI.Comm) -> None:
     """Free it when all is through."""
-    deferred_free.release(self, disconnects=True)
+    deferred_free.free_or_defer(self, disconnects=True)
 
 
 def _joins(

@@ -87,7 +87,7 @@ class Attempt:
         return f"<Attempt {self.number}: {self.world} members, {state}>"
 
     def __enter__(self) -> Attempt:
-        forked_child.refuse("attempts")
+        forked_child.refuse_in_child("attempts")
         if self.agreed is not None:
             raise UsageError("attempts", "an attempt entered twice", "one with block an attempt")
         try:
@@ -103,7 +103,7 @@ class Attempt:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> bool:
-        if forked_child.is_copy():
+        if forked_child.is_child():
             return False  # the parent votes
         interruption = Interruption()
         self.agreed = False

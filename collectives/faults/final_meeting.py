@@ -6,7 +6,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.dispatch import request as dropped_requests
-from closeranks.comms.exit.signal_handlers import Together, hold
+from closeranks.comms.exit.signal_handlers import DeferredHandlers, defer_handlers
 
 
 class FinalMeeting:
@@ -53,8 +53,8 @@ class FinalMeeting:
             self.given_up = self.given_up or bool(self._heard[0])
             if self._distance >= self._traffic.size:
                 return True
-            with Together():
-                hold()  # a round that is begun twice would be heard twice
+            with DeferredHandlers():
+                defer_handlers()  # a round that is begun twice would be heard twice
                 self._exchange()
         return False
 

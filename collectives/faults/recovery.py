@@ -28,9 +28,9 @@ from closeranks.collectives.faults.spares import placed, reported, split
 from closeranks.collectives.faults.survivor_creation import JoinMessage, together
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.exit import exit_report
-from closeranks.comms.exit.hard_deadline import LastResort
+from closeranks.comms.exit.hard_deadline import HardDeadline
 from closeranks.comms.liveness.agreement import agree
-from closeranks.comms.liveness.collective_creation import all_or_none, hurry
+from closeranks.comms.liveness.collective_creation import all_or_none, limit_patience
 from closeranks.comms.liveness.recovery_allgather import bcast
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.interruption import Interruption
@@ -153,7 +153,7 @@ class Recovery:
     ) -> None:
         self._root, self._family = root, family
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
-        hurry(limit_s)
+        limit_patience(limit_s)
         self._cause: tuple[int, str] | None = None
         self._loop: object = None
         self._vote_counter = None if ulfm.is_on() else VoteCounter(family.world)
@@ -264,7 +264,7 @@ class Recovery:
         world = self._family.world
         if self._vote_counter is not None:
             return self._vote_counter.count(vote, waits)
-        agreed, died = agree(world.comm, vote, rouse=world.look, waits=waits)
+        agreed, died = agree(world.comm, vote, on_wait=world.look, waits=waits)
         return agreed & UNBEGUN if died else agreed
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
@@ -314,7 +314,7 @@ class Recovery:
             self._reach("shrink")
             self._go_on(family.world.epoch + 1)
         self.fill()
-        exit_report.stand(
+        exit_report.enter_world(
             self.comm.rank, family.world.epoch, family.group
         )  # not who gave up before
         with self.last_resort():
@@ -463,13 +463,13 @@ class Recovery:
             seats = tuple(world.seats[rank] for rank in ranks)
             child.move(plain, topology.restrict(ranks), seats)
             world.own(cast("Resource", child))
-        exit_report.attend(made.whole.size)
+        exit_report.note_processes(made.whole.size)
         old.close()
         shared_arrays.bury(old.comm, made.whole)
 
-    def last_resort(self, more_s: float = 0) -> LastResort:
+    def last_resort(self, more_s: float = 0) -> HardDeadline:
         """Bound a part of a recovery: the process ends if it takes longer.  Local."""
         world, limit_s = self._family.world, self._limit_s + more_s
         who = f"closeranks: rank {world.rank} (seat {world.seats[world.rank]}): the recovery of"
         what = f" epoch {world.epoch} has not ended after {limit_s:.4g} s; exit status 75, relaunch"
-        return LastResort(limit_s, who + what)
+        return HardDeadline(limit_s, who + what)

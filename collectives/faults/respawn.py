@@ -131,7 +131,7 @@ def _started(count: int, command: list[str], vain: int) -> MPI.Intracomm | None:
         return None
     finally:
         info.Free()
-    deferred_free.bury(bridge)
+    deferred_free.defer(bridge)
     return bridge
 
 
@@ -174,7 +174,7 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
     waits: list[MPI.Comm] = []
     try:
         bridge = _merged(MPI.Comm.Get_parent(), None, is_new=True)
-        deferred_free.bury(bridge)
+        deferred_free.defer(bridge)
         waits.append(bridge)
         link = new.Create_intercomm(0, bridge, 0, _MEETING)
         waits.append(link)
@@ -196,7 +196,7 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
     """
     joint.Set_errhandler(MPI.ERRORS_RETURN)
     deferred_free.free_at_end()
-    deferred_free.bury(joint)
+    deferred_free.defer(joint)
     try:
         if bridge is not None:
             bridge.Barrier()
@@ -211,7 +211,7 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
 def _give_up(comm: MPI.Comm) -> None:
     """Wake who waits on a communicator that was just made, here or by others."""
     ulfm.revoke(comm, time.monotonic())
-    deferred_free.bury(comm)
+    deferred_free.defer(comm)
 
 
 def _say(what: str) -> None:

@@ -19,11 +19,11 @@ from closeranks.collectives.faults.respawn import recruit
 from closeranks.collectives.faults.survivor_creation import Lineage, together
 from closeranks.comms.discovery.discovery import discover
 from closeranks.comms.exit import exit_report
-from closeranks.comms.liveness.collective_creation import all_or_none, hurry
+from closeranks.comms.liveness.collective_creation import all_or_none, limit_patience
 from closeranks.comms.liveness.peer_watch import peers
 from closeranks.comms.liveness.recovery_allgather import allgather, bcast
 from closeranks.comms.mpi import deferred_free, ulfm
-from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.comms.wait import LONGEST_S, wait
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class SparePool:
 
     def take(self, whole: MPI.Intracomm, seated: RankAssignment) -> None:
         """Go on with those who are left.  Local."""
-        deferred_free.bury(self.everybody)
+        deferred_free.defer(self.everybody)
         self._meet(whole, tuple(seated.seat_of))
 
     def enlist(self, vacant: int, limit_s: float) -> bool:
@@ -111,12 +111,12 @@ class SparePool:
         if not self.recruits or not vacant:
             return False
         if self.everybody.rank == 0:  # who starts them
-            peers().see_off(limit_s)
+            peers().wait_for_ending(limit_s)
         whole = recruit(self.everybody, vacant, self.seats, vain=self._vain)
         if whole is None:
             return False
         self._vain += 1
-        deferred_free.bury(self.everybody)
+        deferred_free.defer(self.everybody)
         self._meet(whole, self._members)
         return True
 
@@ -143,7 +143,7 @@ class SparePool:
             self._send_home()
         elif not ulfm.leaves():
             ulfm.leave()
-        deferred_free.bury(self.everybody)
+        deferred_free.defer(self.everybody)
 
     def _send_home(self) -> None:
         """Tell the spares that the job is over, as one of the first.  Local."""
@@ -175,7 +175,7 @@ class SparePool:
         SystemExit
             When the job ends: with 0, or with 1 where no member has ended well.
         """
-        hurry(limit_s)
+        limit_patience(limit_s)
         while True:
             wait(self._is_called, progress=ulfm.listen, polite=True,
                  longest_s=longest_nap_s(len(self._spares)), doze=peers().doze)  # fmt: skip
@@ -186,7 +186,7 @@ class SparePool:
             if seat.seated is None:  # nobody has said why he leaves: the others go on
                 continue
             self.take(seat.whole, seat.seated)
-            exit_report.attend(seat.whole.size)
+            exit_report.note_processes(seat.whole.size)
             if seat.world is not None:
                 return seat
 
@@ -220,7 +220,7 @@ class SparePool:
         if plain is None:
             return SpareSeat(whole, seated=seated)
         facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
-        peers().see_off(limit_s)
+        peers().wait_for_ending(limit_s)
 
         def world_of() -> World:
             topology = placed(plain, facts, seated.seats)
@@ -301,12 +301,12 @@ def reported(whole: MPI.Intracomm, report: ProcessReport) -> list[ProcessReport]
 
 def _watch(whole: MPI.Intracomm) -> None:
     """Let the processes of a node watch those that are new there, and be watched."""
-    node = all_or_none(whole, lambda: neighbours(whole))
+    node = all_or_none(whole, lambda: split_by_node(whole))
     try:
-        peers().keep(node)
+        peers().watch_node(node)
     except Exception:
         ulfm.revoke(node)
-        deferred_free.bury(node)
+        deferred_free.defer(node)
         raise
     node.Free()
 

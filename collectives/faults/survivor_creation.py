@@ -147,7 +147,7 @@ def together(base: MPI.Intracomm, make: Callable[[MPI.Intracomm], _M]) -> _M:
         if agreed & _MADE and not died:
             assert made is not None
             return made
-        deferred_free.bury(whole)
+        deferred_free.defer(whole)
         if made is not None:
             made.drop()
         if not agreed & _POSSIBLE:
@@ -168,7 +168,7 @@ def _shrunk(base: MPI.Intracomm) -> MPI.Intracomm | None:
             raise
     everybody, _ = agree(base, int(whole is not None))
     if whole is not None and not everybody:
-        deferred_free.bury(whole)
+        deferred_free.defer(whole)
     return whole if everybody else None
 
 

@@ -77,7 +77,7 @@ def plan(
     UsageError
         With the value and the choices.
     """
-    itemsize = argument.element("plan", dtype).itemsize
+    itemsize = argument.element_type("plan", dtype).itemsize
     argument.instance("plan", "topology", topology, Topology, "give a closeranks.Topology")
     _check(operation, op)
     limit = topology.size if operation in ROOTED else 1

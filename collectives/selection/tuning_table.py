@@ -30,7 +30,7 @@ from closeranks.comms import argument
 from closeranks.comms.topology.level_table import MAX_LEVELS, MAX_RANKS
 from closeranks.comms.topology.link import Link
 from closeranks.comms.topology.topology import Topology
-from closeranks.comms.topology.topology_json import Members, load, read_link, write_link
+from closeranks.comms.topology.topology_json import Members, parse_json, read_link, write_link
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ def tuning(given: str | Path | Mapping[str, Any] | None) -> Rules | Tuned:
 def _load(path: Path) -> Mapping[str, Any]:
     """Read a file that a stranger may have put there."""
     try:
-        table = load(_text(path), "tuning", max_bytes=MOST_BYTES, max_values=MOST_VALUES)
+        table = parse_json(_text(path), "tuning", max_bytes=MOST_BYTES, max_values=MOST_VALUES)
     except UsageError as error:
         raise UsageError("tuning", f"{path}: {error.problem}", error.remedy) from None
     except (OSError, ValueError) as error:

@@ -1,9 +1,11 @@
-"""Memory of the caller's objects, whatever library made them.
+"""The memory of a caller's object, whatever library made it.
 
-Everything that mpi4py takes is taken: the buffer protocol, DLPack, the CUDA
-array interface; and three things it does not take: element types that only
-ml_dtypes knows (bfloat16), arrays whose memory has gaps, and arrays in device
-memory where the library cannot reach it.
+Every buffer that mpi4py takes is taken: the buffer protocol, DLPack, the CUDA
+array interface.  Three more are taken:
+
+* element types that only ml_dtypes knows (bfloat16);
+* arrays with gaps in memory;
+* arrays in device memory that the MPI library cannot reach.
 """
 
 from __future__ import annotations
@@ -29,9 +31,9 @@ class ArrayMemory:
     Attributes
     ----------
     data : ndarray
-        Of shape (nbytes,) and type uint8 where the memory has no gaps, else the
-        array itself, whose elements go in the order of its indices; empty where
-        only a device can reach it.
+        Of shape (nbytes,) and type uint8 if the memory has no gaps, else the array
+        itself, its elements in the order of its indices.  Empty if only a device
+        can reach the memory.
     dtype : numpy.dtype
         Type of an element.
     nbytes : int
@@ -60,14 +62,14 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMe
         An array, or any object with the buffer protocol, DLPack or the CUDA
         array interface.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     writable : bool
         Whether it will be written.
 
     Returns
     -------
     ArrayMemory
-        Alive as long as it is referenced.
+        Keeps the memory alive.
 
     Raises
     ------
@@ -75,10 +77,10 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMe
         If the object has no memory that can be reached, or is read-only and is
         to be written.
     Unavailable
-        If it lies on a device and what copies from there is not installed.
+        If it lies on a device and the library to copy from there is missing.
     """
     if isinstance(buffer, np.ndarray):
-        # A matrix is never flat, and a masked array not bytes.
+        # A matrix is never flat, and a masked array is not bytes.
         array = buffer if type(buffer) is np.ndarray else buffer.view(np.ndarray)
     else:
         seen = _viewed(buffer)

@@ -2,16 +2,13 @@
 
 A message is ``buffer``, ``[buffer, count]``, ``[buffer, type]``, ``[buffer,
 count, type]``, ``[buffer, (count, displacement), type]`` or ``[buffer, count,
-displacement, type]``; see `closeranks.comms.buffers.buffer_spec` for blocks of
-different sizes. Unlike mpi4py this refuses a count that the buffer has no room
-for.
+displacement, type]``.  Unlike mpi4py, `message` refuses a count that is too
+large for the buffer.
 
-Buffers of blocks of different sizes, one block a rank.
-
-A vector message is ``buffer`` (cut as evenly as possible), ``[buffer,
-counts]``, ``[buffer, (counts, displacements)]``, with a type as the last part
-if wanted; a single number stands for equal counts, or for the distance between
-blocks.
+A vector has one block for each rank, of different sizes: ``buffer`` (cut as
+evenly as possible), ``[buffer, counts]``, ``[buffer, (counts,
+displacements)]``, with a type as an optional last part.  A single number
+stands for equal counts, or for the distance between blocks.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ if TYPE_CHECKING:
 
 
 Spec = Any
-#: What None stands for in a list: the buffer of a rank that has nothing to send.
+#: Buffer of a rank that sends nothing, for None in a list.
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
@@ -50,9 +47,9 @@ class SpecParts:
     buffer : object
         The array.
     count, displacement : object
-        What stands there, else None.
+        As given, else None.
     datatype : MPI.Datatype, str or None
-        What stands there, else None.
+        As given, else None.
     """
 
     buffer: object
@@ -70,7 +67,7 @@ class Message:
     memory : ArrayMemory
         The buffer.
     element : Element
-        What an entry is.
+        An entry of the buffer.
     count : int
         Entries, over all blocks.
     offset : int
@@ -89,7 +86,7 @@ class Message:
 
     @property
     def place(self) -> tuple[Any, ...] | None:
-        """Where its data are: other data are elsewhere; None if only MPI knows."""
+        """Identity of the data's place in memory; None if only MPI knows."""
         if not self.element.plain:
             return None
         data = self.memory.data
@@ -103,7 +100,7 @@ class Message:
 
     @property
     def as_it_is(self) -> bool:
-        """Whether the data lie side by side where the caller has them, host or device."""
+        """Whether the caller's data, on host or device, lie side by side."""
         return self.memory.contiguous and self.element.plain
 
     @property
@@ -117,13 +114,13 @@ class Message:
         Parameters
         ----------
         later : list of Event, optional
-            Takes what must happen on a device before the copy is there; without
-            it the host waits.
+            Takes events of a device after which the copy is complete; without it the
+            host waits.
 
         Returns
         -------
         ndarray of uint8
-            As many as ``nbytes``.
+            Of length ``nbytes``.
         """
         if self.direct:
             return self._place()
@@ -136,7 +133,7 @@ class Message:
         return self._place() if self.direct else room(self.memory, self.nbytes)
 
     def store(self, data: Bytes) -> None:
-        """Put data into the caller's memory; nothing to do where they are there."""
+        """Put data into the caller's memory; no-op for the memory itself."""
         if self.direct:
             place = self._place()
             if place.ctypes.data != data.ctypes.data:
@@ -156,9 +153,9 @@ def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> SpecParts
     Parameters
     ----------
     spec : buffer or sequence
-        What the caller passed.
+        As the caller passed it.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     vector : bool
         Whether counts may be sequences, so that only a tuple is (counts,
         displacements).
@@ -211,11 +208,11 @@ def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = Fal
     Parameters
     ----------
     spec : buffer or sequence
-        What the caller passed.
+        As the caller passed it.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     blocks : int
-        Number of equal blocks it consists of; an explicit count is that of one.
+        Number of equal blocks; an explicit count is the count of one block.
     writable : bool
         Whether it will be written.
 
@@ -251,7 +248,7 @@ def found_memory(buffer: object, operation: str, *, writable: bool) -> ArrayMemo
     buffer : object
         The array.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     writable : bool
         Whether it will be written.
 
@@ -283,13 +280,13 @@ def check_room(found: ArrayMemory, kind: Element, count: int, shift: int, operat
     found : ArrayMemory
         The buffer.
     kind : Element
-        What an entry is.
+        An entry of the buffer.
     count : int
         Number of entries.
     shift : int
         Bytes from the start of the buffer to the first entry.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     """
     if not count:
         return
@@ -358,7 +355,7 @@ class Vector:
     memory : ArrayMemory
         The buffer.
     element : Element
-        What an entry is.
+        An entry of the buffer.
     counts, displacements : ndarray of int64
         Entries of each block, and where it starts, in entries.
     """
@@ -380,7 +377,7 @@ class Vector:
 
     @property
     def place(self) -> tuple[Any, ...] | None:
-        """Where its data are: other data are elsewhere; None if only MPI knows."""
+        """Identity of the data's place in memory; None if only MPI knows."""
         if not self.element.plain:
             return None
         data, blocks = self.memory.data, (self.displacements.tobytes(), self.sizes.tobytes())
@@ -395,7 +392,7 @@ class Vector:
 
     @property
     def _is_far(self) -> bool:
-        """Whether blocks begin where the library cannot count to; packed they may not."""
+        """Whether blocks begin beyond the library's counts; packing may mend that."""
         if not messages.is_long(self.memory.nbytes) or not self.element.plain:
             return False
         return messages.is_long(int(self.displacements.max(initial=0)))
@@ -419,7 +416,7 @@ class Vector:
         Returns
         -------
         ndarray of uint8
-            As many as ``nbytes``.
+            Of length ``nbytes``.
         """
         if self.direct:
             return self.memory.data[: self.nbytes]
@@ -436,7 +433,7 @@ class Vector:
         return self.memory.data[: self.nbytes] if self.direct else room(self.memory, self.nbytes)
 
     def store(self, data: Bytes) -> None:
-        """Put data into the caller's memory; nothing to do where they are there."""
+        """Put data into the caller's memory; no-op for the memory itself."""
         if self.direct:
             if self.memory.data.ctypes.data != data.ctypes.data:
                 self.memory.data[: self.nbytes] = data
@@ -459,7 +456,7 @@ class Vector:
         ]
 
     def _spans(self) -> list[Span]:
-        """Say what goes where between the packed bytes and a device array."""
+        """List the copies between the packed bytes and a device array."""
         extent = self.element.extent
         return [
             Span(first * extent, place.start, place.stop - place.start)
@@ -489,9 +486,9 @@ def vector(spec: Spec, operation: str, blocks: int, *, writable: bool = False) -
     Parameters
     ----------
     spec : buffer or sequence
-        What the caller passed.
+        As the caller passed it.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
     blocks : int
         Number of blocks: the size of the communicator.
     writable : bool
@@ -526,13 +523,13 @@ def numbers(given: Any, blocks: int, name: str, operation: str) -> Counts:
     Parameters
     ----------
     given : array_like of int
-        What the caller passed.
+        As the caller passed it.
     blocks : int
         How many there must be.
     name : str
-        What they are, for the text of an error.
+        The argument, for the text of an error.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------
@@ -542,7 +539,7 @@ def numbers(given: Any, blocks: int, name: str, operation: str) -> Counts:
     Raises
     ------
     UsageError
-        If they are not as many, not integers or negative.
+        If their number is wrong, or one is negative or no integer.
     """
     array = np.asarray(given)
     if array.size and array.dtype.kind not in "iu":

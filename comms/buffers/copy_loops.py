@@ -1,10 +1,10 @@
 """Compiled loops that copy runs between two strided places.
 
-Importing this imports Numba; nobody does but who compiles it.  A loop is
+This module imports Numba, so it is imported only to compile.  A loop is
 compiled for each length of run when it is first needed.
 
-What bounds them is memory: runs that are a few lines or a page apart defeat
-the processor's own prefetching, hence `ahead`.
+Memory bounds these loops: runs that are a few lines or a page apart defeat the
+processor's own prefetching, hence `ahead`.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def _moving(typing: Any, unit: Any, target: Any, to: Any, source: Any, at: Any) 
 def _gathering(typing: Any, unit: Any, target: Any, source: Any, step: Any) -> Any:
     """Copy four words that lie ``step`` apart to one place, by one store.
 
-    Stores are what a processor holds fewest of: with one a word they would bound
-    how many loads are on their way.
+    A processor has fewer store buffers than load buffers.  With one store a word,
+    stores would bound the number of loads under way.
     """
     del typing
     word = ir.IntType(8 << len(unit))
@@ -82,7 +82,7 @@ def _copying(typing: Any, target: Any, source: Any, nbytes: Any) -> Any:
 
 
 def _fetching(typing: Any, address: Any) -> Any:
-    """Ask for the cache line of an address, which need not exist."""
+    """Prefetch the cache line of an address, which need not exist."""
     del typing
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -103,7 +103,7 @@ def _place(builder: Any, base: Any, offset: Any, word: Any) -> Any:
     return builder.bitcast(builder.gep(start, [offset]), word.as_pointer())
 
 
-#: Numba's decorators change what a function takes, which no annotation tells.
+#: Numba's decorators change a function's arguments, which annotations cannot tell.
 _intrinsic: Any = intrinsic
 _njit: Any = njit(error_model="numpy")
 _move, _gather, _copy = _intrinsic(_moving), _intrinsic(_gathering), _intrinsic(_copying)
@@ -112,7 +112,7 @@ _fetch = _intrinsic(_fetching)
 
 @_njit
 def _ahead(unit, tail, ahead, n, target, t, source, s):  # type: ignore[no-untyped-def]
-    """Copy runs that are far apart on one side, whose lines are asked for before."""
+    """Copy runs that are far apart on one side; prefetch their lines."""
     front, step = (source, s) if abs(s) > abs(t) else (target, t)
     front += ahead * step
     for i in range(n):
@@ -124,7 +124,7 @@ def _ahead(unit, tail, ahead, n, target, t, source, s):  # type: ignore[no-untyp
 
 @_njit
 def _fours(unit, ahead, n, target, source, s):  # type: ignore[no-untyped-def]
-    """Gather words in fours, and what is left one by one; n is at least 4."""
+    """Gather words in fours, the rest one by one; n is at least 4."""
     w = 1 << len(unit)
     if ahead:
         for i in range(0, n - 3, 4):
@@ -189,7 +189,7 @@ def _short(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unt
 
 @_njit
 def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
-    """Copy runs of any length; the first lines of those ahead are asked for before."""
+    """Copy runs of any length; prefetch the first lines of later runs."""
     run, ahead = word(plan + 8 * len(unit)), word(plan + 8)
     n2, t2, s2 = word(plan + 16), word(plan + 24), word(plan + 32)
     n1, t1, s1 = word(plan + 40), word(plan + 48), word(plan + 56)

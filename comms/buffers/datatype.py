@@ -1,9 +1,7 @@
-"""One entry of a message: its MPI datatype, its NumPy type, its size.
+"""One entry of a message: MPI datatype, NumPy type, size, type signature.
 
-Type signatures: what the bytes of an entry mean, whoever names it.
-
-MPI asks that what is received has the signature of what was sent.  Bytes go
-with everything: programs send numbers as bytes, and know why.
+MPI asks that received data have the signature of the sent data.  Bytes match
+every signature: programs send numbers as bytes on purpose.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """What a buffer is counted in.
+    """One entry, the unit in which a buffer is counted.
 
     Attributes
     ----------
@@ -32,7 +30,7 @@ class Element:
     datatype : MPI.Datatype or None
         Its MPI datatype; None where MPI has no name for it (bfloat16).
     nbytes : int
-        Bytes of its data: what its type signature weighs.
+        Bytes of its data: the size of its type signature.
     extent : int
         Bytes from one entry to the next.
     true_lower, true_upper : int
@@ -60,18 +58,18 @@ _of_handle: dict[int, Element] = {}
 
 
 def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation: str) -> Element:
-    """Say what a buffer is counted in.
+    """Find the entry in which a buffer is counted.
 
     Local.
 
     Parameters
     ----------
     datatype : MPI.Datatype, str or None
-        What the caller gave; None takes the type of the array.
+        As the caller gave it; None takes the type of the array.
     dtype : numpy.dtype
         Type of the array's elements.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------
@@ -115,16 +113,16 @@ def _named(code: str, operation: str) -> MPI.Datatype:
         raise UnknownCode(operation, problem, "use a code such as 'd', or a datatype") from error
 
 
-#: What `numpy.dtype.isbuiltin` says of types that other packages have registered.
+#: `numpy.dtype.isbuiltin` of types that other packages have registered.
 REGISTERED: Final = 2
 
 
 def is_of_numpy(dtype: np.dtype[Any]) -> bool:
     """Tell whether a type's letter means what it means to NumPy and MPI.
 
-    Local.  Types of other packages have the same letters: that of a long double is
-    ml_dtypes' float8_e4m3fnuz, too.  Copies of NumPy's own (of arrays that were
-    pickled, or swapped twice) are no foreign ones.
+    Local.  Types of other packages reuse letters: ml_dtypes' float8_e4m3fnuz has
+    the letter of a long double.  Copies of NumPy's own types (of arrays that were
+    pickled, or swapped twice) are not foreign.
 
     Parameters
     ----------
@@ -134,15 +132,15 @@ def is_of_numpy(dtype: np.dtype[Any]) -> bool:
     Returns
     -------
     bool
-        False for structures and numbers in foreign order, too, and for times:
-        NaT is none of MPI's integers.
+        False also for structures, for numbers in foreign byte order, and for
+        times: NaT is none of MPI's integers.
     """
     is_plain = dtype.isnative and not dtype.names and dtype.kind not in "mM"
     return is_plain and dtype.isbuiltin != REGISTERED
 
 
 def _from_numpy(dtype: np.dtype[Any]) -> Element:
-    """Say what elements of an array are; types MPI cannot name travel as bytes."""
+    """Describe elements of an array; types unknown to MPI travel as bytes."""
     from mpi4py import MPI
 
     size = dtype.itemsize
@@ -180,8 +178,8 @@ def _from_mpi(datatype: MPI.Datatype, operation: str) -> Element:
 def _check_committed(datatype: MPI.Datatype, operation: str) -> None:
     """Refuse a derived datatype that messages may not have yet.
 
-    MPI tells of it only where the datatype is used.  Packing no entry is the
-    least use; at others some libraries end in a segmentation fault.
+    MPI reports it only when the datatype is used.  Packing no entry is the least
+    use; other uses end some libraries with a segmentation fault.
     """
     from mpi4py import MPI
 
@@ -215,7 +213,7 @@ def _numpy_of(datatype: MPI.Datatype, extent: int) -> np.dtype[Any] | None:
     return dtype if dtype.itemsize == extent else None
 
 
-#: What goes with everything, and what is of several signatures.
+#: Signature that matches every other, and signature of mixed entries.
 BYTES: Final = "bytes"
 MIXED: Final = "a structure"
 _signature_keyval: int | None = None
@@ -242,7 +240,7 @@ def signature(element: Element) -> str:
 
 
 def go_together(first: str, second: str) -> bool:
-    """Tell whether what has one signature may be received as the other.  Local."""
+    """Tell whether data of one signature may be received as the other.  Local."""
     return first == second or bool({BYTES, MIXED} & {first, second})
 
 
@@ -250,8 +248,8 @@ def go_together(first: str, second: str) -> bool:
 def of_dtype(dtype: np.dtype[Any]) -> str:
     """Say what the bytes of a NumPy type mean.
 
-    Local.  Signed and unsigned integers of a width are alike, so are times, which
-    are integers; a complex number is two real ones.
+    Local.  Signed and unsigned integers of a width are alike.  Times are integers
+    too; a complex number is two real ones.
 
     Parameters
     ----------
@@ -276,7 +274,7 @@ def of_dtype(dtype: np.dtype[Any]) -> str:
 
 
 def _of_datatype(datatype: MPI.Datatype) -> str:
-    """Find what a datatype is made of; kept with it as an attribute."""
+    """Find the signature of a datatype; kept with it as an attribute."""
     from mpi4py import MPI
 
     global _signature_keyval

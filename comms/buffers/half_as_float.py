@@ -1,7 +1,7 @@
-"""A message of half-precision numbers that travels in float32.
+"""Messages of half-precision numbers that travel as float32.
 
-It looks like a message of float32 whose data never lie in the caller's memory:
-whoever packs, sends and stores it widens and rounds without knowing.
+`Widened` looks like a message of float32 with data outside the caller's
+memory.  Code that packs, sends and stores it widens and rounds unaware.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from closeranks.comms.buffers.datatype import element
 if TYPE_CHECKING:
     from closeranks.comms.gpu.device_array import Event
 
-#: Types, by NumPy's name, whose sums lose digits that users miss.
+#: Types, by NumPy's name, that lose digits in sums.
 HALVES: Final = frozenset({"float16", "bfloat16"})
 WIDE: Final = np.dtype(np.float32)
 
@@ -39,7 +39,7 @@ class Widened(Message):
 
     @property
     def as_it_is(self) -> bool:
-        """False: what is sent is wider."""
+        """False: the sent data are wider."""
         return False
 
     @property
@@ -63,7 +63,7 @@ class Widened(Message):
     def store(self, data: Bytes) -> None:
         """Round data, to the nearest, ties to even, into the caller's memory."""
         place = self.narrow.space()
-        with np.errstate(all="ignore"):  # overflow warns nobody, as in MPI
+        with np.errstate(all="ignore"):  # no warning of overflow, as in MPI
             np.copyto(place.view(self._half), data.view(WIDE), casting="unsafe")
         self.narrow.store(place)
 

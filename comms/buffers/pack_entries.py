@@ -1,7 +1,7 @@
 """Entries of a buffer, copied to packed bytes and back.
 
-For what the host cannot use as it is: arrays with gaps, derived datatypes,
-device memory.
+For buffers that the host cannot use in place: arrays with gaps, derived
+datatypes, device memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def room(found: ArrayMemory, nbytes: int) -> Bytes:
     found : ArrayMemory
         The buffer.
     nbytes : int
-        How much.
+        Its size.
 
     Returns
     -------
@@ -53,14 +53,14 @@ def pack_memory(
 ) -> None:
     """Copy entries that the host cannot use as they are to packed bytes.
 
-    They are those of an array with gaps or on a device, or of a derived type.
+    Entries of an array with gaps or on a device, or of a derived datatype.
 
     Parameters
     ----------
     found : ArrayMemory
         The buffer.
     kind : Element
-        What an entry is.
+        An entry of the buffer.
     count : int
         Number of entries.
     shift : int
@@ -68,8 +68,8 @@ def pack_memory(
     out : ndarray of uint8
         Takes ``count * kind.nbytes`` bytes.
     later : list of Event, optional
-        Takes what must happen on a device before they are there, where somebody
-        else waits for it; without it the host waits.
+        Takes events of a device after which ``out`` is complete, for a caller that
+        waits for them; without it the host waits.
     """
     from closeranks.comms.buffers import packing
     from closeranks.comms.mpi.mpi_handle import SELF
@@ -98,7 +98,7 @@ def unpack(data: Bytes, found: ArrayMemory, kind: Element, count: int, shift: in
     found : ArrayMemory
         The buffer.
     kind : Element
-        What an entry is.
+        An entry of the buffer.
     count : int
         Number of entries.
     shift : int
@@ -124,7 +124,7 @@ def unpack(data: Bytes, found: ArrayMemory, kind: Element, count: int, shift: in
 
 
 def _image(found: ArrayMemory) -> ArrayMemory:
-    """Copy a device array to the host, for entries that are not side by side in it."""
+    """Copy a device array to the host, for entries that have gaps in it."""
     assert found.device is not None
     data = room(found, found.nbytes)
     fetch(found.device, [Span(0, 0, found.nbytes)], data)

@@ -1,9 +1,9 @@
-"""Packing: copying what lies at regular places side by side, and back.
+"""Packing: strided data copied side by side, and back.
 
 The way is chosen once for each block: compiled loops for at least `LEAST`
 bytes in no more than three loops, NumPy or the MPI library for the rest.  The
-rule is that simple because the loops were not slower where it holds;
-docs/strided.md says what was measured.
+rule is this simple because the loops were never slower where it holds;
+docs/strided.md has the measurements.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LEAST: Final = 16384
 #: Loops that the compiled functions have.
 _LOOPS: Final = 3
-#: Runs that lie at least so far apart, and are no longer, are fetched ahead; others
-#: the processor finds itself.
+#: Shortest distance of runs that are prefetched, and their greatest length; the processor
+#: prefetches others itself.
 _FAR: Final = 128
 _AHEAD: Final = 64
 #: Beyond this distance so many lines fall into too few sets of the cache.
@@ -45,8 +45,8 @@ _HALVED: Final = 32
 #: Runs a multiple of this apart meet in one set of the first cache: memcpy then does
 #: better than loops that have many runs on their way.
 _PAGE: Final = 4096
-#: So far apart, the slower loops of NumPy and of the library do better still: what is
-#: read meets in few sets of the second cache, what is written waits for its line.
+#: So far apart, the slower loops of NumPy and of the library are faster still: reads meet
+#: in few sets of the second cache, and writes wait for their lines.
 _READ_APART: Final = 4 * _PAGE
 _WRITTEN_APART: Final = _PAGE // 2
 #: Fewer runs do not fill a set.
@@ -68,7 +68,7 @@ class Packer(NamedTuple):
     gather : callable
         ``gather(out, array)``: to an array of uint8 from one of that layout.
     scatter : callable
-        ``scatter(array, data)``: back; where elements share memory the last one
+        ``scatter(array, data)``: back; if elements share memory the last one
         stays.
     """
 
@@ -116,7 +116,7 @@ def pack(array: NDArray[Any], first: int, count: int, out: Bytes) -> None:
     first, count : int
         The first element, and how many.
     out : ndarray of uint8
-        Takes their bytes, shares none with them.
+        Takes their bytes; shares no memory with them.
     """
     part = array if count == array.size else entries(array, first, count)
     if part is None:
@@ -133,9 +133,9 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
     Parameters
     ----------
     data : ndarray of uint8
-        As many bytes as the elements have, none of them theirs.
+        As many bytes as the elements have; shares no memory with them.
     array : ndarray
-        Of any strides; where elements share memory the last one stays.
+        Of any strides; if elements share memory the last one stays.
     first, count : int
         The first element, and how many.
     """
@@ -147,14 +147,14 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
 
 
 def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> StridedBlock | None:
-    """Describe entries of a datatype where that may be of use.
+    """Describe entries of a datatype if that may be of use.
 
     Local.
 
     Parameters
     ----------
     datatype : MPI.Datatype
-        What an entry is.
+        Datatype of an entry.
     count : int
         Number of entries.
     extent, nbytes : int
@@ -180,13 +180,13 @@ def gather(memory: Bytes, shift: int, block: StridedBlock, out: Bytes) -> bool:
     Parameters
     ----------
     memory : ndarray
-        What it lies in.
+        Memory that holds the block.
     shift : int
         Bytes from there to its origin.
     block : StridedBlock
-        What is copied.
+        The block to copy.
     out : ndarray of uint8
-        Takes ``block.nbytes`` bytes, shares none with the block.
+        Takes ``block.nbytes`` bytes; shares no memory with the block.
 
     Returns
     -------
@@ -209,11 +209,11 @@ def scatter(data: Bytes, memory: Bytes, shift: int, block: StridedBlock) -> bool
     data : ndarray of uint8
         At least ``block.nbytes`` bytes side by side, none of them in the block.
     memory : ndarray
-        What the block lies in.
+        Memory that holds the block.
     shift : int
         Bytes from there to its origin.
     block : StridedBlock
-        What is written.
+        The block to write.
 
     Returns
     -------
@@ -239,14 +239,14 @@ def _scattering(block: StridedBlock) -> Copier | None:
     """Choose how to unpack a block; None if not by compiled loops."""
     if not block.disjoint or _collides(block, _WRITTEN_APART):
         return None
-    # Nobody waits for a word that is written: to fetch its line ahead took up to a
-    # quarter longer.
+    # No prefetch: a store is not waited for, and prefetching its line took up to a quarter
+    # longer.
     ahead = _ahead(block) if block.run > _WORD else 0
     return _way(block, [(count, far, near) for count, near, far in _both(block)], ahead)
 
 
 def _collides(block: StridedBlock, distance: int) -> bool:
-    """Whether runs longer than most elements, yet short, meet in few sets of a cache."""
+    """Whether runs of middle length meet in few sets of a cache."""
     if not (_WORD <= block.run <= _FAR and block.counts and block.counts[-1] >= _MANY):
         return False
     return block.strides[-1] % distance == 0

@@ -1,11 +1,11 @@
 """Strided blocks of memory in one canonical form.
 
-What an array with gaps or an MPI datatype means is a list of runs of bytes, in
-the order in which they are packed.  Where that list is regular it is written
-here as nested loops, after Pearson et al., "TEMPI: An Interposed MPI Library
-with a Canonical Representation of CUDA-aware Datatypes" (HPDC 2021), section
-3: loops of one turn dropped, neighbours merged, a dense innermost loop folded
-into the run.  One step of theirs is left out: loops are not sorted by stride,
+An array with gaps, or an MPI datatype, is a list of runs of bytes in packed
+order.  If the list is regular, it is written here as nested loops, after
+Pearson et al., "TEMPI: An Interposed MPI Library with a Canonical
+Representation of CUDA-aware Datatypes" (HPDC 2021), section 3.  Loops of one
+turn are dropped, neighbours merged, a dense innermost loop folded into the
+run.  One step of the paper is left out: loops are not sorted by stride,
 because that would change the order of the message.
 """
 
@@ -39,7 +39,7 @@ class StridedBlock:
         Turns of each loop, at least 2, and bytes from turn to turn, outermost
         first; strides may be negative or 0.
     run : int
-        Bytes in a run; 0 if there is nothing at all.
+        Bytes in a run; 0 if the block is empty.
     """
 
     start: int
@@ -161,8 +161,8 @@ def of_array(array: NDArray[Any]) -> StridedBlock:
     Parameters
     ----------
     array : ndarray
-        Of any strides: negative ones run backwards, with a stride of 0 an
-        element is listed as often as it is seen.
+        Of any strides: negative ones run backwards; with a stride of 0 an element
+        is listed as often as it appears.
 
     Returns
     -------

@@ -16,8 +16,8 @@ _keyval: int | None = None
 def typemap(datatype: MPI.Datatype) -> StridedBlock | None:
     """Describe one entry of a datatype.
 
-    Local.  What is found is kept with the datatype, as an attribute that goes
-    when it is freed.
+    Local.  The result is kept with the datatype, as an attribute that is deleted
+    with it.
 
     Parameters
     ----------
@@ -27,8 +27,8 @@ def typemap(datatype: MPI.Datatype) -> StridedBlock | None:
     Returns
     -------
     StridedBlock or None
-        Its origin is the address that the type is used with; None where its
-        bytes are at no regular places (structures, uneven indices, darray).
+        Its origin is the address that the type is used with.  None if its bytes are
+        at no regular places (structures, uneven indices, darray).
     """
     global _keyval
     if datatype.is_predefined:
@@ -37,7 +37,7 @@ def typemap(datatype: MPI.Datatype) -> StridedBlock | None:
         _keyval = MPI.Datatype.Create_keyval()
     known: Any = datatype.Get_attr(_keyval)
     if known is None:
-        known = (_decoded(datatype),)  # a tuple, for None is what Get_attr says of nothing
+        known = (_decoded(datatype),)  # a tuple: Get_attr gives None for a missing one
         datatype.Set_attr(_keyval, known)
     found: StridedBlock | None = known[0]
     return found

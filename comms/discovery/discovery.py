@@ -1,9 +1,7 @@
-"""Make one topology of what all ranks said; pure.
+"""Discovery of the machine a job runs on; the same topology on every rank.
 
-Find out what the job runs on: the one reader of the machine.
-
-Two collectives of fixed cost; everything else is local reading and a pure
-merge that is the same on every rank.
+`discover` makes two collectives of fixed cost.  Everything else is local
+reading, and `assemble`, a pure merge of the records of all ranks.
 """
 
 from __future__ import annotations
@@ -40,14 +38,14 @@ from closeranks.comms.discovery.slurm_environment import Address
 from closeranks.comms.exit import forked_child
 from closeranks.comms.liveness.collective_creation import all_or_none
 from closeranks.comms.mpi import deferred_free, ulfm
-from closeranks.comms.mpi.messages import Bytes, spread
-from closeranks.comms.mpi.node_peers import neighbours
+from closeranks.comms.mpi.messages import Bytes, allgather_bytes
+from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.comms.shm.node_identity import boot_id
 from closeranks.comms.topology.level_table import renumber
 from closeranks.comms.topology.link import Link
-from closeranks.comms.topology.node_description import NodeDescription, place
+from closeranks.comms.topology.node_description import NodeDescription, bound_domain
 from closeranks.comms.topology.topology import Topology
-from closeranks.comms.topology.topology_json import pack, unpack
+from closeranks.comms.topology.topology_json import decode_node, encode_node
 from closeranks.errors import Error, TopologyError
 
 if TYPE_CHECKING:
@@ -55,12 +53,12 @@ if TYPE_CHECKING:
 
 
 def assemble(findings: Findings) -> Topology:
-    """Make the topology all ranks agree on.
+    """Make the topology from the reports of all ranks.
 
     Parameters
     ----------
     findings : Findings
-        What all ranks said; the same on every rank.
+        Reports of all ranks; the same on every rank.
 
     Returns
     -------
@@ -97,7 +95,7 @@ def assemble(findings: Findings) -> Topology:
 
 
 def _links(findings: Findings, topology: Topology) -> dict[str, Link]:
-    """Return the links that network cards tell of, up to the site.
+    """Return the links known from network cards, up to the site.
 
     Between switches all nodes of a group can send at once; that holds until
     a measurement says otherwise.
@@ -121,21 +119,22 @@ def _raise_errors(findings: Findings) -> None:
 
 
 def check_nodes(records: Records) -> None:
-    """Compare who shares memory with the host names.
+    """Compare shared memory with the host names.
 
-    Ranks that share memory under different host names are accepted if their
-    kernel is the same (containers on one machine); ranks of one host name
-    that do not are accepted if their kernels differ (machines named alike).
+    If ranks share memory under different host names, they are accepted if their
+    kernel is the same (containers on one machine).  If ranks of one host name do
+    not share memory, they are accepted if their kernels differ (machines of the
+    same name).
 
     Parameters
     ----------
     records : ndarray, shape (size,), dtype `RECORD`
-        Of all ranks.
+        Records of all ranks.
 
     Raises
     ------
     TopologyError
-        If neither explains it, with both views.
+        If neither explains the difference; the text has both views.
     """
     by_memory = renumber(records["leader"])
     by_name = renumber(records["host_digest"])
@@ -196,7 +195,7 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     Parameters
     ----------
     comm : Intracomm, default MPI.COMM_WORLD
-        Whose ranks to look at.
+        The ranks of the topology.
 
     Returns
     -------
@@ -214,15 +213,15 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
     """
     from mpi4py import MPI
 
-    forked_child.refuse("discover")
+    forked_child.refuse_in_child("discover")
     comm = MPI.COMM_WORLD if comm is None else comm
     argument.instance("discover", "comm", comm, MPI.Intracomm, "give a communicator, or none")
-    node_comm = all_or_none(comm, lambda: neighbours(comm))
+    node_comm = all_or_none(comm, lambda: split_by_node(comm))
     try:
         leader, packed, error = node_comm.bcast(_lead(node_comm.rank, comm.rank), root=0)
     except Exception:
         ulfm.revoke(node_comm)
-        deferred_free.bury(node_comm)
+        deferred_free.defer(node_comm)
         raise
     node_comm.Free()
     report = _report(comm.rank, leader, packed, error)
@@ -236,13 +235,16 @@ def discover(comm: MPI.Intracomm | None = None) -> Topology:
 
 
 def _of_all(comm: MPI.Intracomm, own: Bytes, counts: NDArray[np.int64]) -> Bytes:
-    """Give all ranks the bytes of all, also where some die.  Collective."""
+    """Give all ranks the bytes of all, also if some die.  Collective."""
     from mpi4py import MPI
 
     found = np.empty(int(counts.sum()), np.uint8)
     if ulfm.is_on() and found.size > ulfm.BRIEF_BYTES:
-        return spread(own, counts, comm.rank, lambda taker, sent, giver, room: comm.Sendrecv(
-            [sent, MPI.BYTE], taker, 0, [room, MPI.BYTE], giver, 0))  # fmt: skip
+
+        def move(taker: int, sent: Bytes, giver: int, room: Bytes) -> None:
+            comm.Sendrecv([sent, MPI.BYTE], taker, 0, [room, MPI.BYTE], giver, 0)
+
+        return allgather_bytes(own, counts, comm.rank, move)
     comm.Allgatherv([own, MPI.BYTE], [found, counts, MPI.BYTE])
     return found
 
@@ -252,23 +254,23 @@ def _lead(local_rank: int, rank: int) -> tuple[int, bytes, str] | None:
     if local_rank:
         return None
     try:
-        return rank, pack(describe_here()), ""
+        return rank, encode_node(describe_here()), ""
     except Exception as problem:  # raised here alone, the other ranks would wait for ever
         error = f"its hardware could not be read ({type(problem).__name__}: {problem})"
-        return rank, pack(NodeDescription("")), error
+        return rank, encode_node(NodeDescription("")), error
 
 
 def _report(rank: int, leader: int, packed: bytes, error: str) -> RankReport:
-    node = unpack(packed)
+    node = decode_node(packed)
     host = platform.node()
     affinity = os.sched_getaffinity(0)
     seen = Sighting(
         host=host,
         boot_id=boot_id(Path("/")),
         leader=leader,
-        package=place(affinity, node.packages),
-        numa=place(affinity, node.numa),
-        l3=place(affinity, node.l3),
+        package=bound_domain(affinity, node.packages),
+        numa=bound_domain(affinity, node.numa),
+        l3=bound_domain(affinity, node.l3),
         nic=_named_nic(os.environ, node),
     )
     text = surroundings(os.environ, host)
@@ -282,7 +284,7 @@ def _named_nic(environ: Mapping[str, str], node: NodeDescription) -> int:
 
 
 def surroundings(environ: Mapping[str, str], host: str) -> dict[str, Any]:
-    """Read what lies above a node from its environment.
+    """Read the levels above a node from its environment.
 
     Parameters
     ----------
@@ -294,8 +296,8 @@ def surroundings(environ: Mapping[str, str], host: str) -> dict[str, Any]:
     Returns
     -------
     dict
-        "site", "levels" and "labels" of SLURM's address, and "error": what
-        could not be understood, "" if nothing.
+        "site", "levels" and "labels" of SLURM's address, and "error": text about
+        an unreadable environment, else "".
     """
     site = environ.get("CLOSERANKS_SITE", "")
     error, address = "", slurm_environment.Address()

@@ -1,6 +1,6 @@
-"""Read a node's hardware from hwloc's XML, by CPU sets and not by depth.
+"""A node's hardware from hwloc's XML, read by CPU sets and not by depth.
 
-In hwloc 2 NUMA domains are memory children beside the caches they serve, so
+In hwloc 2, NUMA domains are memory children beside the caches they serve, so
 their place in the tree says nothing; their ``cpuset`` does.
 """
 
@@ -24,7 +24,7 @@ _NETWORK = {"2": "ethernet", "3": "infiniband"}  # osdev_type
 
 
 class Hardware(NamedTuple):
-    """What hwloc says of a node; see `NodeDescription` for the fields."""
+    """A node's hardware from hwloc; see `NodeDescription` for the fields."""
 
     packages: Fact[tuple[Domain, ...]] = Fact()
     numa: Fact[tuple[Domain, ...]] = Fact()
@@ -50,7 +50,7 @@ def run_lstopo(timeout_s: float = 10.0) -> str:
     if program is None:
         return ""
     try:
-        # a rank may see only its own CPUs; the node's others are wanted too
+        # a rank may see only its own CPUs; all CPUs of the node are wanted
         done = subprocess.run(
             [program, "--disallowed", "--of", "xml"],
             stdin=subprocess.DEVNULL,
@@ -74,7 +74,7 @@ def parse(xml: str) -> Hardware:
     Returns
     -------
     Hardware
-        What it holds; packages, domains and caches in order.
+        Packages, domains and caches in order.
 
     Raises
     ------
@@ -204,7 +204,7 @@ class _Reader:
         )
 
     def hardware(self) -> Hardware:
-        """Return what was found."""
+        """Return the hardware found."""
         packages, numa, l3 = (_fact(domains) for domains in self._found.values())
         return Hardware(packages, numa, l3, tuple(self._nics), self._cores)
 

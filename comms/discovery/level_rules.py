@@ -1,4 +1,4 @@
-"""Turn what ranks know of their place into the levels of a topology."""
+"""Levels of a topology, from the positions that ranks report; pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from closeranks.comms.topology.level_table import MAX_LEVELS, first_ranks, renum
 Row = npt.NDArray[np.int32]
 
 
-def number(labels: Sequence[Hashable]) -> Row:
+def number_groups(labels: Sequence[Hashable]) -> Row:
     """Give labels of any kind numbers in order of their first rank.
 
     Parameters
@@ -53,7 +53,7 @@ def above(nodes: Row, sites: Sequence[str], addresses: Sequence[Address]) -> lis
     if any(sites):
         columns.append(("site", list(sites)))
     columns += _switches(sites, addresses)
-    return [(name, renumber(number(labels)[nodes])) for name, labels in columns]
+    return [(name, renumber(number_groups(labels)[nodes])) for name, labels in columns]
 
 
 def _switches(
@@ -110,7 +110,7 @@ def inside(
 
 
 def drop_trivial(levels: Sequence[tuple[str, Row]]) -> list[tuple[str, Row]]:
-    """Leave out levels that say what a neighbour says already.
+    """Leave out levels that are equal to a neighbouring level.
 
     Parameters
     ----------

@@ -32,11 +32,11 @@ class Sample(NamedTuple):
         "latency" (value in s), "alone" (one rail, bytes/s) or "together" (one
         of all rails at once, bytes/s).
     rail : int
-        Which members: the ``rail``-th of each group.
+        Number of the members: the ``rail``-th of each group.
     sender : int
         The group that sent or began.
     value : float
-        What was measured.
+        The measured value.
     """
 
     level: str
@@ -80,7 +80,7 @@ def steady_rate(arrivals_s: Sequence[float], chunk_bytes: int, burst_bytes: int)
 
 
 def average_rate(arrivals_s: Sequence[float], chunk_bytes: int, burst_bytes: int) -> float:
-    """Return the mean rate of a stream whose burst took no time.
+    """Return the mean rate of a stream, as if its burst took no time.
 
     Less exact than `steady_rate` where there was no burst, but of a short
     stream with stalls the better guess: it uses the whole span.
@@ -135,7 +135,7 @@ def with_samples(topology: Topology, samples: Iterable[Sample]) -> Topology:
     Parameters
     ----------
     topology : Topology
-        What was measured.
+        The measured topology.
     samples : iterable of Sample
         Of all ranks, in any order.
 
@@ -161,7 +161,7 @@ def with_samples(topology: Topology, samples: Iterable[Sample]) -> Topology:
 
 
 def doubtful(samples: Iterable[Sample]) -> set[tuple[str, int, int]]:
-    """Find pairs whose rails at once are no whole number of times one rail.
+    """Find pairs with a total rate that is no multiple of one rail's rate.
 
     Cards and cables come in whole numbers: 1.5 times is two of them in a
     disturbed moment more often than a shared link of that rate.
@@ -174,8 +174,8 @@ def doubtful(samples: Iterable[Sample]) -> set[tuple[str, int, int]]:
     Returns
     -------
     set of (str, int, int)
-        Level and groups, the lower first: to be measured once more, for of
-        several repetitions the best counts.
+        Level and groups, the lower first, to be measured once more: the best of
+        several repetitions counts.
     """
     times = {pair: _times(mine) for pair, mine in _by_pair(samples).items()}
     return {pair for pair, t in times.items() if abs(t - round(t)) > _FRACTION_OF_RAIL}
@@ -224,7 +224,7 @@ def _typical(links: Sequence[Link]) -> Link:
     return Link(
         median(latencies) if latencies else None,
         median(rates) if rates else None,
-        # between two counts the higher: what disturbs a measurement only slows it
+        # the higher of two counts: a disturbance only slows a measurement
         median_high(rails) if rails else None,
         "measured",
     )

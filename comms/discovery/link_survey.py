@@ -1,8 +1,7 @@
-"""Time messages between two ranks: ping-pong and a stream.
+"""Links of a topology, measured level by level and pair by pair.
 
-Who probes whom and when: pairs of groups that do not share one.
-
-Measure the links of a topology, level by level and pair by pair.
+A round measures pairs of groups that share no group.  Two ranks measure
+latency by a ping-pong and bandwidth by a stream.
 """
 
 from __future__ import annotations
@@ -82,7 +81,7 @@ def ping(comm: MPI.Intracomm, peer: int, *, first: bool, span_s: float) -> float
     Parameters
     ----------
     comm : Intracomm
-        Nobody else uses its tags meanwhile.
+        Its tags have no other use meanwhile.
     peer : int
         The other rank.
     first : bool
@@ -122,7 +121,7 @@ def send_stream(comm: MPI.Intracomm, peer: int, limits: Limits) -> None:
     Parameters
     ----------
     comm : Intracomm
-        Nobody else uses its tags meanwhile.
+        Its tags have no other use meanwhile.
     peer : int
         The receiver.
     limits : Limits
@@ -155,7 +154,7 @@ def receive_stream(comm: MPI.Intracomm, peer: int, limits: Limits) -> float:
     Parameters
     ----------
     comm : Intracomm
-        Nobody else uses its tags meanwhile.
+        Its tags have no other use meanwhile.
     peer : int
         The sender.
     limits : Limits
@@ -217,7 +216,7 @@ def _enough(arrivals: list[float], start_s: float, chunk: int, limits: Limits) -
 
 
 def tournament(number: int) -> list[list[tuple[int, int]]]:
-    """Pair everybody with everybody once.
+    """Pair each player with each other player once.
 
     Parameters
     ----------
@@ -375,7 +374,7 @@ def survey(comm: MPI.Intracomm, topology: Topology, *, budget_s: float = 20.0) -
 def _look_again(
     probing: _Survey, level: str, rows: list[npt.NDArray[np.int64]], end: float
 ) -> None:
-    """Measure once more what a disturbance may have slowed."""
+    """Measure pairs once more that a disturbance may have slowed."""
     for _ in range(_SECOND_LOOKS):
         pairs = doubtful(probing.everything())
         if not pairs:
@@ -399,8 +398,8 @@ def quick(comm: MPI.Intracomm, topology: Topology, *, budget_s: float = 0.03) ->
     topology : Topology
         Equal on every rank.
     budget_s : float, default 0.03
-        About how long to measure, seconds; links slower than about 20 MB/s
-        take longer, for what is in flight has to arrive.
+        About how long to measure, seconds.  Links slower than about 20 MB/s take
+        longer, because messages in flight have to arrive.
 
     Returns
     -------
@@ -445,7 +444,7 @@ class _Survey:
             made.append(self.comm)
             settle(here.size, cores_of(here))
         except Exception:
-            for one in made:  # others may wait for this rank there
+            for one in made:  # other ranks may wait for this one there
                 ulfm.revoke(one, time.monotonic())
             raise
         here.Free()
@@ -459,7 +458,7 @@ class _Survey:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.comm.Free()
-        else:  # others may wait for this rank
+        else:  # other ranks may wait for this one
             ulfm.revoke(self.comm, self._born_s)
 
     def everything(self) -> list[Sample]:
@@ -486,7 +485,7 @@ class _Survey:
         self._pause()
         meeting.ping(limits.ping_s)
         if coarse:
-            # what shares a card shares its burst
+            # ranks that share a card share its burst
             cards = min(rails, self.topology.links[level].rails or 1)
             limits = limits._replace(burst_bytes=limits.burst_bytes * cards // rails)
         streams = [("together", range(rails))] if rails > 1 or coarse else []
@@ -558,7 +557,7 @@ def _medians(probing: _Survey) -> dict[str, Link]:
         rails = topology.links[name].rails or 1
         latency, rate = np.median(latencies[latencies > 0]), np.median(rates[rates > 0])
         if name == "rank":
-            # pairs inside nodes are alike, and what disturbs them only slows: the best counts
+            # pairs inside nodes are alike, and a disturbance only slows them: the best counts
             latency, rate = latencies[latencies > 0].min(), rates.max()
         links[name] = Link(float(latency), float(rate) / rails, rails, "measured")
     return links

@@ -1,10 +1,8 @@
-"""How many cores this process may really use.
+"""Hardware of this node: processors, usable cores, network cards, GPUs.
 
 A machine's core count is an upper bound only: the affinity mask (`taskset`,
-SLURM, MPI binding) and the cgroup's CPU quota (containers) take from it.
-Everything that decides between spinning and sleeping asks here.
-
-Describe this node: its processors, caches, network cards and GPUs.
+SLURM, MPI binding) and the cgroup's CPU quota (containers) reduce it.  All
+code that decides between spinning and sleeping asks here.
 """
 
 from __future__ import annotations
@@ -169,9 +167,9 @@ def describe_here() -> NodeDescription:
     -------
     NodeDescription
         Processors from hwloc where lstopo is installed, else from sysfs;
-        cards from sysfs; GPUs from NVML.  What cannot be read is unknown.
+        cards from sysfs; GPUs from NVML.  Facts that cannot be read are unknown.
     """
-    library = nvml.load()
+    library = nvml.start_nvml()
     try:
         return describe(Path("/"), hwloc.run_lstopo(), library)
     finally:
@@ -180,7 +178,7 @@ def describe_here() -> NodeDescription:
 
 
 def describe(root: Path, xml: str = "", library: Any | None = None) -> NodeDescription:
-    """Describe a node from what was read of it.  Local.
+    """Describe a node from its readings.  Local.
 
     Parameters
     ----------
@@ -213,12 +211,12 @@ def describe(root: Path, xml: str = "", library: Any | None = None) -> NodeDescr
         l3=hardware.l3 if known else sysfs.l3(root),
         distances=distances,
         nics=_filled(sysfs.nics(root), hardware.nics),
-        gpus=tuple(_located(gpu, root) for gpu in nvml.read(library)) if library else (),
+        gpus=tuple(_located(gpu, root) for gpu in nvml.read_gpus(library)) if library else (),
     )
 
 
 def _filled(nics: Sequence[Nic], others: Sequence[Nic]) -> tuple[Nic, ...]:
-    """Complete sysfs's cards by what hwloc knows of them."""
+    """Complete sysfs's cards by facts of hwloc."""
     if not nics:
         return tuple(others)
     by_name = {nic.name: nic for nic in others}

@@ -1,7 +1,7 @@
-"""Read a node's GPUs from NVIDIA's management library, or a recording of it.
+"""A node's GPUs, from NVIDIA's management library or a recording of it.
 
-`read` takes an object with the functions of the module ``pynvml``
-(nvidia-ml-py), so that tests replay what a real node answered.
+`read_gpus` takes an object with the functions of the module ``pynvml``
+(nvidia-ml-py), so tests can replay the answers of a real node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NVLINK = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 25e9, 6: 25e9, 7: 50e9}
 T = TypeVar("T")
 
 
-def load() -> Any | None:
+def start_nvml() -> Any | None:
     """Start NVML if it is installed and has a driver.  Local.
 
     Returns
@@ -41,7 +41,7 @@ def load() -> Any | None:
     return pynvml
 
 
-def read(nvml: Any) -> tuple[Gpu, ...]:
+def read_gpus(nvml: Any) -> tuple[Gpu, ...]:
     """Describe the GPUs of a node.
 
     Parameters

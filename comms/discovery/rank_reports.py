@@ -1,11 +1,9 @@
-"""Device tables of a topology, and what they say of the links between nodes.
+"""Records that ranks exchange to agree on a topology.
 
-What ranks tell each other to agree on a topology.
-
-Every rank contributes a record of fixed size; the first rank of a node adds
-its node's text (site, switch address), and the first node of each kind of
-hardware its description.  Pure: `discover` does the two
-collectives, `assembly` makes the topology.
+Every rank contributes a record of fixed size.  The first rank of a node adds
+its node's text (site, switch address).  The first node of each kind of
+hardware adds its description, from which device tables and links between nodes
+are made.  Pure: `closeranks.comms.discovery.discovery` communicates.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ from closeranks.comms.topology.node_description import (
     NodeDescription,
     nearest,
 )
-from closeranks.comms.topology.topology_json import pack, unpack
+from closeranks.comms.topology.topology_json import decode_node, encode_node
 
 
-def table(node: NodeDescription) -> tuple[Device, ...]:
+def device_table(node: NodeDescription) -> tuple[Device, ...]:
     """List a node's GPUs and usable network cards.
 
     Parameters
@@ -89,7 +87,7 @@ def devices(findings: Findings) -> Devices:
     Parameters
     ----------
     findings : Findings
-        What all ranks said.
+        Reports of all ranks.
 
     Returns
     -------
@@ -97,7 +95,7 @@ def devices(findings: Findings) -> Devices:
         Equal nodes share a table.
     """
     numbers: dict[tuple[Device, ...], int] = {}
-    of_kind = [numbers.setdefault(table(d), len(numbers)) for d in findings.descriptions]
+    of_kind = [numbers.setdefault(device_table(d), len(numbers)) for d in findings.descriptions]
     numa = findings.records["numa"].tolist()
     return Devices(
         tuple(numbers),
@@ -107,14 +105,14 @@ def devices(findings: Findings) -> Devices:
 
 
 def node_link(findings: Findings, default: Link) -> Link:
-    """Say what the network cards tell of the link between nodes.
+    """Derive the link between nodes from the network cards.
 
     Parameters
     ----------
     findings : Findings
-        What all ranks said.
+        Reports of all ranks.
     default : Link
-        For what is unknown.
+        Value of unknown fields.
 
     Returns
     -------
@@ -164,7 +162,7 @@ Records = npt.NDArray[np.void]
 
 
 class Sighting(NamedTuple):
-    """What one rank sees; see `RECORD`."""
+    """Facts that one rank sees; see `RECORD`."""
 
     host: str
     boot_id: str
@@ -221,7 +219,7 @@ def encode(
     Parameters
     ----------
     seen : Sighting
-        What the rank sees.
+        Facts that the rank sees.
     rank : int
         Its number.
     text : mapping of str to object
@@ -236,7 +234,7 @@ def encode(
     """
     leads = rank == seen.leader
     words = json.dumps(text).encode() if leads else b""
-    hardware = zlib.compress(pack(description)) if leads else b""
+    hardware = zlib.compress(encode_node(description)) if leads else b""
     record = np.zeros(1, dtype=RECORD)
     record["version"] = VERSION
     record["host"] = seen.host.encode(errors="replace")[:40]
@@ -289,7 +287,7 @@ def lengths(records: Records) -> npt.NDArray[np.int64]:
 
 
 class Findings(NamedTuple):
-    """What all ranks said, taken apart.
+    """Reports of all ranks, decoded.
 
     Parameters
     ----------
@@ -320,7 +318,7 @@ def decode(records: Records, payload: bytes) -> Findings:
     records : ndarray, shape (size,), dtype `RECORD`
         Of all ranks.
     payload : bytes
-        What the ranks sent in the second collective, in order.
+        Bytes of the second collective, in rank order.
 
     Returns
     -------
@@ -340,6 +338,6 @@ def decode(records: Records, payload: bytes) -> Findings:
         texts.append(json.loads(payload[start:middle]))
         if firsts[leader]:
             number[records["hardware"][leader].tobytes()] = len(descriptions)
-            descriptions.append(unpack(zlib.decompress(payload[middle:end])))
+            descriptions.append(decode_node(zlib.decompress(payload[middle:end])))
     kinds = [number[records["hardware"][leader].tobytes()] for leader in leaders.tolist()]
     return Findings(records, leaders, texts, kinds, descriptions)

@@ -1,4 +1,4 @@
-"""What SLURM tells a task about where it runs, from the environment alone."""
+"""A task's position in SLURM's topology, from the environment alone."""
 
 from __future__ import annotations
 

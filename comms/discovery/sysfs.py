@@ -1,4 +1,4 @@
-"""Read a node's hardware from Linux /sys and /proc, below any root."""
+"""A node's hardware from Linux /sys and /proc, below any root."""
 
 from __future__ import annotations
 
@@ -187,8 +187,8 @@ def l3(root: Path) -> Fact[tuple[Domain, ...]]:
     return Fact(tuple(found), _SOURCE) if found else Fact()
 
 
-#: How many times its own second-level cache a rank gets of a third-level cache at most: of
-#: those that dozens of cores share, others hold the rest, on virtual machines unseen.
+#: A rank's share of a third-level cache is at most so many times its second-level cache. If
+#: dozens of cores share the cache, others use the rest, unseen on virtual machines.
 _MOST_OF_L3: Final = 32
 
 

@@ -1,12 +1,13 @@
-"""What a rank tells the launcher about the end of the job.
+"""Reports of a rank to the launcher about its end.
 
-An MPI launcher whose ranks may die forgets how the dead have ended, so
-``closeranks run --faults`` listens itself: at the addresses that
-``CLOSERANKS_VOTES`` names, one line a connection.  Where the variable is not
-set nobody listens, and nothing is said.  Everything here is local, takes a few
-seconds at most, and never raises.
+An MPI launcher that tolerates deaths does not keep the exit status of dead
+ranks.  ``closeranks run --faults`` therefore listens itself, at the addresses
+in ``CLOSERANKS_VOTES``; a connection carries one line.  Without the variable
+nothing is sent.  Everything here is local, takes a few seconds at most, and
+never raises.
 
-The exit status of this process, said by the system when it ends.
+The exit status is known only at the end, and mpirun does not say which rank
+had it.  `send_status_at_exit` lets the C library send it in the last step.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ from closeranks.comms.settings import PREFIX, setting
 
 #: The variable that says where the launcher listens: "address,address:port:token".
 VARIABLE: Final = PREFIX + "VOTES"
-#: What the launcher answers.
+#: The launcher's answer.
 HEARD: Final = b"heard\n"
-#: How many members say that they have ended well; any may say otherwise.
+#: How many members report that they have ended well; any member may report a failure.
 SPEAKERS: Final = 3
-#: Of how many processes each one says with which status it has ended.
+#: In jobs of at most so many processes each one reports its exit status.
 MOST_LEAVERS: Final = 256
-#: How long one address is waited for, in seconds.
+#: Longest wait for one address, in seconds.
 _PATIENCE_S: Final = 1.0
 
 
 class _Member:
-    """What this process is in the worlds it belongs to."""
+    """The place of this process in the worlds it belongs to."""
 
     process = 0
     rank = sys.maxsize
@@ -43,25 +44,25 @@ class _Member:
     named = False
     families = 0
     mark = ""
-    # What the launcher needs to know that nobody is missing, see `depart`.
+    # With these the launcher knows that no process is missing, see `report_status_at_exit`.
     opens = attends = all_first = all_last = 0
 
 
-def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
+def enter_world(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
     """Note the place of this process in a world that begins, or is to be opened.
 
-    Who is first in a first world tells the launcher that its group has begun, and
-    later if it is in a world of another group, too.
+    The first rank of a first world tells the launcher that its group has begun.
+    It also tells when it is in a world of another group later.
 
     Parameters
     ----------
     rank : int
-        In that world; of several the smallest counts.
+        In that world; of several worlds the smallest counts.
     epoch : int
-        Of that world; of several the largest counts.
+        Of that world; of several worlds the largest counts.
     group : int, optional
-        Whose epochs these are: the rank in MPI_COMM_WORLD of who was first in the
-        first world; of several the first counts.
+        The group that counts these epochs: the rank in MPI_COMM_WORLD of the first
+        process of its first world.  Of several groups the first counts.
     size : int, optional
         Of that world.
     """
@@ -78,17 +79,17 @@ def stand(rank: int, epoch: int, group: int = 0, size: int = 1) -> None:
         _tell(f"begun {_Member.group}:0" if _Member.group else "begun")
 
 
-def opens() -> None:
-    """Say that this process, which may have closed all, opens a family again.
+def report_opening() -> None:
+    """Report that this process opens a family, perhaps after it has closed all.
 
-    If it dies from now on the others may go on without it.
+    If it dies from now on, the others may go on without it.
     """
     _Member.opens += 1
     if _Member.mark and _tell(f"again {_Member.mark}"):
         _Member.mark = ""
 
 
-def attend(everybody: int, group: int = -1) -> None:
+def note_processes(everybody: int, group: int = -1) -> None:
     """Note how many processes go on together, with spares that wait.
 
     Parameters
@@ -96,14 +97,14 @@ def attend(everybody: int, group: int = -1) -> None:
     everybody : int
         The number.
     group : int, optional
-        Given by who begins with them, see `stand`; its spares, too.
+        Given by members that begin with them, see `enter_world`, and by their spares.
     """
     if group >= 0 and not _Member.attends:
         _Member.group, _Member.all_first = group, everybody
     _Member.attends, _Member.all_last = os.getpid(), everybody
 
 
-def opened() -> None:
+def note_opened_family() -> None:
     """Note that this process has opened a family of communicators, or joined one."""
     _Member.families += 1
 
@@ -113,10 +114,10 @@ def has_family() -> bool:
     return _Member.families > 0
 
 
-def closed(rank: int) -> None:
+def note_closed_family(rank: int) -> None:
     """Note that all members have closed a family; the first ones tell the launcher.
 
-    Nobody goes on for them from then on: they are to say how they end.
+    No other process can go on for the members then, so each has to report its end.
 
     Parameters
     ----------
@@ -129,12 +130,12 @@ def closed(rank: int) -> None:
         _tell(f"closed {_Member.mark}")
 
 
-def end(status: int) -> None:
-    """Say that this process ends, in the world it was in last.
+def report_end(status: int) -> None:
+    """Report that this process ends, in the world it was in last.
 
-    A success is said by the first members only, and by who was among them when
-    they closed it.  Processes without a seat, and those that a member has forked,
-    say nothing.
+    Only the first members report a success, and members that were among the first
+    when the family was closed.  Processes without a seat, and forked children,
+    report nothing.
 
     Parameters
     ----------
@@ -146,20 +147,20 @@ def end(status: int) -> None:
         _tell(f"ended {group}{_Member.epoch} {exit_status(status)} {_Member.mark}".rstrip())
 
 
-def overdue() -> None:
-    """Say that a recovery takes too long for this member: the whole job is to end."""
+def report_overdue() -> None:
+    """Report that a recovery takes too long: the whole job has to end."""
     if os.getpid() == _Member.process:
         _tell("overdue")
 
 
-def depart() -> None:
-    """Let the system tell the launcher with which status this process ends.
+def report_status_at_exit() -> None:
+    """Let the system send the exit status of this process to the launcher.
 
-    For who ends in good order, last of all: nobody knows the status of
-    ``sys.exit`` before, and the launcher of the library does not say whose it
-    was.  Processes that have opened one communicator do, of jobs that are not too
-    large: by who has said 0 the launcher knows that only the dead have not.  One
-    that a script has started, or another process, cannot speak for that.
+    The last call of a process that ends in good order.  Only processes that have
+    opened exactly one communicator report, in jobs that are not too large.  If all
+    but the dead have reported 0, the launcher knows that no other process has
+    failed.  A process started by a script, or by another process, cannot speak for
+    its parent and reports nothing.
     """
     where, pid = setting("VOTES"), os.getpid()
     if not where or _Member.opens != 1 or not pid == _Member.attends == os.getpgrp():
@@ -167,17 +168,17 @@ def depart() -> None:
     if max(_Member.all_first, _Member.all_last) > MOST_LEAVERS:
         return
     epoch = _Member.epoch if _Member.process else "waits"
-    with suppress(ValueError):  # who is not heard counts as one that has died
+    with suppress(ValueError):  # an unheard process counts as dead
         addresses, port, token = where.split(":")
         line = f"{token} leaves {_Member.group}:{epoch} {_Member.all_first} {_Member.all_last}\n"
         for address in addresses.split(","):
             with suppress(OSError):
                 if call := _called(address, int(port), line):
-                    say_at_exit(call)
+                    send_status_at_exit(call)
                     return
 
 
-def abort(status: int) -> bool:
+def request_abort(status: int) -> bool:
     """Ask the launcher to end the whole job.
 
     Parameters
@@ -188,7 +189,7 @@ def abort(status: int) -> bool:
     Returns
     -------
     bool
-        Whether it has heard.
+        Whether the launcher has heard.
     """
     return _tell(f"abort {exit_status(status)}")
 
@@ -199,12 +200,12 @@ def exit_status(code: object) -> int:
     Parameters
     ----------
     code : object
-        None, a number, or what is printed.
+        None, a number, or an object that is printed.
 
     Returns
     -------
     int
-        0 to 255; what is not 0 never becomes 0.
+        0 to 255; a status other than 0 never becomes 0.
     """
     if code is None:
         return 0
@@ -214,7 +215,7 @@ def exit_status(code: object) -> int:
 
 
 def _tell(words: str) -> bool:
-    """Say a line to the launcher; tells whether it was heard."""
+    """Send a line to the launcher; tell whether it was heard."""
     where = setting("VOTES")
     if not where:
         return False
@@ -229,14 +230,14 @@ def _tell(words: str) -> bool:
                 problem = error
     except ValueError as error:
         problem = error
-    with suppress(OSError, ValueError, AttributeError):  # who knows what a program has put there
+    with suppress(OSError, ValueError, AttributeError):  # a program may have replaced it
         sys.stderr.write(f"closeranks: the launcher has not heard {words!r} ({problem})\n")
         sys.stderr.flush()
     return False
 
 
 def _say(address: str, port: int, line: str) -> bool:
-    """Say a line at one address; tells whether somebody there has understood."""
+    """Send a line to one address; tell whether the launcher answers there."""
     call = _called(address, port, line)
     if call is not None:
         call.close()
@@ -244,7 +245,7 @@ def _say(address: str, port: int, line: str) -> bool:
 
 
 def _called(address: str, port: int, line: str) -> socket.socket | None:
-    """Say a line at one address; gives the connection if somebody has understood."""
+    """Send a line to one address; give the connection if the launcher answers."""
     with ExitStack() as undone:
         call = socket.create_connection((address, port), timeout=_PATIENCE_S)
         undone.callback(call.close)
@@ -255,28 +256,27 @@ def _called(address: str, port: int, line: str) -> socket.socket | None:
     return call
 
 
-#: The streams to say it on: they must live as long as the process.
+#: Streams for exit statuses: they must live as long as the process.
 _STREAMS: Final[list[Any]] = []
 
 
-def say_at_exit(peer: socket.socket) -> bool:
+def send_status_at_exit(peer: socket.socket) -> bool:
     """Let one byte, the exit status, be sent to a peer when this process ends.
 
-    Local.  Python tells nobody what ``sys.exit`` was given: its own functions for
-    the end of a process run before, and know nothing of it.  The GNU C library
-    calls ``on_exit`` functions with the status and a word of one's own, which are
-    the arguments of ``fputc``.  Nothing is sent if the process is killed, or ends
-    by ``os._exit``, or in a library that has no such function.
+    Local.  Python's own exit functions run before the status is known.  The GNU C
+    library calls ``on_exit`` functions with the status and a pointer, which are the
+    arguments of ``fputc``.  Nothing is sent if the process is killed or ends by
+    ``os._exit``, nor in a library without ``on_exit``.
 
     Parameters
     ----------
     peer : socket
-        Is closed here; its peer sees the end when the process has ended.
+        Closed here; the peer sees its end when the process has ended.
 
     Returns
     -------
     bool
-        Whether it will be said.
+        Whether the status will be sent.
     """
     import ctypes
 
@@ -294,13 +294,13 @@ def say_at_exit(peer: socket.socket) -> bool:
         os.close(descriptor)
         return False
     _STREAMS.append(stream)
-    os.register_at_fork(after_in_child=partial(_hush, descriptor))
+    os.register_at_fork(after_in_child=partial(_silence_child, descriptor))
     library.setbuf(stream, None)  # else it would be sent when all streams are flushed
     return bool(on_exit(ctypes.cast(write, ctypes.c_void_p), stream) == 0)
 
 
-def _hush(descriptor: int) -> None:
-    """Let a process that was forked say nothing: its end is not that of its parent."""
+def _silence_child(descriptor: int) -> None:
+    """Let a forked child send nothing: its end is not its parent's."""
     nothing = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
     os.dup2(nothing, descriptor, inheritable=False)
     os.close(nothing)

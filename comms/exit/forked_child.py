@@ -1,10 +1,9 @@
-"""What a child that was forked has of its parent's communicators: no use.
+"""Forked children of an MPI process: they must not use its communicators.
 
-A child shares the memory of the node and the library's connections with its
-parent, but is no rank: what it sends, or writes into shared memory, passes for
-its parent's, and the others go on without that.  So in a child of a process
-that MPI knows every call raises `UsageError`.  Nothing is asked in a parent:
-when a child begins it gives all that has calls another class.
+A child shares node memory and the library's connections with its parent, but
+is no rank.  Messages and writes of the child would pass for its parent's.
+Every call therefore raises `UsageError` in a child.  A parent pays nothing:
+when a child begins, all objects with calls get another class.
 """
 
 from __future__ import annotations
@@ -19,36 +18,36 @@ from closeranks.errors import UsageError
 
 
 class _Process:
-    """Whether this process is such a child."""
+    """Whether this process is a child of an MPI process."""
 
-    is_copy = False
+    is_child = False
 
 
-#: id -> what is given another class in a child; not kept alive.
+#: id -> object that gets another class in a child; not kept alive.
 _CONCERNED: Final[dict[int, weakref.ref[Any]]] = {}
 
 
-def is_copy() -> bool:
-    """Tell whether this process was forked by one that MPI knows.  Local."""
-    return _Process.is_copy
+def is_child() -> bool:
+    """Tell whether this process was forked by an MPI process.  Local."""
+    return _Process.is_child
 
 
-def refuse(operation: str) -> None:
-    """Raise where this process was forked by one that MPI knows.
+def refuse_in_child(operation: str) -> None:
+    """Raise if this process was forked by an MPI process.
 
     Local.
 
     Parameters
     ----------
     operation : str
-        What was asked for.
+        The refused call.
 
     Raises
     ------
     UsageError
         In the child; nothing has been sent or written.
     """
-    if _Process.is_copy:
+    if _Process.is_child:
         _refused(operation)
 
 
@@ -61,26 +60,26 @@ def _refused(operation: str, *_: object, **__: object) -> NoReturn:
     )
 
 
-def concern(thing: Any) -> None:
-    """Let a thing refuse all calls in a child.
+def guard_object(thing: Any) -> None:
+    """Let an object refuse all calls in a child.
 
     Local.
 
     Parameters
     ----------
     thing : object
-        Of a class of Python's.  Its attributes and what its class names in
-        ``CALLS_IN_COPIES`` stay.  If it has ``become_copy()``, that is called in
-        the child before.
+        Of a Python class.  Its attributes stay usable, and the methods that its
+        class names in ``CALLS_IN_CHILD``.  If it has ``become_child()``, the child
+        calls that first.
     """
     key = id(thing)
     _CONCERNED[key] = weakref.ref(thing, lambda _: _CONCERNED.pop(key, None))
 
 
 @cache
-def _class_of_copies(kind: type) -> type:
-    """Derive the class of things in a child: their public methods are refused."""
-    calls: frozenset[str] = getattr(kind, "CALLS_IN_COPIES", frozenset())
+def _class_in_child(kind: type) -> type:
+    """Derive the class of an object in a child: public methods are refused."""
+    calls: frozenset[str] = getattr(kind, "CALLS_IN_CHILD", frozenset())
 
     def look_up(self: object, name: str) -> Any:
         found = object.__getattribute__(self, name)
@@ -91,20 +90,20 @@ def _class_of_copies(kind: type) -> type:
     return type(kind.__name__, (kind,), of_copies)
 
 
-def _begin_copy() -> None:
-    """Become a child; MPI must know the parent, or nothing has been forked of it."""
+def _become_child() -> None:
+    """Become a child; does nothing if the parent had not initialised MPI."""
     known: Any = sys.modules.get("mpi4py.MPI")
-    if _Process.is_copy or known is None or not known.Is_initialized():
+    if _Process.is_child or known is None or not known.Is_initialized():
         return
-    _Process.is_copy = True
+    _Process.is_child = True
     for one in tuple(_CONCERNED.values()):
         thing = one()
         if thing is None:
             continue
-        if hasattr(thing, "become_copy"):
-            thing.become_copy()
+        if hasattr(thing, "become_child"):
+            thing.become_child()
         kind: Any = type(thing)
-        thing.__class__ = _class_of_copies(kind)
+        thing.__class__ = _class_in_child(kind)
 
 
-os.register_at_fork(after_in_child=_begin_copy)
+os.register_at_fork(after_in_child=_become_child)

@@ -1,10 +1,8 @@
-"""What a process has written that is in no file yet, before it is killed.
+"""Hard deadlines: the end of a process that would otherwise wait for ever.
 
-Who leaves the others is killed, for that counts as a death
-(`closeranks.comms.mpi.ulfm`), and the end of an interpreter, which would write
-it, does not come.
-
-The end of a process that would wait for ever.
+A rank that leaves is killed, which counts as a death
+(`closeranks.comms.mpi.ulfm`).  The interpreter then has no chance to write
+its buffers, so `flush_buffers` writes them before.
 """
 
 from __future__ import annotations
@@ -26,38 +24,38 @@ from typing import Final
 
 from closeranks.comms.exit import exit_report
 
-#: How long it may take: the others wait for the death, and nobody may read a pipe.
+#: Longest time for it, seconds: others wait for the death, and a pipe may have no reader.
 _LIMIT_S: Final = 5.0
-#: What all files of Python come of; `io.IOBase` itself asks more.
+#: Base class of all files of Python; `io.IOBase` itself asks more.
 _FILE: Final = io.FileIO.__mro__[-2]
 
 
-def let_out() -> None:
-    """Write what is in the buffers of logs and files, of Python and of the C library.
+def flush_buffers() -> None:
+    """Write the buffers of logs and files, of Python and of the C library.
 
-    Local; for a process that is about to end.  Where it takes too long it is
-    ended, with what it has started if it leads a group.  What only closing a file
-    writes, such as the end of a zip file, is lost.
+    Local; for a process that is about to end.  If that takes too long, the process
+    is killed, with its group if it leads one.  Data that only closing a file
+    writes, such as the end of a zip file, are lost.
     """
     with suppress(ValueError):  # not in the main thread
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, _LIMIT_S + 1)
-    _call_time()
-    with suppress(Exception):  # of a handler of the program's own
+    _kill_group_later()
+    with suppress(Exception):  # of a program's own handler
         logging.shutdown()
     for one in gc.get_objects():
         if issubclass(type(one), _FILE):
-            with suppress(Exception):  # closed, or whatever a program's own kind may raise
+            with suppress(Exception):  # closed, or any error of a program's own class
                 one.flush()
     ctypes.CDLL(None).fflush(None)
 
 
-def _call_time() -> None:
-    """Let somebody else end the group of this process if it takes too long.
+def _kill_group_later() -> None:
+    """Start a process that kills the group of this one if it takes too long.
 
-    A process of the group, which ends with it.  An alarm of the system's would
-    end this process alone, and a handler of Python's might never run.
+    It belongs to the group, and ends with it.  An alarm of the system would end
+    this process alone, and a Python handler might never run.
     """
     if os.getpgrp() != os.getpid():
         return
@@ -68,12 +66,12 @@ def _call_time() -> None:
 
 #: EX_TEMPFAIL of sysexits.h: it may go well when tried again.
 TRY_AGAIN: Final = 75
-#: The file that errors go to.
+#: The descriptor of standard error.
 _ERRORS: Final = 2
 
 
-def age_s() -> float:
-    """Say how long ago this process was started, with what it was before an exec.
+def process_age_s() -> float:
+    """Give the age of this process, time before an exec included.
 
     Local.
 
@@ -87,26 +85,26 @@ def age_s() -> float:
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s)
 
 
-class LastResort:
-    """Ends the process if the ``with`` block lasts too long, whatever it waits for.
+class HardDeadline:
+    """Ends the process if the ``with`` block lasts too long.
 
     For waits inside the MPI library that nothing can interrupt.  The report goes
-    to standard error, with where every thread was; the launcher is told.
+    to standard error, with the stack of every thread; the launcher is told.
 
     Parameters
     ----------
     limit_s : float
         How long it may last, in seconds.
     report : str
-        What is said then.
+        Text for standard error then.
     """
 
     def __init__(self, limit_s: float, report: str) -> None:
         self._limit_s, self._report = limit_s, report
         self._over = threading.Event()
 
-    def __enter__(self) -> LastResort:
-        threading.Thread(target=self._watch, name="closeranks last resort", daemon=True).start()
+    def __enter__(self) -> HardDeadline:
+        threading.Thread(target=self._watch, name="closeranks hard deadline", daemon=True).start()
         return self
 
     def __exit__(
@@ -121,8 +119,8 @@ class LastResort:
         if self._over.wait(self._limit_s):
             return
         try:
-            os.write(_ERRORS, f"{self._report}\n".encode())  # whatever became of sys.stderr
+            os.write(_ERRORS, f"{self._report}\n".encode())  # not sys.stderr
             faulthandler.dump_traceback(_ERRORS)
-            exit_report.overdue()
+            exit_report.report_overdue()
         finally:
             os._exit(TRY_AGAIN)

@@ -1,11 +1,11 @@
-"""Handlers of signals that wait while other ranks count on this one.
+"""Signal handlers that wait while other ranks depend on this one.
 
-What a handler raises takes its caller out of a call, between whatever two
-lines.  Steps that ranks take together before and beside a call (the set-up of
-what it needs, the Barriers of a trial) cannot go on without a caller, and the
-next call of this rank would meet this one of the others.  So handlers wait
-there until the call has ended, as they do while a call of the MPI library is
-under way.  A signal that still comes a second later does not wait.
+An exception of a handler leaves a call between any two lines.  Some steps
+beside a call are collective: the set-up of its resources, the Barriers of a
+trial.  They cannot go on without one rank, and the next call of that rank
+would meet this call of the others.  So handlers wait there until the call has
+ended, as they do inside a call of the MPI library.  A signal that still comes
+a second later does not wait.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import threading
 import time
 
-# What `signal` is made of, which makes enums of what it takes and gives: 0.3 ms for all signals.
+# Below `signal`, which makes an enum of each argument and result: 0.3 ms for all signals.
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from types import FrameType, TracebackType
@@ -27,18 +27,18 @@ _SIGNALS: Final = tuple(map(int, signal.valid_signals()))
 
 
 class _Waiting:
-    """What the main thread is in, which alone runs handlers."""
+    """State of the main thread, which alone runs handlers."""
 
     depth = 0
     handlers: dict[int, _Handler] | None = None
-    #: Signal -> when it came first, in the order of that.
+    #: Signal -> time of its first arrival, in this order.
     come: ClassVar[dict[int, float]] = {}
 
 
-class Together:
+class DeferredHandlers:
     """A call of this rank, for a ``with`` block: handlers wait up to its end at most.
 
-    Local; nothing waits before `hold`.
+    Local; nothing waits before `defer_handlers`.
     """
 
     __slots__ = ()
@@ -59,21 +59,21 @@ class Together:
                 _release()
 
 
-def hold() -> None:
+def defer_handlers() -> None:
     """Let handlers wait from now on, up to the end of the call that is under way.
 
-    Local, harmless twice; does nothing outside of `Together`.
+    Local, harmless twice; does nothing outside of `DeferredHandlers`.
     """
     if not _Waiting.depth or _Waiting.handlers is not None or not _is_main():
         return
     _Waiting.come.clear()
     waiting = {one: found for one in _SIGNALS if callable(found := getsignal(one))}
-    _Waiting.handlers = waiting  # before: what is replaced is put back whatever comes between
+    _Waiting.handlers = waiting  # before the loop: each replaced handler is put back then
     for one in waiting:
         set_handler(one, _note)
 
 
-def are_held() -> bool:
+def are_deferred() -> bool:
     """Tell whether handlers wait.  Local."""
     return _Waiting.handlers is not None and _is_main()
 
@@ -91,7 +91,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 
 def _release() -> None:
-    """Put the handlers back, and run those whose signals have come."""
+    """Put the handlers back, and run the handlers of signals that have come."""
     handlers, _Waiting.handlers = _Waiting.handlers or {}, None
     for one, handler in handlers.items():
         set_handler(one, handler)

@@ -1,15 +1,13 @@
-"""What a DLPack capsule says about its array.
+"""Arrays in device memory, recognised whatever library made them.
 
-NumPy's own reader refuses types it has no name for (bfloat16), some it has one
-for, and all memory of devices.  Nothing is taken from the capsule, which lets
-its array go when it is dropped.  The layout is that of ``DLTensor`` in
-dlpack.h, unchanged since version 0.2.
+They are found by the CUDA array interface or by DLPack.  CuPy drives their
+device and is imported when the first such array is met; a program may install
+another runtime.
 
-Recognise arrays in device memory, whatever library made them.
-
-They show themselves by the CUDA array interface or by DLPack.  What drives
-their device is CuPy, which is imported when the first one is met, or a runtime
-that was installed.
+NumPy's own DLPack reader refuses types it has no name for (bfloat16), some
+other types, and all device memory.  So capsules are read here.  The capsule is
+not consumed: it releases its array when it is dropped.  The layout is that of
+``DLTensor`` in dlpack.h, unchanged since version 0.2.
 """
 
 from __future__ import annotations
@@ -76,26 +74,26 @@ class Tensor(NamedTuple):
 
 
 def dlpack_tensor(capsule: object) -> Tensor:
-    """Read where the array of a capsule lies, which is not used up.
+    """Read where the array of a capsule lies; the capsule is not consumed.
 
     Local.
 
     Parameters
     ----------
     capsule : PyCapsule
-        What ``__dlpack__()`` returned.
+        From ``__dlpack__()``.
 
     Returns
     -------
     Tensor
-        Good as long as the array lives.
+        Valid as long as the array lives.
     """
     tensor, dtype = _tensor(capsule), dlpack_dtype(capsule)
     size = tensor.bits * tensor.lanes // 8
     shape = tuple(tensor.shape[: tensor.ndim])
     steps = tensor.strides[: tensor.ndim] if tensor.strides else ()
     strides = tuple(size * step for step in steps)
-    if dtype.itemsize != size:  # an element without a name is so many bytes
+    if dtype.itemsize != size:  # an unnamed element counts as bytes
         shape, strides = (*shape, size), (*strides, 1) if strides else ()
     pointer = (tensor.data or 0) + tensor.byte_offset
     return Tensor(pointer, tensor.device_id, shape, strides, dtype)
@@ -108,14 +106,14 @@ def _tensor(capsule: object) -> _Tensor:
 
 
 def dlpack_dtype(capsule: object) -> np.dtype[Any]:
-    """Read the element type of a capsule, which is not used up.
+    """Read the element type of a capsule, which is not consumed.
 
     Local.
 
     Parameters
     ----------
     capsule : PyCapsule
-        What ``__dlpack__()`` returned.
+        From ``__dlpack__()``.
 
     Returns
     -------
@@ -142,18 +140,18 @@ def dlpack_dtype(capsule: object) -> np.dtype[Any]:
     return named
 
 
-#: DLPack's kinds of memory: those the processor can touch, and CUDA's own.
+#: DLPack's kinds of memory: readable by the processor, and CUDA's own.
 _HOST_KINDS, _CUDA = (1, 3, 11, 13), 2
-#: CU_POINTER_ATTRIBUTE_MEMORY_TYPE and what it says of device memory.
+#: CU_POINTER_ATTRIBUTE_MEMORY_TYPE and its value for device memory.
 _MEMORY_TYPE, _DEVICE_MEMORY = 2, 2
-#: What the driver shows of itself.
+#: Device files of the driver.
 _DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg")
 
 _installed: list[Runtime] = []
 
 
 def install(runtime: Runtime) -> Callable[[], None]:
-    """Let a runtime copy the arrays whose memory it knows; before CUDA's.
+    """Let a runtime copy arrays in memory that it knows; asked before CUDA's.
 
     Local; on every rank before `closeranks.init`.
 
@@ -165,14 +163,14 @@ def install(runtime: Runtime) -> Callable[[], None]:
     Returns
     -------
     callable
-        Takes it out again.
+        Removes it again.
     """
     _installed.append(runtime)
     return lambda: _installed.remove(runtime)
 
 
-def are_there() -> bool:
-    """Tell whether arrays in device memory may be met at all.  Local."""
+def may_have_arrays() -> bool:
+    """Tell whether this process may have arrays in device memory.  Local."""
     return bool(_installed) or any(Path(name).exists() for name in _DRIVER_FILES)
 
 
@@ -186,18 +184,18 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     buffer : object
         Anything.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------
     DeviceArray or None
-        None where the processor can touch the memory, and where there is none.
+        None if the processor can touch the memory, or the object has none.
 
     Raises
     ------
     UsageError
-        If the array does not give its memory away, or lies on a device that
-        nobody here can drive.
+        If the array does not export its memory, or lies on a device without a
+        runtime here.
     Unavailable
         If it lies on a CUDA device and CuPy cannot be imported.
     """
@@ -222,12 +220,12 @@ def foreign_array(buffer: Any, operation: str) -> DeviceArray | NDArray[Any] | N
     buffer : object
         Anything.
     operation : str
-        Who asks, for the text of an error.
+        The call, for the text of an error.
 
     Returns
     -------
     DeviceArray, ndarray or None
-        The second where the processor can touch the memory; None where there is
+        An ndarray if the processor can touch the memory; None if the object has
         neither DLPack nor the CUDA array interface.
 
     Raises
@@ -276,7 +274,7 @@ def _described(
 
 
 def _owner(pointer: int, where: int | None, operation: str) -> tuple[Runtime, int] | None:
-    """Find who drives the device that memory lies on, and the device's number."""
+    """Find the runtime of the device that memory lies on, and its number."""
     for runtime in _installed:
         device = runtime.device_of(pointer)
         if device is not None:
@@ -291,7 +289,7 @@ def _owner(pointer: int, where: int | None, operation: str) -> tuple[Runtime, in
 
 
 def _is_cuda(pointer: int) -> bool:
-    """Ask the CUDA driver whether it is device memory, where the driver is in use."""
+    """Ask the CUDA driver, if in use, whether an address is device memory."""
     driver = _driver()
     if driver is None:
         return False
@@ -303,10 +301,10 @@ def _is_cuda(pointer: int) -> bool:
 
 
 def _driver() -> ctypes.CDLL | None:
-    """Open the CUDA driver where some library of this process uses it."""
+    """Open the CUDA driver if some library of this process uses it."""
     try:
         return ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOW | os.RTLD_NOLOAD)
-    except OSError:  # nobody has loaded it: there is no device memory to ask about
+    except OSError:  # not loaded: this process has no device memory
         return None
 
 
@@ -337,5 +335,5 @@ def _from_dlpack(buffer: Any, stream: int | None) -> DeviceArray:
 
 
 def _row_major(shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    """Give the strides of an array without gaps whose last index runs fastest."""
+    """Give the strides of an array without gaps, last index fastest."""
     return tuple(dtype.itemsize * prod(shape[place + 1 :]) for place in range(len(shape)))

@@ -8,21 +8,21 @@ from functools import cache
 
 #: MPIX_GPU_SUPPORT_CUDA of MPICH.
 _MPICH_CUDA = 0
-#: Of libraries that have no call to ask: what a job sets to turn it on.
+#: Libraries without such a call: the variable with which a job turns it on.
 _SWITCHES = ("MPICH_GPU_SUPPORT_ENABLED", "MV2_USE_CUDA")
 
 
 @cache
 def reaches_devices() -> bool:
-    """Tell whether this library reads and writes CUDA device memory by itself.
+    """Tell whether the MPI library reads and writes CUDA device memory.
 
-    Local; after MPI has been initialised. Open MPI and MPICH are asked, of
-    Cray MPICH and MVAPICH2 the variables that turn it on are read.
+    Local; after MPI has been initialised.  Open MPI and MPICH are asked.  For Cray
+    MPICH and MVAPICH2 the variables that turn it on are read.
 
     Returns
     -------
     bool
-        False where nothing says yes.
+        False unless the library or a variable says yes.
     """
     from mpi4py import MPI
 

@@ -1,12 +1,12 @@
-"""Memory of CUDA devices that other processes open: CUDA IPC, through CuPy.
+"""Exchange between devices of one node by CUDA IPC, through CuPy.
 
-Ranks of one node whose devices read each other's memory: CUDA IPC.
+Every rank has an IPC memory in device memory that the others have opened.  It
+has two halves that take turns.  An exchange has three steps: lay out data for
+the others, meet, read.
 
-Every rank has an IPC memory in device memory that the others have opened, in
-two halves that take turns.  An exchange: lay out what the others need, meet,
-read. What a stream must not begin before another rank's has got somewhere it
-waits for by a mark, on the device; the hosts only meet so that a mark has been
-set before somebody follows it.
+Some work of a stream must not begin before another rank's stream has reached
+a point.  The stream then waits for a mark, on the device.  The hosts meet only
+to make sure that a mark has been set before a stream follows it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CudaIpcMemory:
     cuda : module
         ``cupy.cuda``.
     nbytes : int
-        Bytes of device memory, not of CuPy's pool, which shares its blocks out.
+        Bytes of device memory; not from CuPy's pool, which splits its blocks.
     marks : int
         How many marks it has.
     device : int
@@ -76,7 +76,7 @@ class CudaIpcMemory:
             self._calls.streamWaitEvent(stream, self._events[number].ptr)
 
     def settle(self) -> None:
-        """Let the host wait for all that its device has been given."""
+        """Let the host wait for all work of its device."""
         self._cuda.Device(self._device).synchronize()
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class CudaIpcMemory:
 
 
 class OpenedIpcMemory:
-    """A `IpcMemory` of another process of this node.
+    """An `IpcMemory` of another process of this node.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ class OpenedIpcMemory:
     handles : tuple of bytes
         The other's `CudaIpcMemory.handles`.
     device : int
-        Where this process works.
+        The device of this process.
 
     Raises
     ------
@@ -118,7 +118,7 @@ class OpenedIpcMemory:
                                   _REMEDY) from error  # fmt: skip
 
     def mark(self, number: int, stream: int) -> None:
-        """Leave it: marks are the owner's."""
+        """Do nothing: only the owner sets marks."""
         raise AssertionError(f"mark {number} on stream {stream} is another rank's")
 
     def follow(self, number: int, stream: int) -> None:
@@ -127,7 +127,7 @@ class OpenedIpcMemory:
             self._calls.streamWaitEvent(stream, self._events[number])
 
     def settle(self) -> None:
-        """Let the host wait for all that its device has been given."""
+        """Let the host wait for all work of its device."""
         self._cuda.Device(self._device).synchronize()
 
     def close(self) -> None:
@@ -142,19 +142,19 @@ class OpenedIpcMemory:
 
 #: Bytes of half an IPC memory.
 HALF_BYTES: Final = 16 << 20
-#: Vectors up to this many bytes are combined by every rank for itself.
+#: Every rank combines vectors up to this many bytes for itself.
 SHORT_BYTES: Final = 256 << 10
 #: Marks of an IPC memory, two each: a half has been laid out, and this rank has read.
 _LAID, _READ, MARKS = 0, 2, 4
 
 _T = TypeVar("_T")
-#: IPC memories that nobody may free any more.
+#: IPC memories that must not be freed any more.
 _given_up: list[Sequence[IpcMemory]] = []
-#: Where to copy from, where in the half to, and how many bytes.
+#: Source address, offset in the half, and bytes of a copy.
 _Span = tuple[int, int, int]
 
 
-class DeviceNode:
+class CudaIpcGroup:
     """A `closeranks.comms.gpu.device_array.DeviceGroup` over memory that is shared.
 
     Local to make.
@@ -164,13 +164,13 @@ class DeviceNode:
     runtime : Runtime
         Copies and combines.
     ipc_memories : sequence of IpcMemory
-        Of all ranks, in their order; this rank's own, the others opened.
+        IPC memories of all ranks, in rank order; other ranks' are opened ones.
     rank, device : int
-        Of this member.
+        Rank and device of this member.
     meet : callable
         Returns when all ranks have called it; raises if they will not.
     is_lost : callable
-        Whether the ranks have been given up, so that nobody is to be waited for.
+        Whether the ranks have been given up: then no rank is waited for.
     half_bytes : int
         Bytes of half an IPC memory.
     """
@@ -262,17 +262,17 @@ class DeviceNode:
             self._read(stream)
 
     def close(self) -> None:
-        """Leave the group, after what is under way; collective."""
+        """Leave the group after pending work; collective."""
         if self._is_lost():
             self.revoke()
             return
         own = self._memories[self._rank]
-        with ExitStack() as steps:  # all of them, whatever goes wrong; the last one first
+        with ExitStack() as steps:  # all of them, even if one fails; last first
             steps.callback(own.close)
-            steps.callback(self._meet)  # now nobody has it open
+            steps.callback(self._meet)  # now no rank has it open
             for _, ipc_memory in self._others(self._memories):
                 steps.callback(ipc_memory.close)
-            steps.callback(self._meet)  # now nobody reads any more
+            steps.callback(self._meet)  # now no rank reads any more
             own.settle()
 
     def revoke(self) -> None:
@@ -288,7 +288,7 @@ class DeviceNode:
     def _exchange(self, spans: Sequence[_Span], stream: int) -> list[int]:
         """Lay out memory for the others; give where the halves of all ranks start.
 
-        What is put on the stream until `_read` finds there what they laid out.
+        Work on the stream before `_read` finds their data there.
         """
         half = self._turns % 2
         self._turns += 1
@@ -304,7 +304,7 @@ class DeviceNode:
         return [ipc_memory.pointer + start for ipc_memory in self._memories]
 
     def _read(self, stream: int) -> None:
-        """Note on the stream that this rank has done with the halves of this turn."""
+        """Note on the stream that this rank has read the halves of this turn."""
         self._memories[self._rank].mark(_READ + (self._turns - 1) % 2, stream)
 
     def _others(self, all_: Sequence[_T]) -> Iterator[tuple[int, _T]]:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from closeranks.comms.gpu.cuda_ipc import CudaIpcMemory, OpenedIpcMemory
 from closeranks.comms.gpu.device_array import DEFAULT_STREAM, DeviceArray, Room
-from closeranks.comms.gpu.nccl import Nccl, lacks
+from closeranks.comms.gpu.nccl import NcclGroup, lacks
 from closeranks.errors import Unavailable
 
 if TYPE_CHECKING:
     from closeranks.comms.gpu.device_array import DeviceGroup, Event, IpcMemory
 
-#: What CuPy copies elements of so many bytes as; other sizes go byte by byte.
+#: Element size -> CuPy type for copies; other sizes are copied by bytes.
 _WORDS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
 
 #: CuPy's functions of two arrays that do what an op does.
@@ -55,7 +55,7 @@ def cupy_runtime() -> CupyRuntime:
 
 
 class _Foreign:
-    """Somebody's stream, as the CUDA stream protocol shows it."""
+    """A foreign stream, as the CUDA stream protocol describes it."""
 
     def __init__(self, stream: int) -> None:
         self._stream = stream
@@ -65,7 +65,7 @@ class _Foreign:
 
 
 class CupyRuntime:
-    """What `closeranks.comms.gpu.device_array.Runtime` asks for, on CUDA devices.
+    """A `closeranks.comms.gpu.device_array.Runtime` of CUDA devices.
 
     Parameters
     ----------
@@ -87,8 +87,8 @@ class CupyRuntime:
     def stream_of(self, buffer: object, device: int) -> int | None:
         """Give the current stream of CuPy or PyTorch for an array of theirs.
 
-        That of the array's device: CuPy's arrays name the one of the current device.
-        PyTorch is asked where the program has imported it.
+        The stream belongs to the array's device: CuPy's arrays name the one of the
+        current device.  PyTorch is asked if the program has imported it.
         """
         if isinstance(buffer, self._cupy.ndarray):
             return int(self._cuda.get_current_stream(device).ptr) or DEFAULT_STREAM
@@ -152,13 +152,13 @@ class CupyRuntime:
         return lacks(self._cuda)
 
     def group_id(self) -> object:
-        """Make what the members of an NCCL communicator find each other by."""
+        """Make the identity of a new NCCL communicator."""
         return self._cuda.nccl.get_unique_id()
 
     def group(self, identity: object, rank: int, size: int, device: int) -> DeviceGroup:
         """Join an NCCL communicator."""
         with self._cuda.Device(device):
-            return Nccl(self._cuda, identity, rank, size, device)
+            return NcclGroup(self._cuda, identity, rank, size, device)
 
     def ipc_memory(self, nbytes: int, marks: int, device: int) -> IpcMemory:
         """Make device memory that other processes open."""
@@ -187,7 +187,7 @@ class CupyRuntime:
                 self._cupy.true_divide(out, len(sources), out=out)
 
     def rows(self, count: int, nbytes: int, device: int, stream: int) -> Any:
-        """Make an array of uint8 whose rows begin at multiples of 256 bytes."""
+        """Make an array of uint8 with rows at multiples of 256 bytes."""
         with self._on(device, stream):
             return self._cupy.empty((count, -(-nbytes // 256) * 256), "u1")[:, :nbytes]
 
@@ -204,7 +204,7 @@ class CupyRuntime:
 
     @contextmanager
     def _on(self, device: int, stream: int) -> Iterator[None]:
-        """Let CuPy work on a device and on somebody's stream for a while."""
+        """Let CuPy work on a device and a given stream inside a block."""
         with self._cuda.Device(device), self._stream(device, stream):
             yield
 

@@ -1,7 +1,7 @@
-"""Arrays in the memory of a device, and what is asked of whoever drives it.
+"""Arrays in device memory, and the protocols of a runtime that drives it.
 
-How they are recognised is in `closeranks.comms.gpu.array_interface`, how they
-are copied in `closeranks.comms.gpu.pinned_staging`.
+`closeranks.comms.gpu.array_interface` recognises such arrays,
+`closeranks.comms.gpu.pinned_staging` copies them.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-#: CUDA's default stream, which waits for every stream that is not its opposite.
+#: CUDA's default stream, which waits for every blocking stream.
 DEFAULT_STREAM = 1
 #: CUDA's default stream of the calling thread.
 _THREAD_STREAM = 2
 
 
 class Event(Protocol):
-    """A place in a stream: everything put there before."""
+    """A point in a stream: all work put there before."""
 
     @property
     def done(self) -> bool:
@@ -48,8 +48,8 @@ class Room(NamedTuple):
 class IpcMemory(Protocol):
     """Device memory that other processes of the node open, with marks in streams.
 
-    A mark that was never set is passed at once; one that is set again leaves
-    those who follow it already where they are.
+    A stream passes a mark that was never set at once.  If a mark is set again,
+    streams that follow it already are not affected.
     """
 
     @property
@@ -58,23 +58,23 @@ class IpcMemory(Protocol):
 
     @property
     def handles(self) -> tuple[bytes, ...]:
-        """What another process opens it by."""
+        """Handles by which another process opens it."""
 
     def mark(self, number: int, stream: int) -> None:
-        """Set a mark at the present end of a stream; the owner's alone."""
+        """Set a mark at the present end of a stream; only its owner may."""
 
     def follow(self, number: int, stream: int) -> None:
         """Let a stream wait for a mark; the host does not wait."""
 
     def settle(self) -> None:
-        """Let the host wait for all that its device has been given."""
+        """Let the host wait for all work of its device."""
 
     def close(self) -> None:
         """Free the memory, or close what was opened."""
 
 
 class DeviceGroup(Protocol):
-    """Ranks whose devices exchange data by themselves, on streams: NCCL, CUDA IPC.
+    """Ranks with devices that exchange data on streams: NCCL, CUDA IPC.
 
     Counts are elements; types and ops are named, "float32" and "SUM"; the op
     "MEAN" divides by the number of ranks.  Every rank calls in the same order.
@@ -88,7 +88,7 @@ class DeviceGroup(Protocol):
     def reduce(
         self, source: int, target: int, count: int, dtype: str, op: str, root: int, stream: int
     ) -> None:
-        """Combine vectors of all ranks for one; elsewhere the target is not looked at."""
+        """Combine vectors of all ranks for one; the others' targets are not used."""
 
     def bcast(self, place: int, nbytes: int, root: int, stream: int) -> None:
         """Send bytes of one rank to all."""
@@ -102,14 +102,14 @@ class DeviceGroup(Protocol):
         """Combine vectors of all ranks; each gets its block of ``count`` elements."""
 
     def close(self) -> None:
-        """Leave the group, after what is under way."""
+        """Leave the group after pending work."""
 
     def revoke(self) -> None:
-        """Give the group up, with what is under way."""
+        """Give the group up, with pending work."""
 
 
 class Runtime(Protocol):
-    """What the package needs of whoever drives devices.
+    """The interface of a runtime that drives devices.
 
     Streams are handles, addresses are numbers; nothing but `pinned`, `group` and
     `Event.synchronize` may wait for a device.
@@ -146,13 +146,13 @@ class Runtime(Protocol):
         """Copy packed device memory to an array with gaps, on a stream."""
 
     def name_of(self, device: int) -> str:
-        """Name a device as no other one of its node is named."""
+        """Give a name of a device that is unique in its node."""
 
     def lacks_groups(self) -> str:
         """Say why there can be no `DeviceGroup`; "" where there can be."""
 
     def group_id(self) -> object:
-        """Make what the members of a group find each other by; one rank, for all."""
+        """Make the identity of a new group; one rank, for all."""
 
     def group(self, identity: object, rank: int, size: int, device: int) -> DeviceGroup:
         """Join a group; all its ranks call, and wait for each other."""
@@ -175,7 +175,7 @@ class Runtime(Protocol):
     def rows(self, count: int, nbytes: int, device: int, stream: int) -> Any:
         """Make an array of uint8, shape (count, nbytes), for the caller, on a stream.
 
-        Of the library that drives the device; rows begin at multiples of 16 bytes.
+        An array of the library that drives the device; rows begin at multiples of 16.
         """
 
     def launch(
@@ -205,7 +205,7 @@ def array_interface(buffer: Any) -> dict[str, Any] | None:
     Raises
     ------
     RuntimeError
-        By a tensor that computes gradients: it does not give itself away.
+        From a tensor that computes gradients: it does not export its memory.
     """
     try:
         found: dict[str, Any] | None = getattr(buffer, "__cuda_array_interface__", None)
@@ -233,16 +233,16 @@ class DeviceArray:
     owner : array
         The caller's; keeps the memory alive.
     runtime : Runtime
-        Who copies it.
+        Copies it.
     stream : int
-        The stream whose work it was made by, and that uses it next.
+        The stream that made its contents, and that uses it next.
     is_ordered : bool
-        Whether ``stream`` is certain; else whoever writes the array must have
-        finished before the caller goes on.
+        Whether ``stream`` is certain; else writes to the array must have ended
+        before the caller goes on.
     landed : Event or None
-        The end of what was written last.
+        The end of the last write.
     ready : Event or None
-        What copies wait for, see `mark`; the present end of ``stream`` if None.
+        Copies wait for it, see `mark`; the present end of ``stream`` if None.
     """
 
     pointer: int
@@ -281,7 +281,7 @@ class DeviceArray:
             stream = (interface or {}).get("stream")
         self.stream = DEFAULT_STREAM if stream is None else int(stream)
         self.is_ordered = stream is not None
-        if self.stream == _THREAD_STREAM:  # means another stream in another thread
+        if self.stream == _THREAD_STREAM:  # another stream in each thread
             event = self.runtime.record(self.stream, self.device)
             self.runtime.hold(DEFAULT_STREAM, event, self.device)
             self.stream, self.is_ordered = DEFAULT_STREAM, False
@@ -289,11 +289,11 @@ class DeviceArray:
             self.owner.__dlpack__(stream=DEFAULT_STREAM)
 
     def mark(self) -> None:
-        """Let later copies wait for what its stream was given until now, and no more."""
+        """Let later copies wait for work given to its stream until now, no more."""
         self.ready = self.runtime.record(self.stream, self.device)
 
     def settle(self) -> None:
-        """Let the host wait until what was written last is there."""
+        """Let the host wait for the last write."""
         landed, self.landed = self.landed, None
         if landed is not None:
             landed.synchronize()

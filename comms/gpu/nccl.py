@@ -20,7 +20,7 @@ _LONGEST: Final = 1 << 30
 
 
 def lacks(cuda: Any) -> str:
-    """Say why there is no NCCL to use; "" where there is.  Local.
+    """Say why NCCL cannot be used; "" if it can.  Local.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def lacks(cuda: Any) -> str:
 
 
 def _imported() -> Any:
-    """Load CuPy's NCCL: `cupy.cuda` has it only then.  It warns of what `lacks` says."""
+    """Load CuPy's NCCL: `cupy.cuda` has it only then; it may warn."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -49,7 +49,7 @@ def _imported() -> Any:
             return None
 
 
-class Nccl:
+class NcclGroup:
     """A `closeranks.comms.gpu.device_array.DeviceGroup` of NCCL.
 
     Collective to make.
@@ -59,9 +59,9 @@ class Nccl:
     cuda : module
         ``cupy.cuda``.
     identity : object
-        What ``get_unique_id`` gave one of the members.
+        From ``get_unique_id`` of one member.
     rank, size : int
-        Of this member, and how many there are.
+        Rank of this member, and number of members.
     device : int
         The device that is current now.
     """
@@ -105,11 +105,11 @@ class Nccl:
             self._comm.reduceScatter(source, target, count, _TYPES[dtype], _OPS[op], stream)
 
     def close(self) -> None:
-        """Leave the communicator, after what is under way."""
+        """Leave the communicator after pending work."""
         with self._on(self._device):
             self._comm.destroy()
 
     def revoke(self) -> None:
-        """Give the communicator up: what waits for a lost rank ends."""
+        """Give the communicator up: operations that wait for a lost rank end."""
         with self._on(self._device):
             self._comm.abort()

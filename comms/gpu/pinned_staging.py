@@ -1,9 +1,9 @@
-"""Copies between device arrays and pinned host memory, in the order of streams.
+"""Copies between device arrays and pinned host memory, ordered by streams.
 
-Each device has two streams of ours, one that copies out and one that copies
-back, so that both directions and the host work at the same time.  A copy waits
-on the device for what the caller's stream was given before, and that stream
-waits for what is copied back; the host waits only for what it will read.
+Each device has two streams of ours: one copies out, one copies back.  Both
+directions and the host then work at the same time.  On the device, a copy
+waits for earlier work of the caller's stream, and that stream waits for data
+that are copied back.  The host waits only for data that it will read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Bytes = NDArray[np.uint8]
 
 
 class Span(NamedTuple):
-    """Bytes that go from one side to the other.
+    """Bytes copied between a device array and host memory.
 
     Attributes
     ----------
@@ -40,13 +40,13 @@ class Span(NamedTuple):
     nbytes: int
 
 
-class Lanes:
-    """The two streams of ours on one device, and what they are still using.
+class CopyStreams:
+    """The two streams of ours on one device, and memory in use by them.
 
     Parameters
     ----------
     runtime : Runtime
-        Who drives the device.
+        Drives the device.
     device : int
         Its number.
     """
@@ -71,16 +71,16 @@ class Lanes:
         Parameters
         ----------
         array : DeviceArray
-            Read as its stream leaves it.
+            Read after all work of its stream.
         spans : sequence of Span
-            What to copy.
+            Bytes to copy.
         out : ndarray of uint8
             Pinned memory; kept alive until it has been filled.
         after : Event, optional
-            What ``out`` is still needed for.
+            The last use of ``out`` before.
         row_major : bool
-            Whether elements go in the order of their indices where that of the
-            memory is another one, too.
+            Whether elements go in the order of their indices, even if the memory has
+            another order.
 
         Returns
         -------
@@ -105,14 +105,14 @@ class Lanes:
         Parameters
         ----------
         array : DeviceArray
-            Written after all that its stream has been given; see `lead`.
+            Written after all work of its stream; see `lead`.
         spans : sequence of Span
-            What to copy.
+            Bytes to copy.
         data : ndarray of uint8
             Pinned memory; kept alive until it has been read, not to be written
             before.
         row_major : bool
-            As of `read`.
+            As in `read`.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class Lanes:
         return array.landed
 
     def lead(self, array: DeviceArray) -> None:
-        """Let whoever uses an array next find what was written last."""
+        """Let the next use of an array wait for its last write."""
         if array.landed is None:
             return
         if array.is_ordered:
@@ -142,7 +142,7 @@ class Lanes:
             array.settle()
 
     def release(self) -> None:
-        """Let go of the memory of copies that are over."""
+        """Release the memory of copies that have ended."""
         with self._lock:
             while self._used and self._used[0][0].done:
                 self._used.popleft()
@@ -168,11 +168,11 @@ class Lanes:
         return event
 
 
-_lanes: dict[tuple[int, int], Lanes] = {}
+_lanes: dict[tuple[int, int], CopyStreams] = {}
 _making = threading.Lock()
 
 
-def lanes(array: DeviceArray) -> Lanes:
+def copy_streams(array: DeviceArray) -> CopyStreams:
     """Return the streams of ours on the device of an array; made once.  Local.
 
     Parameters
@@ -182,34 +182,34 @@ def lanes(array: DeviceArray) -> Lanes:
 
     Returns
     -------
-    Lanes
+    CopyStreams
         Of its device.
     """
     key = (id(array.runtime), array.device)
     with _making:
         found = _lanes.get(key)
         if found is None or found.runtime is not array.runtime:
-            found = _lanes[key] = Lanes(array.runtime, array.device)
+            found = _lanes[key] = CopyStreams(array.runtime, array.device)
         return found
 
 
 def fetch(
     array: DeviceArray, spans: Sequence[Span], out: Bytes, later: list[Event] | None = None
 ) -> None:
-    """Copy from a device array; the host waits, or somebody later.  Local.
+    """Copy from a device array; the host waits now or later.  Local.
 
     Parameters
     ----------
     array : DeviceArray
-        Read as its stream leaves it, see `DeviceArray.refresh`.
+        Read after all work of its stream, see `DeviceArray.refresh`.
     spans : sequence of Span
-        What to copy.
+        Bytes to copy.
     out : ndarray of uint8
         Pinned memory.
     later : list of Event, optional
-        Takes what must happen before ``out`` may be read; without it, it has.
+        Takes events that must happen before ``out`` is read; None: wait now.
     """
-    arrived = lanes(array).read(array, spans, out)
+    arrived = copy_streams(array).read(array, spans, out)
     if later is None:
         arrived.synchronize()
     else:
@@ -226,11 +226,11 @@ def put(array: DeviceArray, spans: Sequence[Span], data: Bytes) -> None:
     array : DeviceArray
         Where to.
     spans : sequence of Span
-        What to copy.
+        Bytes to copy.
     data : ndarray of uint8
         Pinned memory, not to be written again.
     """
-    way = lanes(array)
+    way = copy_streams(array)
     way.write(array, spans, data)
     way.lead(array)
 

@@ -1,1 +1,9 @@
-"""The package comms.jit."""
+"""Machine code: compiled by Numba once a node, loaded by every process.
+
+* `code_cache`: where code is kept; loads a function, or compiles it.
+* `object_code`: object code written and loaded by LLVM alone.
+* `atomics`: atomic loads, stores and copies as Numba intrinsics.
+* `c_calls`: memory and C functions by address, as Numba intrinsics.
+* `python_builtin`: builtin Python functions that call machine code.
+* `python_builtin_code`: the machine code of these functions.
+"""

@@ -1,7 +1,8 @@
-"""What Numba lacks for talking through shared memory, as intrinsics.
+"""Atomic loads, stores and copies in shared memory, which Numba lacks.
 
-All take plain addresses (int64), so that what uses them compiles once for all
-types.  Importing this imports Numba; nobody does before a kernel is needed.
+All functions take plain addresses (int64), so their callers compile once for
+all types.  This module imports Numba, so it is imported only when a kernel is
+compiled.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-#: Numba's decorator changes what a function takes, which no annotation tells.
+#: Numba's decorator changes the arguments of a function, which annotations cannot tell.
 _intrinsic: Any = intrinsic
 _carray: Any = numba.carray  # type: ignore[attr-defined]
 _VOID, _I8, _I32, _I64 = ir.VoidType(), ir.IntType(8), ir.IntType(32), ir.IntType(64)
-#: How many lines ahead those are asked for that are to be written.
+#: Distance, in lines, at which lines are fetched before they are written.
 _EARLY = 32
 #: The instruction of a polite spin loop, by architecture: (LLVM name, argument).
 _PAUSES = {
@@ -107,7 +108,7 @@ def pause(context: Any) -> Any:  # noqa: ARG001
 
 @_intrinsic
 def ticks(context: Any) -> Any:  # noqa: ARG001
-    """Read a clock that counts evenly, in some unit; 0 where programs may not."""
+    """Read a clock that counts evenly, in some unit; 0 if programs may not."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if platform.machine() not in ("x86_64", "AMD64"):
@@ -138,7 +139,7 @@ def copy_lines(context: Any, target: Any, source: Any, pairs: Any) -> Any:  # no
     From 2 KiB on the C library copies by ``rep movsb``, which takes up to
     fifteen times as long on some processors (Zen 3) where the target lies a
     little further on in its page than the source.  Lines that another core has
-    read are asked for early, as they have to be taken from it.
+    read are fetched early, because that core must give them up.
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -171,9 +172,9 @@ def _ask_for(builder: Any, line: Any) -> None:
 def stream_lines(context: Any, target: Any, source: Any, lines: Any) -> Any:  # noqa: ARG001
     """Copy lines of 64 bytes past the caches; ``target`` is aligned to a line.
 
-    What another core reads next is then in memory, or in a cache that both
-    share, and not dirty in this core's own, from where it comes slowly.  Nobody
-    else may count on it before `drain`.
+    The lines are then in memory, or in a cache that both cores share.  Dirty
+    lines in this core's own cache would reach another core slowly.  Other ranks
+    see the lines for certain only after `drain`.
     """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -209,7 +210,7 @@ def _stream(builder: Any, targets: tuple[Any, ...], source: Any, lines: Any) -> 
 
 @_intrinsic
 def drain(context: Any) -> Any:  # noqa: ARG001
-    """Let what went past the caches arrive before anything that is written later."""
+    """Order streamed stores before all later stores."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         if platform.machine() not in ("x86_64", "AMD64"):

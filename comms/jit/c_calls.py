@@ -26,7 +26,7 @@ def word(context: Any, address: Any) -> Any:  # noqa: ARG001 - Numba's signature
 
 
 @_intrinsic
-def letter(context: Any, address: Any) -> Any:  # noqa: ARG001
+def byte_at(context: Any, address: Any) -> Any:  # noqa: ARG001
     """Read a byte."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
@@ -63,7 +63,7 @@ def call0(context: Any, function: Any) -> Any:  # noqa: ARG001 - Numba's signatu
 
 @_intrinsic
 def call1(context: Any, function: Any, a: Any) -> Any:  # noqa: ARG001
-    """Call ``int64 function(a)``; a result that is none is not to be read."""
+    """Call ``int64 function(a)``; of a void function the result means nothing."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         return _calling(_I64, arguments[0], arguments[1:], builder)

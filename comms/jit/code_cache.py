@@ -1,19 +1,16 @@
-"""What the processor of this node is called.
+"""A cache of compiled code: one process of a node compiles, all others load.
 
-Where compiled code is kept: a folder that nobody else may write.
+Numba compiles a function once.  The object code is kept in a file whose name
+is a digest of sources, processor and versions.  If the file exists, a process
+loads it by LLVM and never imports Numba.  That import dominates the start: on
+ten thousand ranks it takes minutes of a parallel file system.
 
-A container may be read-only, and a user without a home: then it is a folder in
-the system's place for temporary files.
+If the file is missing, the first process of the node takes a lock and
+compiles; the others wait for the lock and load.  Compiling needs no other
+rank, so this wait cannot deadlock with any wait between ranks.
 
-Compiled code as a node keeps it: made by one process, loaded by all others.
-
-A function is compiled by Numba once, and its object code kept in a file whose
-name tells all that it depends on: the sources, the processor, the versions.  A
-process that finds the file loads it by LLVM and never imports Numba, which
-takes longer than all else at a start, on ten thousand ranks for minutes of a
-parallel file system.  If it is not there, the first process of the node takes
-a lock and compiles, and the others wait and load what it left: compiling needs
-nothing of them, so that it does not matter who waits for whom otherwise.
+The folder must not be writable by other users.  A container may be read-only
+and a user may have no home; the folder is then among the temporary files.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ from closeranks.errors import Unavailable, UsageError
 _CPUINFO = Path("/proc/cpuinfo")
 #: Longer names are cut.
 MOST: Final = 128
-#: What architectures call it, the most telling first.
+#: Its field in /proc/cpuinfo by architecture, the most telling first.
 _KEYS = ("model name", "cpu model", "cpu", "hardware", "cpu part")
 
 
@@ -58,7 +55,7 @@ def processor(cpuinfo: Path = _CPUINFO) -> str:
     Parameters
     ----------
     cpuinfo : Path
-        What Linux says of it, or a recording.
+        Linux' description, or a recording.
 
     Returns
     -------
@@ -87,8 +84,8 @@ def cache_folder() -> Path | None:
     -------
     Path or None
         That of ``CLOSERANKS_CODE``, else ``closeranks`` in the user's caches, else
-        one in the folder for temporary files; None where none can be trusted:
-        who may write there could run what he likes.
+        one in the folder for temporary files.  None if no folder can be trusted:
+        another user who may write there could run any code.
 
     Raises
     ------
@@ -112,13 +109,13 @@ def cache_folder() -> Path | None:
 
 
 def _caches() -> Path:
-    """Name the user's folder for what can be made again."""
+    """Name the user's folder for caches."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()
 
 
 def _is_safe(place: Path) -> bool:
-    """Whether a folder is there, made if need be, that no other user may change."""
+    """Whether a folder exists, or can be made, that no other user may change."""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = place.stat()
@@ -132,7 +129,7 @@ def _is_safe(place: Path) -> bool:
     )
 
 
-#: Modules whose functions are compiled, and what those read.
+#: Modules with compiled functions, and modules that these read.
 SOURCES: Final = (
     "closeranks.checkpoint.erasure.product_entry",
     "closeranks.checkpoint.erasure.product_layout",
@@ -157,9 +154,9 @@ SOURCES: Final = (
 )
 #: How long a process waits for another one to compile.
 _LIMIT_S: Final = 120.0
-#: How long code is kept that nobody has made anew.
+#: How long code is kept that no process has compiled again.
 _KEPT_S: Final = 90 * 86400.0
-#: What files of code are called, whole or begun: module, function, `_key`.
+#: Names of files of code, whole or begun: module, function, `_key`.
 _OWN: Final = re.compile(r"\w+[.]\w+-[0-9a-f]{32}[.]o([.][0-9a-f]{16})?", re.ASCII)
 _OPEN: Final = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _DIGEST: Final = hashlib.blake2b
@@ -192,7 +189,7 @@ def loading() -> Iterator[None]:
 
 
 def is_possible() -> bool:
-    """Whether functions can be compiled where nobody has.  Local."""
+    """Whether this process can compile functions.  Local."""
     return not _is_off() and all(find_spec(name) for name in ("numba", "llvmlite"))
 
 
@@ -202,9 +199,9 @@ def _is_off() -> bool:
 
 @cache
 def address_of(module: str, name: str) -> int:
-    """Load a function, compiling it where nobody has.
+    """Load a function; compile it if the cache lacks it.
 
-    Local.  Waits while another process of this node compiles, whatever it is.
+    Local.  Waits while another process of this node compiles any function.
 
     Parameters
     ----------
@@ -213,17 +210,17 @@ def address_of(module: str, name: str) -> int:
         and returns a Python function and the signature for which Numba makes
         a C function of it.
     name : str
-        What that knows.
+        A name that this ``exported`` knows.
 
     Returns
     -------
     int
-        The function's address, good for good.
+        The function's address, valid until the process ends.
 
     Raises
     ------
     ImportError
-        If it must be compiled and Numba is not there, or not to be used
+        If it must be compiled and Numba is missing, or switched off
         (``NUMBA_DISABLE_JIT``).
     """
     with loading():
@@ -235,7 +232,7 @@ def address_of(module: str, name: str) -> int:
         if code is None:
             with _alone():
                 code = _read(module, name) or _compile(module, name)
-        return object_code.load(code)
+        return object_code.load_function(code)
 
 
 def is_stored(module: str, name: str) -> bool:
@@ -245,33 +242,33 @@ def is_stored(module: str, name: str) -> bool:
 
 
 def _read(module: str, name: str) -> bytes | None:
-    """Return what the disk holds of a function, whole, or None."""
+    """Return a function's code from the disk; None if missing or incomplete."""
     path = _path(module, name)
     if path is None:
         return None
     try:
         kept = path.read_bytes()
-    except OSError:  # not there, or not for us
+    except OSError:  # missing, or not readable
         return None
     digest, code = kept[:_DIGEST_BYTES], kept[_DIGEST_BYTES:]
     return code if digest == _digest(code) else None
 
 
 def _write(module: str, name: str, code: bytes) -> None:
-    """Keep a function for others; nobody sees half of it."""
+    """Keep a function for other processes; a reader never sees half of it."""
     path = _path(module, name)
     if path is None:
         return
     part = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    with suppress(OSError):  # a full disk, or one to read only: it is compiled again
+    with suppress(OSError):  # a full or read-only disk: it is compiled again
         try:
             part.write_bytes(_digest(code) + code)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
-        for other in path.parent.iterdir():  # which may be a folder of the user's own
+        for other in path.parent.iterdir():  # it may be a folder of the user
             if _OWN.fullmatch(other.name) and other.lstat().st_mtime < time.time() - _KEPT_S:
-                other.unlink(missing_ok=True)  # of versions long gone
+                other.unlink(missing_ok=True)  # of old versions
 
 
 def _compile(module: str, name: str) -> bytes:
@@ -300,7 +297,7 @@ def _key() -> str:
     from closeranks.comms.jit import object_code
 
     digest = _DIGEST(digest_size=_DIGEST_BYTES)
-    said = (sys.version, np.__version__, llvmlite.__version__, object_code.processor())
+    said = (sys.version, np.__version__, llvmlite.__version__, object_code.target_processor())
     digest.update(repr(said).encode())
     for module in (*SOURCES, "numba._version"):
         digest.update(_source(module))
@@ -326,7 +323,7 @@ def _alone() -> Iterator[None]:
     """Keep other processes of this user on this node from compiling meanwhile."""
     try:
         lock = os.open(_lock(), _OPEN, 0o600)
-    except (OSError, Unavailable):  # nowhere to agree: each for itself
+    except (OSError, Unavailable):  # no place for a lock: each process compiles for itself
         yield
         return
     try:
@@ -345,5 +342,5 @@ def _is_taken(lock: int) -> bool:
 
 
 def _lock() -> Path:
-    """Name the lock: in memory, so that it is this node's, and nobody else's."""
+    """Name the lock: a file in memory, so that it belongs to this node alone."""
     return shared_folder.folder() / "compiling"

@@ -1,6 +1,6 @@
-"""Object code: functions that Numba compiled before, loaded by LLVM alone.
+"""Object code: functions that Numba compiled earlier, loaded by LLVM alone.
 
-Importing this imports llvmlite, which takes a tenth of the time that Numba
+This module imports llvmlite, which takes a tenth of the time that Numba
 takes, and opens two files instead of two thousand.
 """
 
@@ -14,10 +14,10 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 from llvmlite.binding.object_file import ObjectFileRef
 
-#: What a function is called in its object.
+#: Name of a function in its object.
 _ENTRY: Final = "closeranks_entry"
-#: What Numba's code calls where Python code raises, and to let go of objects. Ours does
-#: neither: the loader wants an address all the same, and who came here had better end.
+#: Numba's code calls these when Python code raises, and to release objects. Our functions
+#: do neither, but the loader wants an address; a call of them ends the process.
 _NEVER_CALLED: Final = frozenset(
     {
         "NRT_Free",
@@ -29,20 +29,20 @@ _NEVER_CALLED: Final = frozenset(
         "numba_unpickle",
     }
 )
-#: What Numba calls an exception that it has pickled.
+#: Numba's name of an exception that it has pickled.
 _EXCEPTION: Final = ".const.picklebuf."
-#: What the loader makes itself.
+#: Symbols that the loader makes itself.
 _TABLE: Final = "_GLOBAL_OFFSET_TABLE_"
 #: A symbol: name, info, other, section (0: none), value, size; see the ELF specification.
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
-#: All that this process has loaded.
+#: All code that this process has loaded.
 _PROCESS: Final = ctypes.CDLL(None)
-#: Loaded code, which stays for good.
+#: Loaded code, never unloaded.
 _LOADED: Final[list[Any]] = []
 
 
-def processor() -> str:
-    """Name what code is made for; another processor may not run it.  Local."""
+def target_processor() -> str:
+    """Name the processor that code is made for; others may not run it.  Local."""
     features = llvm.get_host_cpu_features().flatten()
     return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
 
@@ -57,17 +57,17 @@ def emit(text: str, function: str) -> bytes:
     text : str
         A module in LLVM's language, optimised.
     function : str
-        Its name there; whatever else there is only serves it.
+        Its name there; all other functions of the module serve it.
 
     Returns
     -------
     bytes
-        For `load`, on this kind of processor.
+        For `start_nvml`, on this kind of processor.
 
     Raises
     ------
     ImportError
-        If some of it raises a Python exception: nobody could catch that.
+        If it may raise a Python exception: no caller could catch that.
     """
     if _EXCEPTION in text:
         raise ImportError(f"compiled code raises exceptions, in {function}")
@@ -81,7 +81,7 @@ def emit(text: str, function: str) -> bytes:
     return code
 
 
-def load(code: bytes) -> int:
+def load_function(code: bytes) -> int:
     """Load object code.
 
     Local.
@@ -89,17 +89,17 @@ def load(code: bytes) -> int:
     Parameters
     ----------
     code : bytes
-        Of `emit`.
+        From `emit`.
 
     Returns
     -------
     int
-        Address of the function, good for good.
+        Address of the function, valid until the process ends.
 
     Raises
     ------
     ImportError
-        If it calls what this process does not have.
+        If it calls a function that this process does not have.
     """
     for name in _undefined(code):
         if name in _NEVER_CALLED:
@@ -110,15 +110,15 @@ def load(code: bytes) -> int:
     loader.add_object_file(ObjectFileRef.from_data(code))
     loader.finalize_object()
     _LOADED.append((loader, code))
-    # Threads run it to the end. What llvmlite does there it leaves out where a
-    # program's own exit handler was the first to import it.
+    # Threads run this code to the end of the process, so the loader must never be disposed of.
+    # llvmlite sees to that, unless a program's exit handler was the first to import it.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader))
     address: int = loader.get_function_address(_ENTRY)
     return address
 
 
 def _undefined(code: bytes) -> set[str]:
-    """List what object code needs from elsewhere."""
+    """List the symbols that object code needs from elsewhere."""
     found = ObjectFileRef.from_data(code)
     parts = {section.name(): section.data() for section in found.sections()}
     names = parts.get(b".strtab", b"")
@@ -129,7 +129,7 @@ def _undefined(code: bytes) -> set[str]:
 
 @cache
 def _machine() -> Any:
-    """Describe this processor, and how code for it is laid out, to LLVM."""
+    """Describe this processor, and its code layout, to LLVM."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(

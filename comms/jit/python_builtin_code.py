@@ -1,6 +1,6 @@
-"""What the functions of `python_builtin` do, as machine code.
+"""Machine code of the functions that `python_builtin` makes.
 
-Importing this imports Numba; nobody does but who compiles it.
+This module imports Numba, so it is imported only to compile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from closeranks.comms.jit.python_builtin_layout import (
 
 @numba.njit(error_model="numpy")
 def _number(record: int, args: int, index: int) -> int:
-    """Read an argument; 0 where there is none."""
+    """Read an argument; 0 if it is missing."""
     if index >= word(record + COUNT):
         return 0
     return call1(word(record + AS_SSIZE), word(args + 8 * index))

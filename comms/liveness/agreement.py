@@ -1,10 +1,13 @@
-"""Agreement among the ranks that live, which ends whoever dies meanwhile.
+"""Agreement on flags among the living ranks.
 
-It ends only if all think the same of who lives.  A connection between two
-nodes that breaks while both its ranks live makes each take the other one for
-dead, and Open MPI 5.0.11 tells nobody but their nodes.  So who waits for long
-tells all: both have to end then, and the others go on.  That these hear of it
-one after the other must do no harm, so agreements go by a star, see
+An agreement ends only if all ranks have the same view of the living.  If a
+connection between two nodes breaks while both ranks live, each rank takes the
+other for dead, and Open MPI 5.0.11 tells only their own nodes.  A rank that
+waits long therefore reports its dead to all nodes.  Both ranks have to end
+then, and the others go on.
+
+The other ranks hear of the two deaths one after the other, which must do no
+harm.  So agreements use a star, see
 `closeranks.jobs.launch.openmpi_mpirun.parameters`.
 """
 
@@ -24,9 +27,9 @@ from closeranks.errors import Revoked
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Bits of agreements that are under way.
+#: Bits of pending agreements.
 _asked: Final[dict[int, array[int]]] = {}
-#: How long a rank waits for others before it rouses them, seconds.
+#: How long a rank waits for others before it calls ``on_wait``, seconds.
 _PATIENCE_S: Final = 1.0
 
 
@@ -35,10 +38,10 @@ def agree(
     flags: int,
     *,
     unless: Sequence[MPI.Comm] = (),
-    rouse: Callable[[], object] | None = None,
+    on_wait: Callable[[], object] | None = None,
     waits: Callable[[Callable[[], bool]], object] = wait,
 ) -> tuple[int, bool]:
-    """Agree on flags among the ranks that live.  Collective, revoked or not.
+    """Agree on flags among the living ranks.  Collective, revoked or not.
 
     Parameters
     ----------
@@ -47,20 +50,20 @@ def agree(
     flags : int
         Bits.
     unless : sequence of MPI.Comm
-        One of them is revoked if the others will not come; this process has to end
-        then.
-    rouse : callable, optional
-        Called once a second while others keep this rank waiting.
+        Other ranks revoke one of them if they will not take part; this process has
+        to end then.
+    on_wait : callable, optional
+        Called once a second while this rank waits for others.
     waits : callable, optional
-        Waits for what it is given.
+        Waits for the condition it is given.
 
     Returns
     -------
     agreed : int
         The bits that every survivor has set; the same on all of them.
     died : bool
-        Whether ranks have died that an agreement on this communicator has not
-        spoken of yet; the same on all survivors.
+        Whether ranks have died that no earlier agreement on this communicator has
+        reported; the same on all survivors.
 
     Raises
     ------
@@ -72,7 +75,7 @@ def agree(
     died = False
     while True:
         try:
-            return _agreed(comm, flags, unless, rouse, waits), died
+            return _agreed(comm, flags, unless, on_wait, waits), died
         except MPI.Exception as error:
             if error.Get_error_class() != MPI.ERR_PROC_FAILED:
                 raise
@@ -84,15 +87,15 @@ def _agreed(
     comm: MPI.Intracomm,
     flags: int,
     unless: Sequence[MPI.Comm],
-    rouse: Callable[[], object] | None,
+    on_wait: Callable[[], object] | None,
     waits: Callable[[Callable[[], bool]], object],
 ) -> int:
-    """Agree once; other threads have their turn meanwhile."""
+    """Agree once; other threads may call MPI meanwhile."""
     from mpi4py import MPI
 
     bits = array("i", [flags])
     patience = Deadline(_PATIENCE_S)
-    _asked[id(bits)] = bits  # whatever ends the wait, the library will write there
+    _asked[id(bits)] = bits  # the library writes there even if an error ends the wait
     with TURN:
         request = comm.Iagree(bits)
 
@@ -111,8 +114,8 @@ def _agreed(
         if not over and patience.expired:
             patience = Deadline(_PATIENCE_S)
             _spread(comm)
-            if rouse is not None:
-                rouse()
+            if on_wait is not None:
+                on_wait()
         return over
 
     waits(is_over)
@@ -120,7 +123,7 @@ def _agreed(
 
 
 def _spread(comm: MPI.Intracomm) -> None:
-    """Tell all nodes whom the library counts as dead here."""
+    """Tell all nodes which ranks the library counts as dead here."""
     from mpi4py import MPI
 
     from closeranks.comms.mpi.mpi_handle import WORLD
@@ -128,4 +131,4 @@ def _spread(comm: MPI.Intracomm) -> None:
     dead = ulfm.failed(comm)
     if dead:
         names = ranks_in(comm, WORLD)
-        peers().spread(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)
+        peers().report_dead(names[rank] for rank in dead if names[rank] != MPI.UNDEFINED)

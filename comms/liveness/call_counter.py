@@ -1,4 +1,4 @@
-"""How many collective calls a rank has begun, and whether it is in one."""
+"""Counters: collective calls that a rank has begun, and calls under way."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from types import TracebackType
 import numpy as np
 
 
-class Inside:
-    """The calls of the MPI library that this package has made and that are under way.
+class PendingCalls:
+    """Calls of the MPI library, made by this package, that are under way.
 
     A context manager around such a call; may be nested, and used by any thread.
 
     Attributes
     ----------
     word : ndarray of int64, shape (1,)
-        How many of them machine code has made, which counts here itself.
+        How many of them machine code is in; it counts here itself.
     """
 
     def __init__(self) -> None:
         self.word = np.zeros(1, np.int64)
         self._word = self.word.data
-        self._under_way: deque[None] = deque()  # a count would lose some where threads meet
+        self._under_way: deque[None] = deque()  # threads would lose increments of an integer
 
     def __enter__(self) -> None:
         self._under_way.append(None)
@@ -39,16 +39,16 @@ class Inside:
         return bool(self._under_way) or self._word[0] != 0
 
 
-class Counted:
-    """The collective calls of a communicator; which of them this rank has refused.
+class CallCounter:
+    """Collective calls of a communicator, and the calls that this rank has refused.
 
-    Every call counts, refused or not, in the order in which all ranks make them:
-    so a number names the same call on all ranks.
+    Every call counts, refused or not.  All ranks make them in the same order, so a
+    number names the same call on all ranks.
 
     Parameters
     ----------
     key : str
-        Names the communicator: alike on its ranks, unlike others of the family.
+        Names the communicator: equal on its ranks, unique in the family.
 
     Attributes
     ----------
@@ -58,25 +58,25 @@ class Counted:
         How many calls have begun; machine code counts here too.
     refused : set of int
         Numbers of the calls that this rank has refused.
-    reading : Inside
-        The calls whose arguments are being read, which may still be refused.
+    reading : PendingCalls
+        Calls of which the arguments are being read: they may still be refused.
     """
 
     __slots__ = ("__weakref__", "_word", "key", "reading", "refused", "word")
 
     def __init__(self, key: str) -> None:
-        self.key, self.refused, self.reading = key, set[int](), Inside()
+        self.key, self.refused, self.reading = key, set[int](), PendingCalls()
         self.word = np.zeros(1, np.int64)
         self._word = self.word.data
 
     @property
     def begun(self) -> int:
-        """How many have begun."""
+        """How many calls have begun."""
         count: int = self._word[0]
         return count
 
     def begin(self) -> int:
-        """Count a call; gives its number.  Local."""
+        """Count a call; give its number.  Local."""
         number: int = self._word[0]
         self._word[0] = number + 1
         return number

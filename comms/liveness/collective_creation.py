@@ -1,4 +1,4 @@
-"""What is made by all ranks, or by none."""
+"""Objects that all ranks make together, or none of them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _M = TypeVar("_M")
 
-#: What a rank says that has made its part; above it one bit for every depth.
+#: Flag of a rank that has made its part; above it one bit for every depth.
 _MADE: Final = 1
 _DEPTHS: Final = 16
-#: How many `all_or_none` this process is in, by the communicator's number.
+#: Communicator's number -> how many `all_or_none` this process is in.
 _within: Final[Counter[int]] = Counter()
 
 
@@ -32,15 +32,15 @@ class _Patience:
     alike_s = 5.0
 
 
-def hurry(limit_s: float) -> None:
-    """Let who meets bad input wait for a quarter of a limit at most.
+def limit_patience(limit_s: float) -> None:
+    """Let a rank that meets bad input wait for a quarter of a limit at most.
 
     Local; of several limits the least counts.
 
     Parameters
     ----------
     limit_s : float
-        How long what is made may take, in seconds: then all would be ended.
+        How long the creation may take, in seconds; later the process is ended.
     """
     _Patience.alike_s = min(_Patience.alike_s, limit_s / 4)
 
@@ -48,40 +48,41 @@ def hurry(limit_s: float) -> None:
 def all_or_none(
     comm: MPI.Intracomm, make: Callable[[], _M], undo: Callable[[_M], object] | None = None
 ) -> _M:
-    """Make something with the other ranks, or fail on all of them.
+    """Make an object with the other ranks, or fail on all of them.
 
-    Collective over the living; one agreement where the library notices deaths,
-    elsewhere nothing but ``make``.  A collective may go well on some ranks and
-    fail on others.  Who fails leaves, and who goes on waits for him in the next
-    agreement for ever: nothing ends that.  So whatever may fail on the way to an
-    agreement, or makes a communicator, is made like this.
+    Collective over the living ranks: one agreement if the library notices deaths,
+    else nothing but ``make``.  A collective may succeed on some ranks and fail on
+    others.  A rank that fails leaves, and a rank that goes on would wait for it in
+    the next agreement for ever.  So all steps that may fail before an agreement,
+    or that make a communicator, are made here.
 
-    ``make`` may do the same with parts of it, on the same communicator.  A rank
-    may fail before or after a part, while others fail in it: who is in none waits
-    until nobody is in one any more.
+    ``make`` may call this function for parts, on the same communicator.  A rank may
+    fail before or after a part while others fail inside it.  A rank outside of all
+    parts waits until no rank is inside a part.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        The ranks; revoked by who fails, so that nobody waits for him in ``make``.
-        After some seconds, where all meet the same: bad input is told as it is.
+        The ranks.  A rank that fails revokes it, so that no rank waits for it in
+        ``make``.  With bad input it first waits some seconds: all ranks may meet
+        the same input, and raise the error itself.
     make : callable
         Collective over ``comm``.  May use communicators of its own if it revokes
         them when it fails.
     undo : callable, optional
-        Takes what this rank has made, if others have not.
+        Takes the object of this rank, if other ranks have failed.
 
     Returns
     -------
     object
-        What ``make`` gave.
+        Result of ``make``.
 
     Raises
     ------
     Exception
-        What kept this rank from it.
+        The error of ``make`` on this rank.
     Revoked
-        If other ranks were kept from it.
+        If other ranks have failed.
     """
     if not ulfm.is_on():
         return make()
@@ -100,7 +101,7 @@ def all_or_none(
 
 @contextmanager
 def _deeper(comm: MPI.Intracomm) -> Iterator[int]:
-    """Count how deep this process is in what it makes with these ranks.  Local."""
+    """Count how deep this process is in `all_or_none` with these ranks.  Local."""
     key = number(comm)
     _within[key] += 1
     try:
@@ -112,24 +113,24 @@ def _deeper(comm: MPI.Intracomm) -> Iterator[int]:
 
 
 def _fail(comm: MPI.Intracomm, error: Exception, depth: int) -> None:
-    """Let all fail; who meets bad input gives the others time to meet it, too."""
+    """Let all ranks fail; with bad input, give them time to meet it too."""
     patience = Deadline(_Patience.alike_s)
     is_alike = isinstance(error, Error) and not isinstance(error, PeerError)
 
-    def rouse() -> None:
+    def on_wait() -> None:
         if not is_alike or patience.expired:
             ulfm.revoke(comm)
 
-    rouse()
-    _is_made(comm, 0, depth, rouse)
+    on_wait()
+    _is_made(comm, 0, depth, on_wait)
 
 
 def _is_made(
-    comm: MPI.Intracomm, made: int, depth: int, rouse: Callable[[], object] | None = None
+    comm: MPI.Intracomm, made: int, depth: int, on_wait: Callable[[], object] | None = None
 ) -> bool:
-    """Agree whether all have made it, when nobody is deeper."""
+    """Agree whether all have made it, when no rank is deeper."""
     shallow = sum(1 << level for level in range(depth, _DEPTHS))
     while True:
-        agreed, _ = agree(comm, made | shallow, rouse=rouse)
+        agreed, _ = agree(comm, made | shallow, on_wait=on_wait)
         if agreed & 1 << depth:
             return bool(agreed & _MADE)

@@ -1,4 +1,4 @@
-"""What a rank says that has given up: who, by what, and with which exit status."""
+"""The notice of a rank that gives up: rank, reason, exit status."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from closeranks.comms.exit.exit_report import exit_status
 
 #: The status of a process that was interrupted from the keyboard, as shells give it.
 INTERRUPTED: Final = 130
-#: So many characters of an error's text are told.
+#: Most characters of an error's text in a notice.
 _MOST: Final = 300
 
 
 class Notice(NamedTuple):
-    """That a rank has given its family of communicators up.
+    """A rank has given up its family of communicators.
 
     Attributes
     ----------
     rank : int
         In the communicator that `closeranks.init` made.
-    deed : str
-        What it has done, in words: "left by ValueError: mine".
+    act : str
+        Its act in words: "left by ValueError: mine".
     status : int
         The exit status of the job if it ends by this.
     """
 
     rank: int
-    deed: str
+    act: str
     status: int
 
     def __str__(self) -> str:
-        return f"rank {self.rank} {self.deed}"
+        return f"rank {self.rank} {self.act}"
 
 
 def notice_of(rank: int, error: BaseException | None) -> Notice:
-    """Say what a rank that leaves has met.
+    """Make the notice of a rank that leaves.
 
     Parameters
     ----------
     rank : int
-        Which.
+        The rank.
     error : BaseException or None
-        What it leaves by; None if it gives up without one.
+        Its error; None if it gives up without one.
 
     Returns
     -------
     Notice
-        To be told.
+        For the other ranks.
     """
     if error is None:
         return Notice(rank, "has given it up by abandon()", 1)
@@ -72,12 +72,12 @@ def in_words(error: BaseException) -> str:
 
 
 def encoded(kind: str, *words: object) -> bytes:
-    """Write a message of the ranks to each other."""
+    """Encode a message between ranks."""
     return json.dumps([kind, *words]).encode()
 
 
 def decoded(data: bytes) -> list[object]:
-    """Read a message; an empty list if it is none."""
+    """Decode a message; an empty list if it is malformed."""
     try:
         words = json.loads(data)
     except ValueError:

@@ -1,8 +1,7 @@
-"""What ranks hear of one that has given up, or has refused a call.
+"""Notices between ranks: a rank has given up, or has refused a call.
 
-Without a library that notices deaths nobody else would tell: who waits for
-such a rank waits for ever. What is heard first is what ends the family on
-this rank.
+A library without ULFM tells no rank of it: a rank that waits for such a rank
+waits for ever.  The first notice that arrives ends the family on this rank.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from closeranks.comms.liveness import uncaught_error
-from closeranks.comms.liveness.call_counter import Counted, Inside
+from closeranks.comms.liveness.call_counter import CallCounter, PendingCalls
 from closeranks.comms.liveness.channel import Channel
 from closeranks.comms.liveness.failure_notice import Notice, decoded, encoded, in_words, notice_of
 from closeranks.comms.wait import Deadline, wait
@@ -24,15 +23,15 @@ from closeranks.errors import Disagreement, PeerLate, Revoked, Unavailable, Usag
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: What a rank says: it has left; it has refused a call; a call was refused by it alone.
+#: Messages of a rank: it has left; it has refused a call; it alone has refused a call.
 _LEFT, _REFUSED, _ENDED = "left", "refused", "ended"
-#: How long a call of the library goes on after the news before its process is ended, and
-#: how long a call may be under way that another rank has refused, seconds.
+#: After a notice, a call of the library may last so long before its process is ended; a
+#: call that another rank has refused may last so long, seconds.
 INSIDE_S: Final = 1.0
 _REFUSING_S: Final = 0.7
-#: Between two looks while there is something to look for, seconds.
+#: Between two checks while a notice or refusal is open, seconds.
 _LOOK_S: Final = 0.05
-#: How long the news may come after what it has caused, seconds.
+#: How long a notice may arrive after the revocation that it has caused, seconds.
 _NEWS_S: Final = 0.2
 _REMEDY: Final = "end, or make the communicator anew on all ranks"
 
@@ -46,16 +45,16 @@ class _Refusal(NamedTuple):
 
 
 class Notices:
-    """What one rank of a family has heard, and how it tells the others.
+    """Notices of a family that this rank has received, and sends.
 
-    Mute, unless made by `open`: nothing is told, nor heard.
+    Without a channel unless made by `open`: then nothing is sent or received.
 
     Attributes
     ----------
     notice : Notice or None
-        What has ended the family.
-    inside : Inside
-        The calls of the library that only the end of the process ends.
+        The notice that has ended the family.
+    inside : PendingCalls
+        Calls of the library that only the end of the process can end.
     left : bool
         Whether this rank has left.
     on_news : callable
@@ -64,18 +63,18 @@ class Notices:
 
     def __init__(self) -> None:
         self.notice: Notice | None = None
-        self.inside, self.left = Inside(), False
+        self.inside, self.left = PendingCalls(), False
         self.on_news: Callable[[], object] = bool
         self._rank, self._others = 0, set[int]()
         self._channel: Channel | None = None
-        self._counted: WeakValueDictionary[str, Counted] = WeakValueDictionary()
+        self._counted: WeakValueDictionary[str, CallCounter] = WeakValueDictionary()
         self._made: dict[tuple[int, ...], int] = {}
         self._refusals: dict[_Refusal, float] = {}
         self._inside_s = 0.0
 
     @classmethod
     def open(cls, comm: MPI.Intracomm) -> Notices:
-        """Let ranks tell each other; collective over ``comm``.
+        """Open a channel between the ranks; collective over ``comm``.
 
         Parameters
         ----------
@@ -85,26 +84,26 @@ class Notices:
         Returns
         -------
         Notices
-            With a thread that hears, until `close`.
+            With a thread that receives, until `close`.
         """
         made = cls()
         made._rank, made._others = comm.rank, set(range(comm.size)) - {comm.rank}
         made._channel = Channel(comm, made._hear, made._look)
-        uncaught_error.opened(made)
+        uncaught_error.family_opened(made)
         return made
 
     @contextmanager
     def beginning(self) -> Iterator[None]:
-        """Tell the others if this rank does not come through what it begins with them.
+        """Tell the others if this rank fails to make the family.
 
-        Local.  Bad input, which mostly all ranks have, counts as a refused call.
+        Local.  Bad input, mostly the same on all ranks, counts as a refused call.
 
         Yields
         ------
         None
             While the family is made.
         """
-        calls = self._counted["init"] = Counted("init")
+        calls = self._counted["init"] = CallCounter("init")
         number = calls.begin()
         try:
             yield
@@ -116,8 +115,8 @@ class Notices:
             self.leave(error)
             raise
 
-    def count(self, seats: Sequence[int]) -> Counted:
-        """Begin to count the calls of one more communicator.
+    def count(self, seats: Sequence[int]) -> CallCounter:
+        """Count the calls of one more communicator.
 
         Local; called in the same order by all ranks of it.
 
@@ -128,7 +127,7 @@ class Notices:
         """
         members = tuple(seats)
         again = self._made[members] = self._made.get(members, -1) + 1
-        made = Counted(f"{again}:{zlib.crc32(repr(members).encode()):x}:{len(members)}")
+        made = CallCounter(f"{again}:{zlib.crc32(repr(members).encode()):x}:{len(members)}")
         self._counted[made.key] = made
         return made
 
@@ -138,9 +137,9 @@ class Notices:
         Parameters
         ----------
         operation : str
-            What is not done then.
+            The call that is refused then.
         seats : sequence of int, optional
-            The ranks of the communicator; default: those of the family's first.
+            Ranks of the communicator; default: of the family's first communicator.
         """
         if self.notice is not None:
             raise self.revoked(operation, self.notice, seats)
@@ -148,7 +147,7 @@ class Notices:
     def revoked(
         self, operation: str, notice: Notice, seats: Sequence[int] | None = None
     ) -> Revoked:
-        """Say what has ended an operation; local, see `check`."""
+        """Make the error of an operation that was ended; local, see `check`."""
         ranks = [notice.rank]
         if seats is not None:
             ranks = [seats.index(notice.rank)] if notice.rank in seats else []
@@ -156,65 +155,65 @@ class Notices:
         if ranks != [notice.rank]:
             problem += " (of the communicator that init made)"
         told = Revoked(operation, ranks, problem, _REMEDY, for_good=True)
-        told.cause = notice.deed
+        told.cause = notice.act
         return told
 
     def news(self) -> Notice | None:
-        """Give what has ended the family, which is revoked: the news may be behind that.
+        """Give the notice that has ended the family, after a revocation.
 
-        Local.
+        Local.  Waits a moment: the notice may arrive after the revocation.
         """
         if self._channel is not None and self.notice is None:
             wait(lambda: self.notice is not None, deadline=Deadline(_NEWS_S), polite=True)
         return self.notice
 
     def leave(self, error: BaseException | None) -> None:
-        """Tell all that this rank gives up, unless it only does what it has heard.
+        """Tell all ranks that this one gives up, unless a notice made it do so.
 
         Local, harmless twice.
 
         Parameters
         ----------
         error : BaseException or None
-            What it leaves by.
+            Its error.
         """
         if self.left or self._channel is None:
             return
         self.left = True
-        # Late ranks are named to all by a roll call, and must be the same on all.
+        # The ranks agree on late ranks, which must be the same on all of them.
         told = isinstance(error, PeerLate) or (isinstance(error, Revoked) and error.cause)
         own = notice_of(self._rank, error)
         if not told:
             self._end(own)
             self._channel.tell(encoded(_LEFT, *own))
-        uncaught_error.left(self, error)
+        uncaught_error.family_left(self, error)
 
-    def refuse(self, calls: Counted, number: int, operation: str, error: BaseException) -> None:
-        """Note that this rank has refused a call, and tell all.
+    def refuse(self, calls: CallCounter, number: int, operation: str, error: BaseException) -> None:
+        """Note that this rank has refused a call, and tell all ranks.
 
-        Local.  Where all ranks refuse it nothing comes of that.  Who is in it, or has
-        ended it, ends the family for all.
+        Local.  If all ranks refuse the call, nothing more happens.  A rank that is in
+        the call, or has ended it, ends the family for all.
 
         Parameters
         ----------
-        calls : Counted
-            Those of the communicator.
+        calls : CallCounter
+            Calls of the communicator.
         number : int
-            That of the call.
+            Number of the call.
         operation : str
-            What it was.
+            Name of the call.
         error : BaseException
-            What is wrong with it.
+            Why it was refused.
         """
         calls.refused.add(number)
         if self._channel is not None and self.notice is None:
-            deed = f"refused {operation}: {in_words(error)}"
-            self._channel.tell(encoded(_REFUSED, calls.key, number, self._rank, deed, 1))
+            act = f"refused {operation}: {in_words(error)}"
+            self._channel.tell(encoded(_REFUSED, calls.key, number, self._rank, act, 1))
 
     def close(self) -> None:
-        """Hear nothing more.  Local, harmless twice."""
+        """Close the channel.  Local, harmless twice."""
         if self._channel is not None:
-            uncaught_error.closed(self)
+            uncaught_error.family_closed(self)
             self._channel.close()
 
     def all_left(self) -> bool:
@@ -222,13 +221,13 @@ class Notices:
         return not self._others
 
     def _end(self, notice: Notice) -> None:
-        """Let this be what has ended the family, unless something has."""
+        """End the family by this notice, unless an earlier notice has."""
         if self.notice is None:
             self.notice, self._inside_s = notice, time.monotonic()
             self.on_news()
 
     def _hear(self, message: bytes) -> None:
-        """Take what another rank says; in the channel's thread."""
+        """Take a message of another rank; in the channel's thread."""
         kind, *words = decoded(message) or [""]
         said: list[Any] = words
         if kind in (_LEFT, _ENDED):
@@ -241,7 +240,7 @@ class Notices:
             self._refusals[_Refusal(key, number, Notice(*rest))] = 0.0
 
     def _look(self) -> float | None:
-        """See what has become of what was heard; gives when to look again."""
+        """Check open notices and refusals; give when to check again."""
         now_s = time.monotonic()
         if self.notice is not None:
             return self._look_inside(self.notice, now_s)
@@ -250,7 +249,7 @@ class Notices:
         return _LOOK_S if self._refusals or self.notice is not None else None
 
     def _look_inside(self, notice: Notice, now_s: float) -> float | None:
-        """End the process if a call of the library lasts that nothing else ends."""
+        """End the process if a call of the library goes on after the notice."""
         if self.left:
             return None
         if not self.inside:
@@ -261,15 +260,15 @@ class Notices:
         return _LOOK_S
 
     def _look_at(self, refusal: _Refusal, now_s: float) -> None:
-        """End the family if this rank is in a call that another refuses, or beyond."""
+        """End the family if this rank is in, or past, a call that another refuses."""
         calls, since_s = self._counted.get(refusal.key), self._refusals.get(refusal)
         if since_s is None:
-            return  # another one of the same call has ended the family
+            return  # another refusal of the same call has ended the family
         if calls is None or calls.begun <= refusal.number:
-            return  # it has still to come
+            return  # this rank has not reached the call yet
         if refusal.number in calls.refused:
             del self._refusals[refusal]
-        elif not since_s or calls.reading:  # it may be about to refuse it
+        elif not since_s or calls.reading:  # this rank may be about to refuse it
             self._refusals[refusal] = now_s
         elif now_s - since_s >= _REFUSING_S:
             self._refusals.clear()

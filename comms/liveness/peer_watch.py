@@ -1,25 +1,22 @@
-"""A process's exit notice, which the kernel opens when the process begins to end.
+"""The other processes of this node, watched for their end.
 
-A process that is killed gives its memory back first, which takes milliseconds,
-or more, and only then do the system (pidfd) and its closed sockets say that it
-has ended.  Before all that the kernel sees to the locks of each thread: it
-marks those that are held, and wakes one who waits for each (robust futexes,
-`exit_robust_list` of Linux' ``kernel/futex``).  So the first thread of a
-process holds one for each heir, in node memory, until the end.  Where they are
-marked that thread has run its last step, and the others of its process have
-the same signal before theirs.
+When a process ends, this module tells the MPI library.  By itself the library
+waits for its launcher.  Open MPI 5.0.11's launcher needs a core to notice a
+death, and does not report deaths by ``MPI_Abort`` or ``_exit``.  The kernel
+is faster.  Two threads of every process sleep there: one until a peer begins
+to end (exit notices, Linux 5.16), one until it has ended (pidfd, Linux 5.3).
 
-The other processes of this node: when one ends, the MPI library is told.
+An exit notice is earlier than a pidfd.  A killed process gives back its memory
+first, which takes milliseconds or more; only then do its pidfd and its closed
+sockets show its end.  Before all that, the kernel handles the robust futexes
+of each thread (`exit_robust_list` in ``kernel/futex``): it marks each lock
+that is held, and wakes one waiter of each.  So the first thread of a process
+holds one lock for each watcher, in node memory, until the end.  A marked lock
+means that this thread has run its last step.  All other threads of the process
+have the same signal pending before their next step.
 
-By itself the library waits for its launcher.  That of Open MPI 5.0.11 needs a
-core to notice a death, and keeps those to itself that came by ``MPI_Abort`` or
-``_exit``.  The kernel knows better: threads of every process sleep until one
-of the others begins to end (`exit_notices`, Linux 5.16) or has ended (pidfd,
-5.3).
-
-The threads need Python's lock: a program that keeps it inside of MPI, as
-mpi4py does in the first lower-case call of a communicator, hears from the
-launcher alone.
+The threads need Python's lock.  If a program keeps it inside MPI, as mpi4py
+does in the first lower-case call of a communicator, only the launcher tells.
 """
 
 from __future__ import annotations
@@ -54,9 +51,9 @@ if TYPE_CHECKING:
 
 #: Bytes of a lock: a cache line, of which it takes 40 to 48.
 LINE: Final = 64
-#: How many exit notices one process can wait for, ``FUTEX_WAITV_MAX``.
+#: Most exit notices that one process can wait for, ``FUTEX_WAITV_MAX``.
 MOST: Final = 128
-#: Bits of a lock's word (``linux/futex.h``): somebody waits, and its owner has ended.
+#: Bits of a lock's word (``linux/futex.h``): it has waiters, and its owner has ended.
 _WAITERS: Final = 0x80000000
 _OWNER_DIED: Final = 0x40000000
 #: ``PTHREAD_PROCESS_SHARED`` and ``PTHREAD_MUTEX_ROBUST``.
@@ -68,7 +65,7 @@ _FUTEX_WAITV: Final = 449
 
 
 class _Waiter(Structure):
-    """``struct futex_waitv``: what a word is while one waits, and where it lies."""
+    """``struct futex_waitv``: expected value of a word, and its address."""
 
     _fields_ = (
         ("value", c_uint64),
@@ -79,11 +76,11 @@ class _Waiter(Structure):
 
 
 class ExitNotice:
-    """The exit notice of this process.
+    """The exit notice of this process: a lock for each watcher.
 
     Parameters
     ----------
-    lines : array of uint8, shape (heirs, LINE)
+    lines : array of uint8, shape (watchers, LINE)
         Node memory, zeros at first, at a multiple of `LINE`.  It has to stay
         mapped until `withdraw` is true, so this object is kept until then.
     """
@@ -93,15 +90,15 @@ class ExitNotice:
         self._signed: list[int] = []
 
     def sign(self) -> None:
-        """Have the kernel open it when this process ends.
+        """Take the locks, which the kernel marks when this process ends.
 
-        Local.  Does nothing where this is not the process's first thread, which
-        another one may outlive: that such a process ends is only heard later.
+        Local.  Does nothing outside of the first thread: the process may outlive
+        another thread.  Without locks peers notice the end a little later.
 
         Raises
         ------
         OSError
-            If the system has no such locks.
+            If the system has no robust locks.
         """
         if threading.get_native_id() != os.getpid():
             return
@@ -114,17 +111,17 @@ class ExitNotice:
             _check(library.pthread_mutex_init(lock, kind))
             self._signed.append(_address(line))  # before: a signal may come between
             _check(library.pthread_mutex_lock(lock))
-            _word(line).value |= _WAITERS  # nobody else writes: an heir does not take it
+            _word(line).value |= _WAITERS  # no other writer: a watcher takes no lock
 
     def withdraw(self) -> bool:
-        """Take it back; `opened` of its heirs goes on without it.
+        """Release the locks; `ended_processes` of its watchers goes on without it.
 
         Local; harmless twice.
 
         Returns
         -------
         bool
-            False where another thread has signed it: then it holds until the end.
+            False if another thread has signed it: then it stays until the end.
         """
         if self._signed and threading.get_native_id() != os.getpid():
             return False
@@ -136,27 +133,27 @@ class ExitNotice:
         return True
 
 
-def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
-    """Wait for the ends of processes.
+def ended_processes(lines: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
+    """Wait for processes to begin to end.
 
     Local.
 
     Parameters
     ----------
     lines : sequence of arrays of uint8, shape (LINE,)
-        What each of at most `MOST` exit notices has for this process, and no
-        other.
+        The lock for this process of at most `MOST` exit notices; each lock has one
+        watcher.
 
     Yields
     ------
     list of int
-        The places in ``lines`` of those that have been opened meanwhile, each
-        once; until none is left that is signed.
+        Places in ``lines`` of processes that have begun to end, each once; until
+        no signed notice is left.
 
     Raises
     ------
     OSError
-        If the system cannot wait for several at once (Linux 5.16).
+        If the system cannot wait for several locks at once (Linux 5.16).
     """
     left = dict(enumerate(lines))
     while True:
@@ -172,10 +169,10 @@ def opened(lines: Sequence[NDArray[np.uint8]]) -> Iterator[list[int]]:
 
 
 def _wait(waiters: list[_Waiter]) -> None:
-    """Sleep until one of some words has changed, or a little less."""
+    """Sleep until one of some words has changed; may wake too early."""
     library, listed = CDLL(None, use_errno=True), (_Waiter * len(waiters))(*waiters)
     status = library.syscall(_FUTEX_WAITV, listed, len(waiters), 0, None, 0)
-    if status < 0 and get_errno() not in (errno.EAGAIN, errno.EINTR):  # changed; a signal
+    if status < 0 and get_errno() not in (errno.EAGAIN, errno.EINTR):  # a change; a signal
         raise OSError(get_errno(), os.strerror(get_errno()))
 
 
@@ -188,39 +185,42 @@ def _word(line: NDArray[np.uint8]) -> c_uint32:
 
 
 def _check(status: int) -> None:
-    """Raise what a function of the C library has said."""
+    """Raise the error that a function of the C library returned."""
     if status:
         raise OSError(status, os.strerror(status))
 
 
 #: Stands for the handle of a process that has ended.
 _ENDED: Final = -1
-#: How long others may still take what one who begins to end has sent, in seconds: else who
-#: dies right after a call would end it for those who are still in it.
+#: How long peers may still receive messages of a process that begins to end, in seconds. A
+#: process may die right after a call; its death must not end that call for its peers.
 _DRAIN_S: Final = 0.005
 #: Number of the system call, the same on all processors.
 _PIDFD_OPEN: Final = 434
 
 
-class _Said(NamedTuple):
-    """What a process says of itself."""
+class _Identity(NamedTuple):
+    """PID namespace, number, and name of a process; whether it leads a group."""
 
-    numbering: str
+    namespace: str
     pid: int
-    leads: bool
+    leads_group: bool
     name: pmix.Name
 
 
 class _Peer(NamedTuple):
-    """A process of this node, its group if it leads one, and where it says goodbye."""
+    """A process of this node, its group if it leads one, and its end flag.
+
+    A process sets its end flag before it ends in good order: that is no death.
+    """
 
     name: pmix.Name
     group: int | None
-    goodbye: NDArray[np.uint8]
+    end_flag: NDArray[np.uint8]
 
 
 class Peers:
-    """The processes that this one watches, and is watched by.
+    """The processes that this one watches, and that watch it.
 
     Made by `peers`; any thread may call any method.
     """
@@ -237,11 +237,25 @@ class Peers:
         self._news = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def keep(self, node: MPI.Intracomm) -> list[int]:
+    def watch_node(self, node: MPI.Intracomm) -> list[int]:
         """Watch the processes of a node until this one ends.
 
-        Collective over ``node``; warns where the system cannot.  Where they say
-        that they end as they should is made anew, for all of them.
+        Collective over ``node``; warns if the system has no pidfd.  Called again for
+        another communicator, it moves end flags and exit notices to new memory.
+
+        The order of the steps:
+
+        1. All processes exchange identities, and share memory.
+        2. Each signs its exit notice there, and opens a handle of each other one.
+        3. Barrier.
+        4. Each withdraws exit notices that no process watches any more, and starts
+           its threads.
+
+        The Barrier: no process may begin step 4 before all have done step 2, for
+        three reasons.  If a process went on and ended, its number could become
+        another process's, and late peers would open a handle of that.  A thread does
+        not wait for an exit notice that is still unsigned.  A peer that still reads
+        the old end flag of a process would take its orderly end for a death.
 
         Parameters
         ----------
@@ -251,82 +265,111 @@ class Peers:
         Returns
         -------
         list of int
-            Those whose numbers mean here what they mean to them, by rank: its own,
-            too.
+            Numbers of the processes in the PID namespace of this one, by rank, its
+            own included.
 
         Raises
         ------
         mpi4py.MPI.Exception
             If one has died meanwhile.
         """
-        pid, group = os.getpid(), os.getpgrp()
-        if node.size == 1:  # nobody to watch; no launcher has named it, perhaps
-            return [pid]
-        here = _numbering()
-        said = allgather(node, _Said(here, pid, pid == group, pmix.own_name()))
-        heirs = min(node.size - 1, MOST)  # those who come next in a ring
-        lines = share(node, node.size * (1 + heirs) * LINE).array.reshape(node.size, -1, LINE)
-        goodbyes, locks = lines[:, 0, :1], lines[:, 1:]
-        exit_notice = ExitNotice(locks[node.rank])
-        self._own.append((goodbyes[node.rank], exit_notice))
-        with suppress(OSError):  # a libc without such locks: the handles tell, a little later
+        if node.size == 1:  # no peers; perhaps no launcher has named this process
+            return [os.getpid()]
+        identities = self._exchange_identities(node)
+        watchers = min(node.size - 1, MOST)  # the next ranks in a ring
+        lines = share(node, node.size * (1 + watchers) * LINE).array.reshape(node.size, -1, LINE)
+        end_flags, locks = lines[:, 0, :1], lines[:, 1:]
+        self._sign_exit_notice(end_flags[node.rank], locks[node.rank])
+        self._watch(identities, node.rank, end_flags)
+        node.Barrier()
+        self._withdraw_old_notices(identities)
+        here = identities[node.rank].namespace
+        self._start_threads({
+            identities[place].name: locks[place, watcher] for watcher in range(watchers)
+            if identities[place := node.rank - watcher - 1].namespace == here
+        })  # fmt: skip
+        return [peer.pid for peer in identities if peer.namespace == here]
+
+    def _exchange_identities(self, node: MPI.Intracomm) -> list[_Identity]:
+        """Tell the processes of a node about this one; collective over ``node``."""
+        pid = os.getpid()
+        own = _Identity(_pid_namespace(), pid, pid == os.getpgrp(), pmix.own_name())
+        return allgather(node, own)
+
+    def _sign_exit_notice(self, end_flag: NDArray[np.uint8], locks: NDArray[np.uint8]) -> None:
+        """Make and sign the exit notice of this process, a lock for each watcher."""
+        exit_notice = ExitNotice(locks)
+        self._own.append((end_flag, exit_notice))
+        with suppress(OSError):  # a libc without robust locks: the handles tell, a little later
             exit_notice.sign()
+
+    def _watch(
+        self, identities: Sequence[_Identity], rank: int, end_flags: NDArray[np.uint8]
+    ) -> None:
+        """Open a handle of each other process of this PID namespace."""
+        own = identities[rank]
         try:
             with self._lock:
-                for place, peer in enumerate(said):
-                    if peer.numbering == here and peer.pid != pid:
-                        self._watch(peer, goodbyes[place])
+                for place, peer in enumerate(identities):
+                    if peer.namespace == own.namespace and peer.pid != own.pid:
+                        self._watch_peer(peer, end_flags[place])
         except OSError as error:
             warnings.warn(f"closeranks: no pidfd here ({error}): only the launcher says who has"
-                          " died, Linux 5.3 would be faster", stacklevel=2)  # fmt: skip
-        node.Barrier()  # now nobody's number can become another process's
-        if not self._watches_others({peer.name for peer in said}):
-            # Nobody looks any more at where this one spoke before.
-            self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._look, name="closeranks peers", daemon=True)
-            self._thread.start()
-        left = {said[place].name: locks[place, heir] for heir in range(heirs)
-                if said[place := node.rank - heir - 1].numbering == here}  # fmt: skip
-        with suppress(RuntimeError):  # no thread more for this user: as without exit notices
-            threading.Thread(
-                target=self._read, args=[left], name="closeranks exit notices", daemon=True
-            ).start()
-        return [peer.pid for peer in said if peer.numbering == here]
+                          " died, Linux 5.3 would be faster", stacklevel=3)  # fmt: skip
 
-    def _watch(self, peer: _Said, goodbye: NDArray[np.uint8]) -> None:
+    def _watch_peer(self, peer: _Identity, end_flag: NDArray[np.uint8]) -> None:
         handle = self._handles.get(peer.name)
         if handle is None:
             try:
                 handle = self._handles[peer.name] = _opened(peer.pid)
-            except ProcessLookupError:  # it has ended since it spoke, and nobody has told
+            except ProcessLookupError:  # it has ended since the exchange, unreported
                 self._handles[peer.name] = _ENDED
                 pmix.announce(peer.name, widely=False)
                 return
             self._ends.register(handle, select.EPOLLIN)
         elif handle not in self._watched:
-            return  # it has ended since it spoke
-        group = peer.pid if peer.leads else None
-        self._watched[handle] = _Peer(peer.name, group, goodbye)
+            return  # it has ended since the exchange
+        group = peer.pid if peer.leads_group else None
+        self._watched[handle] = _Peer(peer.name, group, end_flag)
+
+    def _withdraw_old_notices(self, identities: Sequence[_Identity]) -> None:
+        """Withdraw all exit notices but the last, if only these processes watch."""
+        if not self._watches_others({peer.name for peer in identities}):
+            self._own = [old for old in self._own[:-1] if not old[1].withdraw()] + self._own[-1:]
+
+    def _start_threads(self, exit_notices: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
+        """Start a thread for these exit notices, and once the thread for handles."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._wait_for_handles, name="closeranks peers", daemon=True
+            )
+            self._thread.start()
+        with suppress(RuntimeError):  # the user's limit of threads: as without exit notices
+            threading.Thread(
+                target=self._wait_for_notices,
+                args=[exit_notices],
+                name="closeranks exit notices",
+                daemon=True,
+            ).start()
 
     def _watches_others(self, names: set[pmix.Name]) -> bool:
-        """Tell whether any process but these is watched, and so watches this one."""
+        """Tell whether another process than these is watched: it watches this one."""
         with self._lock:
             return any(peer.name not in names and handle not in self._told
                        for handle, peer in self._watched.items())  # fmt: skip
 
-    def _read(self, exit_notices: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
-        """Sleep until somebody begins to end, and tell; until all of them have."""
+    def _wait_for_notices(self, exit_notices: Mapping[pmix.Name, NDArray[np.uint8]]) -> None:
+        """Sleep until a process begins to end, and tell; until all of them have."""
         names = list(exit_notices)
-        with suppress(OSError):  # the system cannot: `_look` tells, milliseconds later
-            for places in opened(list(exit_notices.values())):
+        with suppress(OSError):  # no such call: `_wait_for_handles` tells, milliseconds later
+            for places in ended_processes(list(exit_notices.values())):
                 time.sleep(_DRAIN_S)
                 with prompt_switches(), self._lock:
                     for place in places:
                         self._tell(self._handles.get(names[place], _ENDED))
 
-    def _look(self) -> None:
-        """Sleep until somebody has ended, and tell if nobody has; for ever."""
+    def _wait_for_handles(self) -> None:
+        """Sleep until a process has ended, and tell unless told already; for ever."""
         while True:
             for handle, _ in self._ends.poll():
                 with self._lock:
@@ -337,60 +380,60 @@ class Peers:
                     os.close(handle)
 
     def _tell(self, handle: int) -> None:
-        """Tell the library that a process has ended, once, unless it has said goodbye."""
+        """Tell the library once that a process has died; not if its end flag is set."""
         if handle in self._told or handle not in self._watched:
             return
         peer = self._watched[handle]
-        if not (self._over or peer.goodbye):
+        if not (self._over or peer.end_flag):
             pmix.announce(peer.name, widely=self._is_first(but=handle))
             self._end_children(peer)
         self._told.add(handle)
         self._news.set()
 
     def doze(self, seconds: float) -> bool:
-        """Sleep until one of them ends, or for so long.
+        """Sleep until a watched process ends, or for some seconds.
 
         Local; for one thread.
 
         Parameters
         ----------
         seconds : float
-            At most.
+            Longest sleep.
 
         Returns
         -------
         bool
-            Whether one has ended.
+            Whether a process has ended.
         """
         has_ended = self._news.wait(seconds)
-        if has_ended:  # else news of this very moment would be lost
+        if has_ended:  # a timed-out wait must not clear news of this moment
             self._news.clear()
         return has_ended
 
-    def see_off(self, limit_s: float) -> None:
-        """Wait until who has begun to end has given back what it had.
+    def wait_for_ending(self, limit_s: float) -> None:
+        """Wait until processes that have begun to end have released their resources.
 
-        Local; for who takes a seat, and needs the memory and the devices of who sat
-        there.
+        Local; for a replacement, which needs the memory and the devices of the
+        process that had its seat.
 
         Parameters
         ----------
         limit_s : float
-            Deadline of the recovery, seconds: half of it is waited for a process that
-            the system cannot end.
+            Deadline of the recovery, seconds: the wait for a process that the kernel
+            cannot end takes half of it.
         """
         wait(lambda: not self._told, deadline=Deadline(limit_s / 2), polite=True)
 
-    def spread(self, dead: Iterable[int]) -> None:
-        """Tell all nodes who counts as dead here, if this process speaks for its node.
+    def report_dead(self, dead: Iterable[int]) -> None:
+        """Tell all nodes which ranks count as dead here, if first of its node.
 
-        Local.  Who lives, and has only lost a connection, hears it too: the MPI
+        Local.  A living rank that has only lost a connection hears it too: its MPI
         library aborts it.
 
         Parameters
         ----------
         dead : iterable of int
-            Ranks in ``MPI_COMM_WORLD``; told until PMIx has taken it.
+            Ranks in ``MPI_COMM_WORLD``; reported again until PMIx has taken it.
         """
         with self._lock:
             new = set(dead) - self._spread if self._is_first() else set()
@@ -399,32 +442,32 @@ class Peers:
                 self._spread.add(rank)
 
     def _end_children(self, dead: _Peer) -> None:
-        """End what a dead process has started, and holds the launcher's pipes."""
+        """End the children of a dead process, which hold the launcher's pipes."""
         if dead.group is not None and self._is_first(but=self._handles[dead.name]):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(dead.group, signal.SIGKILL)
 
     def _is_first(self, but: int = _ENDED) -> bool:
-        """Whether this process speaks for its node to the others, ``but`` one that ends."""
+        """Whether this process speaks for its node; ``but`` is one that ends."""
         here = [peer.name for handle, peer in self._watched.items()
-                if handle not in {*self._told, but} and not peer.goodbye]  # fmt: skip
+                if handle not in {*self._told, but} and not peer.end_flag]  # fmt: skip
         return pmix.own_name() <= min(here, default=pmix.own_name())
 
-    def part(self) -> None:
-        """Say that this process ends as it should, and tell nobody's end from now on.
+    def end_in_order(self) -> None:
+        """Set the end flags of this process; report no deaths from now on.
 
         Local; called when the interpreter exits, before MPI is finalized.
         """
         with self._lock:
             self._over = True
         if not ulfm.leaves():
-            for goodbye, exit_notice in self._own:
-                goodbye[:] = 1
+            for end_flag, exit_notice in self._own:
+                end_flag[:] = 1
                 exit_notice.withdraw()
 
 
 def _opened(pid: int) -> int:
-    """Give a handle of a process; Pythons built on old systems have no name for it."""
+    """Open a pidfd; Pythons built on old systems lack `os.pidfd_open`."""
     if hasattr(os, "pidfd_open"):
         return os.pidfd_open(pid)
     handle: int = _library().syscall(_PIDFD_OPEN, pid, 0)
@@ -439,14 +482,14 @@ def _library() -> CDLL:
     return CDLL(None, use_errno=True)
 
 
-def _numbering() -> str:
-    """Name where process numbers mean what they mean here, among those of a machine."""
+def _pid_namespace() -> str:
+    """Name the PID namespace of this process, unique on its machine."""
     return str(Path("/proc/self/ns/pid").readlink())
 
 
 @cache
 def peers() -> Peers:
-    """Give those of this process.  Local."""
+    """Give the peers of this process.  Local."""
     made = Peers()
-    before_finalize(made.part)
+    before_finalize(made.end_in_order)
     return made

@@ -1,8 +1,9 @@
-"""What ranks tell each other on a communicator that was made in a recovery.
+"""Broadcast and all-gather on communicators that were made in a recovery.
 
-The library ends what waits for a dead rank on all communicators that it knows
-when it notices the death.  One that is just being made is not among them:
-what waits there goes on waiting.  So whoever waits long looks for himself.
+When the MPI library notices a death, it ends pending operations on all
+communicators that it knows.  A communicator that is just being made is not
+among them: operations on it go on waiting.  So a rank that waits long asks
+for dead ranks itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.mpi_lock import TURN
 from closeranks.comms.wait import Deadline, wait
 
-#: How long before a rank asks whether another one has died, seconds.
+#: Wait before a rank asks whether another one has died, seconds.
 _PATIENCE_S: Final = 1.0
 
 
@@ -28,14 +29,14 @@ def allgather(comm: MPI.Intracomm, one: object) -> list[Any]:
     Parameters
     ----------
     comm : MPI.Intracomm
-        The ranks; revoked where one of them is found dead.
+        The ranks; revoked if one of them is found dead.
     one : object
-        Of this rank; pickled.
+        The object of this rank; pickled.
 
     Returns
     -------
     list of object
-        Of all, by rank.
+        The objects of all ranks, by rank.
 
     Raises
     ------
@@ -69,13 +70,13 @@ def bcast(comm: MPI.Intracomm, one: object, root: int) -> Any:
 
 
 def _check(arrived: object) -> None:
-    """Raise where the library ended well and wrote nothing: a rank has died."""
+    """Raise if the library ended well and wrote nothing: a rank has died."""
     if not arrived:
         raise MPI.Exception(MPI.ERR_PROC_FAILED)
 
 
 def _finish(comm: MPI.Intracomm, request: MPI.Request) -> None:
-    """Wait for an operation; where a rank is dead meanwhile, end it for all."""
+    """Wait for an operation; if a rank dies meanwhile, end it for all."""
     patience = Deadline(_PATIENCE_S)
 
     def is_over() -> bool:

@@ -1,8 +1,9 @@
-"""A process that ends a new one whose starter dies before it has joined.
+"""A process that ends a new rank whose parent dies before it has joined.
 
-What MPI_Spawn has started looks for its starter in MPI_Init, before any code
-of ours runs, and Open MPI lets it look for ten minutes, although the starter
-is dead and others have begun anew.  The job would end ten minutes late.
+A process that MPI_Spawn has started looks for its parent in MPI_Init, before
+any code of this package runs.  If the parent has died and the survivors have
+begun anew, Open MPI lets the new process search for ten minutes.  The job
+would end ten minutes late.
 
 This file is also the program, and needs nothing but Python; see `command`.
 """
@@ -17,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-#: To this variable is added, after a colon: where the new process says that it has joined.
+#: Its value gets a pipe after a colon: there the new process reports that it has joined.
 VARIABLE = "CLOSERANKS_JOINS"
 
 
@@ -29,18 +30,18 @@ def command(words: Sequence[str]) -> list[str]:
     Parameters
     ----------
     words : sequence of str
-        What it is to run, in an environment with ``CLOSERANKS_JOINS``.
+        The program, run in an environment with ``CLOSERANKS_JOINS``.
 
     Returns
     -------
     list of str
-        What makes sure of its end, and then becomes it.
+        This file, which starts a guard and then becomes the program.
     """
     return [sys.executable, "-I", "-S", __file__, f"{os.getpid()}@{_numbering()}", *words]
 
 
 def joined(ticket: str) -> int:
-    """Need no watch any more.
+    """Tell the guard that this process has joined.
 
     Local to the new process.
 
@@ -52,23 +53,23 @@ def joined(ticket: str) -> int:
     Returns
     -------
     int
-        What the starter has written there.
+        The number that the parent has written there.
     """
     said, _, pipe = ticket.partition(":")
-    with suppress(OSError):  # somebody has closed it
+    with suppress(OSError):  # the program has closed it
         if pipe and stat.S_ISFIFO(os.fstat(int(pipe)).st_mode):
-            os.write(int(pipe), b"j")  # not its end: who was forked may have it too
+            os.write(int(pipe), b"j")  # closing is not enough: a forked child may hold it too
             os.close(int(pipe))
     return int(said)
 
 
 def _numbering() -> str:
-    """Name where process numbers mean what they mean here."""
+    """Name the PID namespace of this process."""
     return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - imports cost time
 
 
 def _become(starter: str, words: list[str]) -> None:
-    """Be watched if the system can (Linux 5.3), and run the command."""
+    """Start a guard if the system can (Linux 5.3), and run the command."""
     with suppress(OSError, AttributeError):
         number, _, numbering = starter.partition("@")
         if numbering == _numbering():
@@ -78,10 +79,10 @@ def _become(starter: str, words: list[str]) -> None:
 
 
 def _read_nothing() -> None:
-    """Let the program find its input at its end, as all ranks but the first do.
+    """Give the program an empty standard input, as all ranks but the first have.
 
-    What the launcher gives to who was started later is a pipe that it never
-    closes, and who reads that before it joins keeps the members waiting.
+    The launcher gives later processes a pipe that it never closes.  A process that
+    reads it before it joins would keep the members waiting.
     """
     nothing = os.open(os.devnull, os.O_RDONLY)
     if nothing:  # 0 if there was no input at all
@@ -91,12 +92,12 @@ def _read_nothing() -> None:
 
 
 def _be_watched(starter: int) -> None:
-    """Let a process wait for the end of the starter, no child of this one."""
+    """Start the guard, which is no child of this process."""
     watched = os.pidfd_open(os.getpid())
     try:
         starts = os.pidfd_open(starter)
     except ProcessLookupError:
-        os.kill(os.getpid(), signal.SIGKILL)  # a death, which the launcher lets pass
+        os.kill(os.getpid(), signal.SIGKILL)  # a death, which the launcher tolerates
         return
     ends, joins = os.pipe()
     between = os.fork()
@@ -110,8 +111,8 @@ def _be_watched(starter: int) -> None:
 
 
 def _watch(watched: int, starts: int, ends: int) -> None:
-    """Wait for the end of the starter, or for the new process to need it no more."""
-    os.setpgid(0, 0)  # what a terminal sends to the ranks spares it
+    """Wait for the end of the parent, or until the new process has joined."""
+    os.setpgid(0, 0)  # signals of a terminal to the ranks spare it
     os.dup2(watched, 0)
     os.dup2(starts, 1)
     os.dup2(ends, 2)

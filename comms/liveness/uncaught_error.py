@@ -1,9 +1,9 @@
-"""The end of a job by an error that nobody catches, as by ``python -m mpi4py``.
+"""The end of a job by an uncaught error, as under ``python -m mpi4py``.
 
-A rank whose error has come to the top of the interpreter would wait in
-MPI_Finalize for the others, and these for it. `SystemExit` does not come
-there: who has left its communicator by it, and ends, ends the job with that
-status.
+If an error reaches the top of the interpreter, the rank would wait in
+MPI_Finalize for the others, and the others for it.  `SystemExit` does not
+reach it.  A rank that has left its communicator by `SystemExit`, and then
+ends, ends the job with that status.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from closeranks.errors import Revoked
 if TYPE_CHECKING:
     from closeranks.comms.liveness.failure_notices import Notices
 
-#: How long the others may take to say what they have met themselves, seconds.
+#: How long other ranks may take to report errors of their own, seconds.
 _OTHERS_S: Final = 0.5
 #: How long the library's own end of the job may take, seconds.
 _ABORT_S: Final = 1.0
 _LOOK_S: Final = 0.01
-#: The file that errors go to.
+#: The descriptor of standard error.
 _ERRORS: Final = 2
 
 _Show = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
 class _Process:
-    """What this process has opened, and how it has left."""
+    """Families that this process has opened, and the last one it has left."""
 
     number = 0
     opened: Final[dict[int, Notices]] = {}
@@ -46,8 +46,8 @@ class _Process:
     shows = False
 
 
-def opened(notices: Notices) -> None:
-    """Note that a family begins: what was left before is over.  Local."""
+def family_opened(notices: Notices) -> None:
+    """Note that a family begins; a family left before is over.  Local."""
     if not _Process.number:
         atexit.register(_end_of_process)
     _Process.number, _Process.exit = os.getpid(), None
@@ -56,12 +56,12 @@ def opened(notices: Notices) -> None:
     _hook_in()
 
 
-def closed(notices: Notices) -> None:
+def family_closed(notices: Notices) -> None:
     """Note that a family has ended.  Local, harmless twice."""
     _Process.opened.pop(id(notices), None)
 
 
-def left(notices: Notices, error: BaseException | None) -> None:
+def family_left(notices: Notices, error: BaseException | None) -> None:
     """Note that this process has left a family by an error.  Local."""
     _Process.opened.pop(id(notices), None)
     _drop_left()
@@ -72,14 +72,14 @@ def left(notices: Notices, error: BaseException | None) -> None:
 
 
 def _drop_left() -> None:
-    """Hear nothing more in the family that was left before."""
+    """Close the family that was left before."""
     gone, _Process.left = _Process.left, None
     if gone is not None:
         gone.close()
 
 
 def _hook_in() -> None:
-    """Be called for what nobody catches, before what is called for it now."""
+    """Install a hook for uncaught errors, in front of the present hook."""
     if not isinstance(sys.excepthook, _Hook):
         sys.excepthook = _Hook(sys.excepthook)
 
@@ -90,7 +90,7 @@ class _Hook:
     Parameters
     ----------
     before : callable
-        What has shown errors so far; it may call one of these in its turn.
+        The hook so far; it may call another `_Hook` in its turn.
     """
 
     def __init__(self, before: _Show) -> None:
@@ -113,13 +113,13 @@ class _Hook:
 
 
 def _is_at_the_top(trace: TracebackType | None) -> bool:
-    """Tell whether nobody has called what an error comes from: no console, no test."""
+    """Tell whether the program itself ends by an error: no console, no test."""
     is_interactive = sys.flags.interactive or hasattr(sys, "ps1")
     return trace is not None and trace.tb_frame.f_back is None and not is_interactive
 
 
 def _speaks_of_others(error: BaseException | None) -> bool:
-    """Tell whether this process has met nothing but what another rank has done."""
+    """Tell whether an error only repeats the notice of another rank."""
     return isinstance(error, Revoked) and bool(error.cause)
 
 
@@ -143,7 +143,7 @@ def _end_of_process() -> None:
         return
     last = getattr(sys, "last_value", None)
     if last is not None and last is not _Process.shown and _is_at_the_top(last.__traceback__):
-        _end(last)  # the program's own hook has taken the place of ours
+        _end(last)  # the program has replaced our hook
     error, family = _Process.exit, _Process.left
     if error is None or family is None or not _is_at_the_top(error.__traceback__):
         return
@@ -179,7 +179,7 @@ def end_at_once(why: str, status: int) -> NoReturn:
 
 
 def _end_job(status: int) -> NoReturn:
-    """Let the library end the job; and this process, if that does not."""
+    """Let the library end the job; end this process if it does not."""
     from mpi4py import MPI
 
     from closeranks.comms.mpi.mpi_handle import WORLD
@@ -194,13 +194,13 @@ def _end_job(status: int) -> NoReturn:
 
 
 def _say(line: str) -> None:
-    """Write a line to standard error, whatever has become of sys.stderr."""
+    """Write a line to standard error, even if sys.stderr was replaced."""
     with suppress(OSError):
         os.write(_ERRORS, f"{line}\n".encode(errors="replace"))
 
 
 def _flush() -> None:
-    """Let out what was printed."""
+    """Flush standard output and error."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # whatever a program has put there
+        with suppress(Exception):  # a program may have replaced it
             stream.flush()

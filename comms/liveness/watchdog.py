@@ -1,18 +1,22 @@
-"""A process beside the ranks of a node that ends those which are stopped.
+"""The watchdog: a process beside the ranks of a node that ends stopped ranks.
 
-A rank that is stopped (SIGSTOP, a full terminal, an operator's hand) is not
-dead: the library waits for it for ever, in a collective and in the recovery
-from it.  So it is made dead; that is noticed.  Only the kernel's word counts
-that it is stopped, and has not run since the look before: a rank that
-computes, however long or little, is left alone, and so is one that is traced
-by a debugger, or whose launcher is stopped as well, which is how a user
-suspends a job: its parent is, or ``closeranks run`` does not answer.
+A stopped rank (SIGSTOP, a full terminal, an operator) is not dead.  The
+library waits for it for ever, in a collective and in the recovery from it.  So
+the watchdog kills it, and the library notices the death.  Only the kernel's word
+counts: the rank is stopped, and has not run since the previous look.  Three
+kinds of ranks are left alone:
 
-It also holds the pipe for each rank's errors, a moment longer than the rank
-does.  Open MPI's launcher takes a rank for ended when that is closed.  If it
-hears so before it reads the end of the rank's PMIx connection, its PMIx 5.0.11
-frees what it knows of the rank while it reads that end, looks at it once more
-(`lost_connection`, `pmix_execute_epilog`), and may crash: with all its ranks.
+* a rank that computes, however long or little;
+* a rank that a debugger traces;
+* a rank whose launcher is stopped too, as when a user suspends a job: its
+  parent is stopped, or ``closeranks run`` does not answer.
+
+The watchdog also holds the pipe for each rank's errors, a moment longer than
+the rank does.  When that pipe is closed, Open MPI's launcher takes the rank
+for ended.  If it hears so before it reads the end of the rank's PMIx
+connection, its PMIx 5.0.11 may crash, with all its ranks.  It frees the rank's
+record while it reads that end, then looks at it once more (`lost_connection`,
+`pmix_execute_epilog`).
 
 This file is also the program, and needs nothing but Python; see `start`.
 """
@@ -30,12 +34,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-#: Looks in which a rank has to be stopped before it is ended; its time begins with the first.
+#: In so many looks a rank has to be stopped before it is ended.
 LOOKS: Final = 11
 #: How long ``closeranks run`` may take to answer, in seconds.
 _PATIENCE_S: Final = 1.0
-#: How long the pipe of a process that has ended is held at least, in seconds; and those of
-#: all once the last one has, which mostly ended in good order: then nothing is looked at.
+#: Shortest time to hold the pipe of a process that has ended, in seconds; and to hold all
+#: pipes after the last process, mostly a good end: then nothing is looked at.
 _LINGER_S, _LAST_S = 0.2, 0.02
 
 
@@ -52,10 +56,10 @@ class WatchedRank:
         self._looks, self._stopped, self._turns = looks, 0, ""
 
     def is_over(self, state: str, parent: str, turns: str) -> bool:
-        """Take what a look has shown; tell whether the rank is to be ended.
+        """Take the result of a look; tell whether the rank is to be ended.
 
-        Looks are counted, not seconds: who was stopped itself, and its ranks with
-        it, does not hold that time against them.
+        Looks are counted, not seconds: time in which the watchdog was stopped
+        together with its ranks must not count.
 
         Parameters
         ----------
@@ -63,13 +67,13 @@ class WatchedRank:
             State of its process and of its parent's, as in ``/proc/PID/stat``; the
             launcher counts as a parent.
         turns : str
-            How often it has been on a core, in any words: who was meanwhile is not
-            dead, and its time begins again.
+            How often it has been on a core, in any form.  A rank that has run since
+            the last look is not dead, and its count begins again.
 
         Returns
         -------
         bool
-            True once.
+            True at most once.
         """
         has_run, self._turns = turns != self._turns, turns
         if state != "T" or parent == "T":
@@ -87,7 +91,7 @@ class _Look(NamedTuple):
     started: int
 
 
-class _Charge(NamedTuple):
+class _Watched(NamedTuple):
     """A process: when it started, how long it has been stopped, and its errors' pipe."""
 
     started: int
@@ -95,23 +99,23 @@ class _Charge(NamedTuple):
     errors: ExitStack
 
 
-#: Processes of this node that have a watchdog, and after how long it ends who is stopped.
+#: Watched processes of this node, and the time after which a stopped one is ended.
 _watched: Final[dict[int, float]] = {}
 
 
 def start(pids: Iterable[int], silence_s: float) -> None:
-    """Start a watchdog, unless all of them have one that is as quick.
+    """Start a watchdog, unless all processes have one that is as quick.
 
-    Local; it ends when the last of the processes has.  It is nobody's child, so
-    that no program waits for it, and has a process group of its own, so that what
-    a terminal sends to the ranks spares it.  But it has no session: Linux
-    schedules sessions against each other, and 6.18 lets one wait for seconds
-    behind another whose processes yield all the time, as MPI ranks do.
+    Local; it ends when the last of the processes has.  It is no child of this
+    process, so no program waits for it.  It has a process group of its own, so
+    signals of a terminal to the ranks spare it.  But it has no session of its own:
+    Linux schedules sessions against each other.  Linux 6.18 lets a session wait for
+    seconds behind one with processes that yield all the time, as MPI ranks do.
 
     Parameters
     ----------
     pids : iterable of int
-        Ranks of this node, in the numbers that this process knows.
+        Ranks of this node, in the PID namespace of this process.
     silence_s : float
         How long a rank may be stopped, in seconds.
     """
@@ -132,14 +136,14 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
     Parameters
     ----------
     pids : sequence of int
-        Which; those that are gone already are left out.
+        The processes; any that have ended already are left out.
     silence_s : float
-        How long one may be stopped, in seconds.
+        How long a process may be stopped, in seconds.
     environ : mapping of str to str, optional
-        Says where ``closeranks run`` answers.
+        Names the address at which ``closeranks run`` answers.
     """
     launcher = WatchedLauncher(environ)
-    watched_ranks = {pid: _Charge(look.started, WatchedRank(), _errors_of(pid))
+    watched_ranks = {pid: _Watched(look.started, WatchedRank(), _errors_of(pid))
              for pid in pids if (look := _look(pid)) is not None}  # fmt: skip
     ended: list[tuple[float, ExitStack]] = []
     while watched_ranks:
@@ -154,7 +158,7 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
             elif charge.watched.is_over(
                 look.state, "T" if sleeps else _parent_state(look), _turns(pid, look)
             ):
-                os.kill(pid, signal.SIGKILL)  # who is stopped keeps its number
+                os.kill(pid, signal.SIGKILL)  # a stopped process keeps its number
         while ended and ended[0][0] <= time.monotonic():
             ended.pop(0)[1].close()
     time.sleep(_LAST_S)
@@ -165,7 +169,7 @@ def watch(pids: Sequence[int], silence_s: float, environ: Mapping[str, str] = os
 class WatchedLauncher:
     """``closeranks run``, which does not answer while it is suspended.
 
-    Its system takes calls even then, and keeps them: so there is one at a time.
+    Its kernel accepts connections even then, so there is one at a time.
 
     Parameters
     ----------
@@ -188,7 +192,7 @@ class WatchedLauncher:
         Returns
         -------
         bool
-            False where nobody listens, too.
+            False also if nobody listens.
         """
         if self._call is None:
             patience_s = _PATIENCE_S
@@ -207,7 +211,7 @@ class WatchedLauncher:
         return False
 
     def _called(self) -> socket.socket | None:
-        """Call it; None if nobody takes calls, TimeoutError if that is not known."""
+        """Connect to it; None if nobody listens, TimeoutError if that is not known."""
         late: TimeoutError | None = None
         for address in filter(None, self._addresses):
             try:
@@ -227,14 +231,14 @@ class WatchedLauncher:
 def _errors_of(pid: int) -> ExitStack:
     """Hold the pipe for the errors of a process, if they go into one."""
     held, path = ExitStack(), Path(f"/proc/{pid}/fd/2")
-    with suppress(OSError):  # it is gone, or another user's now
+    with suppress(OSError):  # it has ended, or belongs to another user now
         if path.is_fifo():
             held.callback(os.close, os.open(path, os.O_WRONLY | os.O_NONBLOCK))
     return held
 
 
 def _look(pid: int) -> _Look | None:
-    """Look at a process; None if it is gone."""
+    """Look at a process; None if it has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb", 0) as file:  # noqa: PTH123 - half as dear as text
             words = file.read().rpartition(b")")[2].decode().split()
@@ -244,16 +248,16 @@ def _look(pid: int) -> _Look | None:
 
 
 def _parent_state(look: _Look) -> str:
-    """Give the state of the parent of a process that is stopped."""
+    """Give the state of the parent of a stopped process."""
     parent = _look(look.parent) if look.state == "T" else None
     return parent.state if parent else ""
 
 
 def _turns(pid: int, look: _Look) -> str:
-    """Say how often a process that is stopped has been on a core.
+    """Give how often a stopped process has been on a core.
 
-    Its first thread: that goes on with all others, and stops with them.  Its
-    time on cores would not do, which the system may count in ticks.
+    Only its first thread counts, which runs and stops with all others.  Time on
+    cores would not do: the system may count it in ticks.
     """
     if look.state != "T":
         return ""
@@ -266,7 +270,7 @@ def _turns(pid: int, look: _Look) -> str:
 
 if __name__ == "__main__":
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a dead rank's sockets must not stay
-        with suppress(OSError):  # that of the list itself
+        with suppress(OSError):  # the descriptor of the list itself
             if int(name) > 2:
                 os.close(int(name))
     if not os.fork():

@@ -1,18 +1,19 @@
-"""Communicators that are not used any more, and when they are freed.
+"""Communicators that are freed later, or by the program.
 
-One that was revoked is kept: the next with its number would get what the dead
-have sent, see ``docs/limits/freed.py``.  But where processes were started
-later, MPI_Finalize must not find it.  Open MPI 5.0.11 says goodbye there to
-every process of a communicator that joins processes of several starts, and may
-not wait for an answer (`ompi_dpm_dyn_finalize`).  Who comes later answers
-processes that have gone, over broken connections, and waits for a lock that it
-holds itself.
+A revoked communicator is not freed: MPI would reuse its context id, and
+messages of dead ranks could arrive in the new one (``docs/limits/freed.py``).
 
-Communicators of ours that a program frees by another handle of theirs.
+If processes were started later, MPI_Finalize must not find such a
+communicator.  Open MPI 5.0.11 exchanges a last message there with every
+process of a communicator that joins several starts, and may not wait for the
+answer (`ompi_dpm_dyn_finalize`).  A later process then answers processes that
+have ended, over broken connections, and waits for a lock that it holds itself.
 
-``MPI.Intracomm(comm.Dup())``, or a subclass of the program's, is a second
-handle, and `Free` of that leaves the first one with the address of memory that
-is gone.  MPI deletes the attributes of what it frees, and says so.
+A program may also free one of our communicators by another handle.
+``MPI.Intracomm(comm.Dup())`` is a second handle, and so is an object of a
+program's subclass.  Its `Free` leaves the first handle with a dangling
+address.  MPI deletes the attributes of a communicator that it frees; the
+callback of such an attribute tells us.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-_buried: Final[dict[int, MPI.Comm]] = {}
+_deferred: Final[dict[int, MPI.Comm]] = {}
 
 
 class _End:
@@ -40,15 +41,15 @@ class _End:
 
 
 def free_at_end() -> None:
-    """Free what is buried from now on before MPI_Finalize.
+    """Free communicators that are deferred from now on before MPI_Finalize.
 
-    Local.  For a process that meets others of another start; what was buried
-    before joins it with none of them.
+    Local.  For a process that meets processes of another start.  Communicators
+    that were deferred before join it with none of them.
     """
     _End.frees = True
 
 
-def bury(comm: MPI.Comm) -> None:
+def defer(comm: MPI.Comm) -> None:
     """Keep a communicator until the end.
 
     Local, harmless twice.
@@ -56,24 +57,24 @@ def bury(comm: MPI.Comm) -> None:
     Parameters
     ----------
     comm : MPI.Comm
-        Nobody else frees it.  The object may stand for another one afterwards.
+        Freed by no other call.  The object may stand for another one afterwards.
     """
     from mpi4py import MPI
 
     if _End.frees and comm != MPI.COMM_NULL:
-        _buried.setdefault(number(comm), MPI.Comm(comm))
+        _deferred.setdefault(number(comm), MPI.Comm(comm))
 
 
-def drop(comm: MPI.Comm) -> None:
-    """Bury a communicator, and let the object stand for none.  Local."""
+def defer_and_clear(comm: MPI.Comm) -> None:
+    """Defer a communicator, and let the object stand for none.  Local."""
     from mpi4py import MPI
 
-    bury(comm)
+    defer(comm)
     point(comm, MPI.COMM_NULL)
 
 
-def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
-    """Free a communicator, or bury it where ranks of it have died or given up.
+def free_or_defer(comm: MPI.Comm, *, disconnects: bool = False) -> None:
+    """Free a communicator; defer that if ranks have died or it was revoked.
 
     Local with a library that survives deaths, else collective.
 
@@ -82,13 +83,13 @@ def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
     comm : MPI.Comm
         MPI.COMM_NULL afterwards.
     disconnects : bool
-        Whether to wait first for what is under way on it (`MPI_Comm_disconnect`).
+        Whether to wait first for pending communication (`MPI_Comm_disconnect`).
     """
     from mpi4py import MPI
 
     is_there = ulfm.is_on() and comm != MPI.COMM_NULL
     if is_there and (ulfm.is_revoked(comm) or ulfm.failed(comm)):
-        drop(comm)
+        defer_and_clear(comm)
     elif disconnects:
         MPI.Comm.Disconnect(comm)
     else:
@@ -96,18 +97,18 @@ def release(comm: MPI.Comm, *, disconnects: bool = False) -> None:
 
 
 def _free() -> None:
-    """Free them all, which Open MPI does locally; nobody makes one any more."""
+    """Free them all, a local call in Open MPI; no communicator is made any more."""
     from mpi4py import MPI
 
-    while _buried and not MPI.Is_finalized():
-        _, comm = _buried.popitem()
+    while _deferred and not MPI.Is_finalized():
+        _, comm = _deferred.popitem()
         comm.Free()
 
 
 before_finalize(_free)
 
 
-def tell(comm: MPI.Comm, told: Callable[[], object]) -> None:
+def notify_on_free(comm: MPI.Comm, told: Callable[[], object]) -> None:
     """Have a method called when a communicator is about to be freed.
 
     Local.
@@ -115,9 +116,9 @@ def tell(comm: MPI.Comm, told: Callable[[], object]) -> None:
     Parameters
     ----------
     comm : MPI.Comm
-        Its duplicates tell nobody.
+        Its duplicates call nothing.
     told : bound method
-        Calls no MPI, and raises nothing; its object may go before.
+        Calls no MPI, and raises nothing; its object may be deleted before.
     """
     comm.Set_attr(_key(), WeakMethod(told))
 

@@ -1,9 +1,10 @@
-"""What must be done before MPI ends, whoever ends it.
+"""Tasks to be done before MPI ends, by whatever call it ends.
 
-Threads of ours call MPI, and other processes wait for what this one says last.
-All that is stopped when the interpreter exits, while MPI is still there.
-Where the program calls MPI_Finalize before, it is stopped in that: MPI deletes
-the attributes of MPI_COMM_SELF first of all (MPI-4.1, section 11.2.4).
+Threads of this package call MPI, and other processes wait for the last
+messages of this one.  The threads are stopped when the interpreter exits,
+while MPI is still there.  If the program calls MPI_Finalize earlier, they are
+stopped inside that call: MPI deletes the attributes of MPI_COMM_SELF first of
+all (MPI-4.1, section 11.2.4).
 """
 
 from __future__ import annotations
@@ -21,23 +22,23 @@ _keyval: int | None = None
 
 
 def before_finalize(task: Callable[[], object]) -> None:
-    """Have something done once before MPI ends; the last task comes first.
+    """Have a task done once before MPI ends; the last task comes first.
 
-    Local.  Not in a child that was forked: there threads are gone, and locks
-    may be held for ever.
+    Local.  Not done in a forked child: its threads are gone, and its locks may be
+    held for ever.
 
     Parameters
     ----------
     task : callable
-        What MPI's end, or other processes, need.
+        Needed before MPI ends, or by other processes.
     """
     _TASKS.append(task)
     _watch_finalize()
 
 
 def _finish() -> None:
-    """Do what is left to do, all of it even if some fails.  Local, harmless twice."""
-    if forked_child.is_copy():
+    """Do the remaining tasks, all even if some fail.  Local, harmless twice."""
+    if forked_child.is_child():
         return
     with ExitStack() as tasks:  # the last first
         while _TASKS:
@@ -45,7 +46,7 @@ def _finish() -> None:
 
 
 def _watch_finalize() -> None:
-    """Have MPI_Finalize do it, once MPI is there."""
+    """Have MPI_Finalize do the tasks, once MPI is initialised."""
     global _keyval
     known: Any = sys.modules.get("mpi4py.MPI")
     if _keyval is not None or known is None or not known.Is_initialized():
@@ -61,6 +62,6 @@ def _deleted(comm: object, keyval: int, value: object) -> None:
     _finish()
 
 
-# Here, not with the first task: what is registered while other handlers run is never
-# called, and a program's handler may make the first call.
+# Here, not with the first task: handlers that are registered while others run are never
+# called, and a program's exit handler may make the first call.
 atexit.register(_finish)

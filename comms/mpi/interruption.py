@@ -1,4 +1,4 @@
-"""What the handler of a signal raises while others must not be left alone."""
+"""An exception of a signal handler, kept until a collective step has ended."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from closeranks.errors import Error
 class Interruption:
     """One exception from outside of a wait, which is kept until the wait has ended.
 
-    Ctrl-C, or an alarm of the program's own, knows nothing of what ranks are
-    agreeing on.  Who left then would not know what the others have agreed, nor
-    they that it does not.  The second one is let through, for who has no patience.
+    Ctrl-C, or an alarm of the program, may come while ranks agree.  If this rank
+    left then, it would not know the agreed result, and the others would not know
+    that.  A second exception is let through at once.
 
     Attributes
     ----------
     error : BaseException or None
-        What is to be raised afterwards.
+        To be raised afterwards.
     """
 
     __slots__ = ("error",)
@@ -30,7 +30,7 @@ class Interruption:
         self.error: BaseException | None = None
 
     def wait(self, ready: Callable[[], bool], **options: Any) -> bool:
-        """Wait as `closeranks.comms.wait.wait` does, to the end.
+        """Wait to the end, as `closeranks.comms.wait.wait`.
 
         Local.
 
@@ -39,7 +39,7 @@ class Interruption:
         ready : callable
             May be asked again after it has raised.
         **options
-            As there; what they raise themselves is an `Error`, or the library's.
+            As there; exceptions of their own are `Error` or the library's, not kept.
 
         Returns
         -------

@@ -1,9 +1,8 @@
-"""How long a message may be: MPI counts by numbers of 32 bits.
+"""Messages cut into pieces: MPI counts with numbers of 32 bits.
 
-Both ends of a message cut it alike, for both know its length, or see where it
-ends; and MPI keeps messages of one tag in order.
-
-Giving all ranks the bytes of all, from rank to rank.
+Both ends cut a message alike, because both know its length or recognise its
+last piece.  MPI keeps messages of one tag in order.  `allgather_bytes` is an
+all-gather made of such messages.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LONGEST: int = 1 << 30
 
 
 def cut(nbytes: int, longest: int | None = None) -> list[slice]:
-    """Cut a message whose length both ends know.
+    """Cut a message of a length that both ends know.
 
     Local.
 
@@ -39,10 +38,10 @@ def cut(nbytes: int, longest: int | None = None) -> list[slice]:
 
 
 def cut_openly(nbytes: int) -> list[slice]:
-    """Cut a message whose length its receiver may not know.
+    """Cut a message of a length that its receiver may not know.
 
-    Local.  Whoever meets a piece of `LONGEST` bytes knows that another one
-    follows: the last one is shorter, and may be empty.
+    Local.  After a piece of `LONGEST` bytes another one follows: the last piece is
+    shorter, and may be empty.
 
     Parameters
     ----------
@@ -74,21 +73,21 @@ def is_long(nbytes: int) -> bool:
 Bytes = NDArray[np.uint8]
 
 
-def spread(
+def allgather_bytes(
     own: Bytes,
     counts: NDArray[np.int64],
     rank: int,
     move: Callable[[int, Bytes, int, Bytes], object],
 ) -> Bytes:
-    """Give all ranks the bytes of all, doubling what each has.
+    """Give all ranks the bytes of all, doubling each rank's share a step.
 
-    Collective.  For what the library's own may hang with, see
+    Collective.  For messages that may hang in the library's all-gather, see
     `closeranks.comms.mpi.ulfm.BRIEF_BYTES`.
 
     Parameters
     ----------
     own : ndarray of uint8
-        Of this rank.
+        Bytes of this rank.
     counts : ndarray of int64, shape (ranks,)
         How many each rank has.
     rank : int
@@ -99,7 +98,7 @@ def spread(
     Returns
     -------
     ndarray of uint8
-        Those of all ranks, in their order.
+        Bytes of all ranks, in rank order.
 
     References
     ----------
@@ -108,7 +107,7 @@ def spread(
     (1997), the concatenation.
     """
     size, known = len(counts), 1
-    # In a ring that begins with this rank what it has is always the front.
+    # In a ring that begins with this rank, the bytes it has are always the front.
     stops = np.cumsum(np.roll(counts, -rank)).tolist()
     ring = np.empty(stops[-1], np.uint8)
     ring[: own.size] = own

@@ -1,11 +1,8 @@
-"""MPI's own communicators, whatever a program puts in their place.
+"""The handle inside a Python MPI object, and ranks translated between groups.
 
-``MPI.COMM_WORLD = closeranks.init()`` brings a program that names it in many
-places to ours.  What is asked of the process must not end with that one.
-
-The handle inside an MPI object: which communicator a Python object stands for.
-
-What the ranks of one communicator are called in another.
+``MPI.COMM_WORLD = closeranks.init()`` brings programs that name it in many
+places to our communicator.  This package therefore keeps the library's own
+communicators under other names.
 """
 
 from __future__ import annotations
@@ -26,13 +23,13 @@ SELF: Final[MPI.Intracomm] = MPI.COMM_SELF
 def point(comm: MPI.Comm, at: MPI.Comm) -> None:
     """Let an object stand for another communicator from now on.
 
-    Local.  Everybody who holds the object, C libraries that are passed it
-    included, finds the other one when they look next.
+    Local.  All holders of the object see the other one from then on, also C
+    libraries that it is passed to.
 
     Parameters
     ----------
     comm : MPI.Comm
-        The object; what it stood for is not freed.
+        The object; its previous communicator is not freed.
     at : MPI.Comm
         Stands for the other one.
     """
@@ -42,7 +39,7 @@ def point(comm: MPI.Comm, at: MPI.Comm) -> None:
 
 
 def number(comm: MPI.Comm) -> int:
-    """Give what tells a communicator from all others of this process.
+    """Give a number that is unique among communicators of this process.
 
     Local.
 

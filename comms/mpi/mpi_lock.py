@@ -1,10 +1,10 @@
-"""Whose turn it is to call MPI, among the threads of this package.
+"""One lock for all threads of this package that call MPI.
 
-Open MPI 5.0.11 lets several threads call at once.  But where one of them
-begins an agreement while another one takes a message of it, the message is put
-off, and a pointer is written over its bits (``era_cb_fn`` of coll/ftagree):
-the ranks agree on bits that nobody has given.  So threads take turns, and
-nobody waits for an agreement inside of the library.
+Open MPI 5.0.11 lets several threads call at once.  But one thread may begin an
+agreement while another thread takes a message of it.  The message is then put
+off, and a pointer is written over its bits (``era_cb_fn`` of coll/ftagree).
+The ranks agree on bits that no rank has given.  So threads take turns,
+and no thread waits for an agreement inside the library.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-#: Held by the thread that calls MPI, if others of this package may do so too.
+#: Held by the thread that calls MPI, if other threads of this package may call it too.
 TURN: Final = threading.RLock()
 
 
 class Reentrant(Protocol):
-    """A lock such as `threading.RLock`: only its owner can give it back."""
+    """A lock such as `threading.RLock`: only its owner can release it."""
 
     def acquire(self, blocking: bool = True) -> bool:
         """Take it."""
@@ -30,9 +30,9 @@ class Reentrant(Protocol):
 def in_turn(lock: Reentrant, work: Callable[..., bool], *arguments: Any) -> bool | None:
     """Do some work under a lock, unless another thread has it.
 
-    Local; never blocks.  What the handler of a signal raises leaves no lock
-    behind: CPython runs handlers when a call has returned, also between taking
-    the lock and noting that it was taken.
+    Local; never blocks.  An exception of a signal handler leaves no lock behind:
+    CPython runs handlers when a call has returned, also between taking the lock
+    and noting that it was taken.
 
     Parameters
     ----------
@@ -41,12 +41,12 @@ def in_turn(lock: Reentrant, work: Callable[..., bool], *arguments: Any) -> bool
     work : callable
         Called with the ``arguments``.
     *arguments
-        For it.
+        Arguments of ``work``.
 
     Returns
     -------
     bool or None
-        What it has returned; None if another thread has the lock.
+        Result of ``work``; None if another thread has the lock.
     """
     try:
         if not lock.acquire(blocking=False):
@@ -69,5 +69,5 @@ def give_back(lock: Reentrant) -> None:
     """
     try:
         lock.release()
-    except RuntimeError:  # another one has it
+    except RuntimeError:  # another thread has it
         return

@@ -1,9 +1,8 @@
-"""Which ranks share node memory, asked of the system and not of the launcher.
+"""The ranks that share node memory, as the kernel sees them.
 
 `MPI_Comm_split_type` repeats what the launcher knew when a process started.
-It knows nothing of processes that were started later by another one, and it
-counts containers of one machine as one node although each has a /dev/shm of
-its own.
+It does not know processes that another process started later.  It counts
+containers of one machine as one node, although each has its own /dev/shm.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI.Intracomm:
+def split_by_node(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI.Intracomm:
     """Make the communicator of the ranks that share node memory with this one.
 
     Collective over ``comm``: one all-gather of 8 bytes a rank, and one split.
@@ -34,24 +33,24 @@ def neighbours(comm: MPI.Intracomm, key: int = 0, *, enters: bool = True) -> MPI
     key : int
         Orders the ranks of a node; ties keep the order they have in ``comm``.
     enters : bool
-        Whether this rank wants to be in it.
+        Whether this rank joins it.
 
     Returns
     -------
     MPI.Intracomm
-        To be freed by the caller; MPI.COMM_NULL if it did not want to be in one.
+        To be freed by the caller; MPI.COMM_NULL if this rank does not join.
     """
     from mpi4py import MPI
 
     shares = np.empty(comm.size, np.uint64)
-    comm.Allgather(memory_here(), shares)
+    comm.Allgather(node_memory_id(), shares)
     first = int(np.argmax(shares == shares[comm.rank]))
     node = comm.Split(first if enters else MPI.UNDEFINED, key)
     assert isinstance(node, MPI.Intracomm)
     return node
 
 
-def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+def node_memory_id(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     """Name the node memory that this process sees.
 
     Local.
@@ -64,10 +63,10 @@ def memory_here(root: Path = ROOT) -> np.ndarray[tuple[int], np.dtype[np.uint64]
     Returns
     -------
     ndarray, shape (1,), dtype uint64
-        Equal for two processes where a file that one makes there is seen by the
-        other one: they run on one kernel and see the same folder of the same file
-        system.  And under one host name: emulated nodes are to be nodes.
-        Where there is no such folder all see the same nothing.
+        Equal for two processes if each sees files that the other makes there: one
+        kernel, and the same folder of the same file system.  The host name must be
+        equal too, so that emulated nodes are nodes.  Without such a folder the
+        number is the same for all.
     """
     try:
         seen = root.stat()

@@ -1,7 +1,7 @@
-"""What this process tells the job's daemons, and itself, through PMIx.
+"""Reports of dead processes, sent by PMIx to this library and the daemons.
 
-PMIx is what an MPI library and its launcher speak with each other; Open MPI
-has loaded it already.  Names are those of the PMIx Standard, version 4.
+An MPI library and its launcher talk to each other by PMIx; Open MPI has
+loaded it already.  Names are from the PMIx Standard, version 4.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _BOOL, _PROC = c_uint16(1), c_uint16(22)
 
 
 class Name(NamedTuple):
-    """What PMIx calls a process.
+    """PMIx's name of a process.
 
     Attributes
     ----------
     namespace : str
         Of its job.
     rank : int
-        In that.
+        Its rank in the namespace.
     """
 
     namespace: str
@@ -56,7 +56,7 @@ class _Array(Structure):
 
 @cache
 def own_name() -> Name:
-    """Give the name of this process; KeyError where no launcher has named it.
+    """Give the name of this process; KeyError if no launcher has named it.
 
     Read once: a program may change its environment later.
     """
@@ -66,12 +66,12 @@ def own_name() -> Name:
 def announce(dead: Name, *, widely: bool) -> bool:
     """Tell the MPI library that a process has died.
 
-    Local; the library acts on it in its next progress.  Once more is harmless.
+    Local; the library acts on it in its next progress.  Harmless twice.
 
     Parameters
     ----------
     dead : Name
-        Who; if it runs nevertheless, its MPI library aborts it.
+        The process; if it still runs, its MPI library aborts it.
     widely : bool
         Whether the daemons are to tell all other processes of this job, too.
 

@@ -1,6 +1,6 @@
-"""What an MPI library says of ranks that have died (ULFM).
+"""ULFM: which ranks have died, and how to revoke, shrink and leave.
 
-Open MPI does where it was started with ``--with-ft ulfm``, as ``closeranks run
+Open MPI supports it if started with ``--with-ft ulfm``, as ``closeranks run
 --faults`` does.  All but `shrink` is local.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 
-#: Bytes below which collectives of the library move all messages at once, 63 KiB by TCP and
-#: some for headers. A longer one asks its receiver first, and Open MPI 5.0.11 never returns
-#: where the rank that asked has died before its question was heard: it answers over the
-#: connection whose lock it holds to note the death. Messages from rank to rank are not met.
+#: Bytes below which collectives of the library send eagerly: 63 KiB by TCP, less headers.
+#: A longer message asks its receiver first. If the sender dies before its request is read,
+#: Open MPI 5.0.11 never returns: it answers over the broken connection, and already holds
+#: that connection's lock to note the death. Point-to-point messages are not affected.
 BRIEF_BYTES: Final = 1 << 15
-#: How long a communicator may be in the making on other ranks, seconds.
+#: How long other ranks may still be making a communicator, seconds.
 _YOUNG_S: Final = 0.05
 #: How long the launcher may take to end a job that was aborted, seconds.
 _ABORTED_S: Final = 30.0
@@ -51,12 +51,12 @@ def is_on(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def listen() -> bool:
-    """Let the library hear news, which it does only inside its calls.
+    """Let the library make progress, which it does only inside its calls.
 
     Returns
     -------
     bool
-        False: nothing of ours has moved.
+        False: no work of ours has moved.
     """
     from closeranks.comms.mpi.mpi_handle import SELF
 
@@ -65,7 +65,7 @@ def listen() -> bool:
 
 
 def failed(comm: MPI.Comm) -> tuple[int, ...]:
-    """Ask which ranks of a communicator have died, as far as it is known here.
+    """Ask which ranks of a communicator are known here to have died.
 
     Parameters
     ----------
@@ -75,8 +75,8 @@ def failed(comm: MPI.Comm) -> tuple[int, ...]:
     Returns
     -------
     tuple of int
-        Ascending; MPI.UNDEFINED for those of another group.  Empty where the
-        library cannot tell.
+        Ascending; MPI.UNDEFINED for ranks of another group.  Empty if the library
+        cannot tell.
     """
     from mpi4py import MPI
 
@@ -113,23 +113,23 @@ def is_revoked(comm: MPI.Comm) -> bool:
 
 
 def revoke(comm: MPI.Comm, born_s: float = 0.0) -> None:
-    """Revoke a communicator where the library notices deaths; elsewhere do nothing.
+    """Revoke a communicator if the library notices deaths, else do nothing.
 
-    A rank of Open MPI 5 that is still making a communicator crashes when it hears
-    that another one, which has made it, revokes it.  So what is young is revoked
-    a moment later.
+    Open MPI 5 crashes on a rank that is still making a communicator when another
+    rank, which has made it, revokes it.  So a young communicator is revoked a
+    moment later.
 
     Parameters
     ----------
     comm : MPI.Comm
-        Every call on it ends with an error, on all its ranks.
+        Every call on it then ends with an error, on all its ranks.
     born_s : float
         When it was made here, by `time.monotonic`.
     """
     from mpi4py import MPI
 
     if not is_on():
-        return  # Open MPI would stop its messages here, and tell nobody
+        return  # Open MPI would stop messages here only, and not tell other ranks
     young_s = born_s + _YOUNG_S - time.monotonic()
     if young_s > 0:
         time.sleep(young_s)
@@ -170,33 +170,33 @@ class _Exit:
 
 
 def begin() -> None:
-    """Note that this process is the one that MPI knows, not what it forks.  Local."""
+    """Note that MPI knows this process, but not its forked children.  Local."""
     _Exit.process = os.getpid()
 
 
 def leave(status: int = 1) -> None:
     """Let the end of this process count as a death, however it ends.
 
-    Local.  For a rank that gives up: who ends by MPI_Finalize is awaited for ever
-    by those who agree or shrink.
+    Local.  For a rank that gives up: if it ended by MPI_Finalize, survivors that
+    agree or shrink would wait for it for ever.
 
     Parameters
     ----------
     status : int, optional
-        The exit status that is told to the launcher then.
+        The exit status for the launcher.
     """
     _Exit.leaves, _Exit.status = is_on(), status
 
 
-def leave_copy(status: int) -> None:
-    """Let a child that was forked end with this status.  Local."""
+def leave_child(status: int) -> None:
+    """Let a forked child end with this status.  Local."""
     _Exit.leaves, _Exit.status = False, status
 
 
 def abort(status: int) -> None:
-    """End the whole job, by a launcher that hears us; else nothing happens.
+    """End the whole job, if the launcher listens to us; else do nothing.
 
-    Local.  The library's own abort ends nobody where ranks may die.
+    Local.  In a job that tolerates deaths the library's abort ends no other rank.
 
     Parameters
     ----------
@@ -204,8 +204,8 @@ def abort(status: int) -> None:
         The job's exit status.
     """
     _flush()
-    if is_on() and exit_report.abort(status):
-        time.sleep(_ABORTED_S)  # else the others would hear of a death, and go on
+    if is_on() and exit_report.request_abort(status):
+        time.sleep(_ABORTED_S)  # else survivors would notice a death, and go on
         _die()
 
 
@@ -215,44 +215,44 @@ def leaves() -> bool:
 
 
 def _end() -> None:
-    """Say how this process ends; who leaves does so before MPI_Finalize.
+    """Report the end of this process; a rank that leaves ends before MPI_Finalize.
 
-    Killed: who just exits without MPI_Finalize is not reported to the others, and
-    makes ``mpirun`` end them too, sometimes.
+    It is killed.  If it just exited without MPI_Finalize, the others would not be
+    told, and ``mpirun`` would sometimes end them too.
     """
     if _Exit.process not in (0, os.getpid()):
-        _end_copy()
+        _end_child()
     if not _Exit.leaves:
-        exit_report.end(0)  # or worse, which the launcher knows of who ends in good order
-        exit_report.depart()
+        exit_report.report_end(0)  # or worse: the launcher gets the status of `depart`
+        exit_report.report_status_at_exit()
         return
     _flush()
-    exit_report.end(_Exit.status)
+    exit_report.report_end(_Exit.status)
     try:
-        hard_deadline.let_out()
+        hard_deadline.flush_buffers()
     finally:
         _die()
 
 
-def _end_copy() -> NoReturn:
-    """End a child that was forked, without MPI_Finalize: its parent calls that.
+def _end_child() -> NoReturn:
+    """End a forked child without MPI_Finalize, which belongs to its parent.
 
-    The library would wait in it for threads that only the parent has.
+    The library would wait in the child for threads that only the parent has.
     """
     _flush()
     os._exit(_Exit.status or int(hasattr(sys, "last_value")))
 
 
 def _die() -> None:
-    """Kill this process and what it has started, which may hold the launcher's pipes."""
+    """Kill this process and its children, which may hold the launcher's pipes."""
     everybody = os.getpgrp() == os.getpid()  # launchers give each rank a group of its own
     (os.killpg if everybody else os.kill)(os.getpid(), signal.SIGKILL)
 
 
 def _flush() -> None:
-    """Let out what was printed; nobody may be there to read it."""
+    """Flush standard output and error; a pipe may have no reader."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):  # whatever a program has put there: who leaves must end
+        with suppress(Exception):  # a program may have replaced it; the process must end
             stream.flush()
 
 
@@ -262,21 +262,21 @@ atexit.register(_end)
 def speaks_of_failure(error: BaseException, comm: MPI.Intracomm) -> bool:
     """Tell whether an error says that ranks died or a communicator was revoked.
 
-    Local.  Collectives of Open MPI 5 may say "other" of a rank that has died, and
-    who waits for several requests is told only that one has failed; then it counts
-    what the library itself knows of the communicator.
+    Local.  Collectives of Open MPI 5 may report a dead rank as "other" error.  A
+    wait for several requests reports only that one has failed.  In both cases the
+    library's own record of the communicator decides.
 
     Parameters
     ----------
     error : BaseException
         Any.
     comm : MPI.Intracomm
-        Whose ranks were spoken to.
+        The communicator of the operation.
 
     Returns
     -------
     bool
-        Whether peers are to blame.
+        Whether peers caused the error.
     """
     from mpi4py import MPI
 

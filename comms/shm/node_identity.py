@@ -1,4 +1,4 @@
-"""What tells this machine from others: its boot, and where it can be reached."""
+"""Identity of this machine: boot identity and network addresses."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-#: How many addresses are named to others at most.
+#: Most addresses that are told to other ranks.
 MOST: Final = 8
-#: How much of a boot identity counts.
+#: Characters of a boot identity that count.
 _BOOT_CHARACTERS: Final = 64
 
 
@@ -33,7 +33,7 @@ def boot_id(root: Path) -> str:
 
 
 def own_addresses() -> list[str]:
-    """List where this machine, or this node of a lab, can be reached.
+    """List the addresses of this machine, or of this node of a lab.
 
     Local.
 

@@ -1,10 +1,10 @@
-"""Pages of files in node memory: there before they are touched, large if any are.
+"""Pages of files in node memory: allocated before use, large where possible.
 
-In pages of 4 KiB who touches a new file first pays for each of them, and so
-does, or nearly, each process that maps it later.  A file system in memory has
-large pages only if it was mounted so, which /dev/shm is nowhere; but since
-Linux 6.1 a process may ask for them where it has mapped a file (MADV_COLLAPSE
-of madvise(2)).  Where there are none, nothing is lost but the asking.
+With pages of 4 KiB the first process to touch a page pays for allocating it.
+Each process that maps the file later pays nearly as much for finding it.
+``/dev/shm`` is normally not mounted with large pages.  Since Linux 6.1 a
+process may ask for them where it has mapped a file (MADV_COLLAPSE of
+madvise(2)).  If the kernel has none, only the request is lost.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from closeranks.errors import Unavailable
 _SIZE: Final = Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
 #: Larger ones waste too much: processors with small pages of 64 KiB have some of 512 MiB.
 _LARGEST: Final = 32 << 20
-#: MAP_FIXED and MAP_NORESERVE of Linux, and what it can be advised to do with memory:
+#: MAP_FIXED and MAP_NORESERVE of Linux, and advice about memory:
 #: MADV_COLLAPSE, MADV_POPULATE_READ and _WRITE (5.14), which Python does not know.
 _FIXED, _UNRESERVED = 0x10, 0x4000
 _COLLAPSE, _FIND, _FILL = 25, 22, 23
@@ -47,9 +47,9 @@ def large_page() -> int:
 
 
 def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
-    """Map all of a file, and fill parts with zeros: who touches them need not wait.
+    """Map all of a file, and fill parts with zeros.
 
-    Local.
+    Local.  Touching a filled part later need not wait for the kernel.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     Raises
     ------
     Unavailable
-        If node memory is full, or the system does not let us.
+        If node memory is full, or the system refuses.
     """
     parts = [(start, length) for start, length in own if length]
     for start, length in parts:
@@ -69,7 +69,7 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     memory = _set_aside(handle, _size(handle))
     with ExitStack() as failed:
         failed.callback(memory.close)
-        lay(handle, memory, 0, whole=False)
+        map_into(handle, memory, 0, whole=False)
         for start, length in parts:
             first = start // mmap.PAGESIZE * mmap.PAGESIZE
             _advise(memory, _FILL, first, start + length - first)
@@ -77,21 +77,21 @@ def mapping(handle: FileIO, own: Iterable[tuple[int, int]]) -> mmap.mmap:
     return memory
 
 
-def find(memory: mmap.mmap) -> None:
-    """Find the pages that others have filled, many at once: a tenth of filling them.
+def populate(memory: mmap.mmap) -> None:
+    """Map pages that other processes have filled, many at once.
 
-    Local.
+    Local.  This takes a tenth of the time of filling them.
 
     Parameters
     ----------
     memory : mmap
-        Of `mapping`.
+        From `mapping`.
     """
     _advise(memory, _FIND, 0, len(memory))
 
 
 def _advise(memory: mmap.mmap, what: int, start: int, nbytes: int) -> None:
-    """Ask for pages; touch them where a system before Linux 5.14 does not know that."""
+    """Ask for pages; before Linux 5.14, which cannot, touch them."""
     try:
         memory.madvise(what, start, nbytes)
     except OSError as error:
@@ -99,7 +99,7 @@ def _advise(memory: mmap.mmap, what: int, start: int, nbytes: int) -> None:
             raise
         touched = np.frombuffer(memory, np.uint8)[start : start + nbytes : mmap.PAGESIZE]
         if what == _FILL:
-            touched[:] = 0  # as they are: nobody else has the file yet
+            touched[:] = 0  # still zeros: no other process has the file yet
         else:
             touched.max()
 
@@ -117,23 +117,23 @@ def region(handle: FileIO) -> tuple[mmap.mmap, int]:
     Returns
     -------
     memory : mmap
-        Addresses that are nobody's yet; it gives them back, with what lies there.
+        Unused addresses; closing it gives them back, with any file laid there.
     start : int
-        Where in it the file is to go.
+        Offset in ``memory`` for the file.
 
     Raises
     ------
     Unavailable
-        If the system does not let us.
+        If the system refuses.
     """
     memory = _set_aside(handle, _size(handle) + large_page())
     return memory, -_address(memory) % large_page()
 
 
 def _set_aside(handle: FileIO, nbytes: int) -> mmap.mmap:
-    """Set addresses aside where `lay` puts a file.
+    """Set addresses aside for `map_into` to put a file there.
 
-    A file that `mmap` maps itself keeps a descriptor open, which are few.
+    `mmap` itself would keep a descriptor open for the file; descriptors are few.
     """
     try:
         return mmap.mmap(-1, nbytes, flags=_REGION)
@@ -141,8 +141,8 @@ def _set_aside(handle: FileIO, nbytes: int) -> mmap.mmap:
         raise _unmapped(handle, error) from error
 
 
-def lay(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
-    """Map a file to where there is room for it, in place of what is there.
+def map_into(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
+    """Map a file into addresses that were set aside.
 
     Local.
 
@@ -151,14 +151,14 @@ def lay(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
     handle : FileIO
         The file.
     memory, start
-        Of `region`.
+        From `region`.
     whole : bool
-        Map all pages at once, not those that are touched then.
+        Map all pages now, not each at its first touch.
 
     Raises
     ------
     Unavailable
-        If the system does not let us.
+        If the system refuses.
     """
     at, flags = _address(memory) + start, _FIXED | (_WHOLE if whole else mmap.MAP_SHARED)
     if _library().mmap(at, _size(handle), _BOTH, flags, handle.fileno(), 0) != at:
@@ -169,14 +169,14 @@ def lay(handle: FileIO, memory: mmap.mmap, start: int, *, whole: bool) -> None:
 def enlarge(handle: FileIO, memory: mmap.mmap, start: int, first: int, last: int) -> None:
     """Ask for large pages for part of a file; some or all may not come.
 
-    Local; what lies there stays, and the rest are zeros.
+    Local; the contents stay, and missing pages are zeros.
 
     Parameters
     ----------
     handle : FileIO
         The file.
     memory, start
-        Where `lay` has put it.
+        Where `map_into` has put it.
     first, last : int
         The part, in bytes of the file: whole large pages of it.
     """
@@ -184,7 +184,7 @@ def enlarge(handle: FileIO, memory: mmap.mmap, start: int, first: int, last: int
     first, last = -(-first // size) * size, last // size * size
     if size == mmap.PAGESIZE or first >= last or last - first > _free(handle):
         return
-    for place in range(first, last, size):  # one that has nothing in it is left alone
+    for place in range(first, last, size):  # a large page without contents is left alone
         reserve(handle, place, mmap.PAGESIZE)
     _library().madvise(_address(memory) + start + first, last - first, _COLLAPSE)
 

@@ -1,10 +1,12 @@
 """Files in memory that the ranks of a node share.
 
-A file lives in ``/dev/shm/closeranks-<uid>``, a folder of this user alone.  It
-is given its pages before anybody maps it, so that a full /dev/shm is an error
-with a number and never a SIGBUS; and it loses its name as soon as all ranks
-have mapped it.  Until then who makes it holds a lock on it: where he is killed
-that goes with him, and who makes the next file removes this one.
+A file lives in ``/dev/shm/closeranks-<uid>``, a folder of this user alone.
+Its pages are allocated before it is mapped: a full /dev/shm is an error with
+a number, never a SIGBUS.  Its name goes when all ranks have mapped it.
+
+Until then the process that makes the file holds a lock on it.  If that
+process is killed, the kernel releases the lock.  The next process that makes
+a file then removes the abandoned one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.shm.pages import enlarge, find, lay, mapping, region, reserve
+from closeranks.comms.shm.pages import enlarge, map_into, mapping, populate, region, reserve
 from closeranks.comms.shm.shared_folder import ROOT, folder
 from closeranks.errors import Unavailable, UsageError
 
@@ -52,7 +54,7 @@ class SharedFile:
     memory : mmap
         Its bytes, mapped shared and writable.
     found, start
-        What the file system says of it, and where in the memory it starts.
+        Its status from the file system, and its offset in the memory.
 
     Attributes
     ----------
@@ -83,7 +85,7 @@ class SharedFile:
     ) -> SharedFile:
         """Make a new file of ``nbytes`` zero bytes and map it.
 
-        Local.  Files that the dead have left before they had a name go.
+        Local.  Removes files whose makers died before all ranks had mapped them.
 
         Parameters
         ----------
@@ -92,13 +94,13 @@ class SharedFile:
         root : Path, optional
             The file system in memory; /dev/shm.
         name : str, optional
-            Instead of what has it now; the file outlives this process then.
+            Replaces the file of this name; the file then outlives this process.
         whole : bool
-            Map all pages at once, not those that are touched then.
+            Map all pages now, not each at its first touch.
         asked : int, optional
             How many bytes get their pages now, the others by `ask`.  Default: all.
         front : bytes
-            What it starts with, not zeros; it is there before the name is.
+            First bytes, instead of zeros; written before the file has its name.
 
         Raises
         ------
@@ -114,21 +116,21 @@ class SharedFile:
             undone.callback(made.close)
             made.ask(0, nbytes if asked is None else asked)
             if whole:
-                lay(handle, made._addresses, made._start, whole=True)
+                map_into(handle, made._addresses, made._start, whole=True)
             undone.pop_all()
         made._maker = os.getpid() if name is None else None
         return made
 
     @staticmethod
     def reading(path: Path) -> FileIO:
-        """Open a file for who looks before mapping it, and closes it.
+        """Open a file for a look before it is mapped; the caller closes it.
 
         Local.
 
         Parameters
         ----------
         path : Path
-            Of a plain file of this user's; `Unavailable` if it is none.
+            Must be a plain file of this user, else `Unavailable` is raised.
         """
         return _old(path, None)
 
@@ -145,12 +147,12 @@ class SharedFile:
         nbytes : int
             The size it must have.
         whole : bool
-            Map all pages at once, not those that are touched then.
+            Map all pages now, not each at its first touch.
 
         Raises
         ------
         Unavailable
-            If it is not there, not ours, no plain file or of another size.
+            If it is missing, not this user's, no plain file or of another size.
         """
         with _old(path, nbytes) as handle:
             return cls._mapped(handle, whole=whole)
@@ -159,16 +161,16 @@ class SharedFile:
     def _mapped(cls, handle: FileIO, *, whole: bool = False) -> SharedFile:
         """Map all of a file, at a place where it may have large pages."""
         memory, start = region(handle)
-        lay(handle, memory, start, whole=whole)
+        map_into(handle, memory, start, whole=whole)
         return cls(Path(str(handle.name)), memory, os.fstat(handle.fileno()), start)
 
     def ask(self, first: int, last: int) -> None:
-        """Give a part its pages, for all who map the file.  Local; what is in it stays.
+        """Give a part its pages, for all processes.  Local; its contents stay.
 
         Parameters
         ----------
         first, last : int
-            From which byte on, up to which.
+            Its first byte, and the first byte after it.
 
         Raises
         ------
@@ -177,7 +179,7 @@ class SharedFile:
         """
         with _old(self.path, self.nbytes) as handle:
             enlarge(handle, self._addresses, self._start, first, last)
-            reserve(handle, first, last - first)  # what is still missing
+            reserve(handle, first, last - first)  # only pages that are missing
 
     @property
     def array(self) -> NDArray[np.uint8]:
@@ -189,7 +191,7 @@ class SharedFile:
 
     @property
     def _addresses(self) -> mmap.mmap:
-        """Where it is mapped, and what is set aside around it."""
+        """The mapping, with the addresses set aside around it."""
         if self._memory is None:
             raise UsageError("shared memory", f"{self.path} is closed", "use it before close()")
         return self._memory
@@ -202,19 +204,19 @@ class SharedFile:
             return False
 
     def unlink(self) -> None:
-        """Take the name away; the bytes live on in those who have mapped them.
+        """Remove the name; the bytes stay for processes that have mapped them.
 
-        Local; harmless twice.  Only the process that made the file has a name
-        to take away, not a child it forked.
+        Local; harmless twice.  Only the process that made the file removes it, not
+        a forked child.
         """
         if self._maker == os.getpid():
             self._maker = None
             self.path.unlink(missing_ok=True)
 
     def discard(self, start: int) -> None:
-        """Give the bytes from ``start`` on back to the system, for all who mapped them.
+        """Give the bytes from ``start`` on back to the system, for all processes.
 
-        Local; they read as zeros from now on.
+        Local; they read as zeros afterwards.
 
         Parameters
         ----------
@@ -226,7 +228,7 @@ class SharedFile:
             self._memory.madvise(mmap.MADV_REMOVE, at, self.nbytes - start)
 
     def close(self) -> None:
-        """Let go of the name and, once no array looks at it, of the memory.
+        """Release the name and, when no array uses it, the memory.
 
         Local; harmless twice.
         """
@@ -235,7 +237,7 @@ class SharedFile:
         if memory is not None:
             try:
                 memory.close()
-            except BufferError:  # arrays still look at it: the last one unmaps it
+            except BufferError:  # arrays still use it: the last one unmaps it
                 return
 
     def __del__(self) -> None:
@@ -261,9 +263,9 @@ def share(
     nbytes : int
         Its size, equal on all ranks.
     own : iterable of (int, int), optional
-        Parts, as first byte and length, whose pages this rank asks for: they come
-        from the memory next to it.  What nobody names is left to chance, so
-        together the ranks name all.  Default: the first rank asks for all.
+        Parts, as first byte and length, of which this rank asks for the pages: they
+        come from the memory nearest to it.  Together the ranks name all parts.
+        Default: the first rank asks for all.
     root : Path, optional
         The file system in memory; /dev/shm.
 
@@ -283,7 +285,7 @@ def share(
         with ExitStack() as stack:
             return _shared(node, nbytes, parts, root or ROOT, stack)
     except Unavailable:
-        node.Barrier()  # all have let go of it: who tries a smaller one finds its room
+        node.Barrier()  # all have released it: a smaller file has room now
         raise
 
 
@@ -294,7 +296,7 @@ def _shared(
     root: Path,
     stack: ExitStack,
 ) -> SharedFile:
-    """Make a file, ask for its pages, fill one's own, and find those of the others."""
+    """Make a file, ask for its pages, fill own pages, and map those of the others."""
 
     def make() -> str:
         if node.rank:
@@ -309,12 +311,12 @@ def _shared(
         return mapping(stack.enter_context(_old(path, nbytes)), parts)
 
     memory = _together(node, ask)
-    _together(node, lambda: find(memory))
+    _together(node, lambda: populate(memory))
     return SharedFile(path, memory)
 
 
 def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
-    """Take a step on all ranks; raise on all of them what the first one met."""
+    """Take a step on all ranks; raise the first rank's error on all of them."""
     taken: list[_T] = []
     problem: Unavailable | None = None
     try:
@@ -326,13 +328,13 @@ def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
         problem = Unavailable(f"node memory: {error}", remedy)
     for found in node.allgather(problem):
         if found is not None:
-            taken.clear()  # the error, whoever keeps it, does not keep the pages
+            taken.clear()  # a kept error must not keep the pages
             raise found
     return taken[0]
 
 
 def tidy(root: Path = ROOT) -> None:
-    """Remove files whose makers died before all ranks had mapped them.
+    """Remove files of makers that died before all ranks had mapped them.
 
     Local.
 
@@ -348,11 +350,11 @@ def tidy(root: Path = ROOT) -> None:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     path.unlink()
         except OSError:
-            continue  # somebody holds it, or has removed it
+            continue  # another process holds it, or has removed it
 
 
 def _new(nbytes: int, root: Path, name: str | None = None, front: bytes = b"") -> FileIO:
-    """Make a file that has no pages but those of its front; nameless ones are locked."""
+    """Make a file with pages for its front only; a nameless one is locked."""
     tidy(root)
     path = (place := folder(root)) / f"{os.getpid()}-{secrets.token_hex(8)}"
     handle = FileIO(str(path), "r+", opener=partial(_opening, more=os.O_CREAT | os.O_EXCL))
@@ -363,7 +365,7 @@ def _new(nbytes: int, root: Path, name: str | None = None, front: bytes = b"") -
         reserve(handle, 0, len(front))
         os.pwrite(handle.fileno(), front, 0)
         os.truncate(handle.fileno(), nbytes)
-        if name is not None:  # who finds it by that finds the front in it
+        if name is not None:  # a process that finds the name finds the front
             path.replace(place / name)
             handle.name = str(place / name)
             fcntl.flock(handle, fcntl.LOCK_UN)  # else it lasts for as long as the mapping

@@ -1,9 +1,7 @@
-"""Names that this package draws for files, and whether something has one of them.
+"""The folder in node memory that belongs to this user alone.
 
-Who tidies up in a folder of somebody else's takes away what has a full name of
-ours, and nothing that only begins or ends like one.
-
-The folder in node memory that is this user's alone.
+Files of this package are recognised by their full name.  A folder may hold
+files of others, so a name that only begins or ends like ours is left alone.
 """
 
 from __future__ import annotations
@@ -18,21 +16,21 @@ from typing import Final
 
 from closeranks.errors import Unavailable
 
-#: What `tempfile.mkdtemp` puts behind its prefix.
+#: Characters that `tempfile.mkdtemp` puts behind its prefix.
 _DRAWN: Final = r"[a-z0-9_]{8}"
 
 
 def is_own_folder(path: Path, prefix: str) -> bool:
-    """Tell whether a folder is one that this user has had made by `tempfile.mkdtemp`.
+    """Tell whether this user made a folder by `tempfile.mkdtemp`.
 
     Local.
 
     Parameters
     ----------
     path : Path
-        What is there.
+        An existing path.
     prefix : str
-        Of its name.
+        Start of its name.
     """
     try:
         found = path.lstat()
@@ -47,14 +45,14 @@ ROOT = Path("/dev/shm")
 
 
 class Untrusted(Unavailable):
-    """Raised when others may have a hand in what should be this user's alone.
+    """Raised when other users may change a folder that should be this user's alone.
 
-    Whoever meets it does so for reasons of his own, not for want of other ranks.
+    The cause is local to this rank: no other rank failed.
     """
 
 
 def folder(root: Path = ROOT) -> Path:
-    """Return this user's folder in node memory, made if need be, checked always.
+    """Return this user's folder in node memory; makes and checks it.
 
     Local.
 
@@ -68,11 +66,11 @@ def folder(root: Path = ROOT) -> Path:
     Unavailable
         If it cannot be made.
     Untrusted
-        If it is not this user's alone, or no folder: nothing is done in it.
+        If other users may change it, or it is no folder; it is left alone.
     """
     path = root / f"closeranks-{os.getuid()}"
     try:
-        with suppress(FileExistsError):  # whatever it is
+        with suppress(FileExistsError):  # of any kind
             path.mkdir(mode=0o700)
         found = os.lstat(path)
     except OSError as error:
@@ -88,14 +86,14 @@ def folder(root: Path = ROOT) -> Path:
             f"node memory {path}: {kind} of {_named(found.st_uid)}, not a folder of this user"
             " alone (0700, no link)",
             "remove it, others may have a hand in it" if is_own
-            # in a folder that all may write into only its owner can
+            # in a folder that all may write to, only its owner can
             else "ask that user or an administrator to remove it",
         )  # fmt: skip
     return path
 
 
 def _named(user: int) -> str:
-    """Name a user, who may have no name."""
+    """Name a user; some have no name."""
     try:
         return f"user {pwd.getpwuid(user).pw_name} ({user})"
     except KeyError:

@@ -1,4 +1,13 @@
-"""The package comms.topology."""
+"""The hierarchy of a job as immutable data; nothing here reads the machine.
+
+* `level_table`: the group number of each rank at every level.
+* `link`: latency, bandwidth and rails of a level.
+* `node_description`: hardware of a node, and device tables.
+* `topology`: levels, links and devices in one object.
+* `topology_json`: the JSON form of a topology and of a node.
+* `drawing`: a topology as text, SVG or PNG.
+* `level_communicators`: sub-communicators by level and by rail.
+"""
 
 from __future__ import annotations
 

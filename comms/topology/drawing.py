@@ -1,8 +1,7 @@
-"""A topology as a tree for a terminal, equal siblings folded into one line.
+"""Drawings of a topology: a text tree for a terminal, nested boxes for a file.
 
-A topology laid out as nested boxes: groups, cards, links.
-
-Write a topology's drawing to a file: SVG by hand, PNG by matplotlib.
+The tree folds equal siblings into one line.  The boxes show groups, cards and
+links; SVG is written directly, PNG by matplotlib.
 """
 
 from __future__ import annotations
@@ -103,7 +102,7 @@ class _Tree:
                 yield from self.lines(i + 1, below, indent + ("   " if last else "│  "))
 
     def _alike(self, i: int, family: Sequence[int]) -> Iterator[list[int]]:
-        """Yield runs of positions in a family whose groups look alike."""
+        """Yield runs of positions with groups that look alike."""
         shapes = self._shapes[i]
         for _, run in groupby(range(len(family)), key=lambda k: shapes[family[k]]):
             yield list(run)
@@ -238,7 +237,7 @@ def layout(grouping: Grouping, links: Mapping[str, Link], devices: Devices) -> B
     grouping : Grouping
         Levels and groups.
     links : mapping of str to Link
-        Link per level, written into the box whose children it joins.
+        Link per level, written into the box of the groups that it joins.
     devices : Devices
         Drawn inside their nodes.
 
@@ -344,12 +343,12 @@ def save(whole: Box, path: str | Path) -> None:
 
 
 def check_suffix(path: Path) -> None:
-    """Refuse what no picture can be written to; local.
+    """Refuse a path of another file type; local.
 
     Parameters
     ----------
     path : Path
-        Where a drawing shall go.
+        Path of a drawing.
 
     Raises
     ------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """Sub-communicators by level and by rail, made when first asked for.
+    """Sub-communicators by level and by rail, made at their first use.
 
     A communicator is made by a split of the whole ``comm``, so every rank of
     it asks for the same ones in the same order.  They belong to this object:
@@ -140,7 +140,7 @@ class Groups:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Close after success; after an exception others may not be there."""
+        """Close after success; after an exception other ranks may be missing."""
         if kind is None:
             self.close()
         else:

@@ -1,4 +1,4 @@
-"""Which ranks belong together at each level: the table under a topology."""
+"""The table under a topology: group numbers of all ranks at each level."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class Grouping:
         return len(self.levels) - self.level_index(a, b)
 
     def _ranks(self, where: str, given: Any) -> npt.NDArray[np.int64]:
-        """Read ranks; refuse what is none."""
+        """Read ranks; refuse other values."""
         bounds = f"give ranks in 0..{self.size - 1}"
         try:
             found = np.asarray(given if hasattr(given, "__array__") else _listed(given))
@@ -218,12 +218,12 @@ class Grouping:
 
 
 def _listed(given: Any) -> Any:
-    """Let NumPy read sets, ranges and iterators, too."""
+    """Let NumPy read sets, ranges and iterators too."""
     return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else given
 
 
 def named(levels: Iterable[str]) -> tuple[str, ...]:
-    """Read names of levels, one by one; refuse what is no sequence.
+    """Read names of levels, one by one; refuse an object without any.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ def table(groups: Any) -> npt.NDArray[Any]:
     Raises
     ------
     TopologyError
-        If it is none.
+        If it is no table.
     """
     try:
         return np.asarray(groups)

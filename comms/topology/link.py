@@ -1,7 +1,7 @@
-"""What one level of a topology costs to cross: latency, bandwidth, rails.
+"""A link: the cost to cross one level, as latency, bandwidth and rails.
 
 A link of level X describes traffic between two different X-groups inside one
-parent group: the link of level ``"rank"`` joins the ranks of one node, the
+parent group.  The link of level ``"rank"`` joins the ranks of one node, the
 link of level ``"node"`` joins nodes.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from closeranks.errors import TopologyError
 
 _MOST = 1e18
-#: A message from so many bytes on is a part of something large.
+#: A message of at least so many bytes is a segment of a large one.
 SEGMENT_BYTES = 8 << 10
 _KNOWN = {
     # level: (latency in s, bytes/s), used where nothing was measured or given
@@ -41,8 +41,8 @@ class Link:
         Where the numbers come from: "given", "default", "measured", "nic
         speed", "tuned".
     segment_s : float or None, default None
-        What a message of at least `SEGMENT_BYTES` costs beside its bytes, where
-        that was measured, seconds; None is ``latency_s``.
+        Cost of a message of at least `SEGMENT_BYTES` beside its bytes, if measured,
+        seconds; None is ``latency_s``.
 
     Raises
     ------
@@ -68,7 +68,7 @@ class Link:
             raise TopologyError("link", "source is no short text", "give at most 64 characters")
 
     def start_s(self, nbytes: int) -> float | None:
-        """Return what a message costs beside its bytes.
+        """Return the cost of a message beside its bytes.
 
         Parameters
         ----------
@@ -102,12 +102,12 @@ def _check(value: float | None, name: str, *, lowest_allowed: bool) -> None:
 
 
 def default_links(levels: Sequence[str]) -> dict[str, Link]:
-    """Return a sensible link for every level of a machine nobody measured.
+    """Return a sensible link for every level of a machine without measurements.
 
     ``rank`` 0.5 us and 10 GB/s, ``node`` 5 us and 12.5 GB/s, ``site`` 50 us
     and 1.25 GB/s, one rail each.  A level of another name lies between the
-    nearest two of these and gets their geometric interpolation by position;
-    outside the outermost of these the next one outwards is the far end.
+    nearest two of these, and gets their geometric interpolation by position.
+    Outside the outermost of these, the next one outwards is the far end.
 
     Parameters
     ----------

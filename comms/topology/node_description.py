@@ -1,6 +1,7 @@
-"""What is known of one node, each fact with its source; unknown is a value.
+"""Hardware of a node, each fact with its source; unknown is a value.
 
-The GPUs and network cards of a topology's nodes, and who is near them.
+`Devices` keeps the GPUs and network cards of all nodes of a topology, and the
+NUMA domain of each rank.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Fact(Generic[T]):
     Parameters
     ----------
     value : object or None
-        What is known; None is unknown.
+        The value; None is unknown.
     source : str, default "unknown"
         "sysfs", "hwloc", "nvml", "environment", ...
     """
@@ -85,7 +86,7 @@ class Gpu:
     model : str
         "NVIDIA H100 80GB HBM3".
     uuid : str
-        Unique in the world; not part of what makes two nodes equal.
+        Unique in the world; not compared between nodes.
     numa : Fact of int
         NUMA domain it hangs on.
     pci : Fact of tuple of str
@@ -105,7 +106,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class NodeDescription:
-    """All that is known of one node.
+    """Everything known of one node.
 
     Parameters
     ----------
@@ -133,7 +134,7 @@ class NodeDescription:
     gpus: tuple[Gpu, ...] = ()
 
 
-def place(affinity: Iterable[int], domains: Fact[tuple[Domain, ...]]) -> int:
+def bound_domain(affinity: Iterable[int], domains: Fact[tuple[Domain, ...]]) -> int:
     """Find the one domain a process is bound inside.
 
     Parameters
@@ -228,7 +229,7 @@ class Device:
     kind : str
         "gpu" or "nic".
     name : str
-        What the system calls it: "eth0", "mlx5_0", "GPU 3".
+        Its name in the system: "eth0", "mlx5_0", "GPU 3".
     numa : int, default -1
         NUMA domain it hangs on, -1 is unknown.
     pci : str, default ""
@@ -238,7 +239,7 @@ class Device:
     near : tuple of str, default ()
         Names of the devices of the other kind that are nearest by PCI path.
     path : str, default ""
-        How near those are: "PIX", "PXB", "PHB", "NODE", "SYS", "" unknown.
+        Kind of path to them: "PIX", "PXB", "PHB", "NODE", "SYS", "" unknown.
     """
 
     kind: str
@@ -250,7 +251,7 @@ class Device:
     path: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a kind that no reader knows."""
+        """Refuse an unknown kind."""
         if self.kind not in ("gpu", "nic"):
             raise TopologyError("device", f"kind is {self.kind!r}", "give 'gpu' or 'nic'")
 
@@ -292,7 +293,7 @@ class Devices:
         Parameters
         ----------
         nodes, ranks : int
-            What the topology has.
+            Size of the topology.
 
         Raises
         ------
@@ -338,8 +339,8 @@ class Devices:
         Returns
         -------
         tuple of Device
-            Those of its NUMA domain; all of the node where the rank is not
-            bound or none has its domain.
+            The devices of its NUMA domain; all of the node if the rank is not bound
+            or no device has its domain.
         """
         mine = tuple(device for device in self.on(node) if device.kind == kind)
         numa = self.numa_of_rank[rank] if rank < len(self.numa_of_rank) else UNKNOWN
@@ -359,7 +360,7 @@ class Devices:
         Returns
         -------
         Devices
-            With tables nobody uses any more dropped.
+            Without tables that are no longer used.
         """
         kept = [self.of_node[node] for node in nodes] if self.of_node else []
         used = sorted({table for table in kept if table != UNKNOWN})

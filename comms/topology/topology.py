@@ -1,7 +1,7 @@
 """The hierarchy a job runs on, as an immutable table.
 
-For every rank one group number per level; links and devices beside it.  Pure
-data: nothing here reads the machine or talks to other ranks.
+Each rank has one group number a level; links and devices are kept beside it.
+Pure data: nothing here reads the machine or talks to other ranks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LINK: Final = "give a Link(latency_s, bytes_per_s)"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Topology(Grouping):
-    """Who is near whom: for each rank its group number at every level.
+    """The hierarchy of ranks: for each rank its group number at every level.
 
     All methods are local and pure.  Equal by value, hashable, picklable.
 
@@ -56,7 +56,7 @@ class Topology(Grouping):
         Link between two groups of a level that differs from the level's, the
         lower group number first; both directions.
     devices : Devices, optional
-        What is known of GPUs and network cards.
+        GPUs and network cards, as far as known.
 
     Raises
     ------
@@ -282,10 +282,10 @@ class Topology(Grouping):
         Returns
         -------
         str
-            What `from_json` reads; a regular machine of 16384 ranks takes
-            about a kilobyte.
+            For `from_json`; a regular machine of 16384 ranks takes about a
+            kilobyte.
         """
-        return topology_json.write(
+        return topology_json.write_topology(
             topology_json.TopologyParts(
                 self.levels, self.groups, self.links, self.exceptions, self.devices
             )
@@ -312,7 +312,7 @@ class Topology(Grouping):
         """
         remedy = "give what to_json has written"
         argument.instance("topology", "the text", text, str, remedy, error=TopologyError)
-        return cls(*topology_json.read(text))
+        return cls(*topology_json.read_topology(text))
 
     def draw(self, path: str | Path) -> None:
         """Draw nested boxes of groups, cards and links.
@@ -366,6 +366,6 @@ class Topology(Grouping):
 
 
 def _mapping(name: str, value: Any, remedy: str) -> Mapping[Any, Any]:
-    """Give a mapping back; refuse what is none."""
+    """Give a mapping back; refuse other objects."""
     argument.instance("topology", name, value, Mapping, remedy, error=TopologyError)
     return dict(value)

@@ -1,12 +1,8 @@
-"""Read JSON that a stranger may have written: bounded, no surprises.
+"""The JSON form of topologies and node descriptions: versioned, bounded.
 
-Take a JSON object apart that a stranger may have written.
-
-Run-length text of integer rows: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.
-
-The form in which a node's description travels: compact JSON.
-
-The JSON form of a topology: readable, versioned, bounded.
+`start_nvml` and `Members` read text that need not be trusted.  Rows of integers are
+run-length text: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.  `encode_node` and `decode_node` write
+a node's description as compact JSON, for the other ranks of a job.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from closeranks.comms.topology.node_description import (
 from closeranks.errors import TopologyError
 
 
-def load(text: str, operation: str, *, max_bytes: int, max_values: int) -> object:
+def parse_json(text: str, operation: str, *, max_bytes: int, max_values: int) -> object:
     """Parse JSON within bounds.
 
     Parameters
@@ -41,7 +37,7 @@ def load(text: str, operation: str, *, max_bytes: int, max_values: int) -> objec
     text : str
         The document.
     operation : str
-        What is being read, for the error.
+        The call, for the text of an error.
     max_bytes : int
         Longest text accepted, in characters.
     max_values : int
@@ -98,22 +94,22 @@ T = TypeVar("T")
 
 
 class Members:
-    """A JSON object whose members are taken out with their types checked.
+    """A JSON object that gives its members with their types checked.
 
     Parameters
     ----------
     item : object
-        What should be a JSON object.
+        Must be a JSON object.
     what : str
-        What it is, for the text of an error.
+        Its name, for the text of an error.
     file : str
-        What kind of file it stands in, for the text of an error.
+        Kind of file that holds it, for the text of an error.
 
     Raises
     ------
     TopologyError
-        If it is none; the methods raise it for members that are missing, of a
-        wrong type or out of bounds.
+        If it is no JSON object; the methods raise it for members that are missing,
+        of a wrong type or out of bounds.
     """
 
     def __init__(self, item: object, what: str, file: str) -> None:
@@ -123,7 +119,7 @@ class Members:
         self._what, self._file = what, file
 
     def keys(self, *known: str) -> None:
-        """Refuse members nobody reads."""
+        """Refuse unknown members."""
         for key in self._members:
             if key not in known:
                 problem = f"{self._what} has the unknown key {key[:40]!r}"
@@ -213,7 +209,7 @@ def write_runs(values: npt.ArrayLike) -> str:
 
 
 def read_runs(text: str, size: int, what: str, *, fewer: bool = False) -> npt.NDArray[np.int64]:
-    """Read what `write_runs` wrote, never expanding beyond ``size``.
+    """Read text of `write_runs`, never expanding beyond ``size``.
 
     Parameters
     ----------
@@ -302,8 +298,8 @@ def ranges(values: Iterable[int], limit: int = 12) -> str:
 _MOST_CPUS = 65536
 
 
-def pack(node: NodeDescription) -> bytes:
-    """Write what makes nodes equal: no host name, no boot id, no UUID.
+def encode_node(node: NodeDescription) -> bytes:
+    """Write a description without host name, boot id and UUIDs.
 
     Parameters
     ----------
@@ -331,13 +327,13 @@ def pack(node: NodeDescription) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def unpack(data: bytes) -> NodeDescription:
-    """Read what `pack` wrote on another rank of this job.
+def decode_node(data: bytes) -> NodeDescription:
+    """Read a description that `encode_node` wrote on another rank of this job.
 
     Parameters
     ----------
     data : bytes
-        From `pack`.
+        From `encode_node`.
 
     Returns
     -------
@@ -410,7 +406,7 @@ _WAY_OUT = "see the format in docs/topology.md"
 
 
 class TopologyParts(NamedTuple):
-    """What a topology is made of; see `Topology` for the fields."""
+    """The parts of a topology; see `Topology` for the fields."""
 
     levels: tuple[str, ...]
     groups: npt.NDArray[np.int32]
@@ -419,7 +415,7 @@ class TopologyParts(NamedTuple):
     devices: Devices
 
 
-def write(parts: TopologyParts) -> str:
+def write_topology(parts: TopologyParts) -> str:
     """Write the parts of a topology as JSON.
 
     Parameters
@@ -481,8 +477,8 @@ def _device(device: Device) -> dict[str, object]:
     }
 
 
-def read(text: str) -> TopologyParts:
-    """Read JSON that `write` or a person wrote.
+def read_topology(text: str) -> TopologyParts:
+    """Read JSON that `write_topology` or a person wrote.
 
     Parameters
     ----------
@@ -499,7 +495,7 @@ def read(text: str) -> TopologyParts:
     TopologyError
         If anything is unknown, missing, of a wrong type or out of bounds.
     """
-    document = load(text, _FILE, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
+    document = parse_json(text, _FILE, max_bytes=MAX_BYTES, max_values=_MAX_VALUES)
     _check_version(document)
     body = Members(document, "the document", _FILE)
     body.keys("format", "version", "size", "levels", "exceptions", "devices")
@@ -548,12 +544,12 @@ def read_link(item: object, file: str = _FILE) -> Link:
     item : object
         A JSON object.
     file : str
-        What kind of file it stands in, for the text of an error.
+        Kind of file that holds it, for the text of an error.
 
     Returns
     -------
     Link
-        What is left out is unknown.
+        Missing members are unknown.
 
     Raises
     ------

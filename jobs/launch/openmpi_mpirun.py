@@ -50,30 +50,27 @@ _OWN_POLLING = ("/usr/bin/env", "-u", "EVENT_NOEPOLL")
 def parameters(job: Job) -> dict[str, str]:
     """List the library parameters that a job needs beyond the defaults.
 
-    Collective settings are never among them, so a user who measures ``native``
-    measures the library's own choice.  A job with ranks that may die is the
-    exception, for other reasons too:
+    If ranks cannot die, no collective settings are among them: the algorithm
+    measured as ``native`` stays the library's own choice.  If ranks may die:
 
-    - Two collective components crash then (open-mpi/ompi#13915).
-    - MPI_Finalize does not wait for other ranks, as it sometimes does after a
-      death.
-    - Messages inside a node go by TCP.  In shared memory a rank may die while
-      it appends to another rank's queue, between taking the tail and linking
-      it.  The other rank then receives nothing more, or looks for that link
+    * Two collective components are off: they crash (open-mpi/ompi#13915).
+    * MPI_Finalize does not wait for dead ranks, as it sometimes would.
+    * Messages inside a node go by TCP.  A rank may die while it appends to
+      another rank's queue in shared memory, after it took the tail and before it
+      linked it.  The other rank then never receives again.
+    * TCP does without "puts".  The answer to a put that a death has broken off
+      waits for a lock that its own thread holds.  A receive that waits for a put
+      is polled for ever.
+    * Agreements of small jobs use a star.  In a tree, a rank whose parent died
+      asks its grandparent.  If the grandparent decides before it knows of the
+      death, it replies only to the dead parent (`era_decide`), and the rank waits
       for ever.
-    - TCP does without "puts".  If a death breaks a put off, the answer to it
-      waits for a lock that its own thread holds, and a receive that waits for
-      it never ends.
-    - Agreements of small jobs go by a star.  In a tree, a rank with a dead
-      parent asks its grandparent.  If the grandparent decides before it knows
-      of the death, it answers only the dead parent (`era_decide`), and the
-      rank waits for ever.
 
-    If the environment says how TCP cuts its messages, that is left alone.
+    If the environment sets how TCP cuts its messages, that value stays.
 
-    The way by libfabric (`btl ofi`) ends the process where a peer is gone
-    (`mca_btl_ofi_exit`), so it is not for ranks that may die.  On one machine it
-    has nothing to do, and to close it takes a second (a `sleep` in
+    The libfabric transport (`btl ofi`) ends the process if a peer is gone
+    (`mca_btl_ofi_exit`), so it is off if ranks may die.  On one machine it has no
+    use, and closing it takes a second (a `sleep` in
     `mca_btl_ofi_component_close`): half of a job's start.
 
     Parameters

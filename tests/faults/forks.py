@@ -60,7 +60,7 @@ def calls(comm: cr.Communicator) -> None:
 def _calls(comm: cr.Communicator) -> Iterator[tuple[str, Callable[[], object]]]:
     """Give all methods of all that a rank has, and what it has kept of them."""
     for thing in (comm, child, persistent, buckets, keeper):
-        stays = type(thing).CALLS_IN_COPIES
+        stays = type(thing).CALLS_IN_CHILD
         for name in (name for name in dir(thing) if name[0] != "_" and name not in stays):
             if callable(getattr(type(thing), name, None)):
                 yield f"{type(thing).__name__}.{name}", getattr(thing, name)

@@ -56,7 +56,7 @@ def _interrupt(_: int, frame: FrameType | None) -> None:
 
     Where handlers are held, who raises for longer than they wait ends the job, as it is told.
     """
-    while not signal_handlers.are_held() and frame is not None:
+    while not signal_handlers.are_deferred() and frame is not None:
         if frame.f_code.co_filename.endswith(_WAITING):
             raise Interruption
         frame = frame.f_back

@@ -74,13 +74,13 @@ def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
 #: A member of four, of whom three are left; it ends as it is told.
 LEAVER = """
 import os, sys
-from closeranks.comms.exit import exit_report as ballot
-ballot.opens()
-ballot.attend(4, 0)
-ballot.stand(2, 0, 0, 4)
-ballot.attend(int(sys.argv[1]))
-ballot.stand(1, 1)
-ballot.depart()
+from closeranks.comms.exit import exit_report
+exit_report.report_opening()
+exit_report.note_processes(4, 0)
+exit_report.enter_world(2, 0, 0, 4)
+exit_report.note_processes(int(sys.argv[1]))
+exit_report.enter_world(1, 1)
+exit_report.report_status_at_exit()
 exec(sys.argv[2])
 """
 
@@ -98,7 +98,7 @@ exec(sys.argv[2])
         ("os.kill(os.getpid(), 9)", None),
         ("os.fork() or sys.exit(0)\nos.wait()\nos._exit(3)", None),
         ("os.fork() or sys.exit(0)\nos.wait()\nsys.exit(3)", 3),
-        ("ballot.opens(); ballot.depart(); os._exit(0)", None),
+        ("exit_report.report_opening(); exit_report.report_status_at_exit(); os._exit(0)", None),
     ],
 )
 def test_the_system_says_how_a_process_ends(
@@ -111,9 +111,11 @@ def test_the_system_says_how_a_process_ends(
     assert list(ear.votes.left) == expected
 
 
-@pytest.mark.parametrize("words", ["ballot.opens()", "os.fork() and os._exit(0)"])
+@pytest.mark.parametrize("words", ["exit_report.report_opening()", "os.fork() and os._exit(0)"])
 def test_who_may_be_another_says_nothing(ear: ExitReportListener, words: str) -> None:
-    program = LEAVER.replace("ballot.depart()", f"{words}\nballot.depart()")
+    program = LEAVER.replace(
+        "exit_report.report_status_at_exit()", f"{words}\nexit_report.report_status_at_exit()"
+    )
     command = [sys.executable, "-c", program, "3", ""]
     subprocess.run(command, check=True, timeout=60, start_new_session=True)
     ear.judge(1)

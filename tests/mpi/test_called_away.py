@@ -323,7 +323,7 @@ def test_what_the_handler_of_a_signal_raises_waits_for_the_end_of_a_trial(
             found = known(*arguments, **named)
             if fresh.rank == 0 and (place != "decide" or found[1]) and next(comes, False):
                 if place == "decide":
-                    signal_handlers.hold()  # as the next line of the call does
+                    signal_handlers.defer_handlers()  # as the next line of the call does
                 signal.raise_signal(signal.SIGALRM)
             return found
 
@@ -355,19 +355,19 @@ def test_a_signal_that_comes_for_a_while_does_not_wait(
     monkeypatch.setattr(signal_handlers, "PATIENCE_S", 0.1)
 
     def thrice() -> None:
-        signal_handlers.hold()
+        signal_handlers.defer_handlers()
         signal.raise_signal(signal.SIGALRM)
         signal.raise_signal(signal.SIGALRM)
-        assert signal_handlers.are_held()
+        assert signal_handlers.are_deferred()
         time.sleep(0.1)
         signal.raise_signal(signal.SIGALRM)
         pytest.fail("nobody waits for the third")
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        with pytest.raises(_Alarm), signal_handlers.Together():
+        with pytest.raises(_Alarm), signal_handlers.DeferredHandlers():
             thrice()
-        assert not signal_handlers.are_held()
+        assert not signal_handlers.are_deferred()
         assert signal.getsignal(signal.SIGALRM) is ring
     finally:
         signal.signal(signal.SIGALRM, before)

@@ -21,7 +21,7 @@ from closeranks.checkpoint.state.device_staging import DeviceBytes, DeviceCopies
 from closeranks.checkpoint.state.shards import PerRank, Shard
 from closeranks.comms.gpu.array_interface import _tensor, device_array, install
 from closeranks.comms.gpu.device_array import DeviceArray
-from closeranks.comms.gpu.pinned_staging import lanes
+from closeranks.comms.gpu.pinned_staging import copy_streams
 from closeranks.errors import UsageError
 from tests.checkpoint.ground import contents, make
 from tests.fake_device import STALE, FakeArray, FakeDevice, FakeStream
@@ -200,7 +200,7 @@ def test_memory_is_bounded_and_used_again(
             filling.put(part, host[: part.size])
         filling.end()
         fake.synchronize()
-        lanes(parts[0].array).release()
+        copy_streams(parts[0].array).release()
     assert {nbytes for _, nbytes in held} == {1 << 16}
     assert len(held) == 2
 

@@ -22,7 +22,7 @@ from closeranks.comms.discovery.rank_reports import (
     lengths,
 )
 from closeranks.comms.discovery.slurm_environment import Address, address, job_nodes
-from closeranks.comms.topology.node_description import Fact, Nic, NodeDescription, place
+from closeranks.comms.topology.node_description import Fact, Nic, NodeDescription, bound_domain
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError
 
@@ -74,7 +74,12 @@ def test_hwloc_synthetic_gives_the_exact_table(fixtures: Path) -> None:
     found = hwloc.parse((fixtures / "hwloc_2x2x2x4.xml").read_text())
     seen = [
         Sighting(
-            "n0", "b", 0, place({c}, found.packages), place({c}, found.numa), place({c}, found.l3)
+            "n0",
+            "b",
+            0,
+            bound_domain({c}, found.packages),
+            bound_domain({c}, found.numa),
+            bound_domain({c}, found.l3),
         )
         for c in range(32)
     ]
@@ -89,7 +94,14 @@ def test_a_rank_that_may_leave_its_domain_leaves_the_level_out(fixtures: Path) -
     found = hwloc.parse((fixtures / "hwloc_2x2x2x4.xml").read_text())
     masks = [{0}, {1}, {8, 12}, {9}]
     seen = [
-        Sighting("n0", "b", 0, place(m, found.packages), place(m, found.numa), place(m, found.l3))
+        Sighting(
+            "n0",
+            "b",
+            0,
+            bound_domain(m, found.packages),
+            bound_domain(m, found.numa),
+            bound_domain(m, found.l3),
+        )
         for m in masks
     ]
     topology, _ = merge(seen)

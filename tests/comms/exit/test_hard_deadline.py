@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from closeranks.comms.exit.hard_deadline import age_s
+from closeranks.comms.exit.hard_deadline import process_age_s
 
 PROGRAM = """
 import io, sys, time
-from closeranks.comms.exit.hard_deadline import LastResort
+from closeranks.comms.exit.hard_deadline import HardDeadline
 {before}
-with LastResort(0.2, "it took too long"):
+with HardDeadline(0.2, "it took too long"):
     time.sleep(20)
 """
 
@@ -44,17 +44,17 @@ def test_who_comes_in_time_goes_on() -> None:
 
 def test_this_process_grows_older() -> None:
     began = time.monotonic()
-    before_s = age_s()
+    before_s = process_age_s()
     time.sleep(0.2)
-    assert 0.2 - 0.02 <= age_s() - before_s <= time.monotonic() - began + 0.02
+    assert 0.2 - 0.02 <= process_age_s() - before_s <= time.monotonic() - began + 0.02
 
 
 def test_a_process_may_be_called_anything() -> None:
     says = """
 import ctypes
-from closeranks.comms.exit.hard_deadline import age_s
+from closeranks.comms.exit.hard_deadline import process_age_s
 ctypes.CDLL(None).prctl(15, bytes([255]) + b") 1 (")  # PR_SET_NAME
-print(age_s())
+print(process_age_s())
 """
     began = time.monotonic()
     words = [sys.executable, "-c", says]
@@ -63,7 +63,7 @@ print(age_s())
 
 
 def test_a_new_process_is_as_old_as_its_first_program() -> None:
-    says = "from closeranks.comms.exit.hard_deadline import age_s; print(age_s())"
+    says = "from closeranks.comms.exit.hard_deadline import process_age_s; print(process_age_s())"
     began = time.monotonic()
     words = ["sh", "-c", f"sleep 0.3; exec {sys.executable} -c '{says}'"]
     said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)

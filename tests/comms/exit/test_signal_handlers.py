@@ -13,8 +13,8 @@ _MOST_S = 40e-6
 
 
 def _held() -> None:
-    with signal_handlers.Together():
-        signal_handlers.hold()
+    with signal_handlers.DeferredHandlers():
+        signal_handlers.defer_handlers()
 
 
 def test_to_hold_them_takes_microseconds() -> None:
@@ -24,7 +24,7 @@ def test_to_hold_them_takes_microseconds() -> None:
 
 def test_all_are_back_after_a_call() -> None:
     before = [signal.getsignal(one) for one in signal.valid_signals()]
-    with signal_handlers.Together():
-        signal_handlers.hold()
+    with signal_handlers.DeferredHandlers():
+        signal_handlers.defer_handlers()
         assert signal.getsignal(signal.SIGINT) != signal.default_int_handler
     assert [signal.getsignal(one) for one in signal.valid_signals()] == before

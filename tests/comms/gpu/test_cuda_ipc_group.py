@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.comms.gpu.cuda_ipc import MARKS, DeviceNode
+from closeranks.comms.gpu.cuda_ipc import MARKS, CudaIpcGroup
 
 HALF = 256
 ROUNDS = 6
@@ -111,7 +111,7 @@ def run(size: int, rank: int, ipc_memories: list[Desk], meet: Callable[[], Any],
         for one, ipc_memory in enumerate(ipc_memories)
     ]
     device: Any = Device(streams)
-    group = DeviceNode(device, seen, rank, 0, lambda: meet() and None, lambda: False, HALF)
+    group = CudaIpcGroup(device, seen, rank, 0, lambda: meet() and None, lambda: False, HALF)
     kept: list[tuple[Any, Any]] = []
     for turn in range(ROUNDS):
         stream = 1 + turn % 2

@@ -13,7 +13,7 @@ from closeranks.comms.buffers.array_memory import memory
 from closeranks.comms.buffers.pack_entries import room
 from closeranks.comms.gpu.array_interface import device_array, dlpack_tensor, install
 from closeranks.comms.gpu.device_array import DeviceArray
-from closeranks.comms.gpu.pinned_staging import Span, fetch, lanes, put
+from closeranks.comms.gpu.pinned_staging import Span, copy_streams, fetch, put
 from closeranks.errors import Unavailable, UsageError
 from tests.fake_device import STALE, FakeArray, FakeDevice
 
@@ -156,7 +156,7 @@ def test_an_empty_array_needs_no_device(fake: FakeDevice) -> None:
 
 def test_lanes_are_made_once_a_device(fake: FakeDevice) -> None:
     x, y = fake.array(np.zeros(2)), fake.array(np.zeros(2))
-    assert lanes(there(x)) is lanes(there(y))
+    assert copy_streams(there(x)) is copy_streams(there(y))
 
 
 class _Tensor:

@@ -148,7 +148,7 @@ def test_code_that_calls_what_is_not_here_is_refused() -> None:
     text = "declare void @nobody_has_this()\ndefine void @f() {\n"
     code = object_code.emit(text + " call void @nobody_has_this()\n ret void\n}\n", "f")
     with pytest.raises(ImportError, match="nobody_has_this"):
-        object_code.load(code)
+        object_code.load_function(code)
 
 
 def test_time_spent_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:

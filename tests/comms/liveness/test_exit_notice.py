@@ -31,7 +31,7 @@ def can_wait() -> bool:
 
 pytestmark = pytest.mark.skipif(not can_wait(), reason="needs futex_waitv, Linux 5.16")
 
-#: Maps the file, signs for both heirs, or lets a thread, and obeys.
+#: Maps the file, signs for both watchers, or lets a thread, and obeys.
 SIGNER = """
 import ctypes, mmap, sys, threading
 import numpy as np
@@ -54,7 +54,7 @@ for line in sys.stdin:
 
 
 def memory_of(path: Path) -> NDArray[np.uint8]:
-    """Map a new file of two lines, for one process and its two heirs."""
+    """Map a new file of two lines, for one process and its two watchers."""
     path.write_bytes(bytes(2 * peer_watch.LINE))
     with path.open("r+b") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0), np.uint8).reshape(2, peer_watch.LINE)
@@ -73,10 +73,12 @@ def signer(path: Path, who: str = "first", mib: int = 0) -> Iterator[subprocess.
             process.kill()
 
 
-def heirs(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[list[int]]]:
+def watchers(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[list[int]]]:
     """Wait for exit notices in a thread; gives what it hears."""
     heard: list[list[int]] = []
-    thread = threading.Thread(target=lambda: heard.extend(peer_watch.opened(lines)), daemon=True)
+    thread = threading.Thread(
+        target=lambda: heard.extend(peer_watch.ended_processes(lines)), daemon=True
+    )
     thread.start()
     return thread, heard
 
@@ -84,14 +86,14 @@ def heirs(lines: list[NDArray[np.uint8]]) -> tuple[threading.Thread, list[list[i
 def test_every_heir_hears_of_each_end_once(tmp_path: Path) -> None:
     one, two = memory_of(tmp_path / "one"), memory_of(tmp_path / "two")
     with signer(tmp_path / "one") as first, signer(tmp_path / "two") as second:
-        all_heirs = [heirs([one[place], two[place]]) for place in range(2)]
+        all_watchers = [watchers([one[place], two[place]]) for place in range(2)]
         second.kill()
-        for thread, heard in all_heirs:
+        for thread, heard in all_watchers:
             thread.join(0.5)
             assert thread.is_alive()
             assert heard == [[1]]
         first.kill()
-        for thread, heard in all_heirs:
+        for thread, heard in all_watchers:
             thread.join(5)
             assert heard == [[1], [0]]
 
@@ -107,7 +109,7 @@ def test_those_who_end_at_once_are_heard_of_at_once(tmp_path: Path) -> None:
         three.kill()
         one.wait()
         three.wait()
-        assert next(peer_watch.opened(lines)) == [0, 2]
+        assert next(peer_watch.ended_processes(lines)) == [0, 2]
 
 
 def test_it_opens_before_the_system_says_that_the_process_has_ended(tmp_path: Path) -> None:
@@ -116,7 +118,7 @@ def test_it_opens_before_the_system_says_that_the_process_has_ended(tmp_path: Pa
         handle = wills_handle(process.pid)
         try:
             process.kill()
-            assert next(peer_watch.opened([lines[0]])) == [0]
+            assert next(peer_watch.ended_processes([lines[0]])) == [0]
             assert not select.select([handle], [], [], 0)[0], "the pages were given back first"
             assert select.select([handle], [], [], 10)[0]
         finally:
@@ -133,7 +135,7 @@ def wills_handle(pid: int) -> int:
 def test_who_has_withdrawn_is_not_waited_for(tmp_path: Path) -> None:
     lines = memory_of(tmp_path / "one")
     with signer(tmp_path / "one") as process:
-        thread, heard = heirs([lines[1]])
+        thread, heard = watchers([lines[1]])
         thread.join(0.2)
         assert thread.is_alive()
         print("withdraw", file=process.stdin, flush=True)
@@ -147,7 +149,7 @@ def test_who_has_withdrawn_is_not_waited_for(tmp_path: Path) -> None:
 def test_a_thread_that_may_end_before_its_process_does_not_sign(tmp_path: Path) -> None:
     lines = memory_of(tmp_path / "one")
     with signer(tmp_path / "one", "thread"):
-        assert list(peer_watch.opened([lines[0]])) == []
+        assert list(peer_watch.ended_processes([lines[0]])) == []
 
 
 def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def test_a_child_that_is_forked_leaves_the_will_alone(tmp_path: Path) -> None:
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    thread, heard = heirs([lines[0]])
+    thread, heard = watchers([lines[0]])
     thread.join(0.2)
     assert thread.is_alive()
     assert exit_notice.withdraw()
@@ -181,4 +183,4 @@ def test_an_old_system_says_that_it_cannot(tmp_path: Path, monkeypatch: pytest.M
     lines = memory_of(tmp_path / "one")
     monkeypatch.setattr(peer_watch, "_FUTEX_WAITV", 100_000)
     with signer(tmp_path / "one"), pytest.raises(OSError, match="not implemented"):
-        next(peer_watch.opened([lines[0]]))
+        next(peer_watch.ended_processes([lines[0]]))

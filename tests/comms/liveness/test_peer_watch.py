@@ -45,27 +45,27 @@ def test_the_first_of_a_node_tells_all_nodes_once(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(pmix, "announce", announce)
     own = peer_watch.Peers()
-    own.spread([1])
-    own.spread([1])  # PMIx did not take it
-    own.spread([1, 6])
+    own.report_dead([1])
+    own.report_dead([1])  # PMIx did not take it
+    own.report_dead([1, 6])
     assert told == [(1, True), (1, True), (6, True)]
     here = pmix.Name("job", 3)
     own._watched[7] = peer_watch._Peer(here, None, np.zeros(1, np.uint8))
-    own.spread([2])
+    own.report_dead([2])
     assert len(told) == 3
 
 
 def test_who_takes_a_seat_waits_for_who_begins_to_end() -> None:
     own = peer_watch.Peers()
-    own.see_off(60)  # nobody does
+    own.wait_for_ending(60)  # nobody does
     own._told.add(7)
     gone = threading.Timer(0.3, own._told.discard, [7])
     gone.start()
     before_s = time.monotonic()
-    own.see_off(20)
+    own.wait_for_ending(20)
     assert 0.2 < time.monotonic() - before_s < 9
     own._told.add(8)  # what the system cannot end
-    own.see_off(0.4)
+    own.wait_for_ending(0.4)
 
 
 def test_who_is_watched_by_others_still_goes_on_to_speak_where_they_look() -> None:

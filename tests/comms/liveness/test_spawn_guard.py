@@ -14,14 +14,14 @@ from closeranks.comms.liveness import spawn_guard
 
 NEW = """
 import os, signal, sys, time
-from closeranks.comms.liveness import spawn_guard as spawn guard
+from closeranks.comms.liveness import spawn_guard
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 ticket = os.environ["CLOSERANKS_JOINS"]
 if "forks" in sys.argv and not os.fork():
     time.sleep(5)
     os._exit(0)
 if "joins" in sys.argv:
-    assert spawn guard.joined(ticket) == 4
+    assert spawn_guard.joined(ticket) == 4
 print("here", flush=True)
 signal.sigwait([signal.SIGUSR1])
 print(os.path.samestat(os.fstat(0), os.stat(os.devnull)), flush=True)

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from closeranks.comms.mpi import node_peers
-from closeranks.comms.mpi.node_peers import memory_here
+from closeranks.comms.mpi.node_peers import node_memory_id
 
 
 def test_a_folder_is_its_own_memory(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.mkdir()
     other.mkdir()
-    assert memory_here(one) == memory_here(one)
-    assert memory_here(one) != memory_here(other)
-    assert memory_here(one) != memory_here(tmp_path / "none")
+    assert node_memory_id(one) == node_memory_id(one)
+    assert node_memory_id(one) != node_memory_id(other)
+    assert node_memory_id(one) != node_memory_id(tmp_path / "none")
 
 
 def test_another_kernel_has_other_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = memory_here(tmp_path)
+    here = node_memory_id(tmp_path)
     monkeypatch.setattr(node_peers, "boot_id", lambda _: "another")
-    assert memory_here(tmp_path) != here
+    assert node_memory_id(tmp_path) != here
 
 
 def test_another_host_has_other_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = memory_here(tmp_path)
+    here = node_memory_id(tmp_path)
     monkeypatch.setattr(socket, "gethostname", lambda: "another")
-    assert memory_here(tmp_path) != here
+    assert node_memory_id(tmp_path) != here

@@ -11,17 +11,17 @@ import pytest
 
 from closeranks.comms.discovery import hwloc, nvml, sysfs
 from closeranks.comms.discovery.node_hardware import describe
-from closeranks.comms.discovery.rank_reports import table, usable_nics
+from closeranks.comms.discovery.rank_reports import device_table, usable_nics
 from closeranks.comms.topology.node_description import (
     Domain,
     Fact,
     Gpu,
     Nic,
+    bound_domain,
     nearest,
     pci_distance,
-    place,
 )
-from closeranks.comms.topology.topology_json import pack, unpack
+from closeranks.comms.topology.topology_json import decode_node, encode_node
 from closeranks.errors import TopologyError
 
 Recorded = Callable[[str], tuple[Path, Any]]
@@ -46,7 +46,7 @@ def test_hwloc_domains_partition_their_parents(fixtures: Path) -> None:
     found = hwloc.parse((fixtures / "hwloc_2x2x2x4.xml").read_text())
     for inner, outer in ((found.l3, found.numa), (found.numa, found.packages)):
         assert inner.value is not None
-        assert all(place(domain.cpus, outer) >= 0 for domain in inner.value)
+        assert all(bound_domain(domain.cpus, outer) >= 0 for domain in inner.value)
         assert sorted(cpu for domain in inner.value for cpu in domain.cpus) == list(range(32))
 
 
@@ -131,7 +131,7 @@ def test_recorded_node(recorded: Recorded) -> None:
 def test_nearest_card_of_each_gpu(recorded: Recorded) -> None:
     root, library = recorded(H100)
     node = describe(root, "", library)
-    devices = {device.name: device for device in table(node)}
+    devices = {device.name: device for device in device_table(node)}
     for i, card in enumerate(CARDS):
         assert (devices[f"GPU {i}"].path, devices[f"GPU {i}"].near) == ("PIX", (card,))
         assert (devices[card].path, devices[card].near) == ("PIX", (f"GPU {i}",))
@@ -147,18 +147,18 @@ def test_nearest_card_of_each_gpu(recorded: Recorded) -> None:
 def test_a_description_travels_whole(recorded: Recorded) -> None:
     root, library = recorded(H100)
     node = describe(root, "", library)
-    again = unpack(pack(node))
-    assert pack(again) == pack(node)
+    again = decode_node(encode_node(node))
+    assert encode_node(again) == encode_node(node)
     assert (again.nics, again.numa, again.distances) == (node.nics, node.numa, node.distances)
     assert again.gpus[3].nvlink == node.gpus[3].nvlink
-    assert table(again) == table(node)
+    assert device_table(again) == device_table(node)
 
 
 def test_nothing_is_known_of_an_empty_tree(tmp_path: Path) -> None:
     node = describe(tmp_path, "<broken")
     assert (node.packages, node.numa, node.l3, node.distances) == (Fact(),) * 4
     assert (node.nics, node.gpus, node.boot_id) == ((), (), "")
-    assert table(node) == ()
+    assert device_table(node) == ()
 
 
 def test_virtual_machines_say_unknown(tmp_path: Path) -> None:
@@ -222,8 +222,14 @@ def test_nearest_names_all_at_the_same_path() -> None:
 
 def test_place_is_unknown_for_who_may_leave() -> None:
     numa = Fact(domains(2, 4))
-    assert [place(mask, numa) for mask in ({0}, {4, 7}, {3, 4}, set(), {9})] == [0, 1, -1, -1, -1]
-    assert place({0}, Fact()) == -1
+    assert [bound_domain(mask, numa) for mask in ({0}, {4, 7}, {3, 4}, set(), {9})] == [
+        0,
+        1,
+        -1,
+        -1,
+        -1,
+    ]
+    assert bound_domain({0}, Fact()) == -1
 
 
 def test_direct_nvlinks_and_buses(nvml_of: Callable[[list[dict[str, Any]]], Any]) -> None:
@@ -237,15 +243,15 @@ def test_direct_nvlinks_and_buses(nvml_of: Callable[[list[dict[str, Any]]], Any]
         }
         for i in range(2)
     ]
-    first, second = nvml.read(nvml_of(pair))
+    first, second = nvml.read_gpus(nvml_of(pair))
     assert first.pci.value == ("0000:0a:00.0",)
     assert second.pci.value == ("0001:0a:00.0",)
     assert first.nvlink.value == (("GPU 1", 50e9),)
     assert second.nvlink.value == (("GPU 0", 50e9),)
     assert nvml.bus_address("nonsense") == ""
-    (first, _) = nvml.read(nvml_of([{**gpu, "nvlink_version": 99} for gpu in pair]))
+    (first, _) = nvml.read_gpus(nvml_of([{**gpu, "nvlink_version": 99} for gpu in pair]))
     assert first.nvlink.value == (("GPU 1", 0.0),)
-    (first, _) = nvml.read(nvml_of([{**gpu, "nvlink_remote": []} for gpu in pair]))
+    (first, _) = nvml.read_gpus(nvml_of([{**gpu, "nvlink_remote": []} for gpu in pair]))
     assert first.nvlink == Fact()
 
 

@@ -169,14 +169,14 @@ def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
 
 
 def test_a_rank_is_heard(ear: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
-    exit_report.end(1)  # it has no seat
+    exit_report.report_end(1)  # it has no seat
     assert ear.votes == ExitReports()
-    exit_report.stand(0, 0)
+    exit_report.enter_world(0, 0)
     assert ear.votes == ExitReports(begun=frozenset({0}))
-    exit_report.stand(2, 3)
-    exit_report.end(0)
+    exit_report.enter_world(2, 3)
+    exit_report.report_end(0)
     assert ear.votes == ExitReports(begun=frozenset({0}), last={0: (3, 0)})
-    assert exit_report.abort(300)
+    assert exit_report.request_abort(300)
     assert ear.votes.aborted == 300 & 0xFF
     assert capfd.readouterr().err == ""
 
@@ -199,19 +199,19 @@ def test_ranks_of_this_machine_alone_are_heard_by_no_network() -> None:
 
 
 def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: ExitReportListener) -> None:
-    exit_report.stand(exit_report.SPEAKERS, 0)
-    exit_report.end(0)
+    exit_report.enter_world(exit_report.SPEAKERS, 0)
+    exit_report.report_end(0)
     assert ear.votes == ExitReports()
-    exit_report.end(1)
+    exit_report.report_end(1)
     assert ear.votes == ExitReports(begun=frozenset({0}), last={0: (0, 1)})
 
 
 def test_a_rank_votes_for_the_group_that_it_was_in_first(ear: ExitReportListener) -> None:
-    exit_report.stand(0, 0, 2)
-    exit_report.stand(1, 1, 2)
+    exit_report.enter_world(0, 0, 2)
+    exit_report.enter_world(1, 1, 2)
     assert ear.votes == ExitReports(begun=frozenset({2}))
-    exit_report.stand(3, 0, 0)
-    exit_report.end(4)
+    exit_report.enter_world(3, 0, 0)
+    exit_report.report_end(4)
     votes = ExitReports(begun=frozenset({2}), mixed=frozenset({2}), last={2: (1, 4)})
     assert ear.votes == votes
 
@@ -220,10 +220,10 @@ def test_a_rank_votes_for_the_group_that_it_was_in_first(ear: ExitReportListener
 def test_only_who_gave_a_group_its_name_says_that_it_is_mixed(
     ear: ExitReportListener, place: tuple[int, int]
 ) -> None:
-    exit_report.stand(*place, 2)
-    exit_report.stand(1, 0, 0)
+    exit_report.enter_world(*place, 2)
+    exit_report.enter_world(1, 0, 0)
     assert ear.votes == ExitReports()
-    exit_report.end(0)
+    exit_report.report_end(0)
     assert ear.votes == ExitReports(begun=frozenset({2}), last={2: (place[1], 0)})
 
 
@@ -231,26 +231,26 @@ def test_only_who_gave_a_group_its_name_says_that_it_is_mixed(
 def test_a_group_is_mixed_with_those_outside_of_it(
     ear: ExitReportListener, size: int, mixed: set[int]
 ) -> None:
-    exit_report.stand(0, 0, 0, 2)
-    exit_report.stand(0, 0, 0, size)
+    exit_report.enter_world(0, 0, 0, 2)
+    exit_report.enter_world(0, 0, 0, size)
     assert ear.votes == ExitReports(begun=frozenset({0}), mixed=frozenset(mixed))
 
 
 def test_who_is_among_the_first_to_close_says_how_it_ends(ear: ExitReportListener) -> None:
-    exit_report.stand(9, 0)
+    exit_report.enter_world(9, 0)
     for _ in range(2):  # two families
-        exit_report.opened()
-    exit_report.closed(0)
+        exit_report.note_opened_family()
+    exit_report.note_closed_family(0)
     assert not ear.votes.closed
-    exit_report.closed(1)
+    exit_report.note_closed_family(1)
     assert len(ear.votes.closed) == 1
-    exit_report.opens()
+    exit_report.report_opening()
     assert not ear.votes.closed
-    exit_report.opened()
+    exit_report.note_opened_family()
     assert exit_report.has_family()
-    exit_report.closed(2)
+    exit_report.note_closed_family(2)
     assert [mark[:2] for mark in ear.votes.closed] == ["2."]
-    exit_report.end(0)
+    exit_report.report_end(0)
     assert not ear.votes.closed
     assert ear.votes.last == {0: (0, 0)}
 
@@ -258,8 +258,8 @@ def test_who_is_among_the_first_to_close_says_how_it_ends(ear: ExitReportListene
 def test_who_is_heard_late_takes_it_back_all_the_same(
     ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exit_report.stand(0, 0)
-    exit_report.opened()
+    exit_report.enter_world(0, 0)
+    exit_report.note_opened_family()
     late: list[str] = []
 
     def unheard(words: str) -> bool:
@@ -268,27 +268,27 @@ def test_who_is_heard_late_takes_it_back_all_the_same(
 
     with monkeypatch.context() as patched:
         patched.setattr(exit_report, "_tell", unheard)
-        exit_report.closed(0)
+        exit_report.note_closed_family(0)
     ear.votes = ear.votes.after(late[0].split())  # from the backlog of its socket
-    exit_report.end(0)
+    exit_report.report_end(0)
     assert not ear.votes.closed
     assert ear.judge(0) == 0
 
 
 def test_of_many_ranks_only_the_first_say_that_they_have_closed(ear: ExitReportListener) -> None:
-    exit_report.stand(9, 0)
-    exit_report.opened()
-    exit_report.closed(exit_report.SPEAKERS)
-    exit_report.end(0)
+    exit_report.enter_world(9, 0)
+    exit_report.note_opened_family()
+    exit_report.note_closed_family(exit_report.SPEAKERS)
+    exit_report.report_end(0)
     assert ear.votes == ExitReports()
 
 
 def test_a_child_of_a_rank_has_no_vote(
     ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exit_report.stand(0, 0)
+    exit_report.enter_world(0, 0)
     monkeypatch.setattr(exit_report._Member, "process", exit_report._Member.process + 1)
-    exit_report.end(1)
+    exit_report.report_end(1)
     assert ear.votes.last == {}
 
 
@@ -320,7 +320,7 @@ def test_callers_who_say_nothing_keep_nobody_out(
     monkeypatch.setattr(exit_reports, "CALLERS", 4)
     port = int(next(iter(ear.environment.values())).split(":")[1])
     silent = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(20)]
-    exit_report.stand(0, 0)
+    exit_report.enter_world(0, 0)
     assert ear.votes.begun
     assert len(ear._callers) <= 4
     for one in silent:
@@ -333,7 +333,7 @@ def test_who_is_not_heard_says_so_in_one_line(
 ) -> None:
     monkeypatch.setenv(exit_report.VARIABLE, where)
     began = time.monotonic()
-    assert not exit_report.abort(1)
+    assert not exit_report.request_abort(1)
     assert time.monotonic() - began < 5
     said = capfd.readouterr().err
     assert said.startswith("closeranks: the launcher has not heard 'abort 1'")
@@ -347,7 +347,7 @@ def test_a_launcher_that_says_nothing_is_not_waited_for(
         where = f"127.0.0.1:{dumb.getsockname()[1]}:x"
         monkeypatch.setenv(exit_report.VARIABLE, where)
         began = time.monotonic()
-        assert not exit_report.abort(1)
+        assert not exit_report.request_abort(1)
     assert time.monotonic() - began < 5
     assert "timed out" in capfd.readouterr().err
 
@@ -356,13 +356,13 @@ def test_without_a_launcher_that_hears_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(exit_report.VARIABLE, raising=False)
-    exit_report.stand(0, 0)
-    exit_report.end(1)
-    assert not exit_report.abort(1)
+    exit_report.enter_world(0, 0)
+    exit_report.report_end(1)
+    assert not exit_report.request_abort(1)
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("say", [lambda: exit_report.abort(3), exit_report.overdue])
+@pytest.mark.parametrize("say", [lambda: exit_report.request_abort(3), exit_report.report_overdue])
 @pytest.mark.parametrize("program", ["sleep 60", "trap '' TERM; while :; do sleep 1; done"])
 def test_an_abort_or_a_time_out_ends_the_launcher(
     ear: ExitReportListener,
@@ -372,7 +372,7 @@ def test_an_abort_or_a_time_out_ends_the_launcher(
 ) -> None:
     for name in ("_ABORT_S", "_TIMED_OUT_S", "_STUBBORN_S"):
         monkeypatch.setattr(exit_reports, name, 0.3)
-    exit_report.stand(1, 0)
+    exit_report.enter_world(1, 0)
     child = subprocess.Popen(["sh", "-c", program])
     try:
         ear.attach(child)
@@ -413,7 +413,7 @@ def test_a_launcher_that_does_not_notice_the_end_is_ended(
 def test_the_silence_of_the_dead_is_spoken_of(
     ear: ExitReportListener, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    exit_report.stand(0, 0)
+    exit_report.enter_world(0, 0)
     assert ear.judge(0) == 1
     said = capfd.readouterr().err
     assert "nobody is left to say how it ended" in said
@@ -421,7 +421,7 @@ def test_the_silence_of_the_dead_is_spoken_of(
 
 
 def test_so_is_that_of_a_group(ear: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
-    exit_report.stand(0, 0, 2)
+    exit_report.enter_world(0, 0, 2)
     ear.votes = ear.votes.after(["ended", "0", "0"])
     assert ear.judge(0) == 1
     said = capfd.readouterr().err
