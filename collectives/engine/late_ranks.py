@@ -1,4 +1,4 @@
-"""Roll calls by messages: all survivors of a deadline name the same ranks.
+"""Arrival queries by messages: all survivors of a deadline name the same ranks.
 
 A collective waits for whoever is late, mostly through ranks that wait
 themselves.  So one whose patience is over asks all others how many collectives
@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import is_gone
-from closeranks.collectives.engine.late_ranks_protocol import Roll
+from closeranks.collectives.engine.late_ranks_protocol import ArrivalQueries
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
@@ -49,7 +49,7 @@ _ASK, _HERE, _LATE = range(3)
 
 
 class Lateness(NamedTuple):
-    """What a roll call has found.
+    """What a arrival query has found.
 
     Attributes
     ----------
@@ -89,7 +89,7 @@ class Attendance:
         self.told = self._open = False
         self._entered, self._inside = 0, dict[int, None]()
         self._arrivals: Arrivals | None = None
-        self._roll = Roll(traffic.rank, traffic.size)
+        self._queries = ArrivalQueries(traffic.rank, traffic.size)
         self._news: Lateness | None = None
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
         self._sweep_at = _FEW
@@ -122,7 +122,7 @@ class Attendance:
             self._arrivals.write(self._within())
 
     def news(self) -> Lateness | None:
-        """Give what has ended the world, if a roll call did.
+        """Give what has ended the world, if a arrival query did.
 
         Called where the world is revoked: the news may be behind that.
         """
@@ -161,13 +161,13 @@ class Attendance:
 
     def _ask(self, turn: int, deadline: Deadline, now_s: float) -> None:
         """Ask the others, or see what they have answered; once known, tell all."""
-        call = self._roll.call(turn, now_s)
-        if call is None:
+        query = self._queries.query(turn, now_s)
+        if query is None:
             return
-        call.hear(self._traffic.rank, self._entered, self._within())
-        for other in call.to_ask():
-            self._send(other, _ASK, turn, round((call.until_s - now_s) * 1e6))
-        absent = call.absent(now_s, self._arrivals.read() if self._arrivals else {})
+        query.hear(self._traffic.rank, self._entered, self._within())
+        for other in query.to_ask():
+            self._send(other, _ASK, turn, round((query.until_s - now_s) * 1e6))
+        absent = query.absent(now_s, self._arrivals.read() if self._arrivals else {})
         if absent is None:
             return
         times = (deadline.waited_s, deadline.limit_s)
@@ -215,10 +215,10 @@ class Attendance:
     def _take(self, source: int, what: int, *words: int) -> None:
         if what == _ASK:
             turn, grace_us = words
-            self._roll.asked(turn, grace_us / 1e6, time.monotonic())
+            self._queries.asked(turn, grace_us / 1e6, time.monotonic())
             self._send(source, _HERE, turn, self._entered, self._within())
         elif what == _HERE:
-            self._roll.hear(source, *words)
+            self._queries.hear(source, *words)
         elif what == _LATE and self._news is None:
             waited_us, limit_us, *ranks = words
             self._know(Lateness(tuple(ranks), waited_us / 1e6, limit_us / 1e6))
@@ -249,7 +249,7 @@ class Attendance:
 
 
 class LateRankListener:
-    """A thread that answers roll calls while the program computes.
+    """A thread that answers arrival queries while the program computes.
 
     Made by `late_rank_listener`; any thread may call any method.
     """

@@ -20,7 +20,7 @@ _STEP_S: Final = 20e-3
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
-class RollCall:
+class ArrivalQuery:
     """What one rank knows of who has arrived at a collective.
 
     It asks all others how many collectives they have entered, and which they are
@@ -108,8 +108,8 @@ class RollCall:
         return tuple(sorted(behind | silent))
 
 
-class Roll:
-    """One rank's roll calls in a world, one after the other.
+class ArrivalQueries:
+    """One rank's arrival queries in a world, one after the other.
 
     The patience of all who wait ends at about the same time.  If all asked all,
     most would not be answered in time.  So the lower ranks ask before the higher
@@ -129,12 +129,12 @@ class Roll:
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
         self._turn, self._since_s = -1, 0.0
-        self._call: RollCall | None = None
+        self._query: ArrivalQuery | None = None
         self._passed: set[int] = set()
         self._left: dict[int, float] = {}
 
-    def call(self, turn: int, now_s: float) -> RollCall | None:
-        """Give the roll call of a collective that has lasted too long.
+    def query(self, turn: int, now_s: float) -> ArrivalQuery | None:
+        """Give the arrival query of a collective that has lasted too long.
 
         Parameters
         ----------
@@ -145,24 +145,24 @@ class Roll:
 
         Returns
         -------
-        RollCall or None
+        ArrivalQuery or None
             Begun here if it is time; None while another one's may be under way,
             or another rank may hold it.
         """
         if turn != self._turn and not self._turns_to(turn, now_s):
             return None
         self._passed.clear()
-        if self._call is None and now_s >= self._asks_at_s():
+        if self._query is None and now_s >= self._asks_at_s():
             until_s = now_s + self._grace_s(now_s)
-            self._call = RollCall(self._rank, self._size, turn, until_s)
-        return self._call
+            self._query = ArrivalQuery(self._rank, self._size, turn, until_s)
+        return self._query
 
     def _turns_to(self, turn: int, now_s: float) -> bool:
         """Take up another collective, unless the last one may be in flight."""
         if self._turn >= 0 and turn not in self._passed:
             self._passed.add(turn)
             return False
-        self._turn, self._since_s, self._call = turn, now_s, None
+        self._turn, self._since_s, self._query = turn, now_s, None
         return True
 
     def _asks_at_s(self) -> float:
@@ -197,6 +197,6 @@ class Roll:
         self._left[turn] = max(now_s + grace_s + _WAY_S, self._left.get(turn, 0.0))
 
     def hear(self, rank: int, turn: int, entered: int, within: int) -> None:
-        """Take an answer, see `RollCall.hear`; one to an earlier call is old."""
-        if self._call is not None and self._call.turn == turn:
-            self._call.hear(rank, entered, within)
+        """Take an answer, see `ArrivalQuery.hear`; one to an earlier call is old."""
+        if self._query is not None and self._query.turn == turn:
+            self._query.hear(rank, entered, within)

@@ -66,7 +66,7 @@ def is_over(reports: Sequence[ProcessReport]) -> bool:
     return any(said.cause for said in reports) or all(said.seat is None for said in reports)
 
 
-def roster(reports: Sequence[ProcessReport], seats: int) -> RankAssignment:
+def assign_seats(reports: Sequence[ProcessReport], seats: int) -> RankAssignment:
     """Give vacant seats to spares, in the order of their ranks.
 
     Pure.

@@ -15,7 +15,11 @@ from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import NEWS_S, may_blame
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
-from closeranks.collectives.faults.rank_assignment import ProcessReport, RankAssignment, roster
+from closeranks.collectives.faults.rank_assignment import (
+    ProcessReport,
+    RankAssignment,
+    assign_seats,
+)
 from closeranks.collectives.faults.spares import placed, reported, split
 from closeranks.collectives.faults.survivor_creation import JoinMessage, together
 from closeranks.collectives.shm import shared_arrays
@@ -399,7 +403,7 @@ class Recovery:
         self._reach("rebuild")
         old, family = self._family.world, self._family
         reports = reported(whole, ProcessReport(old.seats[old.rank]))
-        seated = roster(reports, family.seats if self._on_failure == "replace" else 0)
+        seated = assign_seats(reports, family.seats if self._on_failure == "replace" else 0)
         plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
 

@@ -12,8 +12,8 @@ from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.faults.rank_assignment import (
     ProcessReport,
     RankAssignment,
+    assign_seats,
     is_over,
-    roster,
 )
 from closeranks.collectives.faults.respawn import recruit
 from closeranks.collectives.faults.survivor_creation import Lineage, together
@@ -215,7 +215,7 @@ class SparePool:
             return SpareSeat(whole, left=True)
         if any(said.tells for said in reports):
             return SpareSeat(whole)
-        seated = roster(reports, self.seats)
+        seated = assign_seats(reports, self.seats)
         plain = split(whole, reports, seated)
         if plain is None:
             return SpareSeat(whole, seated=seated)

@@ -1,23 +1,28 @@
-"""Collectives inside a node, as loops over shared memory without Python.
+"""All-reduce inside a node, as loops over shared memory without Python.
 
-Every rank has `COPY_BUFFERS_EACH` *copy buffers* in the node's memory, where
-it lays out what the others read, two *trays* for reduced chunks, and two
-counters: ``laid`` (its copy_buffer holds segment q) and ``reduced`` (its tray
-holds its chunk). Segments are numbered over the life of the memory.  Where a
-copy buffer or a tray lies a rank publishes with each segment: they go round in
-rings, see `closeranks.collectives.shm.data_places`.  A rank that has laid q
-has done with all segments up to ``q - AHEAD``.  So a copy buffer may be filled
-for q as soon as everybody has laid ``q - COPY_BUFFERS_EACH + AHEAD``, and
-laying out the next segment overlaps with reading this one.
+Every rank has `COPY_BUFFERS_EACH` *copy buffers* in the node's memory, from
+which the other ranks read its data, two *result buffers* for reduced chunks,
+and two counters:
 
-A kernel never blocks for long: it spins, yields, and after a while returns
-False, to be called again with the same arguments.  It keeps its place in
-``state``, which belongs to the memory; ``frame`` is constant.  Kernels take
-the addresses of both, so that machine code can call them too.
+* ``laid`` is q once the copy buffer holds segment q;
+* ``reduced`` is q once the result buffer holds the rank's chunk of segment q.
 
-Of a short vector everybody reads everything (one shot); a longer one goes in
-two shots, reduce-scatter and all-gather, segment by segment.  Importing this
-imports Numba; nobody does but who compiles it.
+Segments are numbered over the life of the memory.  Copy and result buffers lie
+in rings, and a rank publishes their places with each segment, see
+`closeranks.collectives.shm.data_places`.  A rank that has laid segment q no
+longer reads any segment up to ``q - AHEAD``.  A copy buffer may therefore be
+filled for q as soon as all ranks have laid ``q - COPY_BUFFERS_EACH + AHEAD``.
+Copying the next segment overlaps with reading this one.
+
+A kernel never blocks for long.  It spins, yields, and after a while returns
+False; the caller calls it again with the same arguments.  The kernel keeps its
+place in ``state``, which belongs to the memory; ``frame`` is constant.  Kernels
+take the addresses of both, so that machine code can call them too.
+
+In the one-shot algorithm, every rank reads the short vector of every rank.  The
+two-shot algorithm, for longer vectors, is a reduce-scatter and an all-gather of
+each segment.  Importing this module imports Numba; only the code that compiles
+the kernels imports it.
 """
 
 from __future__ import annotations
@@ -36,9 +41,9 @@ from closeranks.collectives.shm.data_places import (
     place_of,
     publish,
     published,
+    result_buffer_of,
     take_copy_buffer,
-    take_tray,
-    tray_of,
+    take_result_buffer,
 )
 from closeranks.collectives.shm.segment_layout import (
     ABORT,
@@ -166,15 +171,15 @@ def _combine_past(
     own: int,
     at: int,
     inside: int,
-    tray: int,
+    result: int,
     target: int,
     nbytes: int,
     cold: bool,
 ) -> None:
-    """Combine a chunk in pieces, into the target and, past the caches, onto the tray.
+    """Combine a chunk in pieces, into the target and the result buffer.
 
-    In pieces so small that the processor reads the next one while this one is on
-    its way to memory.
+    The result buffer is written past the caches.  The pieces are so small that the
+    processor reads the next one while this one is on its way to memory.
     """
     scratch, head = frame[SCRATCH], -target % 64
     piece = PIECE if cold else BLOCK
@@ -183,9 +188,9 @@ def _combine_past(
         length = min(length, nbytes - low)
         combine(frame, q, own + low, at + low, inside + low, scratch, length)
         if cold:
-            stream_twice(target + low, tray + low, scratch, length)
+            stream_twice(target + low, result + low, scratch, length)
         else:
-            stream(tray + low, scratch, length)
+            stream(result + low, scratch, length)
             copy(target + low, scratch, length)
         low += length
         length = piece
@@ -200,14 +205,14 @@ def _reduce_chunk(
     low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
     own, into, count = source + at + low, target + at + low, high - low
     if goes_past(frame, state, q, count):
-        tray = take_tray(frame, state, q, count, into % 64 if cold else 0)
-        _combine_past(frame, q, own, low, at + low, tray, into, count, cold)
+        result = take_result_buffer(frame, state, q, count, into % 64 if cold else 0)
+        _combine_past(frame, q, own, low, at + low, result, into, count, cold)
         tell_reduced(frame, q)
     else:
-        tray = take_tray(frame, state, q, count, 0)
-        combine(frame, q, own, low, at + low, tray, count)
+        result = take_result_buffer(frame, state, q, count, 0)
+        combine(frame, q, own, low, at + low, result, count)
         tell_reduced(frame, q)
-        put(into, tray, count, cold)
+        put(into, result, count, cold)
 
 
 @numba.njit(error_model="numpy")
@@ -317,7 +322,7 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
             other = (rank + step) % size
             first = _edge(length, size, other)
             count = _edge(length, size, other + 1) - first
-            put(target + at + first, tray_of(frame, other, q), count, cold)
+            put(target + at + first, result_buffer_of(frame, other, q), count, cold)
         state[DONE], state[PHASE] = q, OPEN
     return over(state, last)
 

@@ -101,7 +101,7 @@ def goes_past(frame: Any, state: Any, q: int, nbytes: int) -> bool:
 
 @numba.njit(error_model="numpy")
 def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
-    """Copy bytes to a copy buffer or a tray; learn what it costs."""
+    """Copy bytes to a copy buffer or a result buffer; learn what it costs."""
     began = 0 if nbytes < TIMED else ticks()
     if past:
         stream(place, source, nbytes)

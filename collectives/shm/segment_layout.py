@@ -23,8 +23,8 @@ RANK: Final = 1  # this one
 FLAGS: Final = 2  # address of the counters
 COPY_BUFFERS: Final = 3  # address of the first rank's copy buffers
 COPY_BUFFER: Final = 4  # bytes of a copy buffer at most, a multiple of every element
-TRAYS: Final = 5  # address of the first rank's trays
-TRAY_RING: Final = 6  # bytes in which the trays of a rank go round
+RESULT_BUFFERS: Final = 5  # address of the first rank's result buffers
+RESULT_BUFFER_RING: Final = 6  # bytes in which the result buffers of a rank go round
 ABORT: Final = 7  # address of the abort word
 YIELD: Final = 8  # address of sched_yield
 SPINS: Final = 9  # looks before the first yield
@@ -58,9 +58,9 @@ BEYOND: Final = 8
 LEAST: Final = 0
 BEFORE: Final = 1
 TIMES: Final = 2
-#: Where the next copy buffer and the next tray begin, in their rings.
+#: Where the next copy buffer and the next result buffer begin, in their rings.
 COPY_BUFFER_AT: Final = 11
-TRAY_AT: Final = 12
+RESULT_BUFFER_AT: Final = 12
 STATE: Final = 13
 
 #: Copy buffers of a rank, and how far it may lay out before it has done.
