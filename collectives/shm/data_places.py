@@ -9,10 +9,10 @@ a Zen 5 whose two cores share their third-level cache, 3 ns if the line comes
 from there.
 
 Arrays of `Communicator.empty` are mapped by all ranks of a node.  If a rank's
-data lie in one of them, no copy is needed: with each segment the rank publishes
-the *name* of the data beside its counter.  A name of 0 says that the segment is
-in the copy buffer.  So each rank decides for itself.  A rank whose array is
-read in place must not return before the last reader is done.
+data lie in one of them, no copy is needed: with each segment the rank
+publishes the *name* of the data beside its counter.  A name of 0 says that the
+segment is in the copy buffer.  So each rank decides for itself.  A rank whose
+array is read in place must not return before the last reader is done.
 
 Importing this module imports Numba; only the code that compiles the kernels
 imports it.
@@ -89,7 +89,7 @@ def take_result_buffer(frame: Any, state: Any, q: int, nbytes: int, shift: int) 
 
 @numba.njit(error_model="numpy")
 def result_buffer_of(frame: Any, rank: int, q: int) -> int:
-    """Give the address of a rank's result buffer for segment q, which it has published."""
+    """Give the address of a rank's published result buffer for segment q."""
     return (
         frame[RESULT_BUFFERS]
         + rank * frame[RESULT_BUFFER_RING]
@@ -99,7 +99,7 @@ def result_buffer_of(frame: Any, rank: int, q: int) -> int:
 
 @numba.njit(error_model="numpy")
 def _result_word(frame: Any, rank: int, q: int) -> int:
-    """Give the address of the word that says where a result buffer begins in its ring."""
+    """Give the address of the word that says where in its ring a result buffer is."""
     return frame[FLAGS] + (2 * rank + REDUCED) * LINE + 8 * (1 + q % 2)
 
 
@@ -111,7 +111,7 @@ def _names(frame: Any, rank: int, q: int) -> int:
 
 @numba.njit(error_model="numpy")
 def name_of(frame: Any, address: int, nbytes: int) -> int:
-    """Name bytes for the other ranks; 0 if they cannot reach them, or better not."""
+    """Name bytes for the other ranks; 0 if these cannot reach them, or copying pays."""
     if nbytes <= SHORT:
         return 0
     table = frame[ARRAYS]

@@ -1,9 +1,9 @@
 """The memory in which the ranks of a node work together.
 
-One shared file holds every rank's counters, copy buffers and result buffers.  What they
-are for is told in `closeranks.collectives.shm.allreduce_kernels`.  A world
-makes it when the first kernel needs it.  Where node memory is short the copy
-buffers are smaller.
+One shared file holds the counters, copy buffers and result buffers of all
+ranks; `closeranks.collectives.shm.allreduce_kernels` tells their use.  A world
+makes the memory when the first kernel needs it.  Where node memory is short,
+the copy buffers are smaller.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from closeranks.errors import Unavailable
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Stands in the place of a step: somebody has begun a kernel, and lets it go on where
+#: Stands in the place of a step: a call has begun a kernel, and lets it go on where
 #: others ask for it, see `closeranks.collectives.dispatch.persistent_creation`.
 STARTED: Final = -1
 #: Bytes of a rank's chunk of a copy buffer: from here on copies need not read what they
 #: overwrite.  Copy buffers of more than so many chunks would fill the caches.
 CHUNK_BYTES: Final = 128 * 1024
 MOST_CHUNKS: Final = 4
-#: Bytes of a rank's copy buffers: a copy buffer that has left the second-level caches of who wrote
-#: and who read it is cheaper to write again than one that is still in both.
+#: Bytes of a rank's copy buffers.  A copy buffer that has left the second-level caches of its
+#: writer and its reader is cheaper to write again than one that is still in both.
 RING_BYTES: Final = 2 * 1024 * 1024
 #: The smallest copy buffer.
 LEAST_BYTES: Final = 16 * 1024
@@ -76,7 +76,7 @@ class NodeMemory:
     copy_buffer_bytes : int
         Size of a copy buffer.
     state : ndarray, dtype int64
-        How far this rank has come; the kernels' own.
+        How far this rank has come; only kernels write it.
     turns : deque
         ``(execution, step)``, in the order in which all ranks run them; where the
         step is `STARTED` the other one has ``advance()``.
@@ -148,7 +148,7 @@ class NodeMemory:
     def frame(
         self, combiner: Combiner | None, itemsize: int, node_root: int = 0
     ) -> NDArray[np.int64]:
-        """Give what a kernel needs to know.  Local.
+        """Give the frame that a kernel reads.  Local.
 
         Parameters
         ----------
@@ -214,8 +214,8 @@ def rings(size: int, copy_buffer_bytes: int, wanted: int = 0) -> tuple[int, int]
     Returns
     -------
     copy_buffers, result_buffers : int
-        Bytes.  At least room for what others may be reading, for what is being
-        filled, and for what is left free at the end of a ring.
+        Bytes.  At least room for the buffers that others may be reading, for the
+        one that is being filled, and for the free rest at the end of a ring.
     """
     copy_buffer, result_buffer = copy_buffer_bytes + _PAGE, copy_buffer_bytes // size + 2 * _PAGE
     return max((kernels.COPY_BUFFERS_EACH + 1) * copy_buffer, wanted), max(
@@ -224,7 +224,7 @@ def rings(size: int, copy_buffer_bytes: int, wanted: int = 0) -> tuple[int, int]
 
 
 def _counter_bytes(size: int) -> int:
-    """Size the counters so that copy buffers and result buffers start in the middle of a page.
+    """Size the counters so that the buffers start in the middle of a page.
 
     Long arrays start at the beginning of one.  Where source and target lie
     alike in their pages, a processor takes what it loads for what it has just

@@ -1,10 +1,8 @@
-"""Where kernels in node memory find what they need, and how that is laid out.
+"""Where kernels in node memory find their numbers, and how these are laid out.
 
-What stands here is compiled into
-`closeranks.collectives.shm.allreduce_kernels` and
-`closeranks.collectives.shm.movement_kernels`.
-
-Who has arrived, in memory: what ranks of a node know of each other unasked.
+The constants are compiled into `closeranks.collectives.shm.allreduce_kernels`
+and `closeranks.collectives.shm.movement_kernels`.  `Arrivals` is a layout too:
+one line a rank, which says in which collective the rank is.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Columns of a frame (int64): what a kernel needs to know.
+#: Columns of a frame (int64), which a kernel only reads.
 SIZE: Final = 0  # ranks of the node
 RANK: Final = 1  # this one
 FLAGS: Final = 2  # address of the counters
@@ -51,8 +49,8 @@ DONE: Final = 2  # last segment this rank has done with
 PHASE: Final = 3  # where in a segment it stands
 #: Whether to go past the caches.
 PAST: Final = 4
-#: What laying out has cost, in ticks for `LINES` lines, through the caches and past
-#: them: the least of these so many times and of the last so many, and how many.
+#: The cost of laying out in ticks for `LINES` lines, through the caches and past them:
+#: the least of the last `WINDOW` times, of the `WINDOW` times before, and how many times.
 THROUGH: Final = 5
 BEYOND: Final = 8
 LEAST: Final = 0
@@ -107,14 +105,14 @@ LINE_BYTES: Final = 64
 class Arrivals:
     """Which collectives the ranks of a node are in, written by each as it goes.
 
-    So who computes, and cannot answer, is known to have left a collective.
+    So a rank that computes, and cannot answer, is known to have left a collective.
 
     Parameters
     ----------
     memory : ndarray of uint8
         `LINE_BYTES` for each rank of the node, zeros at first; shared.
     mine : int
-        Whose line this rank writes.
+        The line that this rank writes.
     ranks : tuple of int
         Rank in the node -> rank.
     """

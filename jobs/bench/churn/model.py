@@ -2,7 +2,7 @@
 
 An episode without processes: what the protocol promises, for the judge.
 
-Hundreds run in a second.  Seats are given by the same `assign_seats` as in a job.
+Hundreds run in a second.  `assign_seats` gives the seats, as in a job.
 """
 
 from __future__ import annotations
