@@ -11,6 +11,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import is_gone, may_blame
 from closeranks.collectives.fastpath.shm_call import make_way
+from closeranks.collectives.faults.votes import ABORT, AGAIN, AGREED, Outcome
 from closeranks.comms.buffers.buffer_spec import message
 from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm
@@ -28,12 +29,8 @@ if TYPE_CHECKING:
     from closeranks.comms.buffers.buffer_spec import Message, Vector
     from closeranks.comms.gpu.device_array import Event
 
-#: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.
-AGREED, AGAIN, ABORT = 0b011, 0b010, 0b000
 #: How long calls of the library may take to end where nobody can end them, in seconds.
 _QUIET_S: Final = 0.2
-#: What it says that meets the end of the first one before it has begun it.
-UNBEGUN = 0b110
 
 
 class Attempt:
@@ -108,26 +105,26 @@ class Attempt:
         interruption = Interruption()
         self.agreed = False
         try:
-            error, vote, agreed = self._voted(error, interruption)
-            if agreed not in (AGREED, ABORT):
+            error, outcome = self._voted(error, interruption)
+            if outcome.goes_on:
                 self._go_on(error)
         except BaseException as met:
             self._recovery.note(met, error)
             raise
-        self.agreed = agreed == AGREED
+        self.agreed = outcome is Outcome.END
         if interruption.error is not None:
             raise interruption.error  # it changes nothing for the others
-        if agreed == ABORT and vote != ABORT:
+        if outcome is Outcome.LEAVE_TOLD:
             raise self._recovery.aborted() from error
-        if agreed == ABORT and kind is None:
+        if outcome is Outcome.LEAVE and kind is None:
             assert error is not None
             raise error
         return self.is_repeated
 
     def _voted(
         self, error: BaseException | None, interruption: Interruption
-    ) -> tuple[BaseException | None, int, int]:
-        """Vote on what has ended it here; gives that, the vote, and what was agreed."""
+    ) -> tuple[BaseException | None, Outcome]:
+        """Vote on the error that has ended it here; gives that error and the outcome."""
         self._recovery.end()
         self.mark("raised")
         if error is None:
@@ -135,13 +132,13 @@ class Attempt:
         elif isinstance(error, MPI.Exception):
             error = self._meant(error)
         vote = vote_of(error, self._recovery.comm)
-        agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
-        if agreed != AGREED:
+        outcome = self._recovery.vote(vote, error, self.mark, interruption.wait)
+        if outcome is not Outcome.END:
             for one in self._started.values():
                 one.spoil()  # its result is to be put back
             self._restore()
         self._kept.clear()  # the program may hold on to this for long
-        return error, vote, agreed
+        return error, outcome
 
     def _go_on(self, error: BaseException | None) -> None:
         """Begin again with those who are left."""

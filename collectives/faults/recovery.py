@@ -14,7 +14,7 @@ from mpi4py import MPI
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import NEWS_S, may_blame
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, UNBEGUN, Attempt, words_of
+from closeranks.collectives.faults.attempts import Attempt, words_of
 from closeranks.collectives.faults.rank_assignment import (
     ProcessReport,
     RankAssignment,
@@ -22,6 +22,7 @@ from closeranks.collectives.faults.rank_assignment import (
 )
 from closeranks.collectives.faults.spares import placed, reported, split
 from closeranks.collectives.faults.survivor_creation import JoinMessage, together
+from closeranks.collectives.faults.votes import AGAIN, AGREED, UNBEGUN, Outcome, outcome_of
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.exit import exit_report
 from closeranks.comms.exit.hard_deadline import LastResort
@@ -207,7 +208,7 @@ class Recovery:
         error: BaseException | None,
         mark: Callable[[str], object] = len,
         waits: Callable[..., bool] = wait,
-    ) -> int:
+    ) -> Outcome:
         """Agree on how an attempt has ended.
 
         Collective over all members; one agreement where it has ended well.
@@ -225,9 +226,9 @@ class Recovery:
 
         Returns
         -------
-        int
-            `AGREED`, `AGAIN`, `ABORT` or `UNBEGUN`, the same on all members; where the
-            library cannot tell them, the own vote.
+        Outcome
+            Of the bits that all members have agreed on; where the library cannot
+            agree, of the own vote.
         """
         world = self._family.world
         if vote == AGREED and world.revoked:
@@ -236,29 +237,30 @@ class Recovery:
             world.revoke()
         mark("revoked")
         self._reach("vote")
-        agreed = self._agreed(vote, waits)
-        self._family.settle(agreed=agreed == AGREED)
-        if agreed == AGREED and self._family.spare_pool is not None:
+        outcome = self._outcome(vote, waits)
+        self._family.settle(agreed=outcome is Outcome.END)
+        if outcome is Outcome.END and self._family.spare_pool is not None:
             self._family.spare_pool.settle()
         mark("agreed")
         self._reach("voted")
-        if agreed == AGREED or not ulfm.is_on():
-            return agreed
+        if outcome is Outcome.END or not ulfm.is_on():
+            return outcome
         world.revoke()
         with self.last_resort():
             engine().end_revoked()
-            if agreed == ABORT:
-                self._cause = self._told(error if vote == ABORT else None)
-                if self._cause is None:  # who was to leave has died
-                    return AGAIN
-        return agreed
+            if outcome.leaves:
+                self._cause = self._told(error if outcome is Outcome.LEAVE else None)
+                if self._cause is None:  # the rank that voted to leave has died
+                    return Outcome.REPEAT
+        return outcome
 
-    def _agreed(self, vote: int, waits: Callable[..., bool]) -> int:
+    def _outcome(self, vote: int, waits: Callable[..., bool]) -> Outcome:
+        """Agree with the other members, or count their votes."""
         world = self._family.world
         if self._vote_counter is not None:
-            return self._vote_counter.count(vote, waits)
+            return outcome_of(vote, self._vote_counter.count(vote, waits))
         agreed, died = agree(world.comm, vote, rouse=world.look, waits=waits)
-        return agreed & UNBEGUN if died else agreed
+        return outcome_of(vote, agreed, died=died)
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
         """Tell the others what makes this rank leave; give the first that was told."""
@@ -284,7 +286,7 @@ class Recovery:
     def recover(self, error: Exception | None, *, begun: bool = True) -> None:
         """Go on with the members that are left.
 
-        Collective over them, after a vote for `AGAIN`.
+        Collective over them, after a vote whose outcome goes on.
 
         Parameters
         ----------
@@ -362,9 +364,10 @@ class Recovery:
             return
         interruption = Interruption()
         try:
-            if (agreed := self.vote(UNBEGUN, None, waits=interruption.wait)) == ABORT:
+            outcome = self.vote(UNBEGUN, None, waits=interruption.wait)
+            if outcome.leaves:
                 raise self.aborted()
-            self.recover(None, begun=agreed != UNBEGUN)
+            self.recover(None, begun=outcome is not Outcome.REPEAT_UNBEGUN)
         except BaseException as met:
             self.note(met)
             raise
