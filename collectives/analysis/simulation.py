@@ -2,8 +2,7 @@
 
 Sends are unbuffered, ready steps (and events) happen in random order, and
 messages between two ranks match by slot in the order in which they were
-posted.  What no lucky order may hide is looked for in the graph itself
-afterwards, see `races`.
+posted.  A lucky order may hide errors; `races` looks for these in the graph.
 """
 
 from __future__ import annotations
@@ -128,7 +127,7 @@ class _Rank:
         for buffer, values in self.script.constants.items():
             self.arrays[buffer] = values.copy()
             self.given[buffer] = slice(0, len(values))
-        #: What every step read and wrote, in items: (buffer, items, is_write).
+        #: Reads and writes of every step, in items: (buffer, items, is_write).
         self.touched: list[list[tuple[int, NDArray[np.int64], bool]]] = [[] for _ in self.steps]
         self.left = [step.need for step in self.steps]
         self.done = [False] * len(self.steps)

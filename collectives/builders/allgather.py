@@ -1,11 +1,10 @@
-"""Flat allgather, of equal blocks and of given counts.
+"""All-gather, of equal blocks and of given counts: flat, and over rails.
 
-All-gather over rails, then inside: every network card carries its own shards.
-
-A rank hands its block to its gateway (most are their own); the rails of the
-last tier gather, then the tiers spread on the way down, and one copy brings
-the blocks from packed to rank order [1]_.  With N equal nodes a rank sends
-``(N - 1) m`` between nodes, which is the least there is.
+Over rails, every network card carries its own shards.  A rank gives its block
+to its gateway; most ranks are their own gateways.  The rails of the last tier
+gather, then the tiers spread on the way down, and one copy brings the blocks
+from packed to rank order [1]_.  With N equal nodes a rank sends ``(N - 1) m``
+between nodes, which is the least there is.
 
 References
 ----------

@@ -1,25 +1,22 @@
-"""Flat all-to-all, of equal blocks and of given counts.
+"""All-to-all, of equal blocks and of given counts: flat, and in two hops.
 
-All-to-all in two hops: inside the node to the right rail, then along it.
+In two hops, every block travels inside the node to the right rail, then along
+the rail.  Every rank gives port ``k`` of its own node the data for the ranks
+behind the ``k``-th ports of all nodes.  Each rail exchanges one message a pair
+of nodes.  Ports pass the data on to ranks that are no ports.  With N nodes of
+L ranks a rank sends ``N + L - 2`` messages instead of ``N L - 1``, and not a
+byte more between nodes [1]_.
 
-Every rank gives port ``k`` of its own node what is meant for the ranks behind
-the ``k``-th ports of all nodes; each rail exchanges one message a pair of
-nodes; ports hand over to ranks that are none.  With N nodes of L ranks a rank
-sends ``N + L - 2`` messages instead of ``N L - 1``, and not a byte more
-between nodes [1]_.
+With blocks of any sizes, a rank knows its own counts, but a gateway does not.
+So the counts make the same two hops before the data, and kernels compute from
+them where every message starts.  That is eight bytes a pair of ranks more, and
+the few messages twice.
 
 References
 ----------
 .. [1] C. Hwang et al. Tutel: adaptive mixture-of-experts at scale. MLSys 2023
    (two-dimensional hierarchical all-to-all).  Here nodes may be uneven and
    ranks mapped to them in any way.
-
-All-to-all of blocks of any sizes in two hops, counts first along the same way.
-
-A rank knows what it sends and what it gets, a gateway does not: so the counts
-make the two hops of the hierarchical all-to-all before the data, and kernels
-read off them where every message starts.  Eight bytes a pair of ranks more,
-and as few messages twice.
 """
 
 from __future__ import annotations
@@ -313,7 +310,7 @@ def hierarchical_alltoallv(out: Schedule, problem: Problem) -> Generator[None, N
 
 
 class _Going(NamedTuple):
-    """What leaves along the rail: the turned counts, registers, what data waits for."""
+    """Outgoing data of a rail: turned counts, registers, steps that data waits for."""
 
     table: int
     buffer: int
@@ -323,7 +320,7 @@ class _Going(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """What arrives along the rail, and how much of it is for the ranks behind."""
+    """Incoming data of a rail, and its part for the ranks behind."""
 
     table: int
     buffer: int

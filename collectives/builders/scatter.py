@@ -1,11 +1,9 @@
-"""Flat scatter, of equal blocks and of counts that only the root knows.
+"""Scatter, of equal blocks and of counts that only the root knows.
 
-Scatter over rails: the mirror of the hierarchical gather.
-
-The root gives each port of its node what its rail carries; every rail scatters
-down a binomial tree; gateways hand over inside their nodes.
-
-Scatter blocks of any sizes over rails: the mirror of the hierarchical gatherv.
+Flat, and over rails as the mirror of the hierarchical gather: the root gives
+each port of its node the data of its rail; every rail scatters down a binomial
+tree; gateways pass blocks on inside their nodes.  With blocks of any sizes it
+is the mirror of the hierarchical gatherv.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Arrival queries by messages: all survivors of a deadline name the same ranks.
 
-A collective waits for whoever is late, mostly through ranks that wait
-themselves.  So one whose patience is over asks all others how many collectives
-they have entered, and in which they are, tells all who is absent, and gives
-the world up.  The others leave it to that one
-(`closeranks.collectives.engine.late_ranks_protocol`), and raise the same error
-when they hear of it, the late ones at their next call.  A thread answers for a
-rank that computes.
+A rank in a collective waits for late ranks, mostly through ranks that wait
+themselves.  So a rank whose patience is over asks all others how many
+collectives they have entered, and in which they are.  It tells all ranks which
+ones are absent, and gives the world up.  The others leave that to it
+(`closeranks.collectives.engine.late_ranks_protocol`).  They raise the same
+error when they hear of it, late ranks at their next call.  A thread answers
+for a rank that computes.
 
-Two ranks may both ask before either is heard, and may differ if somebody
-arrives between their questions; what a rank hears first counts.
+Two ranks may both ask before either is heard.  They may differ if a rank
+arrives between their questions; the answer that a rank hears first counts.
 """
 
 from __future__ import annotations
@@ -44,19 +44,20 @@ _PAUSE_S: Final = 20e-3
 _NEWS_S: Final = 0.2
 #: So many messages may be under way before any is looked at; later twice what was left then.
 _FEW: Final = 16
-#: What messages say: who has entered that turn; how many have I, and am I in; who has not.
+#: Kinds of messages: which ranks have entered that turn; how many this rank has entered and
+#: which it is in; the ranks that are absent.
 _ASK, _HERE, _LATE = range(3)
 
 
 class Lateness(NamedTuple):
-    """What a arrival query has found.
+    """The result of an arrival query.
 
     Attributes
     ----------
     ranks : tuple of int
-        Who is absent; none if all are there, only slow.
+        Ranks that are absent; none if all are there, only slow.
     waited_s, limit_s : float
-        By whoever asked.
+        Of the rank that asked.
     """
 
     ranks: tuple[int, ...]
@@ -65,7 +66,7 @@ class Lateness(NamedTuple):
 
 
 class Attendance:
-    """Who has arrived at the collectives of a world; local to make.
+    """The arrivals of ranks at the collectives of a world; local to make.
 
     `enter`, `leave`, `missed` and `look` need the engine's lock, others take it.
 
@@ -74,14 +75,14 @@ class Attendance:
     traffic : MPI.Intracomm
         Carries the messages.
     tag : int
-        Which nobody else uses there.
+        A tag that no other message there uses.
     give_up : callable
         Revokes the world.
 
     Attributes
     ----------
     told : bool
-        Whether the program has been told who was late.
+        Whether the program has been told which ranks were late.
     """
 
     def __init__(self, traffic: MPI.Intracomm, tag: int, give_up: Callable[[], None]) -> None:
@@ -103,7 +104,7 @@ class Attendance:
         late_rank_listener().keep(self)
 
     def count_in(self, arrivals: Arrivals) -> None:
-        """Let the ranks of this node see where this one is.  Local."""
+        """Let the ranks of this node see the collective of this one.  Local."""
         self._arrivals = arrivals
 
     def enter(self) -> int:
@@ -124,7 +125,7 @@ class Attendance:
     def news(self) -> Lateness | None:
         """Give what has ended the world, if a arrival query did.
 
-        Called where the world is revoked: the news may be behind that.
+        Called where the world is revoked: the news may arrive after that.
         """
         with engine().lock:
             if self._open and not self.told and not ulfm.is_on():
@@ -134,7 +135,7 @@ class Attendance:
             return self._news
 
     def missed(self, turn: int, deadline: Deadline) -> Lateness | None:
-        """Tell who is late, once the deadline of a collective has passed.
+        """Give the late ranks, once the deadline of a collective has passed.
 
         Parameters
         ----------
@@ -146,7 +147,7 @@ class Attendance:
         Returns
         -------
         Lateness or None
-            For all ranks the same; None as long as nobody knows.
+            The same for all ranks; None as long as no rank knows.
         """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
@@ -192,7 +193,7 @@ class Attendance:
             self._give_up()
 
     def look(self) -> bool:
-        """Answer who asks, and take what is answered; never blocks.
+        """Answer the ranks that ask, and take answers; never blocks.
 
         Returns
         -------
@@ -228,7 +229,7 @@ class Attendance:
         message = np.array(words, np.int64)
         try:
             self._sent.append((self._traffic.Isend(message, rank, self._tag), message))
-        except MPI.Exception as error:  # who has died is silent
+        except MPI.Exception as error:  # a dead rank is silent
             if not ulfm.speaks_of_failure(error, self._traffic):
                 raise
         if len(self._sent) > self._sweep_at:
@@ -240,7 +241,7 @@ class Attendance:
         self._sweep_at = 2 * len(self._sent) + _FEW
 
     def close(self) -> None:
-        """Let go; nobody is late any more.  Local."""
+        """Let go; no rank is late any more.  Local."""
         with engine().lock:  # the listener thread may be looking
             late_rank_listener().forget(self)
             self._sweep()

@@ -35,7 +35,7 @@ UNBEGUN = 0b110
 
 
 class Outcome(Enum):
-    """What a member does after a vote."""
+    """The next act of a member after a vote."""
 
     END = "the attempt is over"
     REPEAT = "recover and repeat it"
@@ -63,7 +63,7 @@ _OF_AGREED: Final = {
 
 
 def outcome_of(vote: int, agreed: int, *, died: bool = False) -> Outcome:
-    """Tell what a member does after a vote.  Pure.
+    """Give the next act of a member after a vote.  Pure.
 
     Parameters
     ----------

@@ -1,8 +1,9 @@
-"""What is asked for: an operation, its sizes, and the topology it runs on.
+"""The collectives of MPI: a request for one, and its meaning on arrays.
 
-What each collective means, by the standard, on arrays in one process.
-
-The oracle of every test: outputs of all ranks from the inputs of all ranks.
+A `Problem` is a request: an operation, its sizes, and the topology that it
+runs on.  The rest of the file computes the outputs of all ranks from the
+inputs of all ranks, by the standard, in one process.  All tests compare with
+that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms.topology.topology import Topology
 
-#: Operations whose sizes are one vector of counts, one a rank.
+#: Operations with one vector of counts, one count a rank.
 VECTOR = frozenset({"allgatherv", "gatherv", "scatterv", "reduce_scatter"})
 #: Operations that reduce.
 REDUCING = frozenset(

@@ -82,7 +82,7 @@ class Hierarchy:
     Parameters
     ----------
     topology : Topology
-        Any number of levels; those that equal a neighbour are passed over.
+        Any number of levels; a level that equals a neighbour is passed over.
 
     Attributes
     ----------

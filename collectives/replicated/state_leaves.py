@@ -1,6 +1,7 @@
-"""Pytrees: the dicts, lists and tuples that hold the leaves of a state.
+"""A state: a pytree of dicts, lists and tuples whose leaves all ranks hold alike.
 
-State: a pytree of dicts, lists and tuples whose leaves all ranks hold alike.
+The first part takes pytrees apart and puts them together; the second names the
+leaves of a state by their paths and compares them.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from closeranks.errors import UsageError
 Pytree: TypeAlias = Any
 #: None for a leaf; else kind, keys (None of lists and tuples) and what is inside.
 _Node: TypeAlias = Any
-#: What is said of a kind that another rank cannot make.
+#: The remedy for a kind that another rank cannot make.
 _REMEDY: Final = "define it at the top of a module that all ranks have, or use dict, list, tuple"
 
 
 def shape_of(tree: Pytree) -> bytes:
-    """Describe a pytree without its leaves: alike, whoever made its keys."""
+    """Describe a pytree without its leaves: alike on all ranks with these keys."""
     return json.dumps(_node(tree)).encode()
 
 
 def check(old: Pytree, shape: bytes) -> None:
-    """Raise UsageError unless `rebuilt` can make what is not there.  Local."""
+    """Raise UsageError unless `rebuilt` can make the missing parts.  Local."""
     _check(old, json.loads(shape))
 
 
@@ -50,7 +51,7 @@ def rebuilt(old: Pytree, shape: bytes, leaves: Iterator[Any]) -> Pytree:
     Parameters
     ----------
     old : dict, list or tuple
-        What is there now: dicts and lists of the same kind, in the same place,
+        The present pytree: dicts and lists of the same kind, in the same place,
         stay the same objects.  One that is in several places that are to differ
         is kept in the first.
     shape : bytes
@@ -189,7 +190,7 @@ def _found(name: str) -> Any:
     return found
 
 
-#: What a leaf may be.
+#: Types of leaves.
 _SIMPLE: Final = (bool, int, float, complex, str, bytes, type(None), np.generic, np.ndarray)
 
 State: TypeAlias = Any
@@ -236,7 +237,7 @@ def table(state: State) -> LeafTable:
     Returns
     -------
     LeafTable
-        What it holds.
+        Its content.
 
     Raises
     ------

@@ -1,7 +1,8 @@
-"""Replicated state: is it alike on all ranks, and how it becomes so again.
+"""Replicated state: whether it is alike on all ranks, and its repair if not.
 
-All ranks compare one digest.  Where it differs, most members are right.
-Whoever is not gets what differs, and nothing else, from the nearest who is.
+All ranks compare one digest.  Where it differs, most members are right.  A
+rank that is not right gets the leaves that differ, and no others, from the
+nearest rank that is right.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class StateReport(NamedTuple):
-    """What a member says of its state.
+    """A member's report of its state.
 
     Attributes
     ----------
@@ -46,7 +47,7 @@ class StateReport(NamedTuple):
     healthy : bool
         Whether all its numbers are finite.
     problem : UsageError or None
-        Why it is no state.
+        The reason that it is no state.
     """
 
     digest: bytes
@@ -57,7 +58,7 @@ class StateReport(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """What `Communicator.digest` and `synchronize` have found, the same on all ranks.
+    """Result of `Communicator.digest` and `synchronize`, the same on all ranks.
 
     Attributes
     ----------
@@ -83,10 +84,10 @@ class Digest(NamedTuple):
 def majority(state_reports: Sequence[StateReport]) -> tuple[int, ...]:
     """Find the members whose state is right.
 
-    Those who are most; if several groups are as large, the one with the process
-    that has been a member for longest; if there are several, the lowest rank's.
-    Newcomers have no say as long as anybody else is there; where nobody else is,
-    those who came first have.
+    The largest group of members with equal states is right.  If several groups are
+    as large, it is the one with the process that has been a member for longest; if
+    there are several, the lowest rank's.  Newcomers do not count as long as there
+    is another member.  If there are only newcomers, the first ones count.
 
     Parameters
     ----------
@@ -115,7 +116,7 @@ def majority(state_reports: Sequence[StateReport]) -> tuple[int, ...]:
 
 
 def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
-    """Choose who gives the state to whoever has another one.
+    """Choose the ranks that give the state to ranks with another one.
 
     Parameters
     ----------
@@ -195,7 +196,7 @@ class _Comparison:
         problem: Exception | None = None
         try:
             self._mine, self._sick = table(state), unhealthy(state)
-        except Exception as error:  # told to the others, who would wait
+        except Exception as error:  # told to the others, which would wait
             problem = error
         state_report = StateReport(
             self._mine.digest, *comm.state_report, not self._sick, problem_of(problem)

@@ -37,7 +37,7 @@ BY_DEVICES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter_block
 
 @dataclass(frozen=True)
 class CallOptions:
-    """What a block asked for.
+    """The options of a block.
 
     Attributes
     ----------
@@ -104,8 +104,8 @@ def deadline(family: Family) -> Deadline | None:
     Returns
     -------
     Deadline or None
-        What a block says, else what
-        `closeranks.collectives.communicator.initialization` was given.
+        By the option of a block, else by that of
+        `closeranks.collectives.communicator.initialization`.
     """
     options = active(family)
     asked_s = None if options is None else options.timeout_s
@@ -133,7 +133,7 @@ def read(
     Returns
     -------
     CallOptions
-        What is wanted.
+        The wanted options.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def chosen_names(algorithm: str | Mapping[str, str], where: str) -> dict[str, st
     algorithm : str or mapping of str to str
         One name for every operation that knows it, or operation -> name.
     where : str
-        Who asks, for the text of an error.
+        Name of the caller, for the text of an error.
 
     Returns
     -------
@@ -211,7 +211,7 @@ def known_wire(wire: DTypeLike | None, where: str) -> str | None:
     wire : dtype or None
         float32, as NumPy writes it.
     where : str
-        Who asks, for the text of an error.
+        Name of the caller, for the text of an error.
 
     Returns
     -------
@@ -248,7 +248,7 @@ def known_name(operation: str, name: str, where: str) -> str:
     name : str
         "native" or a name from `algorithms`.
     where : str
-        Who asks, for the text of an error.
+        Name of the caller, for the text of an error.
 
     Returns
     -------

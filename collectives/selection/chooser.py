@@ -1,12 +1,12 @@
-"""Rules that say which algorithm to take, by operation and size.
+"""Which algorithm for which call: the same answer on every rank.
 
-Which algorithm for which call: the same answer on every rank.
-
-The answer follows from what MPI obliges all ranks to agree on (operation,
-bytes of the signature, whether operands commute) and from numbers agreed at
-init. Prices come from `cost` over the measured links.  A price is a guess, so
-a communicator may try: the first calls of a kind go in turn to the cheapest
-plans and to the library, and the ranks agree on the fastest one (`Trial`).
+The answer follows from facts that all ranks share: the operation, the bytes of
+the signature and whether operands commute, which MPI obliges all ranks to
+agree on, and numbers agreed at init.  A table of rules comes first, see
+`closeranks.collectives.selection.tuning_table`.  Prices come from `cost` over
+the measured links.  A price is a guess, so a communicator may try: the first
+calls of a kind go in turn to the cheapest plans and to the library, and the
+ranks agree on the fastest one (`Trial`).
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
 #: From so many seconds on a call that nobody waits for is a plan: the library's own makes
 #: no way while the program computes. A shorter one is not worth a thread.
 UNATTENDED_S = 1e-3
-#: All-reduces whose price stands for ours where the library's is guessed.
+#: All-reduces with prices that stand for ours where the library's is guessed.
 _YARDSTICKS = ("recursive_doubling", "rabenseifner")
 
 
@@ -219,9 +219,9 @@ class Chooser:
     forced : mapping of str to str, optional
         Operation -> algorithm, whatever the price.
     winners : Rules, optional
-        What was fastest in trials made before; these are not tried again.
+        The fastest algorithms of earlier trials; these are not tried again.
     heritage : mapping of Agreed to str, optional
-        What serves the first blocking call of a kind, before anything is priced or
+        The algorithm of the first blocking call of a kind, before any is priced or
         tried; the same on all ranks.
     """
 
@@ -250,7 +250,7 @@ class Chooser:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What a chooser of other ranks needs to choose alike; nothing that it has tried."""
+        """Numbers by which a chooser of other ranks chooses alike, without trials."""
         return {
             "native": self.native,
             "speed": self.speed,

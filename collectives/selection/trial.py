@@ -48,7 +48,7 @@ class Trial:
     candidates : tuple of str
         At least two names, the best guess first; the last is the safe choice: the
         library's, or, where that takes no part, the best guess.  In the final
-        those that are left.
+        the remaining ones.
     rounds : int
         Calls for each candidate.
     races : int
@@ -133,7 +133,7 @@ class Trial:
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
-        """Tell who may still win: after more than a turn each, the first or the safe one."""
+        """Give candidates that may win: after a turn each, the first or the safe one."""
         close = self.agreed_s[first] / TIE if self.rounds == 1 and share < 1.0 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
         return (*near, self._safe) if share > CLOSE else tuple(near)

@@ -1,4 +1,4 @@
-"""Where a table of `closeranks tune` was made, and whether it is of use here."""
+"""The machine of a table of `closeranks tune`, and whether the table fits here."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The rounds of the logarithmic algorithms, for all members at once.
 
-What one rank writes with its pen in `doubling`, `halving`, `binomial`,
-`bruck`, `scan` and `dissemination`, seen from above: who sends how many items
-to whom.
+The stages in ``recursive_doubling``, ``trees``, ``bruck`` and ``prefix_scan``
+write the steps of one rank.  Here the same rounds are computed for all
+members: the number of items that each member sends, and its partner.
 """
 
 from __future__ import annotations

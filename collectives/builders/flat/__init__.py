@@ -1,1 +1,0 @@
-"""Collectives that look at ranks as one group: one file an operation."""

@@ -1,1 +1,0 @@
-"""Collectives along the tree of ports: one file an operation."""
