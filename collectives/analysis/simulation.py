@@ -66,7 +66,7 @@ def simulate(
         If an argument is no such thing.
     PlanError
         On a deadlock, an ambiguous or mismatched message, a race, or a read of
-        items that nobody wrote: with the rank, the step and the block.
+        items that no step wrote: with the rank, the step and the block.
     """
     argument.instance("simulate", "plan", plan, Plan, "give what collectives.plan has made")
     argument.instance("simulate", "inputs", inputs, Sequence, "give a list of arrays, one a rank")
@@ -181,7 +181,7 @@ class _Rank:
         return self.arrays[buffer]
 
     def read(self, step: int, block: Block) -> NDArray[Any]:
-        """Give a copy of what ``block`` holds and note the read."""
+        """Give a copy of the items of ``block`` and note the read."""
         indices = self.items(step, block)
         self._note(step, block.buffer, indices, is_write=False)
         return self.array(step, block.buffer)[indices]
@@ -201,7 +201,7 @@ class _Rank:
 
 
 class _Run:
-    """All ranks, the messages between them, and what can happen next."""
+    """All ranks, the messages between them, and the events that may come next."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class _Run:
         self.moves: list[tuple[int, int, int]] = []  # (sender, receiver, bytes)
 
     def go(self) -> None:
-        """Let things happen in random order until nothing can."""
+        """Let events happen in random order until none is left."""
         for rank in self.ranks:
             for index, left in enumerate(rank.left):
                 if left == 0:
@@ -314,7 +314,7 @@ class _Run:
         self._finish(receiver, received)
 
     def _expect(self, rank: _Rank, index: int, block: Block, found: int) -> None:
-        """Check a message's size against what the receiver is ready for."""
+        """Check a message's size against the receiver's room."""
         if block.count < 0 and rank.registers[~block.count] is None:
             limit = rank.script.registers[~block.count]
             if found > limit:

@@ -45,7 +45,7 @@ from closeranks.collectives.plans.schedule import After, Schedule
 
 
 def _place(out: Schedule, problem: Problem) -> tuple[Chunks, After]:
-    """Results by rank, and what the own one, brought there, waits for."""
+    """Results by rank, and the steps that the own one waits for."""
     if problem.counts is None:
         results = even(OUTPUT, problem.count)
     else:
@@ -174,7 +174,7 @@ def _collect(out: Schedule, packing: Packing, rail: Rail, child: int, buffer: in
 
 
 def _share(packing: Packing, rail: Rail, child: int, buffer: int) -> Block:
-    """Give what the port of a child deals with on behalf of its group."""
+    """Give the blocks that the port of a child carries for its group."""
     tree, port = packing.order.tree, rail.members[child]
     group = int(tree.rows[rail.tier - 1][port])
     gateway = int(tree.gateways[rail.tier - 1][port])

@@ -164,7 +164,7 @@ class _Hops:
         return kept
 
     def collect(self) -> tuple[int, list[After]]:
-        """Take what the node's ranks give; return the buffer and what to wait for."""
+        """Take the blocks of the node's ranks; return buffer and steps to wait for."""
         width = sum(self.widths) * self.count
         buffer = self.out.scratch(len(self.peers) * width)
         ready: list[After] = []
@@ -178,7 +178,7 @@ class _Hops:
     def exchange(
         self, collected: tuple[int, list[After]]
     ) -> Generator[None, None, tuple[int, After]]:
-        """Turn to one message a node, exchange along the rail; return what to await."""
+        """Turn to one message a node, exchange along the rail; return steps to await."""
         out, count, nodes = self.out, self.count, self.nodes
         rail, size = nodes.rail(self.me), len(nodes)
         buffer, ready = collected
@@ -205,7 +205,7 @@ class _Hops:
         return arrived, (kept, *receives.tail())
 
     def hand_over(self, arrived: int, ready: After) -> None:
-        """Give each rank behind this port what came for it."""
+        """Give each rank behind this port its blocks."""
         out, count, total = self.out, self.count, len(self.nodes.order)
         behind = self.behind
         for place, rank in enumerate(behind):
@@ -218,7 +218,7 @@ class _Hops:
             self._unpack(arrived, len(behind), ready)
 
     def take_all(self) -> None:
-        """Receive from the gateway what comes from everybody."""
+        """Receive the blocks of all ranks from the gateway."""
         out, total = self.out, len(self.nodes.order) * self.count
         arrived = self._arrival(self.count)
         port = self.peers[self.me % self.nodes.rails]
@@ -346,7 +346,7 @@ class _HopsV:
         self.width = sum(self.widths)
 
     def give(self) -> tuple[Block, Block, After]:
-        """Send counts and data to every port; return what the own rail takes."""
+        """Send counts and data to every port; return the data of the own rail."""
         out, nodes, sent = self.out, self.nodes, self.problem.sent_by(self.out.rank)
         orders = [nodes.through(rail)[0] for rail in range(nodes.rails)]
         order = np.concatenate(orders).astype(np.int64)
@@ -375,7 +375,7 @@ class _HopsV:
     def collect(
         self, table: Block, data: Block, ready: After
     ) -> tuple[int, list[Block], After, After]:
-        """Take what peers give for this rail; return counts, data, what to wait for."""
+        """Take the peers' data for this rail; return counts, data, steps to await."""
         out, width = self.out, self.width
         tables = out.scratch(len(self.peers) * width, 8)
         blocks, counted, came = [], [], list(ready)
@@ -410,7 +410,7 @@ class _HopsV:
         return _Going(table, buffer, layout, (turned,), (ready,))
 
     def exchange_counts(self, going: _Going) -> Generator[None, None, _Coming]:
-        """Tell the rail what is coming."""
+        """Tell the rail the counts to come."""
         out, nodes, behind = self.out, self.nodes, self.behind
         theirs = [len(members) * len(behind) for members in nodes.members]
         ours = [len(self.peers) * width for width in self.widths]
@@ -436,7 +436,7 @@ class _HopsV:
         )  # fmt: skip
 
     def hand_over(self, coming: _Coming, ready: After) -> None:
-        """Deal what has come to this rank and those behind it."""
+        """Deal the data out to this rank and the ranks behind it."""
         out, order = self.out, np.array(self.nodes.order, dtype=np.int64)
         behind = self.behind
         mine = Block(OUTPUT, 0, out.buffers[OUTPUT].items)

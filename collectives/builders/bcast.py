@@ -211,7 +211,7 @@ def is_near(tree: Hierarchy, tier: int, rank: int, root: int) -> bool:
 def _scatter(
     out: Schedule, rail: Rail, start: int, chunks: Chunks, ready: After, slot: int
 ) -> After:
-    """Give every owner its chunk; return what the own chunk waits for."""
+    """Give every owner its chunk; return steps that the own one waits for."""
     if rail.me == start:
         for owner in range(rail.owners):
             if owner != start:

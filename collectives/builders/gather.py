@@ -336,7 +336,7 @@ def hierarchical_gatherv(out: Schedule, problem: Problem) -> Generator[None, Non
 
 
 def _hand_on(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int) -> None:
-    """On a gateway elsewhere: send the own block and those of the ranks behind it."""
+    """On a gateway elsewhere: send the blocks of this rank and of ranks behind it."""
     assert problem.counts is not None
     port = nodes.members[home][me]
     for place, rank in enumerate(nodes.served(int(nodes.node[out.rank]), me)):
@@ -352,7 +352,7 @@ def _hand_on(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: i
 def _forward(
     out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int
 ) -> Generator[None, None, None]:
-    """On a port of the root's node: pass on what comes along the rail."""
+    """On a port of the root's node: pass on the blocks of the rail."""
     served = beyond(nodes, home, me)
     layout = RailRegisters(out, [rank for rank, _, _ in served], problem, problem.root)
     coming = Window(WIDTH, layout.ready)

@@ -175,7 +175,7 @@ def _top(out: Schedule, rail: Rail, source: Chunks, target: Block, after: After)
 def _hand_over(
     out: Schedule, packing: Packing, rail: Rail, here: _Place, ready: After
 ) -> tuple[_Place, After]:
-    """Bring what a gateway has summed for other children to them."""
+    """Bring the sums of a gateway for other children to them."""
     if rail.me >= rail.owners:
         low, high = _span(packing, rail, rail.me)
         items = packing.edge(high) - packing.edge(low)

@@ -205,7 +205,7 @@ def hierarchical_scatterv(out: Schedule, problem: Problem) -> Generator[None, No
 
 
 def _hand_over(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int) -> None:
-    """On a gateway elsewhere: take the own block, hand over those behind it."""
+    """On a gateway elsewhere: take the own block, pass on those behind it."""
     assert problem.counts is not None
     port = nodes.members[home][me]
     for place, rank in enumerate(nodes.served(int(nodes.node[out.rank]), me)):
@@ -221,7 +221,7 @@ def _hand_over(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me:
 def _forward(
     out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int
 ) -> Generator[None, None, None]:
-    """On a port of the root's node: pass on what comes from the root."""
+    """On a port of the root's node: pass on the blocks of the root."""
     served = beyond(nodes, home, me)
     layout = RailRegisters(out, [rank for rank, _, _ in served], problem, problem.root)
     coming = Window(WIDTH, layout.ready)

@@ -99,7 +99,7 @@ class Attendance:
             self.open()
 
     def open(self) -> None:
-        """Answer for this rank from now on, whatever it does.  Local, harmless twice."""
+        """Answer for this rank from now on, even if it computes.  Local, harmless twice."""
         self._open = True
         late_rank_listener().keep(self)
 
@@ -123,7 +123,7 @@ class Attendance:
             self._arrivals.write(self._within())
 
     def news(self) -> Lateness | None:
-        """Give what has ended the world, if a arrival query did.
+        """Give the arrival query's result that has ended the world, if one did.
 
         Called where the world is revoked: the news may arrive after that.
         """
@@ -161,7 +161,7 @@ class Attendance:
         return self._news
 
     def _ask(self, turn: int, deadline: Deadline, now_s: float) -> None:
-        """Ask the others, or see what they have answered; once known, tell all."""
+        """Ask the others, or read their answers; once known, tell all."""
         query = self._queries.query(turn, now_s)
         if query is None:
             return
@@ -225,7 +225,7 @@ class Attendance:
             self._know(Lateness(tuple(ranks), waited_us / 1e6, limit_us / 1e6))
 
     def _send(self, rank: int, *words: int) -> None:
-        """Send a few words; a rank that never takes them keeps nobody waiting."""
+        """Send a few numbers; a rank that never takes them lets no rank wait."""
         message = np.array(words, np.int64)
         try:
             self._sent.append((self._traffic.Isend(message, rank, self._tag), message))
@@ -236,7 +236,7 @@ class Attendance:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Let go of what has been sent; looks at no message more than twice or so."""
+        """Let go of sent messages; looks at no message more than twice or so."""
         self._sent = [(request, data) for request, data in self._sent if not is_gone(request)]
         self._sweep_at = 2 * len(self._sent) + _FEW
 

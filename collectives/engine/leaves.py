@@ -53,7 +53,8 @@ SHORT_BYTES = 4096
 def kernel_for(operation: str, nbytes: int) -> Kernel:
     """Return the kernel of an operation.
 
-    Local.  The first call in a process loads it, compiling it where nobody has.
+    Local.  The first call in a process loads it, and compiles it if the cache
+    lacks it.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def kernel_address(name: str) -> int:
 
 
 def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:
-    """Return what combines the elements of a leaf; None where nothing can.  Local."""
+    """Return the combiner of a leaf's elements; None if there is none.  Local."""
     if operation not in REDUCING or not isinstance(reducer, Reducer):
         return None
     return combiner_of(reducer.name, dtype)

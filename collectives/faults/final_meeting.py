@@ -43,7 +43,7 @@ class FinalMeeting:
         self._said, self._heard = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
 
     def __del__(self) -> None:
-        """Keep what the library may still write to, where nobody has come in time."""
+        """Keep memory that the library may still write to, if no rank has come."""
         for request in self._flying:
             dropped_requests.keep(request, (self._said, self._heard))
 
@@ -59,7 +59,7 @@ class FinalMeeting:
         return False
 
     def _exchange(self) -> None:
-        """Begin a round: tell a rank ahead what this one knows, hear one behind."""
+        """Begin a round: send the state to a rank ahead, receive that of one behind."""
         rank, size = self._traffic.rank, self._traffic.size
         self._said[0] = self.given_up
         self._flying = [

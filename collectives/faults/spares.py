@@ -129,7 +129,7 @@ class SparePool:
         ulfm.revoke(self.everybody)
 
     def close(self) -> None:
-        """Do nothing: worlds come and go, `end` ends it."""
+        """Do nothing: the pool outlives worlds, `end` ends it."""
 
     def end(self) -> None:
         """End the spares, or end without them; again when the process ends.

@@ -192,8 +192,8 @@ class Birth(NamedTuple):
     child : Recovering
         The derived communicator.
     color, key : int
-        As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if nothing that a split
-        would give again.
+        As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if a split would not
+        give it again.
     """
 
     child: Recovering
@@ -230,7 +230,7 @@ class Lineage:
         return [*(birth.child for birth in self.living.values()), *self.others]
 
     def forget(self, child: Any) -> None:
-        """Note that nothing of a communicator is left.  Local."""
+        """Note that a communicator and all derived from it are freed.  Local."""
         self.living = {n: birth for n, birth in self.living.items() if birth.child is not child}
         self.others = [other for other in self.others if other is not child]
 

@@ -1,4 +1,4 @@
-"""What follows from the votes of an attempt: pure, the same on all members.
+"""The outcome of the votes on an attempt: pure, the same on all members.
 
 At the end of an attempt every member votes, and the members agree on the bits
 that all votes have in common, see `closeranks.comms.liveness.agreement`::
@@ -73,7 +73,7 @@ def outcome_of(vote: int, agreed: int, *, died: bool = False) -> Outcome:
         The bits that the votes of all survivors have in common.
     died : bool
         Whether the agreement has found ranks dead; then the attempt has not ended
-        well, whatever the survivors say.
+        well, even if all survivors vote so.
 
     Returns
     -------

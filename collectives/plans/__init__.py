@@ -1,4 +1,4 @@
-"""Plans: what every rank does for one collective, as data that nothing runs yet.
+"""Plans: the steps of every rank for one collective, as data.
 
 In reading order:
 

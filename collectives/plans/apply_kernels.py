@@ -225,7 +225,7 @@ def arrival_layout(shape: Ints, counts: Ints) -> tuple[int, ...]:
 
 @kernel("deal")
 def deal(order: Ints, counts: Ints, data: Array, *outs: Array) -> None:
-    """Give each rank behind a rail what came for it, in order of the senders.
+    """Give each rank behind a rail its items, in order of the senders.
 
     Parameters
     ----------

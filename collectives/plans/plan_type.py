@@ -1,4 +1,4 @@
-"""A plan: what every rank does for one collective, as data.
+"""A plan: the steps of every rank for one collective, as data.
 
 A plan is described once and read by three interpreters: `execute` runs it on
 real buffers, `simulate` proves it, `cost` prices it.  It is lazy: a rank never
@@ -43,7 +43,7 @@ Builder = Callable[[Schedule, Problem], Generator[None, None, object]]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A builder and what must hold for it.
+    """A builder and its conditions.
 
     Attributes
     ----------
@@ -196,7 +196,7 @@ class Plan:
         Returns
         -------
         str
-            A line a step: its number, and what it does.
+            A line a step: its number, kind and blocks.
         """
         return "\n".join(f"{number:4d}  {step}" for number, step in enumerate(self.steps(rank)))
 
@@ -232,7 +232,7 @@ class Stage(NamedTuple):
 
     @property
     def over(self) -> After:
-        """Everything: the result is there and no block is in use."""
+        """All steps: the result is there and no block is in use."""
         return self.done + self.busy
 
 
@@ -258,7 +258,7 @@ class Window:
         self._recent: deque[int] = deque(maxlen=width)
 
     def credit(self) -> After:
-        """Return what the next step must wait for."""
+        """Return the steps that the next step must wait for."""
         recent = self._recent
         return (recent[0],) if len(recent) == self._width else self._after
 
@@ -273,15 +273,15 @@ class Window:
 
 
 def passed(step: int, before: After) -> After:
-    """Return what follows ``step``, which was written after ``before``.
+    """Return the steps after ``step``, which was written after ``before``.
 
-    A step that was not written hands on what it would have waited for.
+    If the step was not written, these are the steps before it.
     """
     return before if step == NOTHING else (step,)
 
 
 def bring(out: Schedule, source: Block, target: Block, after: After = ()) -> After:
-    """Copy ``source`` to ``target`` unless it is there; return what to wait for."""
+    """Copy ``source`` to ``target`` unless it is there; return steps to wait for."""
     if source == target:
         return after
     return passed(out.copy(source, target, after), after)

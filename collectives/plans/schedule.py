@@ -96,7 +96,7 @@ class Leaf(NamedTuple):
     members : tuple of int
         Ranks of the group, in its order.
     expansion : str
-        Name of the stage that says what it means in moves.
+        Name of the stage that writes it as moves.
     root : int
         Index into ``members`` of the root, where there is one.
     """
@@ -220,7 +220,7 @@ class Schedule:
         Parameters
         ----------
         values : ndarray of int64
-            For instance counts to be sent, or what a kernel needs to know.
+            For instance counts to be sent, or numbers for a kernel.
         """
         buffer = self.scratch(len(values), 8)
         self.constants[buffer] = values

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 def illness(leaf: object) -> str:
-    """Tell what is wrong with the numbers of a leaf: "NaN", "Inf" or nothing.  Local.
+    """Tell whether the numbers of a leaf hold "NaN" or "Inf"; else "".  Local.
 
     Numbers inside of structures count, those under a mask do not.
     """
@@ -219,7 +219,7 @@ def _mask(array: np.ma.MaskedArray[Any, Any], mask: NDArray[Any], fill: bytes) -
 
 
 def _form(array: NDArray[Any]) -> Form:
-    """Tell what an array is beside its numbers."""
+    """Give the form of an array, without its numbers."""
     axes = tuple(range(array.ndim))
     if not array.flags.c_contiguous:
         axes = tuple(sorted(axes, key=lambda axis: -abs(array.strides[axis])))
@@ -229,7 +229,7 @@ def _form(array: NDArray[Any]) -> Form:
 
 
 def _fill(array: np.ma.MaskedArray[Any, Any]) -> bytes:
-    """Give the fill value that an array was given, if it is not what all have."""
+    """Give the fill value of an array, if it is not the default."""
     given = vars(array).get("_fill_value")  # to ask for it sets it, which not all can
     if given is None:
         return b""
@@ -242,7 +242,7 @@ def _fill(array: np.ma.MaskedArray[Any, Any]) -> bytes:
 
 
 def _class(array: NDArray[Any]) -> type[NDArray[Any]]:
-    """Give what an array is made as: one of a file is made in memory."""
+    """Give the class to make an array of: one of a file is made in memory."""
     found: type[NDArray[Any]] = next(cls for cls in reversed(CLASSES) if isinstance(array, cls))
     return found
 

@@ -115,7 +115,7 @@ class Placing:
         return from_bytes(entry, data, None)
 
     def _note(self, path: str) -> None:
-        """Note that the memory of a leaf holds what it is to hold."""
+        """Note that the memory of a leaf holds the right numbers."""
         for span in self._spans[path]:
             self._right[span.run].append(span)
 
@@ -208,7 +208,7 @@ class Transfer(Execution):
     world : World
         The world that carries the messages.
     sent : iterable of (int, object)
-        Targets and what they get: an array of uint8 or an object.  Asked for when
+        Targets and their data: an array of uint8 or an object.  Asked for when
         it begins; an exception there ends it.
     expected : iterable of Expected
         Messages to come, of every source in the order in which they are sent.
@@ -272,7 +272,7 @@ class Transfer(Execution):
             engine().fail(self, error)
 
     def take(self) -> Any:
-        """Wait for what comes next.
+        """Wait for the next message.
 
         Local.
 
@@ -290,7 +290,7 @@ class Transfer(Execution):
         return self._come.popleft()
 
     def _is_through(self) -> bool:
-        """Do what can be done now; tell whether nothing is left to do."""
+        """Advance the messages; tell whether all are done."""
         for target, data in self._sent:
             self._send(target, data)
         while self._expected and not self._come and self._has_come():
@@ -309,7 +309,7 @@ class Transfer(Execution):
             self._leaving.append((target, traffic.isend(data, target, self._tag), data))
 
     def _has_come(self) -> bool:
-        """Begin to receive what comes next; tell whether it is there."""
+        """Begin to receive the next message; tell whether it is there."""
         if not self._arriving:
             self._begin(*self._expected[0])
         if self._expected[0].nbytes is None:
@@ -326,7 +326,7 @@ class Transfer(Execution):
         return True
 
     def _begin(self, source: int, nbytes: int | None) -> None:
-        """Post the receives of what comes next, once it is known how long it is."""
+        """Post the receives of the next message, once its length is known."""
         traffic = self.bound.world.traffic
         if nbytes is None:
             message = traffic.improbe(source, self._tag)

@@ -106,7 +106,7 @@ def _rebuilt(old: Pytree, node: _Node, leaves: Iterator[Any], taken: set[int]) -
 
 
 def _places(old: Pytree, node: _Node) -> list[Pytree]:
-    """Give what is there now where parts of a new pytree will be, or None."""
+    """Give the present objects in the places of a new pytree, or None."""
     _, keys, inner = node
     if isinstance(old, dict) and keys is not None:
         return [old.get(key) for key in keys]
@@ -134,7 +134,7 @@ def _emptied(old: dict[str, Any], is_taken: bool) -> dict[str, Any]:
 
 
 def _kind(tree: Pytree) -> str:
-    """Name the class, and what a defaultdict makes."""
+    """Name the class, and the factory of a defaultdict."""
     name = _name(type(tree))
     if isinstance(tree, defaultdict) and tree.default_factory is not None:
         return f"{name} {_name(tree.default_factory)}"
@@ -178,7 +178,7 @@ def _empty(kind: str) -> dict[str, Any]:
 
 
 def _found(name: str) -> Any:
-    """Give what has a name, see `_name`."""
+    """Give the object of a name, see `_name`."""
     module, _, path = name.partition(":")
     try:
         found: Any = import_module(module)

@@ -180,7 +180,7 @@ def agreed(problems: Sequence[UsageError | None], mine: Exception | None) -> Non
 
 
 def problem_of(error: Exception | None) -> UsageError | None:
-    """Write what a rank has met so that all others can read it.  Local."""
+    """Write the error of a rank so that all others can read it.  Local."""
     if error is None or isinstance(error, UsageError):
         return error
     return UsageError("synchronize", words_of(error), "see what it met")
@@ -258,7 +258,7 @@ class _Comparison:
         return None
 
     def exchange(self) -> State:
-        """Give what others lack, or get what this rank lacks; after `report`."""
+        """Give the leaves that others lack, or get missing ones; after `report`."""
         agreed(self._unmade, self._unmakable)
         if not self._sources:
             return self._state

@@ -46,7 +46,7 @@ class CallOptions:
     algorithms : mapping of str to str
         Operation -> algorithm.
     timeout_s : float or None
-        Deadline of each call, seconds; infinite: none, whatever was asked for.
+        Deadline of each call, seconds; infinite: none, even if one was set.
     wire : str or None
         Type in which sums and products of half precision travel; None for their
         own.
@@ -58,7 +58,7 @@ class CallOptions:
     wire: str | None = None
 
     def within(self, outer: CallOptions | None) -> CallOptions:
-        """Give these options with what an outer block says of the others."""
+        """Give these options, and those of an outer block for the others."""
         if outer is None:
             return self
         return CallOptions(
@@ -119,7 +119,7 @@ def read(
     timeout_s: float | None,
     wire: DTypeLike | None,
 ) -> CallOptions:
-    """Read what `Communicator.using` was given.
+    """Read the arguments of `Communicator.using`.
 
     Local.
 
@@ -147,7 +147,7 @@ def read(
 
 @contextmanager
 def unforced(owner: object) -> Iterator[None]:
-    """Let calls of a block be served by what suits them, without a deadline.  Local.
+    """Let calls of a block use the best algorithm, without a deadline.  Local.
 
     Parameters
     ----------

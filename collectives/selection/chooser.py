@@ -217,7 +217,7 @@ class Chooser:
         The library's collectives serve calls of up to so many bytes in all,
         see `closeranks.comms.mpi.ulfm.BRIEF_BYTES`.
     forced : mapping of str to str, optional
-        Operation -> algorithm, whatever the price.
+        Operation -> algorithm, for any price.
     winners : Rules, optional
         The fastest algorithms of earlier trials; these are not tried again.
     heritage : mapping of Agreed to str, optional
@@ -262,7 +262,7 @@ class Chooser:
 
     @property
     def best_known(self) -> dict[Agreed, str]:
-        """The winner of each trial that is over, else what was inherited, or predicted."""
+        """The winner of each trial that is over, else the inherited or predicted one."""
         found = dict(self._heritage)
         for call, choice in self._choices.items():
             is_over = choice.trial is None or choice.trial.winner is not None
@@ -271,7 +271,7 @@ class Chooser:
         return found
 
     def is_lasting(self, call: Agreed) -> bool:
-        """Tell whether all calls of this size go where this one went, whatever their op.
+        """Tell whether all calls of this size go where this one went, for any op.
 
         Not where one was inherited: the next may be tried.  Nor where operands may
         not change places: sizes are known without looking at the op.
@@ -296,7 +296,7 @@ class Chooser:
         return found._replace(algorithm=found.trial.turn)
 
     def _takes(self, call: Agreed, name: str) -> bool:
-        """Tell whether what was fastest among other ranks can serve a call here."""
+        """Tell whether the fastest algorithm of other ranks can serve a call here."""
         if name == NATIVE:
             return self._objection(call) is None
         return find(call.operation, name).objection(self.example(call)) is None
@@ -314,7 +314,7 @@ class Chooser:
 
     @staticmethod
     def unattended(choice: Choice, *, persistent: bool = False) -> str:
-        """Name the algorithm of a call that nobody waits for, see `UNATTENDED_S`.
+        """Name the algorithm of a call without a waiting rank, see `UNATTENDED_S`.
 
         Parameters
         ----------

@@ -120,11 +120,11 @@ def explain(
     call : Agreed
         The kind of call.
     nbytes : int
-        Bytes for which to count what crosses the levels.
+        Size of the call for which bytes over each level are counted.
     dtype : str
         The element, where there is a reduction.
     forced : str, optional
-        The algorithm that somebody asks for, whatever the chooser says.
+        An algorithm that was asked for, in place of the chooser's.
     """
     choice = chooser.settled(call)
     algorithm = forced or choice.algorithm

@@ -62,7 +62,7 @@ class Trial:
     served : int
         Calls since a plan has won.
     again : int
-        Calls after which it meets the library, and what was close, again.
+        Calls after which it meets the library, and close candidates, again.
     """
 
     candidates: tuple[str, ...]

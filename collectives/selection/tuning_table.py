@@ -124,7 +124,7 @@ class Tuned:
     winners: Rules = field(default_factory=Rules)
 
     def within(self, topology: Topology) -> Tuned:
-        """Give what of it holds for a job.
+        """Give the part of it that holds for a job.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class Tuned:
         return Tuned(self.origin, levels, self.speed)
 
     def remarks(self, topology: Topology) -> list[str]:
-        """Say what of it does not hold for a job.
+        """Name the part of it that does not hold for a job.
 
         Parameters
         ----------
@@ -198,14 +198,14 @@ def shape(topology: Topology) -> str:
     Returns
     -------
     str
-        Equal where levels and groups are equal, whatever the links.
+        Equal where levels and groups are equal, for any links.
     """
     said = " ".join(topology.levels).encode() + topology.groups.astype("<i4").tobytes()
     return blake2b(said, digest_size=8).hexdigest()
 
 
 def together(topology: Topology) -> dict[str, int]:
-    """Count the ranks that share what carries each level's messages.
+    """Count the ranks that share the link of each level's messages.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def together(topology: Topology) -> dict[str, int]:
 
 
 def read_tuned(table: object) -> Tuned:
-    """Read what `Tuned.table` wrote.
+    """Read a table that `Tuned.table` wrote.
 
     Local.
 

@@ -191,7 +191,7 @@ def bruck_allgather(
     after: After,
     slot: int,
 ) -> Writing:
-    """Gather everybody's ``source`` everywhere, blocks of equal size.
+    """Gather the ``source`` of all members on all, blocks of equal size.
 
     Known blocks are kept from the own one on, and turned round at the end.
 

@@ -251,7 +251,7 @@ class _Rooms:
         self.at = -1
 
     def next(self) -> tuple[Block, After]:
-        """Return the next room, and what it waits for; a kept first never recurs."""
+        """Return the next room and its steps to await; a kept first never recurs."""
         self.at += 1
         if self.at == len(self.users):
             self.at = int(self.keeps)
@@ -318,7 +318,7 @@ def pairwise_reduce_scatter(
 ) -> Writing:
     """Send every member its operand, sum as they arrive, one after another.
 
-    Needs operands that commute; for those that do not, see
+    Needs operands that commute; for others see
     `direct_reduce_scatter`.
 
     Parameters
@@ -360,7 +360,7 @@ class _Flight:
         self._recent: deque[After] = deque(maxlen=width)
 
     def credit(self) -> After:
-        """Return what the next round waits for."""
+        """Return the steps that the next round waits for."""
         recent = self._recent
         return recent[0] if len(recent) == self._width else self._after
 
@@ -372,5 +372,5 @@ class _Flight:
             self._recent.append((sent,))
 
     def tail(self) -> After:
-        """Return what the last rounds end with."""
+        """Return the last steps of the last rounds."""
         return tuple(step for steps in self._recent for step in steps) or self._after

@@ -37,7 +37,7 @@ _AHEAD = 2
 
 
 class _Climb(NamedTuple):
-    """A segment on its way: rails with what frees its blocks, its result, its slot."""
+    """A segment: rails with the steps that free its blocks, its result, its slot."""
 
     rails: list[tuple[Rail, After]]
     block: Block

@@ -96,7 +96,7 @@ class RunningSum:
         self.here, self.ready = room, (added,)
 
     def finish(self) -> After:
-        """Bring the sum to the target; return what to wait for."""
+        """Bring the sum to the target; return steps to wait for."""
         if self.target is None or self.here == self.target:
             return self.ready
         after = (*self.ready, *self._free[self.target])
@@ -124,7 +124,7 @@ class RunningSum:
             self._free[self.here] = users
 
     def _room(self, *, last: bool) -> Block:
-        """Return a block for what arrives."""
+        """Return a block for an arriving sum."""
         if last and not self._fresh and self.target is not None and self.here != self.target:
             return self.target
         for room in self._rooms:
@@ -301,7 +301,7 @@ def _hand_on(
 
 
 class _Rooms:
-    """Two rooms in turn for what arrives, none where nothing does."""
+    """Two rooms in turn for arriving sums, none if no sum arrives."""
 
     def __init__(self, out: Schedule, count: int, me: int) -> None:
         self.rooms = [Block(out.scratch(count), 0, count) for _ in range(min(2, me.bit_length()))]
@@ -309,7 +309,7 @@ class _Rooms:
         self.at = -1
 
     def next(self) -> tuple[Block, After]:
-        """Return the next room and what it waits for."""
+        """Return the next room and the steps that it waits for."""
         self.at = (self.at + 1) % len(self.rooms)
         return self.rooms[self.at], self.users[self.at]
 

@@ -87,7 +87,7 @@ def _filled(tree: Hierarchy, number: int, counts: Ints) -> Ints:
 def _top(
     tree: Hierarchy, counts: Ints, rounds: Callable[[Ints], Iterator[Round]], ring_skips: int
 ) -> Iterator[Ints]:
-    """Give what a port sends along its rail of the last tier."""
+    """Give the items that a port sends along its rail of the last tier."""
     members = tree.tiers[-1].owners
     sums = np.bincount(tree.gateways[-1], weights=counts).astype(np.int64)
     kinds, kind = np.unique(sums.reshape(-1, members), axis=0, return_inverse=True)
@@ -200,7 +200,7 @@ _EXACT = 1024
 
 
 def on_rails(rounds: Callable[[int, int], Iterable[Round]]) -> Top:
-    """Say what members send, from the rounds of an algorithm.
+    """Give the items that members send, from the rounds of an algorithm.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def on_rails(rounds: Callable[[int, int], Iterable[Round]]) -> Top:
 
 
 def ring_sends(members: int, items: int) -> tuple[Ints, ...]:
-    """Say what members of an all-reducing ring do not send: their chunk and the next."""
+    """Give items that members of a ring do not send: their chunk and the next."""
     chunks = np.diff(np.array(bounds(items, members)))
     return chunks, np.roll(chunks, -1)
 
@@ -272,7 +272,7 @@ def vector_classes(top: Top, parts: int, rounds: Rounds = in_tree) -> Callable[[
 
 
 def _totals(tree: Hierarchy, count: int, number: int) -> list[int]:
-    """Sizes of segments; on large machines rounded up to what divides evenly.
+    """Sizes of segments; on large machines rounded up so that they divide.
 
     There chunks that differ by one item count as equal: cost stays exact in
     messages and wrong by an item a chunk in bytes.
@@ -331,7 +331,7 @@ def _structure(tree: Hierarchy, problem: Problem) -> Iterator[Ints]:
 
 
 def _chunks(tree: Hierarchy, problem: Problem, total: int, top: Top) -> Iterator[Ints]:
-    """Sizes of a rank's chunks, tier by tier, and what it sends at the last."""
+    """Sizes of a rank's chunks, tier by tier, and its items at the last."""
     chunk = np.full(tree.size, total, dtype=np.int64)
     for number, tier in enumerate(tree.tiers[:-1], 1):
         place = tree.places(number)

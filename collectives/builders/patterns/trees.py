@@ -49,7 +49,7 @@ def linear_gather(
     after: After,
     slot: int,
 ) -> Writing:
-    """Gather everybody's ``source`` on the root.
+    """Gather the ``source`` of all members on the root.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def chain_bcast(
     after: After,
     slot: int,
 ) -> Writing:
-    """Hand ``source`` of member 0 down the chain to everybody's ``target``.
+    """Send ``source`` of member 0 down the chain to the ``target`` of all.
 
     Parameters
     ----------
@@ -214,7 +214,7 @@ def binomial_bcast(
     *,
     empty: bool = False,
 ) -> Writing:
-    """Hand ``source`` of member 0 to everybody's ``target``.
+    """Send ``source`` of member 0 to the ``target`` of all members.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def binomial_bcast(
     slot : int
         First slot; uses ``ceil(log2 P)``.
     empty : bool
-        Send messages of nothing too (a barrier).
+        Send empty messages too (a barrier).
     """
     if me:
         came = out.receive(members[parent(me)], target, slot + turn_of(me), after, empty=empty)
@@ -259,7 +259,7 @@ def binomial_reduce(
     after: After,
     slot: int,
 ) -> Writing:
-    """Reduce everybody's ``source`` to member 0, in the order of members.
+    """Reduce the ``source`` of all members to member 0, in their order.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def binomial_gather(
     slot: int,
     free: After = (),
 ) -> Writing:
-    """Gather everybody's chunk on member 0.
+    """Gather the chunks of all members on member 0.
 
     Parameters
     ----------
