@@ -144,10 +144,10 @@ MANY_STEPS = 20_000
 #: At most so many plans are tried, none predicted slower than the best by more; and,
 #: where kernels in node memory do part of it, those predicted slower by no more.
 MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
-#: Rounds of a trial by what a call is predicted to take: (seconds below, rounds).
+#: Rounds of a trial by the predicted time of a call: (seconds below, rounds).
 ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
-#: From so many seconds on a call that nobody waits for is a plan: the library's own makes
-#: no way while the program computes. A shorter one is not worth a thread.
+#: From so many seconds on, a call that no rank waits for is a plan: the library's own makes no
+#: progress while the program computes.  A shorter one is not worth a thread.
 UNATTENDED_S = 1e-3
 #: All-reduces with prices that stand for ours where the library's is guessed.
 _YARDSTICKS = ("recursive_doubling", "rabenseifner")
@@ -289,7 +289,7 @@ class Chooser:
                 return Choice(inherited, 0.0, {}, {}, None)
         found = self.settled(call)
         if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
-            found.trial.serve()  # those two go ways that nobody counts alike on all ranks
+            found.trial.serve()  # calls of those two are not counted alike on all ranks
             found = self.settled(call)
         if found.trial is None or found.trial.winner is not None:
             return found
