@@ -29,7 +29,7 @@ from closeranks.errors import UsageError
 
 
 class Cost(NamedTuple):
-    """What a plan costs.
+    """The cost of a plan.
 
     Attributes
     ----------
@@ -41,7 +41,7 @@ class Cost(NamedTuple):
         Level name -> messages the busiest rank sends over it.
     group_bytes_per_level : dict of str to int
         Level name -> bytes that leave the busiest group of the level (for
-        "node": what the node's network cards send together).
+        "node": the bytes of all network cards of the node).
     """
 
     seconds: float
@@ -52,7 +52,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Speed:
-    """What a step costs beside the wire.
+    """The cost of a step beside the wire.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def cost(plan: Plan, nbytes: int | None = None, *, speed: Speed | None = None) -
         The plan.
     nbytes : int, optional
         Price it for ``count = nbytes / itemsize`` instead of its own count;
-        not for v-operations, whose counts are part of the plan.
+        not for v-operations, where counts are part of the plan.
     speed : Speed, optional
         Costs beside the wire; none by default, which gives the textbook forms.
 

@@ -2,8 +2,7 @@
 
 Sends are unbuffered, ready steps (and events) happen in random order, and
 messages between two ranks match by slot in the order in which they were
-posted.  What no lucky order may hide is looked for in the graph itself
-afterwards, see `races`.
+posted.  A lucky order may hide errors; `races` looks for these in the graph.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def simulate(
         If an argument is no such thing.
     PlanError
         On a deadlock, an ambiguous or mismatched message, a race, or a read of
-        items that nobody wrote: with the rank, the step and the block.
+        items that no step wrote: with the rank, the step and the block.
     """
     argument.instance("simulate", "plan", plan, Plan, "give what collectives.plan has made")
     argument.instance("simulate", "inputs", inputs, Sequence, "give a list of arrays, one a rank")
@@ -128,7 +127,7 @@ class _Rank:
         for buffer, values in self.script.constants.items():
             self.arrays[buffer] = values.copy()
             self.given[buffer] = slice(0, len(values))
-        #: What every step read and wrote, in items: (buffer, items, is_write).
+        #: Reads and writes of every step, in items: (buffer, items, is_write).
         self.touched: list[list[tuple[int, NDArray[np.int64], bool]]] = [[] for _ in self.steps]
         self.left = [step.need for step in self.steps]
         self.done = [False] * len(self.steps)
@@ -182,7 +181,7 @@ class _Rank:
         return self.arrays[buffer]
 
     def read(self, step: int, block: Block) -> NDArray[Any]:
-        """Give a copy of what ``block`` holds and note the read."""
+        """Give a copy of the items of ``block`` and note the read."""
         indices = self.items(step, block)
         self._note(step, block.buffer, indices, is_write=False)
         return self.array(step, block.buffer)[indices]
@@ -202,7 +201,7 @@ class _Rank:
 
 
 class _Run:
-    """All ranks, the messages between them, and what can happen next."""
+    """All ranks, the messages between them, and the events that may come next."""
 
     def __init__(
         self,
@@ -224,7 +223,7 @@ class _Run:
         self.moves: list[tuple[int, int, int]] = []  # (sender, receiver, bytes)
 
     def go(self) -> None:
-        """Let things happen in random order until nothing can."""
+        """Let events happen in random order until none is left."""
         for rank in self.ranks:
             for index, left in enumerate(rank.left):
                 if left == 0:
@@ -315,7 +314,7 @@ class _Run:
         self._finish(receiver, received)
 
     def _expect(self, rank: _Rank, index: int, block: Block, found: int) -> None:
-        """Check a message's size against what the receiver is ready for."""
+        """Check a message's size against the receiver's room."""
         if block.count < 0 and rank.registers[~block.count] is None:
             limit = rank.script.registers[~block.count]
             if found > limit:

@@ -1,1 +1,11 @@
-"""The package collectives.builders."""
+"""Builders: the algorithms of every collective, each as a plan of all ranks.
+
+* ``patterns``: stages over any group of ranks: rings, trees, doubling, ...;
+* one file an operation, with its flat algorithms (one group of all ranks) and
+  its hierarchical ones (along the tree of ports): ``allreduce``, ``reduce``,
+  ``reduce_scatter``, ``bcast``, ``allgather``, ``gather``, ``scatter``,
+  ``alltoall``, ``scan``, ``barrier``;
+* ``shared_memory``: the same operations as one kernel in the memory of a node;
+* ``leaf_expansions``: the moves that stand for a leaf of a plan;
+* ``catalogue``: the list of all algorithms.
+"""

@@ -1,11 +1,10 @@
-"""Flat allgather, of equal blocks and of given counts.
+"""All-gather, of equal blocks and of given counts: flat, and over rails.
 
-All-gather over rails, then inside: every network card carries its own shards.
-
-A rank hands its block to its gateway (most are their own); the rails of the
-last tier gather, then the tiers spread on the way down, and one copy brings
-the blocks from packed to rank order [1]_.  With N equal nodes a rank sends
-``(N - 1) m`` between nodes, which is the least there is.
+Over rails, every network card carries its own shards.  A rank gives its block
+to its gateway; most ranks are their own gateways.  The rails of the last tier
+gather, then the tiers spread on the way down, and one copy brings the blocks
+from packed to rank order [1]_.  With N equal nodes a rank sends ``(N - 1) m``
+between nodes, which is the least there is.
 
 References
 ----------
@@ -46,7 +45,7 @@ from closeranks.collectives.plans.schedule import After, Schedule
 
 
 def _place(out: Schedule, problem: Problem) -> tuple[Chunks, After]:
-    """Results by rank, and what the own one, brought there, waits for."""
+    """Results by rank, and the steps that the own one waits for."""
     if problem.counts is None:
         results = even(OUTPUT, problem.count)
     else:
@@ -175,7 +174,7 @@ def _collect(out: Schedule, packing: Packing, rail: Rail, child: int, buffer: in
 
 
 def _share(packing: Packing, rail: Rail, child: int, buffer: int) -> Block:
-    """Give what the port of a child deals with on behalf of its group."""
+    """Give the blocks that the port of a child carries for its group."""
     tree, port = packing.order.tree, rail.members[child]
     group = int(tree.rows[rail.tier - 1][port])
     gateway = int(tree.gateways[rail.tier - 1][port])

@@ -1,12 +1,26 @@
-"""Flat all-reduce.
+"""All-reduce: flat, and over rails, where every network card carries its part.
 
-All-reduce over rails: every network card carries its own part of the vector.
+Over rails, the ports of a group reduce-scatter tier by tier, innermost first.
+At the last tier each rail all-reduces its chunk.  Then the tiers all-gather on
+the way down [1]_.  For two nodes of two ranks, and a vector of chunks a and b
+(rail 0 is ranks 0 and 2, rail 1 is ranks 1 and 3)::
 
-Tier by tier, innermost first, the ports of a group reduce-scatter; at the last
-tier each rail all-reduces its chunk; then the tiers all-gather on the way down
-[1]_.  With equal groups a rank sends ``2 (p_i - 1) / p_i S / (p_1 ...
-p_(i-1))`` over tier ``i``, which is the least there is.  Local sums are taken
-in the order of members; where groups are runs of ranks this is rank order.
+          node 0            node 1
+      rank 0  rank 1    rank 2  rank 3
+
+       a b     a b       a b     a b      operands
+        +--> <--+         +--> <--+       reduce-scatter in each node
+       a         b       a         b      sums of a node
+       |         |       |         |
+       +---------|-------+         |      rail 0: all-reduce of a
+       |         +-------|---------+      rail 1: all-reduce of b
+       A         B       A         B      sums of all ranks
+        +--> <--+         +--> <--+       all-gather in each node
+       A B     A B       A B     A B      results
+
+With equal groups a rank sends ``2 (p_i - 1) / p_i S / (p_1 ... p_(i-1))`` over
+tier ``i``, which is the least there is.  Local sums are taken in the order of
+members; where groups are runs of ranks this is rank order.
 
 References
 ----------
@@ -151,7 +165,7 @@ Top = Callable[[Schedule, Members, int, Block, Block, After, int], Writing]
 def over_rails(
     top: Top, rounds: Rounds = in_tree
 ) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
-    """Return the builder whose rails run ``top`` at the last tier.
+    """Return the builder with ``top`` on the rails of the last tier.
 
     Parameters
     ----------

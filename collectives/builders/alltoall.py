@@ -1,25 +1,22 @@
-"""Flat all-to-all, of equal blocks and of given counts.
+"""All-to-all, of equal blocks and of given counts: flat, and in two hops.
 
-All-to-all in two hops: inside the node to the right rail, then along it.
+In two hops, every block travels inside the node to the right rail, then along
+the rail.  Every rank gives port ``k`` of its own node the data for the ranks
+behind the ``k``-th ports of all nodes.  Each rail exchanges one message a pair
+of nodes.  Ports pass the data on to ranks that are no ports.  With N nodes of
+L ranks a rank sends ``N + L - 2`` messages instead of ``N L - 1``, and not a
+byte more between nodes [1]_.
 
-Every rank gives port ``k`` of its own node what is meant for the ranks behind
-the ``k``-th ports of all nodes; each rail exchanges one message a pair of
-nodes; ports hand over to ranks that are none.  With N nodes of L ranks a rank
-sends ``N + L - 2`` messages instead of ``N L - 1``, and not a byte more
-between nodes [1]_.
+With blocks of any sizes, a rank knows its own counts, but a gateway does not.
+So the counts make the same two hops before the data, and kernels compute from
+them where every message starts.  That is eight bytes a pair of ranks more, and
+the few messages twice.
 
 References
 ----------
 .. [1] C. Hwang et al. Tutel: adaptive mixture-of-experts at scale. MLSys 2023
    (two-dimensional hierarchical all-to-all).  Here nodes may be uneven and
    ranks mapped to them in any way.
-
-All-to-all of blocks of any sizes in two hops, counts first along the same way.
-
-A rank knows what it sends and what it gets, a gateway does not: so the counts
-make the two hops of the hierarchical all-to-all before the data, and kernels
-read off them where every message starts.  Eight bytes a pair of ranks more,
-and as few messages twice.
 """
 
 from __future__ import annotations
@@ -167,7 +164,7 @@ class _Hops:
         return kept
 
     def collect(self) -> tuple[int, list[After]]:
-        """Take what the node's ranks give; return the buffer and what to wait for."""
+        """Take the blocks of the node's ranks; return buffer and steps to wait for."""
         width = sum(self.widths) * self.count
         buffer = self.out.scratch(len(self.peers) * width)
         ready: list[After] = []
@@ -181,7 +178,7 @@ class _Hops:
     def exchange(
         self, collected: tuple[int, list[After]]
     ) -> Generator[None, None, tuple[int, After]]:
-        """Turn to one message a node, exchange along the rail; return what to await."""
+        """Turn to one message a node, exchange along the rail; return steps to await."""
         out, count, nodes = self.out, self.count, self.nodes
         rail, size = nodes.rail(self.me), len(nodes)
         buffer, ready = collected
@@ -208,7 +205,7 @@ class _Hops:
         return arrived, (kept, *receives.tail())
 
     def hand_over(self, arrived: int, ready: After) -> None:
-        """Give each rank behind this port what came for it."""
+        """Give each rank behind this port its blocks."""
         out, count, total = self.out, self.count, len(self.nodes.order)
         behind = self.behind
         for place, rank in enumerate(behind):
@@ -221,7 +218,7 @@ class _Hops:
             self._unpack(arrived, len(behind), ready)
 
     def take_all(self) -> None:
-        """Receive from the gateway what comes from everybody."""
+        """Receive the blocks of all ranks from the gateway."""
         out, total = self.out, len(self.nodes.order) * self.count
         arrived = self._arrival(self.count)
         port = self.peers[self.me % self.nodes.rails]
@@ -313,7 +310,7 @@ def hierarchical_alltoallv(out: Schedule, problem: Problem) -> Generator[None, N
 
 
 class _Going(NamedTuple):
-    """What leaves along the rail: the turned counts, registers, what data waits for."""
+    """Outgoing data of a rail: turned counts, registers, steps that data waits for."""
 
     table: int
     buffer: int
@@ -323,7 +320,7 @@ class _Going(NamedTuple):
 
 
 class _Coming(NamedTuple):
-    """What arrives along the rail, and how much of it is for the ranks behind."""
+    """Incoming data of a rail, and its part for the ranks behind."""
 
     table: int
     buffer: int
@@ -349,7 +346,7 @@ class _HopsV:
         self.width = sum(self.widths)
 
     def give(self) -> tuple[Block, Block, After]:
-        """Send counts and data to every port; return what the own rail takes."""
+        """Send counts and data to every port; return the data of the own rail."""
         out, nodes, sent = self.out, self.nodes, self.problem.sent_by(self.out.rank)
         orders = [nodes.through(rail)[0] for rail in range(nodes.rails)]
         order = np.concatenate(orders).astype(np.int64)
@@ -378,7 +375,7 @@ class _HopsV:
     def collect(
         self, table: Block, data: Block, ready: After
     ) -> tuple[int, list[Block], After, After]:
-        """Take what peers give for this rail; return counts, data, what to wait for."""
+        """Take the peers' data for this rail; return counts, data, steps to await."""
         out, width = self.out, self.width
         tables = out.scratch(len(self.peers) * width, 8)
         blocks, counted, came = [], [], list(ready)
@@ -413,7 +410,7 @@ class _HopsV:
         return _Going(table, buffer, layout, (turned,), (ready,))
 
     def exchange_counts(self, going: _Going) -> Generator[None, None, _Coming]:
-        """Tell the rail what is coming."""
+        """Tell the rail the counts to come."""
         out, nodes, behind = self.out, self.nodes, self.behind
         theirs = [len(members) * len(behind) for members in nodes.members]
         ours = [len(self.peers) * width for width in self.widths]
@@ -439,7 +436,7 @@ class _HopsV:
         )  # fmt: skip
 
     def hand_over(self, coming: _Coming, ready: After) -> None:
-        """Deal what has come to this rank and those behind it."""
+        """Deal the data out to this rank and the ranks behind it."""
         out, order = self.out, np.array(self.nodes.order, dtype=np.int64)
         behind = self.behind
         mine = Block(OUTPUT, 0, out.buffers[OUTPUT].items)

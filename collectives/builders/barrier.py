@@ -1,10 +1,9 @@
-"""Flat barrier.
+"""Barrier: flat, and one that crosses each outer level as seldom as it can.
 
-A barrier that crosses each outer level as seldom as it can.
-
-Signals climb a binomial tree in every group to its first port, those of the
-last tier meet by dissemination, and the way is free again down the same trees:
-``ceil(log2 N)`` messages a leader between N nodes.
+In the hierarchical barrier, signals climb a binomial tree in every group to
+its first port.  The first ports of the last tier meet by dissemination.  Then
+the signals descend the same trees.  Between N nodes these are ``ceil(log2 N)``
+messages a leader.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Flat broadcast.
+"""Broadcast: flat, and over rails.
 
-Broadcast over rails: the root's node spreads the vector over its ports first.
-
-The root scatters over the ports of its node, those over the ports of its site,
-and so on; every rail of the last tier broadcasts its chunk; the tiers
-all-gather on the way down [1]_.  So each network card of the root's node sends
-only its part.
+Over rails, the root scatters the vector over the ports of its node, these over
+the ports of its site, and so on.  Every rail of the last tier broadcasts its
+chunk.  The tiers all-gather on the way down [1]_.  So each network card of the
+root's node sends only its part.
 
 References
 ----------
@@ -128,7 +126,7 @@ _WIDTH = 32
 def over_rails(
     top: Top, rounds: Rounds = in_tree
 ) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
-    """Return the builder whose rails run ``top`` at the last tier.
+    """Return the builder with ``top`` on the rails of the last tier.
 
     Parameters
     ----------
@@ -213,7 +211,7 @@ def is_near(tree: Hierarchy, tier: int, rank: int, root: int) -> bool:
 def _scatter(
     out: Schedule, rail: Rail, start: int, chunks: Chunks, ready: After, slot: int
 ) -> After:
-    """Give every owner its chunk; return what the own chunk waits for."""
+    """Give every owner its chunk; return steps that the own one waits for."""
     if rail.me == start:
         for owner in range(rail.owners):
             if owner != start:

@@ -1,7 +1,4 @@
-"""The hierarchical algorithms of every operation, for the catalogue.
-
-All algorithms, listed once: tested, priced, explained and benched.
-"""
+"""All algorithms, listed once: for tests, prices, explanations and benchmarks."""
 
 from __future__ import annotations
 

@@ -1,16 +1,14 @@
-"""Flat gather, of equal blocks and of counts that only the root knows.
+"""Gather, of equal blocks and of counts that only the root knows.
 
-Gather over rails: all network cards of the root's node take their part.
+Flat, and over rails, where all network cards of the root's node take their
+part.  Ranks give their blocks to the gateway in their node.  Every rail
+gathers down a binomial tree to its port in the root's node.  The ports bring
+the blocks to the root.  Ranks of the root's node send to the root directly.
 
-Ranks hand their blocks to the gateway in their node; every rail gathers down a
-binomial tree to its port in the root's node; the ports bring it to the root.
-Ranks of the root's node talk to the root directly.
-
-Gather blocks of any sizes over rails.
-
-Only the root knows the counts.  It tells the ports of its node those of their
-rails; elsewhere a gateway takes what comes.  Every block travels on its own,
-so hops overlap, and lands in its place on the root.
+With blocks of any sizes, only the root knows the counts.  It tells the ports
+of its node the counts of their rails; elsewhere a gateway forwards every block
+that arrives.  Every block travels on its own, so hops overlap, and lands in
+its place on the root.
 """
 
 from __future__ import annotations
@@ -117,7 +115,7 @@ ALGORITHMS_V = (Algorithm("linear", _linear, classes=linear_gather_classes),)
 
 
 class Branch:
-    """A rail as a tree whose root is the port in the root's node.
+    """A rail as a tree with the port in the root's node as its root.
 
     Parameters
     ----------
@@ -261,18 +259,18 @@ class RailRegisters:
     out : Schedule
         The pen.
     ranks : list of int
-        Whose blocks.
+        Ranks with these blocks.
     problem : Problem
         Gives the bounds, as far as they are known.
     root : int
-        Who sends the counts.
+        The rank that sends the counts.
 
     Attributes
     ----------
     buffer : int
         Scratch for all blocks.
     ready : tuple of int
-        What sets the registers.
+        The steps that set the registers.
     """
 
     def __init__(self, out: Schedule, ranks: list[int], problem: Problem, root: int) -> None:
@@ -338,7 +336,7 @@ def hierarchical_gatherv(out: Schedule, problem: Problem) -> Generator[None, Non
 
 
 def _hand_on(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int) -> None:
-    """On a gateway elsewhere: send the own block and those of the ranks behind it."""
+    """On a gateway elsewhere: send the blocks of this rank and of ranks behind it."""
     assert problem.counts is not None
     port = nodes.members[home][me]
     for place, rank in enumerate(nodes.served(int(nodes.node[out.rank]), me)):
@@ -354,7 +352,7 @@ def _hand_on(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: i
 def _forward(
     out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int
 ) -> Generator[None, None, None]:
-    """On a port of the root's node: pass on what comes along the rail."""
+    """On a port of the root's node: pass on the blocks of the rail."""
     served = beyond(nodes, home, me)
     layout = RailRegisters(out, [rank for rank, _, _ in served], problem, problem.root)
     coming = Window(WIDTH, layout.ready)

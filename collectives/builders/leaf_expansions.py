@@ -1,12 +1,11 @@
-"""What a leaf means: its steps replaced by the moves it stands for.
+"""Leaves written out: the moves that a leaf of a plan stands for.
 
-Simulate and cost look inside a leaf; execute hands it to the MPI library or to
-a shared-memory kernel where it can, and writes it out where it cannot.
-
-What the leaves of a plan mean: collectives written out as moves.
+`simulate` and `cost` look inside a leaf.  `execute` hands a leaf to the MPI
+library or to a shared-memory kernel where it can, and writes it out where it
+cannot.
 
 A writer is called as ``writer(out, members, me, root, source, block, after,
-slot)`` and returns the steps after which the leaf is done on this rank and
+slot)``.  It returns the steps after which the leaf is done on this rank and
 none of its blocks is in use.  ``source`` and ``block`` are this rank's input
 and output as the operation of that name has them, contiguous; blocks of
 members are equal.
@@ -69,7 +68,7 @@ def expand(
     script : Schedule
         As given where there is no leaf, else one with the leaves' scratch.
     steps : list of Step
-        Renumbered; what waited for a leaf waits for its last moves.
+        Renumbered; steps that waited for a leaf wait for its last moves.
     """
     if not any(step.kind in (Kind.NATIVE, Kind.SHARED) for step in steps):
         return script, list(steps)
@@ -114,7 +113,7 @@ _Stage = Callable[[Schedule, Members, int, int, Block, Block, After, int], Writi
 
 
 def _leaf(stage: _Stage) -> Writer:
-    """Turn a stage into a writer: what comes later waits for all of it."""
+    """Turn a stage into a writer: later steps wait for all of it."""
 
     def write(
         out: Schedule,

@@ -1,10 +1,9 @@
-"""Flat reduce.
+"""Reduce: flat, and over rails.
 
-Reduce over rails: the mirror of the hierarchical broadcast.
-
-The tiers reduce-scatter on the way up; every rail of the last tier reduces its
-chunk to the root's group; the ports of that group gather to the root tier by
-tier. So each network card of the root's node takes only its part.
+Over rails it is the mirror of the hierarchical broadcast.  The tiers
+reduce-scatter on the way up.  Every rail of the last tier reduces its chunk to
+the root's group.  The ports of that group gather to the root tier by tier.  So
+each network card of the root's node takes only its part.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def _blocks(out: Schedule, problem: Problem) -> tuple[Block, Block | None]:
 
 
 def _binomial(out: Schedule, problem: Problem) -> Writing:
-    """To the root; where operands must keep their places to rank 0, which hands on."""
+    """To the root; to rank 0, which forwards it, if operands must keep their places."""
     members, me = seats_from_root(problem, out.rank)
     source, target = _blocks(out, problem)
     if members[0] == problem.root:
@@ -130,7 +129,7 @@ Top = Callable[[Schedule, Members, int, Block, "Block | None", After, int], Writ
 
 
 def over_rails(top: Top) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
-    """Return the builder whose rails run ``top`` at the last tier.
+    """Return the builder with ``top`` on the rails of the last tier.
 
     Parameters
     ----------
@@ -203,7 +202,7 @@ def _segment(
 
 
 class _Climb(NamedTuple):
-    """A tier on the way up: the chunks of all owners, the own one, who still reads."""
+    """A tier on the way up: the chunks of all owners, the own one, its readers."""
 
     rail: Rail
     results: Chunks | None

@@ -1,11 +1,10 @@
-"""Flat reduce-scatter, of equal blocks and of given counts.
+"""Reduce-scatter, of equal blocks and of given counts: flat, and over rails.
 
-Reduce-scatter inside, then over rails: the mirror of the all-gather.
-
-One copy packs the blocks by their gateways; the tiers reduce-scatter on the
-way up; a rail of the last tier brings each group the sums of its own ranks;
-gateways hand over to ranks that are none.  With N equal nodes a rank sends
-``(N - 1) m`` between nodes.
+Over rails it is the mirror of the all-gather.  One copy packs the blocks by
+their gateways.  The tiers reduce-scatter on the way up.  A rail of the last
+tier brings each group the sums of its own ranks.  Gateways pass them on to
+ranks that are no ports.  With N equal nodes a rank sends ``(N - 1) m`` between
+nodes.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def build(out: Schedule, problem: Problem) -> Generator[None, None, None]:
 
 
 class _Place:
-    """A buffer whose first item is item ``base`` of the packed vector."""
+    """A buffer that begins with item ``base`` of the packed vector."""
 
     def __init__(self, packing: Packing, buffer: int, base: int) -> None:
         self.packing, self.buffer, self.base = packing, buffer, base
@@ -176,7 +175,7 @@ def _top(out: Schedule, rail: Rail, source: Chunks, target: Block, after: After)
 def _hand_over(
     out: Schedule, packing: Packing, rail: Rail, here: _Place, ready: After
 ) -> tuple[_Place, After]:
-    """Bring what a gateway has summed for other children to them."""
+    """Bring the sums of a gateway for other children to them."""
     if rail.me >= rail.owners:
         low, high = _span(packing, rail, rail.me)
         items = packing.edge(high) - packing.edge(low)

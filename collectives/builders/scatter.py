@@ -1,11 +1,9 @@
-"""Flat scatter, of equal blocks and of counts that only the root knows.
+"""Scatter, of equal blocks and of counts that only the root knows.
 
-Scatter over rails: the mirror of the hierarchical gather.
-
-The root gives each port of its node what its rail carries; every rail scatters
-down a binomial tree; gateways hand over inside their nodes.
-
-Scatter blocks of any sizes over rails: the mirror of the hierarchical gatherv.
+Flat, and over rails as the mirror of the hierarchical gather: the root gives
+each port of its node the data of its rail; every rail scatters down a binomial
+tree; gateways pass blocks on inside their nodes.  With blocks of any sizes it
+is the mirror of the hierarchical gatherv.
 """
 
 from __future__ import annotations
@@ -207,7 +205,7 @@ def hierarchical_scatterv(out: Schedule, problem: Problem) -> Generator[None, No
 
 
 def _hand_over(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int) -> None:
-    """On a gateway elsewhere: take the own block, hand over those behind it."""
+    """On a gateway elsewhere: take the own block, pass on those behind it."""
     assert problem.counts is not None
     port = nodes.members[home][me]
     for place, rank in enumerate(nodes.served(int(nodes.node[out.rank]), me)):
@@ -223,7 +221,7 @@ def _hand_over(out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me:
 def _forward(
     out: Schedule, problem: Problem, nodes: NodeTiers, home: int, me: int
 ) -> Generator[None, None, None]:
-    """On a port of the root's node: pass on what comes from the root."""
+    """On a port of the root's node: pass on the blocks of the root."""
     served = beyond(nodes, home, me)
     layout = RailRegisters(out, [rank for rank, _, _ in served], problem, problem.root)
     coming = Window(WIDTH, layout.ready)

@@ -1,7 +1,6 @@
 """Collectives of ranks that share a node: one kernel in its memory.
 
-What they mean, for who simulates and prices them, is the stage that each leaf
-names.
+To simulate and to price such a plan, the stage that its leaf names is used.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""C functions that the compiled loop calls by their addresses, as intrinsics.
+"""The compiled loop over a table: messages, copies and sums without the GIL.
 
-Importing this imports Numba.
+`advance` runs the steps of `closeranks.collectives.engine.execution.Execution`
+in the same order: start the ready steps, lowest number first; look at the
+requests; finish the steps that have arrived; begin anew, until nothing moves.
+The loop calls MPI through function pointers.  It hands the number of a step
+that needs Python (a kernel, an event, a leaf, a register) back, and is entered
+again after that step.
 
-The compiled loop over a table: sends, receives, copies, adds, without the GIL.
-
-`advance` does what `closeranks.collectives.engine.execution.Execution` does
-with the same steps, in the same order: start what is ready, lowest number
-first; look at the requests; finish what has arrived; again, until nothing
-moves.  MPI is called through function pointers.  Whatever needs Python (a
-kernel, an event, a leaf, a register) is handed back by its number, and the
-loop is entered again after it.
-
-Importing this imports Numba; nobody does but who compiles it, see
-`closeranks.comms.jit.code_cache`.
+The first part of the file makes intrinsics of C functions at known addresses;
+the second part is the loop.  Importing this module imports Numba; only
+`closeranks.comms.jit.code_cache` does, to compile it.
 """
 
 from __future__ import annotations
@@ -63,7 +60,7 @@ def _call1(typing: Any, function: Any, a: Any) -> Any:
 
 
 def _call3(typing: Any, function: Any, a: Any, b: Any, c: Any) -> Any:
-    """``f(a, b, c)``, whose result, if any, nobody reads."""
+    """``f(a, b, c)``; a result is ignored."""
     del typing
     return types.int64(function, a, b, c), _calling(types.int64)
 
@@ -155,7 +152,7 @@ def pop(state: Numbers, heap: Numbers) -> int:
 
 @_compiled
 def finish(state: Numbers, rows: Numbers, following: Numbers, steps: Numbers, step: int) -> bool:
-    """Note that a step is done; True if Python has somebody to tell."""
+    """Note that a step is done; True if Python has news to pass on."""
     steps[at.DONE, step] = 1
     state[at.COMPLETED] += 1
     first = rows[step, at.NEXT]
@@ -245,7 +242,7 @@ def start(
 
 @_compiled
 def inquire(state: Numbers, flights: Numbers, requests: Any, counts: NDArray[np.int32]) -> bool:
-    """Look at all requests once, and touch none that is not through."""
+    """Look at all requests once, and touch none that is under way."""
     arrived, kept, code = 0, 0, np.int32(0)
     for place in range(state[at.N_REQUESTS]):
         request, owner = requests[at.FIRST + place], flights[at.OWNERS, place]
@@ -350,15 +347,45 @@ def advance(
     """Do what can be done, until nothing moves or Python is needed.
 
     Local; holds the engine's lock and not the GIL.  The arrays are those of
-    `closeranks.collectives.engine.execution_arrays.ExecutionLayout`; entered
-    again, it goes on where it was.
+    `closeranks.collectives.engine.execution_arrays.ExecutionLayout`.  Entered
+    again, the loop goes on where it was: ``state[PHASE]`` says where::
+
+                       entered by Python            answers
+                             |
+                             | FINISH >= 0:         NEWS
+                             | that step is done
+                             v
+        +-----------------> START  start the        ASK NEWS FAILED
+        |                    |     ready steps
+        |                    | none is ready
+        |                    v
+        |    +-------------> TEST  look at all      FAILED
+        |    | nothing has   |     requests once    IDLE if patience is over
+        |    | arrived: pause|
+        |    +---------------+
+        |                    | steps have arrived,  LOOK if POLLS > 0
+        |                    | or POLLS > 0
+        |                    v
+        |                   TAKE   finish them      HOOK NEWS
+        |                    |
+        +--------------------+ if none had arrived, IDLE, and TEST comes next
+
+    ======== ==================================================================
+    phase    cells of ``state`` that it writes
+    ======== ==================================================================
+    entry    FINISH; by `finish`: COMPLETED, REQUIRED, TOLD, N_READY
+    START    N_READY, N_REQUESTS, STEP, CODE, PHASE; those of `finish`
+    TEST     N_ARRIVED, N_REQUESTS, CURSOR, CODE, SINCE, PHASE
+    TAKE     CURSOR, STEP, PHASE; those of `finish`
+    ======== ==================================================================
 
     Returns
     -------
     int
         `IDLE` ... `FAILED`.
     """
-    entered = -1.0
+    # The phases stand here, not in functions: with them the loop takes a third longer.
+    entered = -1.0  # when it began to look in vain, since steps were started last
     if state[at.FINISH] >= 0:
         step = state[at.FINISH]
         state[at.FINISH] = -1
@@ -381,6 +408,7 @@ def advance(
                 if state[at.POLLS] > 0:
                     return at.LOOK
                 continue
+            # Nothing has arrived: begin to wait, or look again.
             if state[at.PATIENCE_NS] > 0 and entered < 0:
                 entered = seconds(state[at.CLOCK])
                 if state[at.SINCE] == 0:
@@ -392,6 +420,7 @@ def advance(
             if answer != at.IDLE:
                 return answer
             state[at.PHASE] = at.START
+            # The phase was there for Python's polls alone, and none of them has arrived.
             if state[at.N_ARRIVED] == 0:
                 state[at.PHASE] = at.TEST
                 return at.IDLE

@@ -1,15 +1,15 @@
-"""Roll calls by messages: all survivors of a deadline name the same ranks.
+"""Arrival queries by messages: all survivors of a deadline name the same ranks.
 
-A collective waits for whoever is late, mostly through ranks that wait
-themselves.  So one whose patience is over asks all others how many collectives
-they have entered, and in which they are, tells all who is absent, and gives
-the world up.  The others leave it to that one
-(`closeranks.collectives.engine.late_ranks_protocol`), and raise the same error
-when they hear of it, the late ones at their next call.  A thread answers for a
-rank that computes.
+A rank in a collective waits for late ranks, mostly through ranks that wait
+themselves.  So a rank whose patience is over asks all others how many
+collectives they have entered, and in which they are.  It tells all ranks which
+ones are absent, and gives the world up.  The others leave that to it
+(`closeranks.collectives.engine.late_ranks_protocol`).  They raise the same
+error when they hear of it, late ranks at their next call.  A thread answers
+for a rank that computes.
 
-Two ranks may both ask before either is heard, and may differ if somebody
-arrives between their questions; what a rank hears first counts.
+Two ranks may both ask before either is heard.  They may differ if a rank
+arrives between their questions; the answer that a rank hears first counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import is_gone
-from closeranks.collectives.engine.late_ranks_protocol import Roll
+from closeranks.collectives.engine.late_ranks_protocol import ArrivalQueries
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.finalization import before_finalize
@@ -44,19 +44,20 @@ _PAUSE_S: Final = 20e-3
 _NEWS_S: Final = 0.2
 #: So many messages may be under way before any is looked at; later twice what was left then.
 _FEW: Final = 16
-#: What messages say: who has entered that turn; how many have I, and am I in; who has not.
+#: Kinds of messages: which ranks have entered that turn; how many this rank has entered and
+#: which it is in; the ranks that are absent.
 _ASK, _HERE, _LATE = range(3)
 
 
 class Lateness(NamedTuple):
-    """What a roll call has found.
+    """The result of an arrival query.
 
     Attributes
     ----------
     ranks : tuple of int
-        Who is absent; none if all are there, only slow.
+        Ranks that are absent; none if all are there, only slow.
     waited_s, limit_s : float
-        By whoever asked.
+        Of the rank that asked.
     """
 
     ranks: tuple[int, ...]
@@ -65,7 +66,7 @@ class Lateness(NamedTuple):
 
 
 class Attendance:
-    """Who has arrived at the collectives of a world; local to make.
+    """The arrivals of ranks at the collectives of a world; local to make.
 
     `enter`, `leave`, `missed` and `look` need the engine's lock, others take it.
 
@@ -74,14 +75,14 @@ class Attendance:
     traffic : MPI.Intracomm
         Carries the messages.
     tag : int
-        Which nobody else uses there.
+        A tag that no other message there uses.
     give_up : callable
         Revokes the world.
 
     Attributes
     ----------
     told : bool
-        Whether the program has been told who was late.
+        Whether the program has been told which ranks were late.
     """
 
     def __init__(self, traffic: MPI.Intracomm, tag: int, give_up: Callable[[], None]) -> None:
@@ -89,7 +90,7 @@ class Attendance:
         self.told = self._open = False
         self._entered, self._inside = 0, dict[int, None]()
         self._arrivals: Arrivals | None = None
-        self._roll = Roll(traffic.rank, traffic.size)
+        self._queries = ArrivalQueries(traffic.rank, traffic.size)
         self._news: Lateness | None = None
         self._sent: list[tuple[MPI.Request, NDArray[np.int64]]] = []
         self._sweep_at = _FEW
@@ -98,12 +99,12 @@ class Attendance:
             self.open()
 
     def open(self) -> None:
-        """Answer for this rank from now on, whatever it does.  Local, harmless twice."""
+        """Answer for this rank from now on, even if it computes.  Local, harmless twice."""
         self._open = True
         late_rank_listener().keep(self)
 
     def count_in(self, arrivals: Arrivals) -> None:
-        """Let the ranks of this node see where this one is.  Local."""
+        """Let the ranks of this node see the collective of this one.  Local."""
         self._arrivals = arrivals
 
     def enter(self) -> int:
@@ -122,9 +123,9 @@ class Attendance:
             self._arrivals.write(self._within())
 
     def news(self) -> Lateness | None:
-        """Give what has ended the world, if a roll call did.
+        """Give the arrival query's result that has ended the world, if one did.
 
-        Called where the world is revoked: the news may be behind that.
+        Called where the world is revoked: the news may arrive after that.
         """
         with engine().lock:
             if self._open and not self.told and not ulfm.is_on():
@@ -134,7 +135,7 @@ class Attendance:
             return self._news
 
     def missed(self, turn: int, deadline: Deadline) -> Lateness | None:
-        """Tell who is late, once the deadline of a collective has passed.
+        """Give the late ranks, once the deadline of a collective has passed.
 
         Parameters
         ----------
@@ -146,7 +147,7 @@ class Attendance:
         Returns
         -------
         Lateness or None
-            For all ranks the same; None as long as nobody knows.
+            The same for all ranks; None as long as no rank knows.
         """
         now_s = time.monotonic()
         if now_s >= self._look_at_s:
@@ -160,14 +161,14 @@ class Attendance:
         return self._news
 
     def _ask(self, turn: int, deadline: Deadline, now_s: float) -> None:
-        """Ask the others, or see what they have answered; once known, tell all."""
-        call = self._roll.call(turn, now_s)
-        if call is None:
+        """Ask the others, or read their answers; once known, tell all."""
+        query = self._queries.query(turn, now_s)
+        if query is None:
             return
-        call.hear(self._traffic.rank, self._entered, self._within())
-        for other in call.to_ask():
-            self._send(other, _ASK, turn, round((call.until_s - now_s) * 1e6))
-        absent = call.absent(now_s, self._arrivals.read() if self._arrivals else {})
+        query.hear(self._traffic.rank, self._entered, self._within())
+        for other in query.to_ask():
+            self._send(other, _ASK, turn, round((query.until_s - now_s) * 1e6))
+        absent = query.absent(now_s, self._arrivals.read() if self._arrivals else {})
         if absent is None:
             return
         times = (deadline.waited_s, deadline.limit_s)
@@ -192,7 +193,7 @@ class Attendance:
             self._give_up()
 
     def look(self) -> bool:
-        """Answer who asks, and take what is answered; never blocks.
+        """Answer the ranks that ask, and take answers; never blocks.
 
         Returns
         -------
@@ -215,32 +216,32 @@ class Attendance:
     def _take(self, source: int, what: int, *words: int) -> None:
         if what == _ASK:
             turn, grace_us = words
-            self._roll.asked(turn, grace_us / 1e6, time.monotonic())
+            self._queries.asked(turn, grace_us / 1e6, time.monotonic())
             self._send(source, _HERE, turn, self._entered, self._within())
         elif what == _HERE:
-            self._roll.hear(source, *words)
+            self._queries.hear(source, *words)
         elif what == _LATE and self._news is None:
             waited_us, limit_us, *ranks = words
             self._know(Lateness(tuple(ranks), waited_us / 1e6, limit_us / 1e6))
 
     def _send(self, rank: int, *words: int) -> None:
-        """Send a few words; a rank that never takes them keeps nobody waiting."""
+        """Send a few numbers; a rank that never takes them lets no rank wait."""
         message = np.array(words, np.int64)
         try:
             self._sent.append((self._traffic.Isend(message, rank, self._tag), message))
-        except MPI.Exception as error:  # who has died is silent
+        except MPI.Exception as error:  # a dead rank is silent
             if not ulfm.speaks_of_failure(error, self._traffic):
                 raise
         if len(self._sent) > self._sweep_at:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Let go of what has been sent; looks at no message more than twice or so."""
+        """Let go of sent messages; looks at no message more than twice or so."""
         self._sent = [(request, data) for request, data in self._sent if not is_gone(request)]
         self._sweep_at = 2 * len(self._sent) + _FEW
 
     def close(self) -> None:
-        """Let go; nobody is late any more.  Local."""
+        """Let go; no rank is late any more.  Local."""
         with engine().lock:  # the listener thread may be looking
             late_rank_listener().forget(self)
             self._sweep()
@@ -249,7 +250,7 @@ class Attendance:
 
 
 class LateRankListener:
-    """A thread that answers roll calls while the program computes.
+    """A thread that answers arrival queries while the program computes.
 
     Made by `late_rank_listener`; any thread may call any method.
     """

@@ -1,4 +1,4 @@
-"""Who has arrived: asked by a rank whose patience is over.  No input, no output."""
+"""Arrival queries, pure: which ranks are absent, and which rank asks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 #: How long a rank that is asked may take to answer, seconds.
 GRACE_S: Final = 0.5
-#: When all are to know, after the patience of one is over.  If who asks stops, the next one
+#: When all are to know, after the patience of one is over.  If the asking rank stops, the next one
 #: waits for half of what is left, so that others can still ask, and no less than the least.
 _END_S: Final = 1.0
 _LEAST_S: Final = 50e-3
@@ -20,23 +20,24 @@ _STEP_S: Final = 20e-3
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
-class RollCall:
-    """What one rank knows of who has arrived at a collective.
+class ArrivalQuery:
+    """A query of one rank: the ranks that have not arrived at a collective.
 
     It asks all others how many collectives they have entered, and which they are
-    in.  Whoever has not entered this one is absent, and so is whoever does not
-    answer in time: it is stopped, gone, or cannot be reached; not if it is seen to
-    have left this one, and only computes.
+    in.  A rank is absent if it has not entered this collective, or if it does not
+    answer in time: it is stopped, dead, or cannot be reached.  A silent rank is
+    not absent if shared memory shows that it has left this collective and
+    computes.
 
-    Some collectives end earlier on one rank than on another.  So who asks may be
-    in a later one than others who wait, as it does, for somebody else.  They are
-    not to blame: the first collective counts that any rank is in and that
-    somebody holds up.
+    Some collectives end earlier on one rank than on another.  So the asking rank
+    may be in a later collective than other ranks that wait, too.  These are not to
+    blame: the first collective counts that any rank is in and that an absent rank
+    holds up.
 
     Parameters
     ----------
     rank, size : int
-        Who asks, of how many.
+        The rank that asks, of how many.
     turn : int
         Number of the collective: how many this rank had entered before it.
     until_s : float
@@ -60,7 +61,7 @@ class RollCall:
         return tuple(sorted(self._silent))
 
     def to_ask(self) -> tuple[int, ...]:
-        """Give whom to ask: all others at first, then nobody."""
+        """Give the ranks to ask: all others at first, then none."""
         asked, self._is_new = self.silent if self._is_new else (), False
         return asked
 
@@ -70,7 +71,7 @@ class RollCall:
         Parameters
         ----------
         rank : int
-            Whose; also this rank's own.
+            The rank that answers; also this rank.
         entered : int
             How many collectives it has entered.
         within : int
@@ -80,7 +81,7 @@ class RollCall:
         self._heard[rank] = entered, within
 
     def absent(self, now_s: float, seen: Mapping[int, int] = _NOTHING) -> tuple[int, ...] | None:
-        """Name who has not arrived.
+        """Name the ranks that have not arrived.
 
         Parameters
         ----------
@@ -102,39 +103,39 @@ class RollCall:
         return next(filter(None, (self._missing(turn, seen) for turn in turns)), ())
 
     def _missing(self, turn: int, seen: Mapping[int, int]) -> tuple[int, ...]:
-        """Name who has not entered a collective, or is in it and silent."""
+        """Name ranks that have not entered a collective, or are in it and silent."""
         behind = {rank for rank, (entered, _) in self._heard.items() if entered <= turn}
         silent = {rank for rank in self._silent if seen.get(rank, turn) <= turn}
         return tuple(sorted(behind | silent))
 
 
-class Roll:
-    """One rank's roll calls in a world, one after the other.
+class ArrivalQueries:
+    """One rank's arrival queries in a world, one after the other.
 
-    The patience of all who wait ends at about the same time.  If all asked all,
-    most would not be answered in time.  So the lower ranks ask before the higher
-    ones, and whoever has been asked leaves it to who asks, as long as that may
-    take.
+    The patience of all waiting ranks ends at about the same time.  If all asked
+    all, most would not be answered in time.  So the lower ranks ask before the
+    higher ones, and a rank that has been asked leaves the query to the asking
+    rank, as long as that may take.
 
-    A collective may end well although a call was held for it, and nobody says
-    so here.  All that are in flight are looked at in turn: one that is not,
-    between two looks at another, is over, and so is its call.
+    A collective may end well although a query was made for it, and no call says so
+    here.  All collectives in flight are looked at in turn.  One that is not looked
+    at between two looks at another is over, and so is its query.
 
     Parameters
     ----------
     rank, size : int
-        Who asks, of how many.
+        The rank that asks, of how many.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
         self._turn, self._since_s = -1, 0.0
-        self._call: RollCall | None = None
+        self._query: ArrivalQuery | None = None
         self._passed: set[int] = set()
         self._left: dict[int, float] = {}
 
-    def call(self, turn: int, now_s: float) -> RollCall | None:
-        """Give the roll call of a collective that has lasted too long.
+    def query(self, turn: int, now_s: float) -> ArrivalQuery | None:
+        """Give the query for a collective that has lasted too long.
 
         Parameters
         ----------
@@ -145,24 +146,24 @@ class Roll:
 
         Returns
         -------
-        RollCall or None
-            Begun here if it is time; None while another one's may be under way,
-            or another rank may hold it.
+        ArrivalQuery or None
+            Begun here if it is time; None while the query of another collective may
+            be under way, or another rank may ask.
         """
         if turn != self._turn and not self._turns_to(turn, now_s):
             return None
         self._passed.clear()
-        if self._call is None and now_s >= self._asks_at_s():
+        if self._query is None and now_s >= self._asks_at_s():
             until_s = now_s + self._grace_s(now_s)
-            self._call = RollCall(self._rank, self._size, turn, until_s)
-        return self._call
+            self._query = ArrivalQuery(self._rank, self._size, turn, until_s)
+        return self._query
 
     def _turns_to(self, turn: int, now_s: float) -> bool:
         """Take up another collective, unless the last one may be in flight."""
         if self._turn >= 0 and turn not in self._passed:
             self._passed.add(turn)
             return False
-        self._turn, self._since_s, self._call = turn, now_s, None
+        self._turn, self._since_s, self._query = turn, now_s, None
         return True
 
     def _asks_at_s(self) -> float:
@@ -176,13 +177,13 @@ class Roll:
 
     @property
     def _left_until_s(self) -> float:
-        """How long others may hold a call that also tells this rank what it asks."""
+        """How long other ranks may ask, with an answer for this rank too."""
         return max((s for turn, s in self._left.items() if turn <= self._turn), default=-inf)
 
     def asked(self, turn: int, grace_s: float, now_s: float) -> None:
-        """Hear that another rank holds a call.
+        """Hear that another rank asks.
 
-        Whoever waits for that collective, or for a later one, hears who was late.
+        A rank that waits for that collective, or for a later one, hears the result.
 
         Parameters
         ----------
@@ -197,6 +198,6 @@ class Roll:
         self._left[turn] = max(now_s + grace_s + _WAY_S, self._left.get(turn, 0.0))
 
     def hear(self, rank: int, turn: int, entered: int, within: int) -> None:
-        """Take an answer, see `RollCall.hear`; one to an earlier call is old."""
-        if self._call is not None and self._call.turn == turn:
-            self._call.hear(rank, entered, within)
+        """Take an answer, see `ArrivalQuery.hear`; one to an earlier query is old."""
+        if self._query is not None and self._query.turn == turn:
+            self._query.hear(rank, entered, within)

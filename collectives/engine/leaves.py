@@ -1,15 +1,15 @@
-"""How SHARED leaves run: as kernels in the memory of their node.
+"""Leaves of a plan: how they run, chosen when the plan is bound.
 
-A kernel serves a leaf if Numba can combine its elements; all members find the
-same answer.
+* A NATIVE leaf runs as one non-blocking collective of the MPI library on a
+  communicator of its members, if the library has the collective and names for
+  its op and type.
+* A SHARED leaf runs as a kernel in the memory of its node, if Numba can
+  combine its elements.
+* Every other leaf, and a native one where ranks may die, is written out as the
+  moves it stands for.
 
-How leaves run: the MPI library's own collectives on a level's communicator.
-
-A leaf is chosen when a plan is bound: if the library has the collective and
-names for its op and type, it runs as one non-blocking call on a communicator
-of its members; else, and where ranks may die, it is written out as the moves
-it stands for.  All members find the same answer, and `Bound.native` and
-`Bound.written_out` show it.
+All members find the same answer; `Bound.native` and `Bound.written_out` show
+it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ SHORT_BYTES = 4096
 def kernel_for(operation: str, nbytes: int) -> Kernel:
     """Return the kernel of an operation.
 
-    Local.  The first call in a process loads it, compiling it where nobody has.
+    Local.  The first call in a process loads it, and compiles it if the cache
+    lacks it.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ def kernel_address(name: str) -> int:
 
 
 def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:
-    """Return what combines the elements of a leaf; None where nothing can.  Local."""
+    """Return the combiner of a leaf's elements; None if there is none.  Local."""
     if operation not in REDUCING or not isinstance(reducer, Reducer):
         return None
     return combiner_of(reducer.name, dtype)
@@ -103,7 +104,7 @@ class Shared:
     Attributes
     ----------
     leaf : Leaf
-        What it runs.
+        The leaf that it runs.
     memory : NodeMemory
         Where.
     """
@@ -162,7 +163,7 @@ def make(leaf: Leaf, world: World, reducer: object, dtype: np.dtype[Any]) -> Sha
     leaf : Leaf
         A leaf over ranks of any node, ascending.
     world : World
-        Whose memory is used.
+        The world with the node's memory.
     reducer : object
         The plan's `Reducer`, if it has one.
     dtype : numpy.dtype
@@ -186,7 +187,7 @@ BYTE_DTYPE = np.dtype(np.uint8)
 
 
 class Call(NamedTuple):
-    """What one native collective is given.
+    """The arguments of one native collective.
 
     Attributes
     ----------
@@ -265,9 +266,9 @@ class Native:
     Attributes
     ----------
     leaf : Leaf
-        What it runs.
+        The leaf that it runs.
     lane : Lane
-        The communicator of its members, and whose turn it is there.
+        The communicator of its members, and the turns of its steps.
     """
 
     __slots__ = ("_op", "_unit", "lane", "leaf")
@@ -312,15 +313,15 @@ def run_of(
 ) -> Run | None:
     """Choose how a leaf runs; None if it must be written out.
 
-    Called by all members of the leaf, who find the same; the first native leaf of
-    a group makes its communicator.
+    Called by all members of the leaf, which find the same.  The first native leaf
+    of a group makes its communicator.
 
     Parameters
     ----------
     step : Step
         A NATIVE or SHARED step.
     world : World
-        Whose communicators are used.
+        The world with the communicators.
     reducer : object
         The plan's `Reducer`, if it has one.
     dtype : numpy.dtype

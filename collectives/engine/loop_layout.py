@@ -1,14 +1,13 @@
-"""Where the compiled loop finds what it reads, and what it answers.
+"""Where the compiled loop finds its numbers, and the answers that it gives.
 
-What stands here is compiled into
-`closeranks.collectives.engine.compiled_loop`.
+The constants are compiled into `closeranks.collectives.engine.compiled_loop`.
 """
 
 from __future__ import annotations
 
-#: Places in ``state``.  What changes during a run: FINISH is a step that Python has run
-#: and that is done, or -1; STEP one that is handed back; POLLS how many things that are
-#: no requests Python looks at; CODE what MPI returned.
+#: Places in ``state`` that change during a run.  FINISH is a step that Python has run and that
+#: is done, or -1; STEP is one that is handed back; POLLS counts the polls of Python, which are
+#: no requests; CODE is an error code of MPI.
 PHASE, FINISH, STEP, COMPLETED, REQUIRED, TOLD, N_READY, N_REQUESTS = range(8)
 N_ARRIVED, CURSOR, POLLS, CODE, TAG = range(8, 13)
 #: See `closeranks.collectives.engine.progress_answer.Patience`.
@@ -16,7 +15,7 @@ PATIENCE_NS, SPIN_NS, PAUSE_US, WANTED = range(13, 17)
 #: Addresses of functions, and of arrays that MPI writes.
 ISEND, IRECV, TESTSOME, MEMMOVE, YIELD, SLEEP, CLOCK, COMBINE = range(17, 25)
 REQUESTS, COUNTS, STATUSES = range(25, 28)
-#: When the wait for messages began, in microseconds of the clock; 0 if nobody has waited.
+#: When the wait for messages began, in microseconds of the clock; 0 before any wait.
 SINCE = 28
 #: Addresses of MPI_Request_get_status and MPI_Test where ranks may die, else 0: there no
 #: message may be given up before it is through, see
@@ -36,7 +35,7 @@ PYTHON, SEND, RECEIVE, PACKED_SEND, PACKED_RECEIVE, REDUCE, COPY, NOTHING = rang
 #: something to do when the step arrives.
 LEFT, READY, PIECES, WATCHED, DONE, ROWS = range(6)
 
-#: Rows of ``flights``: whose each request is, and who has arrived.
+#: Rows of ``flights``: the step of each request, and the steps that have arrived.
 OWNERS, ARRIVED = range(2)
 
 #: First in ``requests``: handles of the communicator, of MPI_BYTE and of no request.
@@ -51,7 +50,7 @@ START, TEST, TAKE = range(3)
 #: STEP; it does what is to be done when STEP arrives; it looks at its polls; MPI said CODE.
 IDLE, NEWS, ASK, HOOK, LOOK, FAILED = range(6)
 
-#: What Python tells the loop of a plan: addresses of the arrays of
+#: The frame, by which Python tells the loop of a plan: addresses of the arrays of
 #: `closeranks.collectives.engine.execution_arrays.ExecutionLayout`, the last one's
 #: but that of the requests int64; then how many steps, successors, columns of
 #: ``flights`` and requests.

@@ -1,4 +1,4 @@
-"""What a look at something under way can find."""
+"""The answers that a look at something under way can give."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Communicators that are the program's own and are revoked with a world.
 
-What mpi4py makes of one of ours otherwise than by a split or a duplicate: a
-topology, an intercommunicator, a duplicate in the making, and what comes of
-those.  Nothing is made again after a recovery.
+mpi4py makes them from a communicator of this package otherwise than by a split
+or a duplicate: topologies, intercommunicators, duplicates in the making, and
+communicators derived from these.  None of them is made again after a recovery.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ class _Held(NamedTuple):
 class TrackedCommunicators:
     """The program's own communicators of one world.
 
-    Where the library cannot revoke them nothing is held, and what is made is what
-    mpi4py makes; else it is of a subclass, whose methods are followed too.
+    Where the library cannot revoke them, nothing is held, and mpi4py's own objects
+    are made.  Else the objects are of a subclass, with methods that are followed
+    too.
     """
 
     def __init__(self) -> None:
@@ -47,16 +48,17 @@ class TrackedCommunicators:
         """Make a communicator that is revoked with the world.
 
         Collective, as ``make`` is.  It may go well on some ranks and fail on others,
-        which then have no handle to revoke: whoever waited in it for one of those
-        would wait for ever.  So nobody has it before all have made it.
+        which then have no handle to revoke.  A rank that waited in the communicator
+        for one of these would wait for ever.  So no rank has it before all have made
+        it.
 
         Parameters
         ----------
         make : callable
             Makes it.
         meet : callable
-            Collective over the same ranks, on a communicator that is revoked by who
-            fails in ``make``; ends well only if all have come.
+            Collective over the same ranks, on a communicator that is revoked by a
+            rank that fails in ``make``.  It ends well only if all have come.
         meets : bool
             Whether all of the ranks that ``meet`` is for call this.
 
@@ -91,8 +93,8 @@ class TrackedCommunicators:
     ) -> MPI.Intercomm:
         """Make an intercommunicator, see `made`.
 
-        Nobody is met where the leaders know each other by a communicator that is not
-        of this family: the other side may be no such program.
+        No meeting takes place if the leaders know each other by a communicator that
+        is not of this family: the other side may be no such program.
 
         Parameters
         ----------
@@ -126,7 +128,7 @@ class TrackedCommunicators:
     def started(
         self, over: _C, start: Callable[[_C], tuple[_C, MPI.Request]]
     ) -> tuple[_C, MPI.Request]:
-        """Start to duplicate a communicator; nobody is waited for.
+        """Start to duplicate a communicator; waits for no rank.
 
         Parameters
         ----------
@@ -184,7 +186,7 @@ def _is_there(held: _Held) -> bool:
 
 
 def _follows(make: Callable[..., MPI.Comm], *, meets: bool = True) -> Callable[..., MPI.Comm]:
-    """Let a method of mpi4py's give what is followed."""
+    """Let a method of mpi4py's give communicators that are followed."""
 
     @wraps(make)
     def method(self: Any, *args: Any, **kwargs: Any) -> MPI.Comm:
@@ -211,12 +213,12 @@ def _starts(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _frees(self: MPI.Comm) -> None:
-    """Free it; where ranks have died nobody may get its number, see `graves`."""
+    """Free it; after a death its context id stays reserved, see `deferred_free`."""
     deferred_free.free_or_defer(self)
 
 
 def _disconnects(self: MPI.Comm) -> None:
-    """Free it when all is through."""
+    """Free it when all its calls have ended."""
     deferred_free.free_or_defer(self, disconnects=True)
 
 
@@ -229,8 +231,8 @@ def _joins(
 
 
 def _subclass(plain: type[MPI.Comm]) -> type[MPI.Comm]:
-    """Make the subclass of one of mpi4py's whose methods are followed."""
-    # Who makes another object of the class by hand has one that no world follows.
+    """Make a subclass of one of mpi4py's, with methods that are followed."""
+    # Another object of the class, made by hand, is followed by no world.
     members: dict[str, object] = {
         "__module__": __name__,
         "_followed": TrackedCommunicators(),

@@ -1,4 +1,27 @@
-"""Attempts: a body that is repeated until all members agree that it has ended."""
+"""Attempts: a body that is repeated until all members agree that it has ended.
+
+The states of an `Attempt` on one rank::
+
+                       made by `attempts`
+                               |
+                               | __enter__: Recovery.begin
+                               v
+                          under way       keep, save, follow: note the
+                               |          buffers and calls of the body
+                               | __exit__: the body has ended or raised,
+                               |           Recovery.vote
+                               v
+         +---------------------+-----------------------+
+         | END                 | REPEAT                | LEAVE, LEAVE_TOLD
+         |                     | buffers put back      | buffers put back
+         v                     v                       v
+       agreed               repeated                 failed
+    the results are     Recovery.recover; then   raises the own error, or
+    valid everywhere    the loop makes another   PeerLost with the error
+                        attempt                  of another member
+
+`closeranks.collectives.faults.votes` tells the outcomes.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +34,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import is_gone, may_blame
 from closeranks.collectives.engine.progress_engine import make_way
+from closeranks.collectives.faults.votes import ABORT, AGAIN, AGREED, Outcome
 from closeranks.comms.buffers.buffer_spec import message
 from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm
@@ -28,12 +52,8 @@ if TYPE_CHECKING:
     from closeranks.comms.buffers.buffer_spec import Message, Vector
     from closeranks.comms.gpu.device_array import Event
 
-#: What a rank says at the end of an attempt; the ranks agree on the bits that all have set.
-AGREED, AGAIN, ABORT = 0b011, 0b010, 0b000
 #: How long calls of the library may take to end where nobody can end them, in seconds.
 _QUIET_S: Final = 0.2
-#: What it says that meets the end of the first one before it has begun it.
-UNBEGUN = 0b110
 
 
 class Attempt:
@@ -46,7 +66,7 @@ class Attempt:
     number : int
         1 for the first; the same on all members, newcomers too.
     lost : tuple of int
-        What the attempt before has cost.
+        Seats that the attempt before has cost.
     restores : bool
         Whether buffers that are overwritten in place are kept.
 
@@ -60,7 +80,7 @@ class Attempt:
         How it has ended: all results are valid on all members, or none is; None
         before it has.
     error : Exception or None
-        Why it has failed, as this rank met it.
+        The error by which it has failed on this rank.
     marks : dict of str to float
         When a failed one was "raised", "revoked", "agreed" and "shrunk" here, by
         `time.monotonic`.
@@ -108,26 +128,26 @@ class Attempt:
         interruption = Interruption()
         self.agreed = False
         try:
-            error, vote, agreed = self._voted(error, interruption)
-            if agreed not in (AGREED, ABORT):
+            error, outcome = self._voted(error, interruption)
+            if outcome.goes_on:
                 self._go_on(error)
         except BaseException as met:
             self._recovery.note(met, error)
             raise
-        self.agreed = agreed == AGREED
+        self.agreed = outcome is Outcome.END
         if interruption.error is not None:
             raise interruption.error  # it changes nothing for the others
-        if agreed == ABORT and vote != ABORT:
+        if outcome is Outcome.LEAVE_TOLD:
             raise self._recovery.aborted() from error
-        if agreed == ABORT and kind is None:
+        if outcome is Outcome.LEAVE and kind is None:
             assert error is not None
             raise error
         return self.is_repeated
 
     def _voted(
         self, error: BaseException | None, interruption: Interruption
-    ) -> tuple[BaseException | None, int, int]:
-        """Vote on what has ended it here; gives that, the vote, and what was agreed."""
+    ) -> tuple[BaseException | None, Outcome]:
+        """Vote on the error that has ended it here; gives that error and the outcome."""
         self._recovery.end()
         self.mark("raised")
         if error is None:
@@ -135,16 +155,16 @@ class Attempt:
         elif isinstance(error, MPI.Exception):
             error = self._meant(error)
         vote = vote_of(error, self._recovery.comm)
-        agreed = self._recovery.vote(vote, error, self.mark, interruption.wait)
-        if agreed != AGREED:
+        outcome = self._recovery.vote(vote, error, self.mark, interruption.wait)
+        if outcome is not Outcome.END:
             for one in self._started.values():
                 one.spoil()  # its result is to be put back
             self._restore()
         self._kept.clear()  # the program may hold on to this for long
-        return error, vote, agreed
+        return error, outcome
 
     def _go_on(self, error: BaseException | None) -> None:
-        """Begin again with those who are left."""
+        """Recover, and begin again with the survivors."""
         self.error = error if isinstance(error, Exception) else None
         self._recovery.recover(self.error)
         self.mark("shrunk")
@@ -156,7 +176,7 @@ class Attempt:
         self.marks[event] = time.monotonic()
 
     def keep(self, demand: CollectiveCall) -> None:
-        """Copy what a call in place overwrites, once for each buffer.
+        """Copy the buffer that a call in place overwrites, once for each buffer.
 
         Local; called before anything is sent.
 
@@ -169,7 +189,7 @@ class Attempt:
             self.save(demand.target if demand.source is None else demand.source)
 
     def save(self, whole: Message | Vector) -> None:
-        """Copy what is about to be overwritten, unless a copy is there.  Local."""
+        """Copy a buffer before it is overwritten, unless a copy is there.  Local."""
         if not whole.element.plain and whole.memory.device is None:
             whole = message(whole.memory.data, "keep")  # its datatype may be freed before the end
         place = whole.place and (id(whole.memory.device), *whole.place)
@@ -189,11 +209,11 @@ class Attempt:
         self._started[id(operation)] = operation
 
     def follow_stream(self, stream: tuple[int, int], event: Event, *worlds: World) -> None:
-        """Note what a device has to be through with at the end, the last of a stream."""
+        """Note the last work of a stream, which a device has to finish by the end."""
         self._streams[stream, id(worlds[-1])] = event, worlds
 
     def _left_over(self) -> BaseException | None:
-        """Give what calls have met that nobody has waited for; None if all went well."""
+        """Give the error of calls that were not waited for; None if all went well."""
         calls: list[Request | Persistent] = [*self._requests]
         calls += [one for one in self._started.values() if one.under_way or one.is_void]
         try:
@@ -207,12 +227,12 @@ class Attempt:
                           "wait for it inside the with block")  # fmt: skip
 
     def _meant(self, error: MPI.Exception) -> BaseException:
-        """Give what a request has met, where `MPI.Request.Waitall` could not say it."""
+        """Give the error of a request, where `MPI.Request.Waitall` could not tell it."""
         met = (one.error for one in self._requests)
         return next((found for found in met if isinstance(found, PeerError)), error)
 
     def _is_dry(self) -> bool:
-        """Tell whether devices are through with what they were given.  Local."""
+        """Tell whether devices have finished their work.  Local."""
         for _, worlds in self._streams.values():
             for world in worlds:
                 make_way(world)
@@ -220,7 +240,7 @@ class Attempt:
         return all(event.done for event, _ in self._streams.values())
 
     def _restore(self) -> None:
-        """Put back what was overwritten, once nobody writes there any more."""
+        """Put back overwritten buffers, once no call writes there any more."""
         patience = None if ulfm.is_on() else Deadline(_QUIET_S)
         with self._recovery.last_resort():
             wait(self._is_quiet, polite=True, deadline=patience)
@@ -228,7 +248,7 @@ class Attempt:
             whole.store(saved)
 
     def _is_quiet(self) -> bool:
-        """Tell whether MPI is through with all that was begun.  Local."""
+        """Tell whether MPI has finished all calls that were begun.  Local."""
         starts = all(one.is_gone() for one in self._started.values())
         return all(map(_is_over, self._requests)) and starts
 
@@ -241,20 +261,20 @@ def _is_over(request: Request) -> bool:
 
 
 def vote_of(error: BaseException | None, comm: MPI.Intracomm) -> int:
-    """Tell how a rank votes that leaves an attempt with an error, or without.
+    """Give the vote of a rank that leaves an attempt with an error, or without.
 
     Parameters
     ----------
     error : BaseException or None
-        What ended it.
+        The error that ended it.
     comm : MPI.Intracomm
         All members.
 
     Returns
     -------
     int
-        `AGAIN` where a peer is to blame, `ABORT` for everything else, and for what
-        would be met in the next attempt again.
+        `AGAIN` if a peer is to blame.  `ABORT` for every other error, and for one
+        that the next attempt would meet again.
     """
     if error is None:
         return AGREED
@@ -264,7 +284,7 @@ def vote_of(error: BaseException | None, comm: MPI.Intracomm) -> int:
 
 
 def words_of(error: BaseException) -> str:
-    """Write what an error says, for the others; its class where it cannot."""
+    """Write the text of an error for the others; its class where it has none."""
     try:
         return repr(error)[:1000]  # all will get it
     except Exception:
@@ -272,7 +292,7 @@ def words_of(error: BaseException) -> str:
 
 
 def _spent(error: Exception | None, lost: tuple[int, ...], limit: int) -> Exception:
-    """Give what has ended the last attempt that was allowed, with a way out."""
+    """Give the error of the last attempt that was allowed, with a remedy."""
     if error is None and not lost:
         return Revoked(
             "attempts", problem="the last one failed by what its body had caught, or elsewhere",
@@ -296,7 +316,7 @@ def attempts(
     limit : int or None
         How many at most.
     min_ranks : int
-        With fewer members nobody goes on.
+        With fewer members the loop ends.
     restores : bool
         Whether buffers that are overwritten in place are kept.
 

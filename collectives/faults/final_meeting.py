@@ -1,4 +1,4 @@
-"""The last meeting of the ranks of a world that some may have given up."""
+"""The last barrier of a world, for ranks that may have given it up."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class FinalMeeting:
     """A barrier of messages, which tells whether any rank has given the world up.
 
     A rank may give up at any time before it closes: while the others wait for it
-    here already, or unheard by them, on another node.  So all meet in the same way
-    whatever they know, and not in a collective of the library: one that was given
-    up may still be under way on some ranks and never have begun on others, and
-    then no later one comes to an end.
+    here already, or unheard by them, on another node.  So all ranks meet in the
+    same way whatever they know.  They do not meet in a collective of the library:
+    a collective that was given up may be under way on some ranks and never have
+    begun on others, and then no later one ends.
 
     The rounds are those of the dissemination barrier: Hensgen, Finkel, Manber,
     "Two algorithms for barrier synchronization", 1988.  Local to make.
@@ -26,7 +26,7 @@ class FinalMeeting:
     traffic : MPI.Intracomm
         Carries the messages.
     tag : int
-        Which nobody else uses there.
+        A tag that no other message there uses.
     given_up : bool
         Whether this rank has given up.
 
@@ -43,7 +43,7 @@ class FinalMeeting:
         self._said, self._heard = np.zeros(1, np.uint8), np.zeros(1, np.uint8)
 
     def __del__(self) -> None:
-        """Keep what the library may still write to, where nobody has come in time."""
+        """Keep memory that the library may still write to, if no rank has come."""
         for request in self._flying:
             dropped_requests.keep(request, (self._said, self._heard))
 
@@ -59,7 +59,7 @@ class FinalMeeting:
         return False
 
     def _exchange(self) -> None:
-        """Begin a round: tell a rank ahead what this one knows, hear one behind."""
+        """Begin a round: send the state to a rank ahead, receive that of one behind."""
         rank, size = self._traffic.rank, self._traffic.size
         self._said[0] = self.given_up
         self._flying = [

@@ -1,4 +1,4 @@
-"""Who sits where after a recovery: all decide alike, from what all say."""
+"""The seats of the processes after a recovery: pure, the same on all of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 
 class ProcessReport(NamedTuple):
-    """What a process says of itself when the world is made anew.
+    """A process's report of itself when the world is made anew.
 
     Attributes
     ----------
     seat : int or None
         Its seat; None for a spare.
     cause : str or None
-        Why it leaves, if it does.
+        The error by which it leaves, if it does.
     is_new : bool
-        Whether it was started for a vacant seat, and nobody watches it yet.
+        Whether it was started for a vacant seat, and no process watches it yet.
     tells : bool
-        Whether it only wants to tell and hear why members leave.
+        Whether it only exchanges the errors by which members leave.
     """
 
     seat: int | None
@@ -33,13 +33,14 @@ class RankAssignment(NamedTuple):
     Attributes
     ----------
     seats : tuple of int
-        Theirs, ascending: rank -> seat.
+        Their seats, ascending: rank -> seat.
     seat_of : dict of int to int
-        Rank among all who are left -> seat; spares that go on waiting have none.
+        Rank among all living processes -> seat; spares that go on waiting have
+        none.
     joined : tuple of int
         Seats of newcomers.
     elder : int
-        Rank, among the members, of the first who was one before.
+        Rank, among the members, of the first one that was a member before.
     """
 
     seats: tuple[int, ...]
@@ -49,7 +50,7 @@ class RankAssignment(NamedTuple):
 
 
 def is_over(reports: Sequence[ProcessReport]) -> bool:
-    """Tell whether nobody goes on: members leave, or none is left.
+    """Tell whether the job ends: members leave, or none is left.
 
     Pure.
 
@@ -66,7 +67,7 @@ def is_over(reports: Sequence[ProcessReport]) -> bool:
     return any(said.cause for said in reports) or all(said.seat is None for said in reports)
 
 
-def roster(reports: Sequence[ProcessReport], seats: int) -> RankAssignment:
+def assign_seats(reports: Sequence[ProcessReport], seats: int) -> RankAssignment:
     """Give vacant seats to spares, in the order of their ranks.
 
     Pure.
@@ -76,7 +77,7 @@ def roster(reports: Sequence[ProcessReport], seats: int) -> RankAssignment:
     reports : sequence of ProcessReport
         By rank; at least one of a member.
     seats : int
-        How many there were in the first world.
+        Number of seats in the first world; 0 if seats stay vacant.
 
     Returns
     -------

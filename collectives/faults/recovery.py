@@ -1,6 +1,25 @@
-"""Where votes are counted without the library's help: it tells nobody of a death.
+"""Recovery: the communicators of one `init` go on without ranks that have died.
 
-Going on without the ranks that have died.
+A rank is a number in a communicator and may change; a seat stays.  Of four
+members and one spare, the rank in seat 2 dies::
+
+    epoch 0                 rank    0    1    2    3
+                            seat    0    1    2    3     spare
+                                    |    |    X    |       |
+                                    v    v         v       |
+    on_failure="shrink",    rank    0    1         2       |  (no spares
+    epoch 1                 seat    0    1         3       |   there)
+                                                           |
+                                              +------------+
+                                              v
+    on_failure="replace",   rank    0    1    2    3
+    epoch 1                 seat    0    1    2    3
+                                              newcomer
+
+The members vote at the end of an attempt (`Recovery.vote`).  If it is to be
+repeated, `Recovery.recover` makes the next world: it shrinks the communicator
+of all processes, gives vacant seats to spares, derives all communicators of
+the program again, and moves them to the new ranks.
 """
 
 from __future__ import annotations
@@ -14,18 +33,15 @@ from mpi4py import MPI
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import NEWS_S, may_blame
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.faults.attempts import (
-    ABORT,
-    AGAIN,
-    AGREED,
-    UNBEGUN,
-    Attempt,
-    attempts,
-    words_of,
+from closeranks.collectives.faults.attempts import Attempt, attempts, words_of
+from closeranks.collectives.faults.rank_assignment import (
+    ProcessReport,
+    RankAssignment,
+    assign_seats,
 )
-from closeranks.collectives.faults.rank_assignment import ProcessReport, RankAssignment, roster
 from closeranks.collectives.faults.spares import placed, reported, split
 from closeranks.collectives.faults.survivor_creation import JoinMessage, together
+from closeranks.collectives.faults.votes import AGAIN, AGREED, UNBEGUN, Outcome, outcome_of
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.exit import exit_report
 from closeranks.comms.exit.hard_deadline import HardDeadline
@@ -50,31 +66,31 @@ _GRACE_S: Final = 1.0
 
 
 class VoteCounter:
-    """The votes of a world's members.
+    """Counts the votes of a world's members without ULFM.
 
-    Collective to make.
+    The MPI library tells no rank of a death there.  Collective to make.
 
     Parameters
     ----------
     world : World
-        Owns where they are counted, which no other call may meet.
+        Owns the communicator of the votes, which no other call uses.
     """
 
     def __init__(self, world: World) -> None:
         self._world, self._comm = world, world.own(world.comm.Dup())
-        #: Kept, for a vote that has not come to an end may still be written.
+        #: Kept: the library may still write a vote that has not ended.
         self._unfinished: list[tuple[MPI.Request, object]] = []
 
     def count(self, vote: int, waits: Callable[..., bool]) -> int:
-        """Vote; nobody is waited for long.
+        """Vote; the wait for the others is short.
 
-        Collective.  Who agrees and hears that another one does not is told no more:
-        what that one has met is not known here.
+        Collective.  A rank that agrees, and hears that another rank does not, hears
+        no more: the error of the other rank is not known here.
 
         Parameters
         ----------
         vote : int
-            This rank's.
+            The vote of this rank.
         waits : callable
             As `closeranks.comms.wait.wait`.
 
@@ -101,12 +117,12 @@ class VoteCounter:
         return AGAIN
 
 
-#: So many attempts in a row that fail without a loss are the fault of what they do.
+#: So many attempts in a row that fail without a loss are the fault of their body.
 FRUITLESS: Final = 10
 
 
 class _Next(NamedTuple):
-    """What takes the place of a world that was revoked."""
+    """The next world, made in the place of one that was revoked."""
 
     whole: MPI.Intracomm
     seated: RankAssignment
@@ -120,7 +136,7 @@ class _Next(NamedTuple):
 
 
 class _Told(NamedTuple):
-    """Why members leave."""
+    """Reports of the errors by which members leave."""
 
     reports: list[ProcessReport]
 
@@ -129,23 +145,24 @@ class _Told(NamedTuple):
 
 
 class Recovery:
-    """How the communicators of one `init` go on after ranks have died.
+    """Lets the communicators of one `init` go on after ranks have died.
 
     Parameters
     ----------
     root : RecoverableRoot
         The first communicator of the family.
     family : Family
-        What all of them share.
+        The state that all of them share.
     on_failure : str
-        "raise": they do not; "shrink": with those who are left; "replace": with
-        spares in the seats that are free.
+        "raise": they do not go on; "shrink": with the survivors; "replace": with
+        spares in the vacant seats.
     limit_s : float
-        How long a recovery may take; then the process ends with status 75.
+        Limit of a recovery, seconds; then the process ends with status 75.
     start_s : float
-        How long the program took to come to `init`; new processes take it again.
+        Seconds from the start of the program to `init`; new processes take it
+        again.
 
-    Collective to make where the library notices no deaths.
+    Collective to make where the MPI library notices no deaths.
     """
 
     def __init__(
@@ -174,7 +191,7 @@ class Recovery:
 
     @property
     def number(self) -> int:
-        """Which attempt comes next; the same on all members."""
+        """Number of the next attempt; the same on all members."""
         return self._family.failed + 1
 
     @property
@@ -194,7 +211,7 @@ class Recovery:
         self._reach("begin")
 
     def _reach(self, point: str) -> None:
-        """Meet the faults that a schedule wants here."""
+        """Inject the faults that a schedule has here."""
         if self._family.faults is not None:
             self._family.faults.reach(point)
 
@@ -214,7 +231,7 @@ class Recovery:
         error: BaseException | None,
         mark: Callable[[str], object] = len,
         waits: Callable[..., bool] = wait,
-    ) -> int:
+    ) -> Outcome:
         """Agree on how an attempt has ended.
 
         Collective over all members; one agreement where it has ended well.
@@ -222,53 +239,54 @@ class Recovery:
         Parameters
         ----------
         vote : int
-            This rank's.
+            The vote of this rank.
         error : BaseException or None
-            What has ended it here.
+            The error that has ended it here.
         mark : callable
-            Is told when the world is "revoked" and the members have "agreed".
+            Called when the world is "revoked" and the members have "agreed".
         waits : callable
             Waits for the others, as `closeranks.comms.wait.wait`.
 
         Returns
         -------
-        int
-            `AGREED`, `AGAIN`, `ABORT` or `UNBEGUN`, the same on all members; where the
-            library cannot tell them, the own vote.
+        Outcome
+            Of the bits that all members have agreed on; where the library cannot
+            agree, of the own vote.
         """
         world = self._family.world
         if vote == AGREED and world.revoked:
-            vote = AGAIN  # the body has caught what it has met
+            vote = AGAIN  # the body has caught the error
         if vote != AGREED:
             world.revoke()
         mark("revoked")
         self._reach("vote")
-        agreed = self._agreed(vote, waits)
-        self._family.settle(agreed=agreed == AGREED)
-        if agreed == AGREED and self._family.spare_pool is not None:
+        outcome = self._outcome(vote, waits)
+        self._family.settle(agreed=outcome is Outcome.END)
+        if outcome is Outcome.END and self._family.spare_pool is not None:
             self._family.spare_pool.settle()
         mark("agreed")
         self._reach("voted")
-        if agreed == AGREED or not ulfm.is_on():
-            return agreed
+        if outcome is Outcome.END or not ulfm.is_on():
+            return outcome
         world.revoke()
         with self.last_resort():
             engine().end_revoked()
-            if agreed == ABORT:
-                self._cause = self._told(error if vote == ABORT else None)
-                if self._cause is None:  # who was to leave has died
-                    return AGAIN
-        return agreed
+            if outcome.leaves:
+                self._cause = self._told(error if outcome is Outcome.LEAVE else None)
+                if self._cause is None:  # the rank that voted to leave has died
+                    return Outcome.REPEAT
+        return outcome
 
-    def _agreed(self, vote: int, waits: Callable[..., bool]) -> int:
+    def _outcome(self, vote: int, waits: Callable[..., bool]) -> Outcome:
+        """Agree with the other members, or count their votes."""
         world = self._family.world
         if self._vote_counter is not None:
-            return self._vote_counter.count(vote, waits)
+            return outcome_of(vote, self._vote_counter.count(vote, waits))
         agreed, died = agree(world.comm, vote, on_wait=world.look, waits=waits)
-        return agreed & UNBEGUN if died else agreed
+        return outcome_of(vote, agreed, died=died)
 
     def _told(self, error: BaseException | None) -> tuple[int, str] | None:
-        """Tell the others what makes this rank leave; give the first that was told."""
+        """Tell the others the error of this rank; give the first error that was told."""
         world, cause = self._family.world, None if error is None else words_of(error)
         report = ProcessReport(world.seats[world.rank], cause, tells=True)
         said = together(self._base, lambda whole: _Told(reported(whole, report))).reports
@@ -277,33 +295,33 @@ class Recovery:
 
     @property
     def _base(self) -> MPI.Intracomm:
-        """All processes that may be left."""
+        """All processes that may live."""
         spare_pool = self._family.spare_pool
         return self._family.world.comm if spare_pool is None else spare_pool.everybody
 
     def aborted(self) -> PeerLost:
-        """Give what the others are told when a rank leaves by an exception.  Local."""
+        """Give the error of the others when a rank leaves by an exception.  Local."""
         assert self._cause is not None
         seat, text = self._cause
         rank = self._family.world.seats.index(seat)
         return PeerLost("attempts", [rank], seats=[seat], cause=text, remedy="see what it met")
 
     def recover(self, error: Exception | None, *, begun: bool = True) -> None:
-        """Go on with the members that are left.
+        """Go on with the surviving members.
 
-        Collective over them, after a vote for `AGAIN`.
+        Collective over them, after a vote whose outcome goes on.
 
         Parameters
         ----------
         error : Exception or None
-            What has ended the attempt here, for ``on_failure="raise"``.
+            The error that has ended the attempt here, for ``on_failure="raise"``.
         begun : bool
             Whether any member had begun it.
 
         Raises
         ------
         PeerError, MPI.Exception
-            If nobody is to go on.
+            If ``on_failure`` is "raise".
         """
         family = self._family
         if self._on_failure == "raise":
@@ -314,18 +332,17 @@ class Recovery:
             self._reach("shrink")
             self._go_on(family.world.epoch + 1)
         self.fill()
-        exit_report.enter_world(
-            self.comm.rank, family.world.epoch, family.group
-        )  # not who gave up before
+        # From here on this rank reports for the group, not one that gave up before.
+        exit_report.enter_world(self.comm.rank, family.world.epoch, family.group)
         with self.last_resort():
             self._arm()
         family.fruitless = 0 if family.lost or family.came else family.fruitless + 1
 
     def fill(self) -> None:
-        """Start processes for seats that are vacant, where that can be.
+        """Start processes for vacant seats, where that is possible.
 
-        Collective over the members of a world that has just begun, newcomers too:
-        those who are left go on whether or not anybody comes.
+        Collective over the members of a world that has just begun, newcomers too.
+        The members go on whether or not a new process comes.
         """
         family = self._family
         if family.spare_pool is None:
@@ -336,9 +353,9 @@ class Recovery:
                 self._go_on(family.world.epoch)
 
     def _arm(self) -> None:
-        """Let the first calls on what was derived have deadlines, too.
+        """Let the first calls on derived communicators have deadlines, too.
 
-        Collective.  Whoever fails here leaves it to the next attempt to find out.
+        Collective.  If a rank fails here, the next attempt finds out.
         """
         if self._family.timeout_s is None:
             return
@@ -356,10 +373,10 @@ class Recovery:
         self._take(together(self._base, lambda whole: self._made(whole, epoch)))
 
     def catch_up(self) -> None:
-        """Recover from what was met before the loop.
+        """Recover from failures before the loop.
 
-        Collective where anybody has met something; others may have begun without
-        this rank, which then has missed the first attempt.
+        Collective if the world is revoked.  Other ranks may have begun without this
+        rank, which then has missed the first attempt.
         """
         self._root.refuse_shut("attempts")
         self._family.refuse("attempts")
@@ -369,9 +386,10 @@ class Recovery:
             return
         interruption = Interruption()
         try:
-            if (agreed := self.vote(UNBEGUN, None, waits=interruption.wait)) == ABORT:
+            outcome = self.vote(UNBEGUN, None, waits=interruption.wait)
+            if outcome.leaves:
                 raise self.aborted()
-            self.recover(None, begun=agreed != UNBEGUN)
+            self.recover(None, begun=outcome is not Outcome.REPEAT_UNBEGUN)
         except BaseException as met:
             self.note(met)
             raise
@@ -380,10 +398,10 @@ class Recovery:
             raise interruption.error
 
     def note(self, met: BaseException, known: BaseException | None = None) -> None:
-        """Give the family up for what members have not agreed to meet.  Local.
+        """Give the family up for an error that the members did not agree on.  Local.
 
-        The others may have agreed, or not, and go on: they wait for this rank until
-        its process ends, and it is not to go on with them in ignorance.
+        The others may go on, and wait for this rank until its process ends.  It must
+        not go on with them without knowing their outcome.
         """
         if met is not known and not isinstance(met, Error):
             self._root.abandon()
@@ -393,7 +411,7 @@ class Recovery:
         self._family.left = left
 
     def start(self) -> object:
-        """Let a loop begin, and one be over that was left and not dropped.  Local."""
+        """Let a loop begin; ends one that was left and not dropped.  Local."""
         self.finish(self._loop)
         self._loop = object()
         return self._loop
@@ -406,11 +424,11 @@ class Recovery:
             self._family.before = ()
 
     def _made(self, whole: MPI.Intracomm, epoch: int) -> _Next:
-        """Make what is needed to go on; collective over all who are left."""
+        """Make the next world; collective over all living processes."""
         self._reach("rebuild")
         old, family = self._family.world, self._family
         reports = reported(whole, ProcessReport(old.seats[old.rank]))
-        seated = roster(reports, family.seats if self._on_failure == "replace" else 0)
+        seated = assign_seats(reports, family.seats if self._on_failure == "replace" else 0)
         plain = split(whole, reports, seated)
         assert plain is not None, "a member keeps its seat"
 

@@ -1,4 +1,4 @@
-"""New processes, started where no spare is left for the seat of a dead rank."""
+"""New processes, started if no spare is left for the seat of a dead rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _JOINS: Final = spawn_guard.VARIABLE.removeprefix(PREFIX)
 _MOST_IN_VAIN: Final = 10
 #: Tag of the messages by which both sides meet.
 _MEETING: Final = 1
-#: What tells a process who has started it, and where, begins with one of these.
+#: Variables by which a launcher tells a process its place begin with one of these.
 _PLACE: Final = ("PMIX_", "PRTE_", "OMPI_", "PWD", PREFIX + _JOINS)
 
 
@@ -35,28 +35,28 @@ def recruit(
 ) -> MPI.Intracomm | None:
     """Start processes that run the same command line, and let them join.
 
-    Collective over ``everybody``; a second or two.  One rank starts them, for what
-    starts processes does not survive a death among those who take part; the others
-    wait in an agreement, which does.
+    Collective over ``everybody``; takes a second or two.  One rank starts them,
+    since a spawn does not survive a death among the ranks that take part.  The
+    others wait in an agreement, which survives it.
 
     Parameters
     ----------
     everybody : MPI.Intracomm
-        All who are left.
+        All living processes.
     count : int
         How many are missing.
     seats : int
         How many members the first world had.
     vain : int, optional
-        How often in a row they were started, and no attempt was agreed; what the
-        rank says that starts them counts.
+        How often in a row they were started, and no attempt was agreed.  The value
+        of the rank that starts them counts.
 
     Returns
     -------
     MPI.Intracomm or None
-        Those who are left and, after them, the new ones, which are in `recruited`
-        then; None, on all ranks, where none could be started, those who are left
-        run different programs, or ranks have died meanwhile.
+        The survivors and, after them, the new processes, which are in `recruited`
+        then.  None, on all ranks, if none could be started, if the survivors run
+        different programs, or if ranks have died meanwhile.
     """
     leads = everybody.rank == 0
     try:
@@ -83,15 +83,15 @@ def recruit(
 
 
 def program() -> list[str]:
-    """Give the words of what a new process runs: what this one does.  Local."""
+    """Give the command line of a new process: that of this one.  Local."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
 def _in_common(everybody: MPI.Intracomm) -> dict[str, str | None]:
-    """Give what all have alike in their environments, and the launcher has not.
+    """Give variables that all have alike, and the launcher has not.
 
-    Collective.  A seat's newcomer runs what the first one of all runs, in its
-    folder, so all must do that.
+    Collective.  A newcomer runs the program of the first process, in its folder,
+    so all processes must run that.
     """
     mine, changes = _own()
     theirs, changes = bcast(everybody, (mine, changes), 0)
@@ -106,7 +106,7 @@ def _in_common(everybody: MPI.Intracomm) -> dict[str, str | None]:
 
 
 def _own() -> tuple[str, dict[str, str | None]]:
-    """Say what this process runs and where, and what it has changed.  Local."""
+    """Give this process's command, folder and changed variables.  Local."""
     try:
         return f"{program()} in {os.path.realpath(_folder())!r}", _changes()
     except OSError as error:  # the others wait for what this one says
@@ -136,7 +136,7 @@ def _started(count: int, command: list[str], vain: int) -> MPI.Intracomm | None:
 
 
 def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracomm:
-    """Take the new ones in; all who are left do, or none.
+    """Take the new processes in; all survivors do, or none.
 
     The bridge joins the leader, which alone has it, with the new ones.
     """
@@ -146,25 +146,25 @@ def _met(everybody: MPI.Intracomm, bridge: MPI.Intracomm | None) -> MPI.Intracom
         undo=_give_up,
     )
     whole = all_or_none(everybody, lambda: _merged(link, bridge, is_new=False), undo=_give_up)
-    agree(whole, 1)  # the new ones wait for it: now all who are here have it
+    agree(whole, 1)  # the new processes wait for it: now all survivors have it
     return whole
 
 
 def recruited() -> tuple[MPI.Intracomm, int, int] | None:
-    """Join those who have started this process.
+    """Join the processes that have started this one.
 
-    Collective over them and all who were started with it.
+    Collective over them and all processes that were started with it.
 
     Returns
     -------
     tuple or None
-        All of them, how many of those, the last, are new, and how many seats there
+        All of them, how many of them, the last, are new, and how many seats there
         are; None for a process that was not started in the place of another one.
 
     Raises
     ------
     SystemExit
-        If they have given up: some have not got all, or ranks have died.
+        If they have given up: some ranks lack a communicator, or ranks have died.
     """
     ticket = setting(_JOINS)
     if ticket is None:
@@ -191,8 +191,8 @@ def recruited() -> tuple[MPI.Intracomm, int, int] | None:
 def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool) -> MPI.Intracomm:
     """Make one communicator of both sides, the new ones last.
 
-    Nobody begins before all who have the bridge are here: then a failure
-    wakes all.
+    No rank begins before all ranks of the bridge are here: then a failure wakes
+    all of them.
     """
     joint.Set_errhandler(MPI.ERRORS_RETURN)
     deferred_free.free_at_end()
@@ -209,13 +209,13 @@ def _merged(joint: MPI.Intercomm, bridge: MPI.Intracomm | None, *, is_new: bool)
 
 
 def _give_up(comm: MPI.Comm) -> None:
-    """Wake who waits on a communicator that was just made, here or by others."""
+    """Wake ranks that wait on a communicator that was just made anywhere."""
     ulfm.revoke(comm, time.monotonic())
     deferred_free.defer(comm)
 
 
 def _say(what: str) -> None:
-    """Tell the user why seats stay vacant."""
+    """Tell the user the reason that seats stay vacant."""
     sys.stderr.write(f"closeranks: {what}; the others go on\n")
 
 
@@ -233,17 +233,17 @@ def _environment(process: int | str) -> dict[str, str]:
 def _folder() -> str:
     """Name the folder in which this process was started: the program begins anew.
 
-    What its command line names lies there, wherever the program has gone since.
+    Paths in its command line are relative to it, wherever the program is now.
     """
     return _environment("self").get("PWD") or os.getcwd()  # noqa: PTH109 - as it is called
 
 
 def _changes() -> dict[str, str | None]:
-    """Give what is other in this environment than in the launcher's; None: is gone.
+    """Give variables that differ from the launcher's; None: it is gone here.
 
-    The launcher gives its own to who is started later, without what the program,
-    or an ``env`` before it, has changed.  Not all is told, for others may read
-    command lines.
+    The launcher passes its own environment to processes started later, without
+    changes by the program or by an ``env`` before it.  Only changes are given,
+    since other users may read command lines.
     """
     try:
         given = _environment(os.getppid())
@@ -255,7 +255,7 @@ def _changes() -> dict[str, str | None]:
 
 
 def _command(seats: int, changes: Mapping[str, str | None]) -> list[str]:
-    """Write the command line of this process, and what is changed for it."""
+    """Write the command line of this process, with the changes for it."""
     gone = [word for name in changes if changes[name] is None for word in ("-u", name)]
     new = [f"{name}={value}" for name, value in changes.items() if value is not None]
     joins = f"{PREFIX}{_JOINS}={seats}"

@@ -1,4 +1,4 @@
-"""Processes that wait until a seat is free."""
+"""Spares: processes that wait until a seat is vacant."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.faults.rank_assignment import (
     ProcessReport,
     RankAssignment,
+    assign_seats,
     is_over,
-    roster,
 )
 from closeranks.collectives.faults.respawn import recruit
 from closeranks.collectives.faults.survivor_creation import Lineage, together
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: How often all spares together may fall asleep in a second, and how long one may sleep.
 _NAPS_PER_S: Final = 1000
 _LONGEST_NAP_S: Final = 0.05
-#: Tag of the message that sends spares home, and how many members send it: some may die.
+#: Tag of the message that ends spares, and how many members send it: some may die.
 _HOME: Final = 1
 _SENDERS: Final = 3
 
@@ -50,14 +50,14 @@ class SparePool:
     spares : int
         How many wait.
     seats : int, optional
-        How many members there were in the first world; default: those here.
+        Number of members in the first world; default: the members here.
     recruits : bool
         Whether new processes may be started.
 
     Attributes
     ----------
     everybody : MPI.Intracomm
-        Those who were left last.
+        All processes of the last world, and the spares.
     seats, recruits
         As given.
     """
@@ -77,7 +77,7 @@ class SparePool:
         self.seats = len(self._members) if seats is None else seats
 
     def _meet(self, everybody: MPI.Intracomm, members: tuple[int, ...]) -> None:
-        """Note who is left, and who of them waits.  Local."""
+        """Note the living processes: members, and spares that wait.  Local."""
         self.everybody, self._members = everybody, members
         self._spares = sorted(set(range(everybody.size)) - set(members))
 
@@ -87,7 +87,7 @@ class SparePool:
         return self.everybody.rank not in self._members
 
     def take(self, whole: MPI.Intracomm, seated: RankAssignment) -> None:
-        """Go on with those who are left.  Local."""
+        """Go on with the survivors.  Local."""
         deferred_free.defer(self.everybody)
         self._meet(whole, tuple(seated.seat_of))
 
@@ -110,7 +110,7 @@ class SparePool:
         """
         if not self.recruits or not vacant:
             return False
-        if self.everybody.rank == 0:  # who starts them
+        if self.everybody.rank == 0:  # it starts them
             peers().wait_for_ending(limit_s)
         whole = recruit(self.everybody, vacant, self.seats, vain=self._vain)
         if whole is None:
@@ -121,7 +121,7 @@ class SparePool:
         return True
 
     def settle(self) -> None:
-        """Note that all have agreed on an attempt: nobody has come in vain.  Local."""
+        """Note that an attempt was agreed: no process came in vain.  Local."""
         self._vain = 0
 
     def revoke(self) -> None:
@@ -129,13 +129,13 @@ class SparePool:
         ulfm.revoke(self.everybody)
 
     def close(self) -> None:
-        """Do nothing: worlds come and go, `end` ends it."""
+        """Do nothing: the pool outlives worlds, `end` ends it."""
 
     def end(self) -> None:
-        """Send the spares home, or end without them; again when the process ends.
+        """End the spares, or end without them; again when the process ends.
 
         Local, harmless twice.  Spares that were woken because a world was given up
-        wait for all members: who does not come to a recovery any more must be dead.
+        wait for all members: a member that takes no part in a recovery must be dead.
         """
         if not self._spares or MPI.Is_finalized():
             return  # without spares ``everybody`` is that of the members, or gone
@@ -158,7 +158,7 @@ class SparePool:
     def wait_for_seat(self, limit_s: float) -> SpareSeat:
         """Wait until a seat is free.
 
-        Collective over the spares and, when ranks have died, over all who are left.
+        Collective over the spares and, when ranks have died, over all survivors.
 
         Parameters
         ----------
@@ -181,9 +181,9 @@ class SparePool:
                  longest_s=longest_nap_s(len(self._spares)), doze=peers().doze)  # fmt: skip
             seat = together(self.everybody, lambda whole: self._seat(whole, limit_s))
             if seat.left:
-                ulfm.leave()  # who goes on nevertheless must not wait for this process
+                ulfm.leave()  # a rank that goes on nevertheless must not wait for this process
                 raise SystemExit(1)
-            if seat.seated is None:  # nobody has said why he leaves: the others go on
+            if seat.seated is None:  # no member has reported an error: the others go on
                 continue
             self.take(seat.whole, seat.seated)
             exit_report.note_processes(seat.whole.size)
@@ -215,7 +215,7 @@ class SparePool:
             return SpareSeat(whole, left=True)
         if any(said.tells for said in reports):
             return SpareSeat(whole)
-        seated = roster(reports, self.seats)
+        seated = assign_seats(reports, self.seats)
         plain = split(whole, reports, seated)
         if plain is None:
             return SpareSeat(whole, seated=seated)
@@ -234,7 +234,7 @@ class SparePool:
 def longest_nap_s(spares: int) -> float:
     """Say how long spares may sleep between two looks.
 
-    Local.  Those of a node wake when one of its processes ends.
+    Local.  The spares of a node wake when one of its processes ends.
 
     Parameters
     ----------
@@ -251,20 +251,20 @@ def longest_nap_s(spares: int) -> float:
 
 
 class SpareSeat(NamedTuple):
-    """What a spare gets.
+    """The result of a wait for a seat.
 
     Attributes
     ----------
     whole : MPI.Intracomm
-        All who are left.
+        All living processes.
     left : bool
-        Whether the members give up, or none is left.
+        Whether the members give up, or all are dead.
     seated : RankAssignment or None
-        Who sits where.
+        The seats.
     world : World or None
-        The new world; None for who goes on waiting.
+        The new world; None for a spare that goes on waiting.
     facts : object
-        What its members know.
+        The `JoinMessage` of its members.
     """
 
     whole: MPI.Intracomm
@@ -280,27 +280,27 @@ class SpareSeat(NamedTuple):
 
 
 def reported(whole: MPI.Intracomm, report: ProcessReport) -> list[ProcessReport]:
-    """Tell all who are left about this process, and hear of them.
+    """Exchange reports with all living processes.
 
-    Collective over ``whole``; all get it, or none.
+    Collective over ``whole``; all get the reports, or none.
 
     Parameters
     ----------
     whole : MPI.Intracomm
-        All who are left.
+        All living processes.
     report : ProcessReport
         Of this process.
 
     Returns
     -------
     list of ProcessReport
-        Of all, by rank.
+        The reports of all, by rank.
     """
     return all_or_none(whole, lambda: allgather(whole, report))
 
 
 def _watch(whole: MPI.Intracomm) -> None:
-    """Let the processes of a node watch those that are new there, and be watched."""
+    """Let the processes of a node watch new ones there, and the other way."""
     node = all_or_none(whole, lambda: split_by_node(whole))
     try:
         peers().watch_node(node)
@@ -312,7 +312,7 @@ def _watch(whole: MPI.Intracomm) -> None:
 
 
 def placed(plain: MPI.Intracomm, facts: JoinMessage, seats: Sequence[int]) -> Topology:
-    """Find out where the members sit now.
+    """Find the topology of the members.
 
     Collective over ``plain``.
 
@@ -322,7 +322,7 @@ def placed(plain: MPI.Intracomm, facts: JoinMessage, seats: Sequence[int]) -> To
         The members.
     facts : JoinMessage
         The program's own topology, if it had one: a newcomer is where its seat is.
-        And the links as measured before; what is new has the usual ones.
+        And the links as measured before; new levels have the usual ones.
     seats : sequence of int
         By rank.
 
@@ -346,11 +346,11 @@ def split(
     Parameters
     ----------
     whole : MPI.Intracomm
-        All who are left.
+        All living processes.
     reports : sequence of ProcessReport
-        What they have said.
+        Their reports, by rank.
     seated : RankAssignment
-        Who sits where.
+        The seats.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""What newcomers cannot find out alone.
+"""Making communicators of the survivors, while more ranks may die.
 
-Making something of those who are left, whoever dies meanwhile.
-
-What was derived from a communicator, so that it can be derived again.
+`together` repeats a collective until all survivors have its result.  `Lineage`
+lists the communicators derived from one, so that they can be derived again.
+`JoinMessage` is the state that a replacement cannot find out alone.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 class JoinMessage(NamedTuple):
-    """What one member tells the others, newcomers above all.
+    """A member's message to the others, newcomers above all.
 
     Attributes
     ----------
     epoch : int
-        That begins.
+        The one that begins.
     links : mapping of str to Link
         Of each level.
     given : Topology or None
         Of all seats, if the program had one.
     known : dict of Agreed to str
-        What was fastest as far as it knows.
+        The fastest algorithms as far as it knows.
     chooser : mapping of str to object
-        How it chooses, without what it has tried.
+        Numbers by which it chooses, without its trials.
     sat : str
-        Where its ranks sit that choose so, see `shape`.
+        Shape of the ranks that choose so, see `shape`.
     family : mapping of str to object
         Options that newcomers cannot find out alone.
     newcomers : dict of int to int
@@ -66,7 +66,7 @@ class JoinMessage(NamedTuple):
 
     @classmethod
     def of(cls, family: Family, chooser: Chooser, epoch: int) -> JoinMessage:
-        """Tell what this member knows.  Local.
+        """Write the message of this member.  Local.
 
         Parameters
         ----------
@@ -97,13 +97,13 @@ class JoinMessage(NamedTuple):
         )
 
 
-#: What a rank says of what it has made; the ranks agree on the bits that all have set.
+#: Bits of a rank about its result; the ranks agree on the bits that all have set.
 _MADE: Final = 0b01
 _POSSIBLE: Final = 0b10
 
 
 class Made(Protocol):
-    """What may have to be dropped again."""
+    """A result that may have to be dropped again."""
 
     def drop(self) -> None:
         """Let go of it; local."""
@@ -113,31 +113,31 @@ _M = TypeVar("_M", bound=Made)
 
 
 def together(base: MPI.Intracomm, make: Callable[[MPI.Intracomm], _M]) -> _M:
-    """Make something of those who are left until all of them have made it.
+    """Make something of the survivors until all of them have made it.
 
-    Collective over the living of ``base``.
+    Collective over the living ranks of ``base``.
 
     Parameters
     ----------
     base : MPI.Intracomm
         Revoked.
     make : callable
-        Takes the communicator of those who are left; collective over it.
+        Takes the communicator of the survivors; collective over it.
 
     Returns
     -------
     object
-        What it has made, on all of them, with nobody lost meanwhile.
+        Its result, on all of them, with no rank lost meanwhile.
 
     Raises
     ------
     Exception
-        What kept this rank from making it, for another reason than a death.
+        The error by which ``make`` failed here, unless a death caused it.
     Unavailable
         If another rank was kept from it.
     """
     while True:
-        base.Ack_failed()  # of whom nothing more is expected
+        base.Ack_failed()  # nothing more is expected of the dead ranks
         whole = _shrunk(base)
         if whole is None:
             continue
@@ -157,8 +157,8 @@ def together(base: MPI.Intracomm, make: Callable[[MPI.Intracomm], _M]) -> _M:
 def _shrunk(base: MPI.Intracomm) -> MPI.Intracomm | None:
     """Shrink; None, on all ranks, where that has failed on any.
 
-    Nobody uses what has come of it, or revokes it, before all have it: a rank of
-    Open MPI 5 that is still making a communicator crashes when it is revoked.
+    No rank uses or revokes the new communicator before all have it: a rank of Open
+    MPI 5 that is still making a communicator crashes when it is revoked.
     """
     whole = None
     try:
@@ -175,7 +175,7 @@ def _shrunk(base: MPI.Intracomm) -> MPI.Intracomm | None:
 def _tried(
     whole: MPI.Intracomm, make: Callable[[MPI.Intracomm], _M]
 ) -> tuple[_M | None, Exception | None]:
-    """Make it, or give what kept this rank from it, if no death did."""
+    """Make it, or give the error that prevented it, if no death caused that."""
     try:
         return make(whole), None
     except Exception as error:
@@ -236,10 +236,10 @@ class Birth(NamedTuple):
     Attributes
     ----------
     child : Recoverable
-        What came of it.
+        The derived communicator.
     color, key : int
-        As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if nothing that a split
-        would give again.
+        As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if a split would not
+        give it again.
     """
 
     child: Recoverable
@@ -250,14 +250,14 @@ class Birth(NamedTuple):
 class Lineage:
     """The communicators derived from one, in the order in which its ranks made them.
 
-    One that was freed stays as long as anything that came of it does.
+    A freed one stays as long as any communicator derived from it does.
 
     Attributes
     ----------
     living : dict of int to Birth
-        Number -> those that have not been freed, as far as this rank is a member.
+        Number -> communicators that have not been freed and have this rank.
     others : list of Recoverable
-        What its members have made without the other ranks: it has no number.
+        Communicators that their members made without the others; without a number.
     """
 
     def __init__(self) -> None:
@@ -272,30 +272,31 @@ class Lineage:
         self._births += 1
 
     def children(self) -> list[Recoverable]:
-        """Give those that are left.  Local."""
+        """Give all that have not been freed.  Local."""
         return [*(birth.child for birth in self.living.values()), *self.others]
 
     def forget(self, child: Any) -> None:
-        """Note that nothing of a communicator is left.  Local."""
+        """Note that a communicator and all derived from it are freed.  Local."""
         self.living = {n: birth for n, birth in self.living.items() if birth.child is not child}
         self.others = [other for other in self.others if other is not child]
 
     def forsake(self, child: Any) -> None:
-        """Note that nobody is to have a communicator again.  Local."""
+        """Note that a communicator is not to be made again.  Local."""
         self._forsaken |= {n for n, birth in self.living.items() if birth.child is child}
 
     def settle(self) -> None:
-        """Note that the ranks go on with what was made again last.  Local.
+        """Note that the ranks go on with the communicators made last.  Local.
 
-        Not before: it is made once more where another one dies meanwhile.
+        Not before: they are made once more if another rank dies meanwhile.
         """
         self._forsaken.clear()
 
     def again(self, plain: MPI.Intracomm) -> list[tuple[Recoverable, MPI.Intracomm | None]]:
-        """Derive them again from those who are left.
+        """Derive them again from the survivors.
 
-        Collective over ``plain``.  What only some ranks have is not made again: it
-        was under way when the others were told; nor is what anybody has forsaken.
+        Collective over ``plain``.  A communicator that only some ranks have is not
+        made again: it was under way when the others were told.  Nor is one that any
+        rank has forsaken.
 
         Parameters
         ----------
@@ -305,7 +306,7 @@ class Lineage:
         Returns
         -------
         list of (Recoverable, MPI.Intracomm or None)
-            Of this rank, with what each is from now on; None: nothing any more.
+            Those of this rank, each with its new communicator; None if it has none.
         """
         comms = all_or_none(plain, lambda: self._split(plain))
         made: list[tuple[Recoverable, MPI.Intracomm | None]] = []

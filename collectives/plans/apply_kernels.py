@@ -3,15 +3,15 @@
 A kernel is called as ``kernel(*reads, *writes)`` with one 1-D array a block,
 of the plan's dtype where the buffer's unit is 0, of int64, int32 or uint8
 where it is 8, 4 or 1.  It fills ``writes`` and returns nothing, an integer, or
-a tuple of integers for the registers the step sets.  With early stop (``need``
-below the number of steps waited for) a bool array ``arrived`` comes first:
-which of them are done.  Kernels keep no state and touch nothing else.
+a tuple of integers for the registers that the step sets.  With early stop
+(``need`` below the number of steps waited for) a bool array ``arrived`` comes
+first: it says which of them are done.  Kernels keep no state and touch no
+other memory.
 
-Kernels that move runs whose sizes are known only while a plan runs.
-
-The hierarchical v-operations exchange counts first; from them these kernels
-work out where every message starts, and bring runs of items from one order to
-another.
+The second part of the file serves the hierarchical v-operations, whose sizes
+are known only while the plan runs.  They exchange counts first.  From the
+counts, these kernels work out where every message starts, and bring runs of
+items from one order to another.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array: TypeAlias = NDArray[Any]
-#: What stands in `KERNELS`.
+#: An entry of `KERNELS`.
 Kernel: TypeAlias = Callable[..., "int | tuple[int, ...] | None"]
 _K = TypeVar("_K", bound=Kernel)
 
@@ -36,7 +36,7 @@ def kernel(name: str) -> Callable[[_K], _K]:
     Parameters
     ----------
     name : str
-        What `Apply.kernel` says; may be taken once.
+        The name in `Apply.kernel`; may be taken once.
     """
 
     def register(function: _K) -> _K:
@@ -190,7 +190,7 @@ def turn(shape: Ints, counts: Ints, *arrays: Array) -> None:
     shape, counts : ndarray, 1-D, dtype int64
         As for `turn_layout`, before.
     *arrays : ndarray
-        What each peer gave, then the array to fill.
+        The data of each peer, then the array to fill.
     """
     *given, out = arrays
     data = np.concatenate(given)
@@ -201,7 +201,7 @@ def turn(shape: Ints, counts: Ints, *arrays: Array) -> None:
 
 @kernel("arrival_layout")
 def arrival_layout(shape: Ints, counts: Ints) -> tuple[int, ...]:
-    """Lay out what comes from each node, and count what is for whom.
+    """Lay out the data of each node, and count the items for each rank.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def arrival_layout(shape: Ints, counts: Ints) -> tuple[int, ...]:
 
 @kernel("deal")
 def deal(order: Ints, counts: Ints, data: Array, *outs: Array) -> None:
-    """Give each rank behind a rail what came for it, in order of the senders.
+    """Give each rank behind a rail its items, in order of the senders.
 
     Parameters
     ----------

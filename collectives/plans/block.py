@@ -1,11 +1,13 @@
-"""Runs of consecutive chunks of one buffer, given by where each chunk starts.
-
-Where bytes lie, before anybody knows their address.
+"""Blocks: the places of data in a buffer, before their address is known.
 
 A block names items of a buffer.  Its start and its count are numbers or
-symbols: a symbol ``~k`` (negative) stands for register ``k`` of the execution,
-an int64 that a kernel or the arrival of a message fills while the plan runs.
-That is all that v-operations, sparse and compressed messages need.
+symbols.  A symbol ``~k`` (negative) stands for register ``k`` of the
+execution: an int64 that a kernel or the arrival of a message fills while the
+plan runs.  V-operations, sparse and compressed messages need no more than
+that.
+
+`Chunks` are runs of consecutive chunks of one buffer, given by where each
+chunk starts.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Chunks:
 
 
 def cut(block: Block, parts: int) -> Chunks:
-    """Cut a contiguous block into ``parts`` chunks whose sizes differ by at most 1."""
+    """Cut a contiguous block into ``parts`` chunks; sizes differ by at most 1."""
     start, count = block.start, block.count
     return Chunks(block.buffer, lambda j: start + count * j // parts, -(-count // parts))
 
@@ -136,7 +138,7 @@ def symbol(value: int) -> str:
 
 
 def bounds(count: int, parts: int) -> list[int]:
-    """Cut ``count`` items into ``parts`` runs whose sizes differ by at most 1.
+    """Cut ``count`` items into ``parts`` runs; sizes differ by at most 1.
 
     Parameters
     ----------

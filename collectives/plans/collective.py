@@ -1,8 +1,9 @@
-"""What is asked for: an operation, its sizes, and the topology it runs on.
+"""The collectives of MPI: a request for one, and its meaning on arrays.
 
-What each collective means, by the standard, on arrays in one process.
-
-The oracle of every test: outputs of all ranks from the inputs of all ranks.
+A `Problem` is a request: an operation, its sizes, and the topology that it
+runs on.  The rest of the file computes the outputs of all ranks from the
+inputs of all ranks, by the standard, in one process.  All tests compare with
+that.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms.topology.topology import Topology
 
-#: Operations whose sizes are one vector of counts, one a rank.
+#: Operations with one vector of counts, one count a rank.
 VECTOR = frozenset({"allgatherv", "gatherv", "scatterv", "reduce_scatter"})
 #: Operations that reduce.
 REDUCING = frozenset(
@@ -52,11 +53,11 @@ class Problem:
         reduce_scatter_block); 0 for v-operations and barrier.
     counts : ndarray of int64 or None
         v-operations: shape (size,), the block of each rank; alltoallv: shape
-        (size, size), row = sender, or, where ``local``, shape (2, size): what this
-        rank sends to each rank and what it receives from each.  -1 is "this rank
+        (size, size), row = sender, or, where ``local``, shape (2, size): the items
+        that this rank sends to each rank and receives from each.  -1 is "this rank
         cannot know".
     local : bool
-        Whether ``counts`` is what one rank knows rather than the whole truth.
+        Whether ``counts`` are those that one rank knows, not those of all.
     root : int
         Root of rooted operations, else 0.
     itemsize : int
@@ -80,7 +81,7 @@ class Problem:
         return self.topology.size
 
     def seen_by(self, rank: int) -> Problem:
-        """Return the problem with only those counts that MPI lets ``rank`` know.
+        """Return the problem with only the counts that MPI lets ``rank`` know.
 
         Allgatherv and reduce_scatter are given everywhere; gatherv and scatterv
         only to the root; of alltoallv a rank knows its row and its column.
@@ -182,7 +183,7 @@ Reduction = Callable[[Array, Array], Array]
 def meaning(
     problem: Problem, inputs: Sequence[Array], op: Reduction = np.add
 ) -> list[Array | None]:
-    """Return what every rank's output must hold.
+    """Return the right output of every rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What an execution is called."""
+"""The name of an execution, the same on all its ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Identity(NamedTuple):
-    """What an execution is called, equally on all its ranks.
+    """The name of an execution, equal on all its ranks.
 
     Attributes
     ----------

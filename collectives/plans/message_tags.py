@@ -1,4 +1,4 @@
-"""Tags: which execution, or which purpose, a message of a world belongs to."""
+"""MPI tags: the execution, or the purpose, that a message of a world belongs to."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST: Final = 2
 
 
 def window() -> int:
-    """Count the executions whose tags the library can tell apart.
+    """Count the executions that the library can tell apart by tags.
 
     Local.
 
@@ -53,7 +53,7 @@ def first(sequence: int, executions: int) -> int:
 
 
 def roll_call(executions: int) -> int:
-    """Return the tag of roll calls, with as many executions in flight."""
+    """Return the tag of arrival queries, with as many executions in flight."""
     return executions << SLOT_BITS
 
 

@@ -1,18 +1,22 @@
-"""A plan: what every rank does for one collective, as data.
+"""A plan: the steps of every rank for one collective, as data.
 
-A plan is described once and read by three interpreters: `execute` does it on
+A plan is described once and read by three interpreters: `execute` runs it on
 real buffers, `simulate` proves it, `cost` prices it.  It is lazy: a rank never
 writes another rank's steps.
 
-What a stage leaves behind, and the small tools that all stages share.
+A plan is made of stages.  A stage writes one rank's part of a collective over
+a group.  It is a generator ``stage(out, members, me, ..., after, slot)``:
 
-A stage writes one rank's part of a collective over a group.  It is a generator
-``stage(out, members, me, ..., after, slot)``: `out` is the pen, ``members``
-the ranks of the group with ``members[me] == out.rank``, ``after`` the steps
-that must be done before it reads or writes a block of the caller, ``slot`` its
-first message slot (it uses fewer than ``2 len(members) + 2``).  It yields now
-and then, so that plans stay lazy, and returns a `Stage`.  Stages that only
-fill blocks also take ``free``: further steps to wait for before they write.
+* ``out`` is the `Schedule` that it writes into;
+* ``members`` are the ranks of the group, with ``members[me] == out.rank``;
+* ``after`` are the steps that must be done before the stage reads or writes a
+  block of the caller;
+* ``slot`` is its first message slot; it uses fewer than ``2 len(members) +
+  2``.
+
+A stage yields now and then, so that plans stay lazy, and returns a `Stage`.
+Stages that only fill blocks also take ``free``: further steps to wait for
+before they write.
 
 Every stage keeps to one rule about memory: ``source`` blocks are read, never
 written, and may be the very memory of the target blocks (in place).
@@ -39,7 +43,7 @@ Builder = Callable[[Schedule, Problem], Generator[None, None, object]]
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A builder and what must hold for it.
+    """A builder and its conditions.
 
     Attributes
     ----------
@@ -86,7 +90,7 @@ class Plan:
     Attributes
     ----------
     problem : Problem
-        What is asked for.
+        The requested collective.
     algorithm : Algorithm
         How it is done.
     """
@@ -192,7 +196,7 @@ class Plan:
         Returns
         -------
         str
-            A line a step: its number, and what it does.
+            A line a step: its number, kind and blocks.
         """
         return "\n".join(f"{number:4d}  {step}" for number, step in enumerate(self.steps(rank)))
 
@@ -212,7 +216,7 @@ BlockOf = Callable[[int], Block]
 
 
 class Stage(NamedTuple):
-    """What later stages wait for.
+    """The steps that later stages wait for.
 
     Attributes
     ----------
@@ -228,7 +232,7 @@ class Stage(NamedTuple):
 
     @property
     def over(self) -> After:
-        """Everything: the result is there and no block is in use."""
+        """All steps: the result is there and no block is in use."""
         return self.done + self.busy
 
 
@@ -243,7 +247,7 @@ class Window:
     width : int
         Steps in flight, at least 1.
     after : tuple of int
-        What the first steps wait for.
+        Steps that the first steps wait for.
     """
 
     __slots__ = ("_after", "_recent", "_width")
@@ -254,7 +258,7 @@ class Window:
         self._recent: deque[int] = deque(maxlen=width)
 
     def credit(self) -> After:
-        """Return what the next step must wait for."""
+        """Return the steps that the next step must wait for."""
         recent = self._recent
         return (recent[0],) if len(recent) == self._width else self._after
 
@@ -264,20 +268,20 @@ class Window:
             self._recent.append(step)
 
     def tail(self) -> After:
-        """Return steps whose end is the end of the whole stream."""
+        """Return steps that end with the whole stream."""
         return tuple(self._recent) or self._after
 
 
 def passed(step: int, before: After) -> After:
-    """Return what follows ``step``, which was written after ``before``.
+    """Return the steps after ``step``, which was written after ``before``.
 
-    A step that was not written hands on what it would have waited for.
+    If the step was not written, these are the steps before it.
     """
     return before if step == NOTHING else (step,)
 
 
 def bring(out: Schedule, source: Block, target: Block, after: After = ()) -> After:
-    """Copy ``source`` to ``target`` unless it is there; return what to wait for."""
+    """Copy ``source`` to ``target`` unless it is there; return steps to wait for."""
     if source == target:
         return after
     return passed(out.copy(source, target, after), after)

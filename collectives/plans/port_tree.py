@@ -82,7 +82,7 @@ class Hierarchy:
     Parameters
     ----------
     topology : Topology
-        Any number of levels; those that equal a neighbour are passed over.
+        Any number of levels; a level that equals a neighbour is passed over.
 
     Attributes
     ----------
@@ -177,7 +177,7 @@ def flat(problem: Problem) -> str | None:
 
 
 def flat_or_disordered(problem: Problem) -> str | None:
-    """Refuse what `flat` refuses, and sums that would have to leave rank order."""
+    """Refuse as `flat` does, and sums that would have to leave rank order."""
     if not problem.commutative and not hierarchy(problem.topology).is_rank_order:
         return "the reduction does not commute and the ranks of a group are not consecutive"
     return flat(problem)

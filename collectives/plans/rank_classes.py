@@ -1,10 +1,10 @@
-"""Which ranks do the same, so that one of them can stand for all.
+"""Classes of ranks that do the same, so that one rank can stand for all.
 
 Two ranks are of one class if they send as many messages and bytes over each
 level of the topology, round by round where an algorithm has logarithmic
-rounds. Where all ranks send to all, or to a neighbour, the place in the node
+rounds.  Where all ranks send to all, or to a neighbour, the place in the node
 tells ranks apart too as long as that is affordable: it decides when a message
-crosses nodes. Everything is computed for all ranks at once.
+crosses nodes.  All classes are computed for all ranks at once.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Ints = NDArray[np.int64]
 FEW = 16
 #: Above this many cells (ranks times classes) classes are not told apart for timing.
 _CELLS = 1 << 14
-#: The same of a chain, whose ranks have few steps each.
+#: The same of a chain, where ranks have few steps each.
 _CHAIN_CELLS = 1 << 21
 
 
 class Round(NamedTuple):
-    """What every member sends in one round.
+    """The items that every member sends in one round.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ def by_rounds(
     rounds : iterable of Round
         By place.
     extra : iterable of ndarray, shape (size,)
-        What else tells places apart.
+        Further numbers that tell places apart.
 
     Returns
     -------
@@ -184,7 +184,7 @@ def round_the_ring(topology: Topology, members: Ints, items: Ints, *, reduces: b
 
 
 def along_a_chain(topology: Topology, members: Ints) -> Ints:
-    """Classes of a chain, whose neighbours wait: as many as are affordable."""
+    """Classes of a chain, where neighbours wait: as many as are affordable."""
     size = len(members)
     places = np.arange(size)
     most = max(1, _CHAIN_CELLS // size)

@@ -1,18 +1,16 @@
-"""One rank's part of a plan: steps in a graph, and the pen that writes them.
+"""One rank's part of a plan: steps in a graph, first as objects, then as numbers.
 
-A step is ready when ``need`` of the steps in ``after`` are done; ``need``
-below their number is early stop ("the first n - s of n").  Steps are numbered
-from 0 in the order in which they are written; among ready steps the lower
-number goes first.
+`Schedule` writes the steps.  A step is ready when ``need`` of the steps in
+``after`` are done; a lower ``need`` than their number is early stop ("the
+first n - s of n").  Steps are numbered from 0 in the order in which they are
+written.  Among ready steps the lower number goes first.
 
-Steps as numbers: the form that every executing interpreter reads.
-
-`lower` turns one rank's steps into int64 rows of fixed width and a few arrays
-that the rows point into.  A loop over the rows needs no Python object except
-for APPLY steps (a kernel's name), leaves and events; together with the
-addresses of the buffers and the handles of
-`closeranks.collectives.engine.bound_plan.Bound` it is all that a compiled loop
-over MPI function pointers reads.
+`lower` turns the steps into int64 rows of fixed width and a few arrays that
+the rows point into.  Every executing interpreter reads that form.  A loop over
+the rows needs Python objects only for APPLY steps (a kernel's name), leaves
+and events.  A compiled loop over MPI function pointers needs beside the rows
+only the addresses of the buffers and the handles of
+`closeranks.collectives.engine.bound_plan.Bound`.
 
 Columns of a row:
 
@@ -52,7 +50,7 @@ NOTHING = -1
 
 
 class Kind(IntEnum):
-    """What a step does."""
+    """Kinds of steps."""
 
     SEND = 1
     RECEIVE = 2
@@ -72,7 +70,7 @@ class Apply(NamedTuple):
     kernel : str
         Name in `closeranks.collectives.plans.apply_kernels.KERNELS`.
     writes : tuple of Block
-        Blocks it writes; what it reads is the step's ``source``.
+        Blocks it writes; it reads the step's ``source``.
     sets : tuple of int
         Registers that take the integers it returns, in order.
     """
@@ -94,11 +92,11 @@ class Leaf(NamedTuple):
     operation : str
         For instance ``allreduce``.
     level : str
-        Level whose group runs it.
+        Level of the group that runs it.
     members : tuple of int
         Ranks of the group, in its order.
     expansion : str
-        Name of the stage that says what it means in moves.
+        Name of the stage that writes it as moves.
     root : int
         Index into ``members`` of the root, where there is one.
     """
@@ -116,14 +114,14 @@ class Step(NamedTuple):
     Attributes
     ----------
     kind : Kind
-        What it does.
+        Its kind.
     peer : int
         The other rank of a SEND or RECEIVE, the event's index of an EVENT, else
         -1.
     block : Block or None
-        What is sent, received, reduced into or copied to, or a leaf's output.
+        Block to send, receive, reduce into or copy to, or a leaf's output.
     source : Block, tuple of Block or None
-        What REDUCE and COPY read, the blocks an APPLY reads, a leaf's input.
+        Block that REDUCE and COPY read, blocks of an APPLY, a leaf's input.
     slot : int
         Tells messages between the same two ranks apart, below 2**20; of a leaf the
         first of those that it uses where it is written out, see `stage`.
@@ -134,7 +132,7 @@ class Step(NamedTuple):
     optional : bool
         The result does not wait for it (a late message: received, then dropped).
     action : Apply, Leaf or None
-        What an APPLY, NATIVE or SHARED step runs.
+        The kernel or leaf of an APPLY, NATIVE or SHARED step.
     """
 
     kind: Kind
@@ -181,7 +179,7 @@ class Schedule:
     Parameters
     ----------
     rank : int
-        The rank whose steps these are.
+        The rank of these steps.
     input_items, output_items : int
         Elements of the caller's input and output on this rank.
 
@@ -192,7 +190,7 @@ class Schedule:
     registers : list of int
         The bound (``at_most``) of every register.
     constants : dict of int to ndarray of int64
-        What `constant` buffers hold from the start.
+        Contents of `constant` buffers from the start.
     """
 
     def __init__(self, rank: int, input_items: int, output_items: int) -> None:
@@ -222,7 +220,7 @@ class Schedule:
         Parameters
         ----------
         values : ndarray of int64
-            For instance counts to be sent, or what a kernel needs to know.
+            For instance counts to be sent, or numbers for a kernel.
         """
         buffer = self.scratch(len(values), 8)
         self.constants[buffer] = values
@@ -373,11 +371,11 @@ class StepTable:
     Attributes
     ----------
     rank : int
-        Whose steps these are.
+        The rank of these steps.
     rows : ndarray, shape (n, WIDTH), dtype int64
         One row a step, in the order of their numbers; see the module.
     after, successors : ndarray, shape (edges,), dtype int64
-        Steps waited for, and who waits, of all steps one after the other.
+        Steps waited for, and waiting steps, of all steps one after the other.
     operands : ndarray, shape (m, 5), dtype int64
         Blocks that APPLY steps read and write.
     sets : ndarray, shape (s,), dtype int64
@@ -387,9 +385,9 @@ class StepTable:
     registers : ndarray, shape (r,), dtype int64
         The bound of every register.
     actions : tuple of Apply or Leaf
-        What APPLY, NATIVE and SHARED steps run.
+        Kernels and leaves of APPLY, NATIVE and SHARED steps.
     constants : dict of int to ndarray of int64
-        What buffers declared by `Schedule.constant` hold from the start.
+        Contents of buffers declared by `Schedule.constant`.
     """
 
     rank: int
@@ -412,7 +410,7 @@ class StepTable:
         return bool((self.rows[:, KIND] >= Kind.NATIVE).any())
 
     def successors_of(self) -> list[list[int]]:
-        """Return who waits for each step, as lists."""
+        """Return the steps that wait for each step, as lists."""
         following = self.successors.tolist()
         return [
             following[first : first + n] for first, n in self.rows[:, NEXT : N_NEXT + 1].tolist()

@@ -1,8 +1,8 @@
 """The loops behind `closeranks.collectives.reduction.compiled_ops`, in Numba.
 
-One pair of loops an op, and one more for half-precision sums and products,
-compiled for pointers to each type.  Importing this imports Numba, so nobody
-does before a combiner is needed.
+Each op has a pair of loops, and one pair more for half-precision sums and
+products.  They are compiled for pointers to each type.  Importing this module
+imports Numba, so no module imports it before a combiner is needed.
 """
 
 from __future__ import annotations

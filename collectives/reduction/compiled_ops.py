@@ -1,4 +1,4 @@
-"""Reductions as machine code: what loops without Python call by address.
+"""Reductions as machine code: pairs of C functions that compiled loops call.
 
 A combiner is a pair of C functions over plain memory.  They are compiled by
 Numba when first asked for, and kept on disk.  Results are bit for bit those of

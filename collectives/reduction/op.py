@@ -175,7 +175,7 @@ def _is_inexact(dtype: np.dtype[Any]) -> bool:
 
 
 def _kind(dtype: np.dtype[Any]) -> str:
-    """Return NumPy's kind; "f" for ml_dtypes' floats, whose kind is "V"."""
+    """Return NumPy's kind; "f" for ml_dtypes' floats, of kind "V"."""
     return "f" if dtype.name == "bfloat16" else dtype.kind
 
 
@@ -226,7 +226,7 @@ def undefined(op: MPI.Op, datatype: MPI.Datatype) -> str:
     Returns
     -------
     str
-        What is wrong; nothing if it does.
+        The problem; empty if there is none.
     """
     from mpi4py import MPI
 

@@ -1,6 +1,6 @@
-"""Health of the leaves of a state: whether all their numbers are finite.
+"""The bytes of a leaf of a state, and whether its numbers are finite.
 
-Contents of the leaves of a state: bytes that are equal where leaves are.
+Two leaves have equal bytes if and only if they are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 
 def illness(leaf: object) -> str:
-    """Tell what is wrong with the numbers of a leaf: "NaN", "Inf" or nothing.  Local.
+    """Tell whether the numbers of a leaf hold "NaN" or "Inf"; else "".  Local.
 
     Numbers inside of structures count, those under a mask do not.
     """
@@ -67,7 +67,7 @@ DIGEST_BYTES: Final = 16
 #: Bytes of a long double that hold its value: x87 has 10, and pads them.
 _LONG_BYTES: Final = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize
 
-#: What arrays may be, and be made anew as; others may have more than their numbers.
+#: Classes of arrays that can be made anew; others may have more than their numbers.
 CLASSES: Final[tuple[type[NDArray[Any]], ...]] = (
     np.ndarray, np.matrix, np.recarray, np.ma.MaskedArray
 )  # fmt: skip
@@ -77,7 +77,7 @@ Leaf: TypeAlias = Any
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What an array is beside its numbers.
+    """An array without its numbers.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Form:
 
 
 class Entry(NamedTuple):
-    """What a leaf is, without its bytes.
+    """A leaf without its bytes.
 
     Attributes
     ----------
@@ -158,11 +158,11 @@ def from_bytes(entry: Entry, data: NDArray[np.uint8], old: Leaf) -> Leaf:
     Parameters
     ----------
     entry : Entry
-        What it is.
+        Type and form of the leaf.
     data : ndarray of uint8
         As `to_bytes` gives them.
     old : object
-        What is there now, or None.
+        The present leaf, or None.
 
     Returns
     -------
@@ -219,7 +219,7 @@ def _mask(array: np.ma.MaskedArray[Any, Any], mask: NDArray[Any], fill: bytes) -
 
 
 def _form(array: NDArray[Any]) -> Form:
-    """Tell what an array is beside its numbers."""
+    """Give the form of an array, without its numbers."""
     axes = tuple(range(array.ndim))
     if not array.flags.c_contiguous:
         axes = tuple(sorted(axes, key=lambda axis: -abs(array.strides[axis])))
@@ -229,7 +229,7 @@ def _form(array: NDArray[Any]) -> Form:
 
 
 def _fill(array: np.ma.MaskedArray[Any, Any]) -> bytes:
-    """Give the fill value that an array was given, if it is not what all have."""
+    """Give the fill value of an array, if it is not the default."""
     given = vars(array).get("_fill_value")  # to ask for it sets it, which not all can
     if given is None:
         return b""
@@ -242,7 +242,7 @@ def _fill(array: np.ma.MaskedArray[Any, Any]) -> bytes:
 
 
 def _class(array: NDArray[Any]) -> type[NDArray[Any]]:
-    """Give what an array is made as: one of a file is made in memory."""
+    """Give the class to make an array of: one of a file is made in memory."""
     found: type[NDArray[Any]] = next(cls for cls in reversed(CLASSES) if isinstance(array, cls))
     return found
 

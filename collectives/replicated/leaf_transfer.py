@@ -1,12 +1,12 @@
-"""Where the leaves of a state go: into the memory of the old ones where they can.
+"""Leaves on their way: messages of a state, and their place in old memory.
 
-Several old leaves may lie in one memory: an array in several places, or views
-of it.  What is to be there may be alike, or not.
+`Transfer` is driven by the engine like a plan.  If a death ends it in the
+middle, memory that the library still reads or writes is kept until it is free,
+as after every execution.
 
-Messages of a state, driven by the engine like a plan.
-
-A death may end them in the middle: what the library still reads and writes
-then is kept until it lets go, as of every execution.
+`Placing` puts leaves into the memory of the old ones where it can.  Several
+old leaves may lie in one memory: an array in several places, or views of it.
+The new leaves in their place may be alike, or not.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from closeranks.collectives.plans.schedule import Schedule
 
 
-#: Steps in which arrays whose bounds overlap are found to be apart; else they count as one.
+#: Steps to find arrays with overlapping bounds to be apart; else they count as one.
 _WORK: Final[Any] = 10_000
 
 
 class Placing:
-    """Leaves that stay, and those that come.
+    """Leaves that stay, and leaves that come.
 
     Local.
 
@@ -60,7 +60,7 @@ class Placing:
     wanted : mapping of str to Entry
         Path -> leaf, as it is to be.
     unlike : collection of str
-        Paths of what comes.
+        Paths of leaves that come.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Placing:
         return from_bytes(entry, data, None)
 
     def _note(self, path: str) -> None:
-        """Note that the memory of a leaf holds what it is to hold."""
+        """Note that the memory of a leaf holds the right numbers."""
         for span in self._spans[path]:
             self._right[span.run].append(span)
 
@@ -136,13 +136,13 @@ class _Span(NamedTuple):
     Attributes
     ----------
     run : int
-        Whose are not equal are apart.
+        Spans with different numbers are apart.
     low, high : int
         Its addresses.
     path : str
         Of the leaf.
     memory : ndarray
-        What lies there.
+        The array that lies there.
     """
 
     run: int
@@ -184,12 +184,12 @@ def _memory(leaf: Leaf) -> Iterator[NDArray[Any]]:
 
 
 class Expected(NamedTuple):
-    """What is to come.
+    """A message that is to come.
 
     Attributes
     ----------
     source : int
-        From whom.
+        The sending rank.
     nbytes : int or None
         How long an array is; None for an object.
     """
@@ -201,17 +201,17 @@ class Expected(NamedTuple):
 class Transfer(Execution):
     """Messages from rank to rank; a context manager, which waits for them.
 
-    All ranks make one, also those with nothing to say: a roll call counts them.
+    All ranks make one, also ranks without messages: an arrival query counts them.
 
     Parameters
     ----------
     world : World
-        Whose traffic carries them.
+        The world that carries the messages.
     sent : iterable of (int, object)
-        Targets and what they get: an array of uint8 or an object.  Asked for when
-        it begins; what that raises ends it.
+        Targets and their data: an array of uint8 or an object.  Asked for when
+        it begins; an exception there ends it.
     expected : iterable of Expected
-        What comes, of every source in the order in which it is sent.
+        Messages to come, of every source in the order in which they are sent.
     deadline : Deadline or None
         When it fails.
 
@@ -272,7 +272,7 @@ class Transfer(Execution):
             engine().fail(self, error)
 
     def take(self) -> Any:
-        """Wait for what comes next.
+        """Wait for the next message.
 
         Local.
 
@@ -284,13 +284,13 @@ class Transfer(Execution):
         Raises
         ------
         PeerError, BaseException
-            What has ended the transfer.
+            The error that has ended the transfer.
         """
         wait(lambda: bool(self._come) or engine().test(self))
         return self._come.popleft()
 
     def _is_through(self) -> bool:
-        """Do what can be done now; tell whether nothing is left to do."""
+        """Advance the messages; tell whether all are done."""
         for target, data in self._sent:
             self._send(target, data)
         while self._expected and not self._come and self._has_come():
@@ -309,7 +309,7 @@ class Transfer(Execution):
             self._leaving.append((target, traffic.isend(data, target, self._tag), data))
 
     def _has_come(self) -> bool:
-        """Begin to receive what comes next; tell whether it is there."""
+        """Begin to receive the next message; tell whether it is there."""
         if not self._arriving:
             self._begin(*self._expected[0])
         if self._expected[0].nbytes is None:
@@ -326,7 +326,7 @@ class Transfer(Execution):
         return True
 
     def _begin(self, source: int, nbytes: int | None) -> None:
-        """Post the receives of what comes next, once it is known how long it is."""
+        """Post the receives of the next message, once its length is known."""
         traffic = self.bound.world.traffic
         if nbytes is None:
             message = traffic.improbe(source, self._tag)
@@ -338,14 +338,14 @@ class Transfer(Execution):
             self._arriving.append(traffic.Irecv(self._data[part], source, self._tag))
 
     def peers(self, kind: Kind) -> tuple[int, ...]:
-        """Return whose messages of a kind are under way, ascending."""
+        """Return the ranks with messages of a kind under way, ascending."""
         if kind == Kind.RECEIVE:
             return (self._expected[0].source,) if self._arriving else ()
         self._leaving = deque(one for one in self._leaving if not is_gone(one[1]))
         return tuple(sorted({target for target, *_ in self._leaving}))
 
     def awaited(self) -> tuple[int, ...]:
-        """Return the rank whose message is awaited, else those that take none of ours."""
+        """Return the awaited rank, else the ranks that do not take our messages."""
         return (self._expected[0].source,) if self._expected else self.peers(Kind.SEND)
 
     def fail(self, error: BaseException) -> None:

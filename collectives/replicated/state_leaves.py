@@ -1,6 +1,7 @@
-"""Pytrees: the dicts, lists and tuples that hold the leaves of a state.
+"""A state: a pytree of dicts, lists and tuples whose leaves all ranks hold alike.
 
-State: a pytree of dicts, lists and tuples whose leaves all ranks hold alike.
+The first part takes pytrees apart and puts them together; the second names the
+leaves of a state by their paths and compares them.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from closeranks.errors import UsageError
 Pytree: TypeAlias = Any
 #: None for a leaf; else kind, keys (None of lists and tuples) and what is inside.
 _Node: TypeAlias = Any
-#: What is said of a kind that another rank cannot make.
+#: The remedy for a kind that another rank cannot make.
 _REMEDY: Final = "define it at the top of a module that all ranks have, or use dict, list, tuple"
 
 
 def shape_of(tree: Pytree) -> bytes:
-    """Describe a pytree without its leaves: alike, whoever made its keys."""
+    """Describe a pytree without its leaves: alike on all ranks with these keys."""
     return json.dumps(_node(tree)).encode()
 
 
 def check(old: Pytree, shape: bytes) -> None:
-    """Raise UsageError unless `rebuilt` can make what is not there.  Local."""
+    """Raise UsageError unless `rebuilt` can make the missing parts.  Local."""
     _check(old, json.loads(shape))
 
 
@@ -50,7 +51,7 @@ def rebuilt(old: Pytree, shape: bytes, leaves: Iterator[Any]) -> Pytree:
     Parameters
     ----------
     old : dict, list or tuple
-        What is there now: dicts and lists of the same kind, in the same place,
+        The present pytree: dicts and lists of the same kind, in the same place,
         stay the same objects.  One that is in several places that are to differ
         is kept in the first.
     shape : bytes
@@ -105,7 +106,7 @@ def _rebuilt(old: Pytree, node: _Node, leaves: Iterator[Any], taken: set[int]) -
 
 
 def _places(old: Pytree, node: _Node) -> list[Pytree]:
-    """Give what is there now where parts of a new pytree will be, or None."""
+    """Give the present objects in the places of a new pytree, or None."""
     _, keys, inner = node
     if isinstance(old, dict) and keys is not None:
         return [old.get(key) for key in keys]
@@ -133,7 +134,7 @@ def _emptied(old: dict[str, Any], is_taken: bool) -> dict[str, Any]:
 
 
 def _kind(tree: Pytree) -> str:
-    """Name the class, and what a defaultdict makes."""
+    """Name the class, and the factory of a defaultdict."""
     name = _name(type(tree))
     if isinstance(tree, defaultdict) and tree.default_factory is not None:
         return f"{name} {_name(tree.default_factory)}"
@@ -177,7 +178,7 @@ def _empty(kind: str) -> dict[str, Any]:
 
 
 def _found(name: str) -> Any:
-    """Give what has a name, see `_name`."""
+    """Give the object of a name, see `_name`."""
     module, _, path = name.partition(":")
     try:
         found: Any = import_module(module)
@@ -189,7 +190,7 @@ def _found(name: str) -> Any:
     return found
 
 
-#: What a leaf may be.
+#: Types of leaves.
 _SIMPLE: Final = (bool, int, float, complex, str, bytes, type(None), np.generic, np.ndarray)
 
 State: TypeAlias = Any
@@ -236,7 +237,7 @@ def table(state: State) -> LeafTable:
     Returns
     -------
     LeafTable
-        What it holds.
+        Its content.
 
     Raises
     ------

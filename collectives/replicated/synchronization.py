@@ -1,7 +1,8 @@
-"""Replicated state: is it alike on all ranks, and how it becomes so again.
+"""Replicated state: whether it is alike on all ranks, and its repair if not.
 
-All ranks compare one digest.  Where it differs, most members are right.
-Whoever is not gets what differs, and nothing else, from the nearest who is.
+All ranks compare one digest.  Where it differs, most members are right.  A
+rank that is not right gets the leaves that differ, and no others, from the
+nearest rank that is right.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class StateReport(NamedTuple):
-    """What a member says of its state.
+    """A member's report of its state.
 
     Attributes
     ----------
@@ -47,7 +48,7 @@ class StateReport(NamedTuple):
     healthy : bool
         Whether all its numbers are finite.
     problem : UsageError or None
-        Why it is no state.
+        The reason that it is no state.
     """
 
     digest: bytes
@@ -58,7 +59,7 @@ class StateReport(NamedTuple):
 
 
 class Digest(NamedTuple):
-    """What `Communicator.digest` and `synchronize` have found, the same on all ranks.
+    """Result of `Communicator.digest` and `synchronize`, the same on all ranks.
 
     Attributes
     ----------
@@ -84,10 +85,10 @@ class Digest(NamedTuple):
 def majority(state_reports: Sequence[StateReport]) -> tuple[int, ...]:
     """Find the members whose state is right.
 
-    Those who are most; if several groups are as large, the one with the process
-    that has been a member for longest; if there are several, the lowest rank's.
-    Newcomers have no say as long as anybody else is there; where nobody else is,
-    those who came first have.
+    The largest group of members with equal states is right.  If several groups are
+    as large, it is the one with the process that has been a member for longest; if
+    there are several, the lowest rank's.  Newcomers do not count as long as there
+    is another member.  If there are only newcomers, the first ones count.
 
     Parameters
     ----------
@@ -116,7 +117,7 @@ def majority(state_reports: Sequence[StateReport]) -> tuple[int, ...]:
 
 
 def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
-    """Choose who gives the state to whoever has another one.
+    """Choose the ranks that give the state to ranks with another one.
 
     Parameters
     ----------
@@ -218,7 +219,7 @@ def agreed(problems: Sequence[UsageError | None], mine: Exception | None) -> Non
 
 
 def problem_of(error: Exception | None) -> UsageError | None:
-    """Write what a rank has met so that all others can read it.  Local."""
+    """Write the error of a rank so that all others can read it.  Local."""
     if error is None or isinstance(error, UsageError):
         return error
     return UsageError("synchronize", words_of(error), "see what it met")
@@ -234,7 +235,7 @@ class _Comparison:
         problem: Exception | None = None
         try:
             self._mine, self._sick = table(state), unhealthy(state)
-        except Exception as error:  # told to the others, who would wait
+        except Exception as error:  # told to the others, which would wait
             problem = error
         state_report = StateReport(
             self._mine.digest, *comm.state_report, not self._sick, problem_of(problem)
@@ -296,7 +297,7 @@ class _Comparison:
         return None
 
     def exchange(self) -> State:
-        """Give what others lack, or get what this rank lacks; after `report`."""
+        """Give the leaves that others lack, or get missing ones; after `report`."""
         agreed(self._unmade, self._unmakable)
         if not self._sources:
             return self._state

@@ -23,7 +23,7 @@ def agreed_tuning(plain: MPI.Intracomm, given: Any) -> Any:
     plain : MPI.Intracomm
         The ranks.
     given : object
-        What `closeranks.init` was given on this rank.
+        The argument of `closeranks.init` on this rank.
 
     Returns
     -------

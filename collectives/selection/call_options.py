@@ -36,7 +36,7 @@ BY_DEVICES = ("allreduce", "bcast", "reduce", "allgather", "reduce_scatter_block
 
 @dataclass(frozen=True)
 class CallOptions:
-    """What a block asked for.
+    """The options of a block.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class CallOptions:
     algorithms : mapping of str to str
         Operation -> algorithm.
     timeout_s : float or None
-        Deadline of each call, seconds; infinite: none, whatever was asked for.
+        Deadline of each call, seconds; infinite: none, even if one was set.
     wire : str or None
         Type in which sums and products of half precision travel; None for their
         own.
@@ -57,7 +57,7 @@ class CallOptions:
     wire: str | None = None
 
     def within(self, outer: CallOptions | None) -> CallOptions:
-        """Give these options with what an outer block says of the others."""
+        """Give these options, and those of an outer block for the others."""
         if outer is None:
             return self
         return CallOptions(
@@ -111,8 +111,8 @@ def deadline(family: TimedFamily) -> Deadline | None:
     Returns
     -------
     Deadline or None
-        What a block says, else what
-        `closeranks.collectives.communicator.initialization` was given.
+        By the option of a block, else by that of
+        `closeranks.collectives.communicator.initialization`.
     """
     options = active(family)
     asked_s = None if options is None else options.timeout_s
@@ -126,7 +126,7 @@ def read(
     timeout_s: float | None,
     wire: DTypeLike | None,
 ) -> CallOptions:
-    """Read what `Communicator.using` was given.
+    """Read the arguments of `Communicator.using`.
 
     Local.
 
@@ -140,7 +140,7 @@ def read(
     Returns
     -------
     CallOptions
-        What is wanted.
+        The wanted options.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def read(
 
 @contextmanager
 def unforced(owner: object) -> Iterator[None]:
-    """Let calls of a block be served by what suits them, without a deadline.  Local.
+    """Let calls of a block use the best algorithm, without a deadline.  Local.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def chosen_names(algorithm: str | Mapping[str, str], where: str) -> dict[str, st
     algorithm : str or mapping of str to str
         One name for every operation that knows it, or operation -> name.
     where : str
-        Who asks, for the text of an error.
+        Name of the caller, for the text of an error.
 
     Returns
     -------
@@ -218,7 +218,7 @@ def known_wire(wire: DTypeLike | None, where: str) -> str | None:
     wire : dtype or None
         float32, as NumPy writes it.
     where : str
-        Who asks, for the text of an error.
+        Name of the caller, for the text of an error.
 
     Returns
     -------
@@ -255,7 +255,7 @@ def known_name(operation: str, name: str, where: str) -> str:
     name : str
         "native" or a name from `algorithms`.
     where : str
-        Who asks, for the text of an error.
+        Name of the caller, for the text of an error.
 
     Returns
     -------

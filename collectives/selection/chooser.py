@@ -1,12 +1,12 @@
-"""Rules that say which algorithm to take, by operation and size.
+"""Which algorithm for which call: the same answer on every rank.
 
-Which algorithm for which call: the same answer on every rank.
-
-The answer follows from what MPI obliges all ranks to agree on (operation,
-bytes of the signature, whether operands commute) and from numbers agreed at
-init. Prices come from `cost` over the measured links.  A price is a guess, so
-a communicator may try: the first calls of a kind go in turn to the cheapest
-plans and to the library, and the ranks agree on the fastest one (`Trial`).
+The answer follows from facts that all ranks share: the operation, the bytes of
+the signature and whether operands commute, which MPI obliges all ranks to
+agree on, and numbers agreed at init.  A table of rules comes first, see
+`closeranks.collectives.selection.tuning_table`.  Prices come from `cost` over
+the measured links.  A price is a guess, so a communicator may try: the first
+calls of a kind go in turn to the cheapest plans and to the library, and the
+ranks agree on the fastest one (`Trial`).
 """
 
 from __future__ import annotations
@@ -144,12 +144,12 @@ MANY_STEPS = 20_000
 #: At most so many plans are tried, none predicted slower than the best by more; and,
 #: where kernels in node memory do part of it, those predicted slower by no more.
 MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
-#: Rounds of a trial by what a call is predicted to take: (seconds below, rounds).
+#: Rounds of a trial by the predicted time of a call: (seconds below, rounds).
 ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
-#: From so many seconds on a call that nobody waits for is a plan: the library's own makes
-#: no way while the program computes. A shorter one is not worth a thread.
+#: From so many seconds on, a call that no rank waits for is a plan: the library's own makes no
+#: progress while the program computes.  A shorter one is not worth a thread.
 UNATTENDED_S = 1e-3
-#: All-reduces whose price stands for ours where the library's is guessed.
+#: All-reduces with prices that stand for ours where the library's is guessed.
 _YARDSTICKS = ("recursive_doubling", "rabenseifner")
 
 
@@ -217,11 +217,11 @@ class Chooser:
         The library's collectives serve calls of up to so many bytes in all,
         see `closeranks.comms.mpi.ulfm.BRIEF_BYTES`.
     forced : mapping of str to str, optional
-        Operation -> algorithm, whatever the price.
+        Operation -> algorithm, for any price.
     winners : Rules, optional
-        What was fastest in trials made before; these are not tried again.
+        The fastest algorithms of earlier trials; these are not tried again.
     heritage : mapping of Agreed to str, optional
-        What serves the first blocking call of a kind, before anything is priced or
+        The algorithm of the first blocking call of a kind, before any is priced or
         tried; the same on all ranks.
     """
 
@@ -250,7 +250,7 @@ class Chooser:
 
     @property
     def numbers(self) -> dict[str, Any]:
-        """What a chooser of other ranks needs to choose alike; nothing that it has tried."""
+        """Numbers by which a chooser of other ranks chooses alike, without trials."""
         return {
             "native": self.native,
             "speed": self.speed,
@@ -262,7 +262,7 @@ class Chooser:
 
     @property
     def best_known(self) -> dict[Agreed, str]:
-        """The winner of each trial that is over, else what was inherited, or predicted."""
+        """The winner of each trial that is over, else the inherited or predicted one."""
         found = dict(self._heritage)
         for call, choice in self._choices.items():
             is_over = choice.trial is None or choice.trial.winner is not None
@@ -271,7 +271,7 @@ class Chooser:
         return found
 
     def is_lasting(self, call: Agreed) -> bool:
-        """Tell whether all calls of this size go where this one went, whatever their op.
+        """Tell whether all calls of this size go where this one went, for any op.
 
         Not where one was inherited: the next may be tried.  Nor where operands may
         not change places: sizes are known without looking at the op.
@@ -289,14 +289,14 @@ class Chooser:
                 return Choice(inherited, 0.0, {}, {}, None)
         found = self.settled(call)
         if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
-            found.trial.serve()  # those two go ways that nobody counts alike on all ranks
+            found.trial.serve()  # calls of those two are not counted alike on all ranks
             found = self.settled(call)
         if found.trial is None or found.trial.winner is not None:
             return found
         return found._replace(algorithm=found.trial.turn)
 
     def _takes(self, call: Agreed, name: str) -> bool:
-        """Tell whether what was fastest among other ranks can serve a call here."""
+        """Tell whether the fastest algorithm of other ranks can serve a call here."""
         if name == NATIVE:
             return self._objection(call) is None
         return find(call.operation, name).objection(self.example(call)) is None
@@ -314,7 +314,7 @@ class Chooser:
 
     @staticmethod
     def unattended(choice: Choice, *, persistent: bool = False) -> str:
-        """Name the algorithm of a call that nobody waits for, see `UNATTENDED_S`.
+        """Name the algorithm of a call without a waiting rank, see `UNATTENDED_S`.
 
         Parameters
         ----------

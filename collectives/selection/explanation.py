@@ -33,7 +33,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a call will use, and why.
+    """The algorithm of a call, and the reasons.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Explanation:
     nbytes : int
         Bytes of the vector or of one rank's block.
     algorithm : str
-        What the next call uses.
+        The algorithm of the next call.
     predicted_s : float
         Its predicted time in seconds, measured where the ranks have tried it.
     bytes_per_level : dict of str to int
@@ -116,15 +116,15 @@ def explain(
     Parameters
     ----------
     chooser : Chooser
-        Who answers.
+        The chooser that answers.
     call : Agreed
         The kind of call.
     nbytes : int
-        Bytes for which to count what crosses the levels.
+        Size of the call for which bytes over each level are counted.
     dtype : str
         The element, where there is a reduction.
     forced : str, optional
-        The algorithm that somebody asks for, whatever the chooser says.
+        An algorithm that was asked for, in place of the chooser's.
     """
     choice = chooser.settled(call)
     algorithm = forced or choice.algorithm

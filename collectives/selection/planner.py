@@ -1,6 +1,7 @@
 """Plans without ranks: describe a collective on any topology and choose for it.
 
-Numbers the chooser needs, measured at init within a budget and agreed.
+The second part measures, at init and within a budget, the numbers that the
+choosers of all ranks agree on.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def plan(
     dtype : str
         NumPy name of the element, or "bfloat16".
     op : str
-        A reduction, or "ordered" for one whose operands may not change places.
+        A reduction, or "ordered" for one with operands that may not change places.
     counts : sequence, optional
         v-operations: elements of each rank's block, shape (size,); alltoallv:
         shape (size, size), row = sender.
@@ -170,13 +171,13 @@ SMALL, LARGE = 8, 16384
 def calibrate(comm: MPI.Intracomm) -> tuple[NativeModel, Speed]:
     """Time a few of the library's all-reduces, a copy and a reduction.
 
-    Called by every rank of ``comm``, whose world is open; about 10 ms on a slow
+    Called by every rank of ``comm``, with an open world; about 10 ms on a slow
     network.
 
     Parameters
     ----------
     comm : MPI.Intracomm
-        The communicator whose library is timed.
+        The communicator to time the library on.
 
     Returns
     -------

@@ -15,7 +15,7 @@ CLEAR, STAYS = 0.9, 1.0
 CLOSE, FINAL = 0.7, 3
 #: Calls so short that they have at least so many rounds run a third race, of again as
 #: many times the rounds, where the final gives the library a plan that was close: memory
-#: that a kernel goes round in is not warm before, and nobody looks at the library again.
+#: that a kernel goes round in is not warm before, and the library gets no later trial.
 SHORT = 16
 #: So there are at most so many races.
 RACES = 3
@@ -23,9 +23,9 @@ RACES = 3
 #: this share of their time meet it again for so many rounds.
 TIE, REPLAY = 0.8, 2
 #: Where there are so many rounds, a candidate has so many turns in a row, the first
-#: of which do not count: they find what the one before left in caches (a kernel comes
-#: back to its first copy buffer after four calls) and buffers of switches, and the credit that
-#: it left a link that is slowed down.
+#: of which do not count: they find the caches (a kernel comes back to its first copy buffer
+#: after four calls), the buffers of switches and the credit of a slowed-down link as the
+#: candidate before left them.
 MANY, BURST, FIRST = 8, 8, 4
 #: A plan that won is looked at again after so many calls, then after ten times as
 #: many, and so on: the machine may have changed.
@@ -48,7 +48,7 @@ class Trial:
     candidates : tuple of str
         At least two names, the best guess first; the last is the safe choice: the
         library's, or, where that takes no part, the best guess.  In the final
-        those that are left.
+        the remaining ones.
     rounds : int
         Calls for each candidate.
     races : int
@@ -62,7 +62,7 @@ class Trial:
     served : int
         Calls since a plan has won.
     again : int
-        Calls after which it meets the library, and what was close, again.
+        Calls after which it meets the library, and close candidates, again.
     """
 
     candidates: tuple[str, ...]
@@ -133,7 +133,7 @@ class Trial:
         return self.winner
 
     def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
-        """Tell who may still win: after more than a turn each, the first or the safe one."""
+        """Give candidates that may win: after a turn each, the first or the safe one."""
         close = self.agreed_s[first] / TIE if self.rounds == 1 and share < 1.0 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]
         return (*near, self._safe) if share > CLOSE else tuple(near)

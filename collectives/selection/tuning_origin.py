@@ -1,4 +1,4 @@
-"""Where a table of `closeranks tune` was made, and whether it is of use here."""
+"""The machine of a table of `closeranks tune`, and whether the table fits here."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def here(topology: Topology) -> Origin:
 
 
 def fitting(plain: MPI.Intracomm, given: Rules | Tuned, topology: Topology) -> Tuned | None:
-    """Give what of a table is of use here; a warning on rank 0 names the rest.
+    """Give the part of a table that fits here; a warning on rank 0 names the rest.
 
     Collective over ``plain``; the same on every rank.
 

@@ -1,15 +1,13 @@
-"""What `closeranks tune` found about a machine: a table, written and read.
+"""Tables of algorithms: rules of a user, or measurements of `closeranks tune`.
 
-It says where it was made; `Tuned.within` gives what of it holds for a job.
-Nothing here talks to other ranks.
-
-Tables for `init`: rules of a user, or what `closeranks tune` found.
-
-``{"allreduce": "ring"}`` takes one algorithm for all sizes; a list of
+``{"allreduce": "ring"}`` takes one algorithm for all sizes.  A list of
 ``{"up_to_bytes": 65536, "algorithm": "native"}``, the last without a limit,
 takes one by the bytes of the vector or of one rank's block.  An algorithm that
-cannot serve a call is passed over.  A table of `closeranks tune` begins with
-``"format"``, see `closeranks.collectives.selection.tuning_table`.
+cannot serve a call is passed over.
+
+A table of `closeranks tune` begins with ``"format"`` and says where it was
+made; `Tuned.within` gives the part of it that holds for a job.  Nothing here
+communicates with other ranks.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class Origin(NamedTuple):
     library : str
         The MPI library and its version, as it says itself.
     processor : str
-        What rank 0's processor is called.
+        Name of rank 0's processor.
     shape : str
         `shape` of the topology.
     ranks, nodes : int
@@ -86,14 +84,14 @@ class Origin(NamedTuple):
 
 
 class Crossing(NamedTuple):
-    """What it takes to cross one level.
+    """The cost of crossing one level.
 
     Attributes
     ----------
     link : Link
         Measured on stages.
     together : int
-        How many ranks shared what carries it while it was measured: those of a
+        How many ranks shared the link while it was measured: the ranks of a
         node for its memory, the ports of a group for what leaves it.
     """
 
@@ -126,7 +124,7 @@ class Tuned:
     winners: Rules = field(default_factory=Rules)
 
     def within(self, topology: Topology) -> Tuned:
-        """Give what of it holds for a job.
+        """Give the part of it that holds for a job.
 
         Parameters
         ----------
@@ -149,7 +147,7 @@ class Tuned:
         return Tuned(self.origin, levels, self.speed)
 
     def remarks(self, topology: Topology) -> list[str]:
-        """Say what of it does not hold for a job.
+        """Name the part of it that does not hold for a job.
 
         Parameters
         ----------
@@ -190,7 +188,7 @@ class Tuned:
 
 
 def shape(topology: Topology) -> str:
-    """Name who sits with whom, in 16 characters.
+    """Name the grouping of the ranks, in 16 characters.
 
     Parameters
     ----------
@@ -200,14 +198,14 @@ def shape(topology: Topology) -> str:
     Returns
     -------
     str
-        Equal where levels and groups are equal, whatever the links.
+        Equal where levels and groups are equal, for any links.
     """
     said = " ".join(topology.levels).encode() + topology.groups.astype("<i4").tobytes()
     return blake2b(said, digest_size=8).hexdigest()
 
 
 def together(topology: Topology) -> dict[str, int]:
-    """Count the ranks that share what carries each level's messages.
+    """Count the ranks that share the link of each level's messages.
 
     Parameters
     ----------
@@ -227,7 +225,7 @@ def together(topology: Topology) -> dict[str, int]:
 
 
 def read_tuned(table: object) -> Tuned:
-    """Read what `Tuned.table` wrote.
+    """Read a table that `Tuned.table` wrote.
 
     Local.
 
@@ -344,7 +342,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 
 def _text(path: Path) -> str:
-    """Read a plain file of bounded size; what is no file could go on for ever."""
+    """Read a plain file of bounded size; a pipe or device might never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

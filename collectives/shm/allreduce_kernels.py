@@ -1,23 +1,28 @@
-"""Collectives inside a node, as loops over shared memory without Python.
+"""All-reduce inside a node, as loops over shared memory without Python.
 
-Every rank has `COPY_BUFFERS_EACH` *copy buffers* in the node's memory, where
-it lays out what the others read, two *trays* for reduced chunks, and two
-counters: ``laid`` (its copy_buffer holds segment q) and ``reduced`` (its tray
-holds its chunk). Segments are numbered over the life of the memory.  Where a
-copy buffer or a tray lies a rank publishes with each segment: they go round in
-rings, see `closeranks.collectives.shm.data_places`.  A rank that has laid q
-has done with all segments up to ``q - AHEAD``.  So a copy buffer may be filled
-for q as soon as everybody has laid ``q - COPY_BUFFERS_EACH + AHEAD``, and
-laying out the next segment overlaps with reading this one.
+Every rank has `COPY_BUFFERS_EACH` *copy buffers* in the node's memory, from
+which the other ranks read its data, two *result buffers* for reduced chunks,
+and two counters:
 
-A kernel never blocks for long: it spins, yields, and after a while returns
-False, to be called again with the same arguments.  It keeps its place in
-``state``, which belongs to the memory; ``frame`` is constant.  Kernels take
-the addresses of both, so that machine code can call them too.
+* ``laid`` is q once the copy buffer holds segment q;
+* ``reduced`` is q once the result buffer holds the rank's chunk of segment q.
 
-Of a short vector everybody reads everything (one shot); a longer one goes in
-two shots, reduce-scatter and all-gather, segment by segment.  Importing this
-imports Numba; nobody does but who compiles it.
+Segments are numbered over the life of the memory.  Copy and result buffers lie
+in rings, and a rank publishes their places with each segment, see
+`closeranks.collectives.shm.data_places`.  A rank that has laid segment q no
+longer reads any segment up to ``q - AHEAD``.  A copy buffer may therefore be
+filled for q as soon as all ranks have laid ``q - COPY_BUFFERS_EACH + AHEAD``.
+Copying the next segment overlaps with reading this one.
+
+A kernel never blocks for long.  It spins, yields, and after a while returns
+False; the caller calls it again with the same arguments.  The kernel keeps its
+place in ``state``, which belongs to the memory; ``frame`` is constant.
+Kernels take the addresses of both, so that machine code can call them too.
+
+In the one-shot algorithm, every rank reads the short vector of every rank.
+The two-shot algorithm, for longer vectors, is a reduce-scatter and an
+all-gather of each segment.  Importing this module imports Numba; only the code
+that compiles the kernels imports it.
 """
 
 from __future__ import annotations
@@ -29,16 +34,23 @@ import numba
 from numba import types
 
 from closeranks.collectives.shm.copies import copy, goes_past, lay, put, stream, stream_twice
-from closeranks.collectives.shm.counters import all_reached, may_fill, over, tell_laid, tell_reduced
+from closeranks.collectives.shm.counters import (
+    all_laid,
+    all_reduced,
+    may_fill,
+    over,
+    tell_laid,
+    tell_reduced,
+)
 from closeranks.collectives.shm.data_places import (
     copy_buffer_of,
     name_of,
     place_of,
     publish,
     published,
+    result_buffer_of,
     take_copy_buffer,
-    take_tray,
-    tray_of,
+    take_result_buffer,
 )
 from closeranks.collectives.shm.segment_layout import (
     ABORT,
@@ -50,13 +62,11 @@ from closeranks.collectives.shm.segment_layout import (
     FRAME,
     GIVEN,
     ITEM,
-    LAID,
     NARROW,
     PAIR,
     PHASE,
     PIECE,
     RANK,
-    REDUCED,
     SCRATCH,
     SIZE,
     STAGED,
@@ -73,7 +83,7 @@ from closeranks.comms.jit.atomics import array_at, call_pair, call_three, load_a
 #: Where a rank stands in a segment: it has yet to reduce, or has reduced its chunk of the
 #: segment, or that of the whole vector.
 OPEN, CHUNK, VECTOR = 0, 1, 2
-#: What becomes of a vector that might be one segment.
+#: Answers of `_whole` about a vector that might be one segment.
 NOT_YET, OVER, IN_SEGMENTS = 0, 1, 2
 
 
@@ -81,8 +91,8 @@ NOT_YET, OVER, IN_SEGMENTS = 0, 1, 2
 def combine(frame: Any, q: int, own: int, at: int, inside: int, out: int, nbytes: int) -> None:
     """Combine the data of all ranks, see `place_of`; ``own`` are this rank's.
 
-    In the order of ranks, whoever does it.  Sums and products of half-precision
-    numbers are taken in float32 and rounded once.
+    In the order of ranks, whichever rank does it.  Sums and products of
+    half-precision numbers are taken in float32 and rounded once.
     """
     rank, size, item = frame[RANK], frame[SIZE], frame[ITEM]
     step = nbytes if size == 2 else BLOCK // item * item
@@ -109,7 +119,7 @@ def combine(frame: Any, q: int, own: int, at: int, inside: int, out: int, nbytes
 
 
 def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
-    """Reduce a vector: everybody reads everything."""
+    """Reduce a vector: every rank reads the data of all ranks."""
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     copy_buffer = frame[COPY_BUFFER]
     last = state[START] + (nbytes + copy_buffer - 1) // copy_buffer
@@ -125,7 +135,7 @@ def allreduce_one_shot(frame_at: int, state_at: int, source: int, target: int, n
             tell_laid(frame, q)
             state[STAGED] = q
         q = state[DONE] + 1
-        if not all_reached(frame, LAID, q):
+        if not all_laid(frame, q):
             return False
         at = (q - state[START] - 1) * copy_buffer
         own = copy_buffer_of(frame, frame[RANK], q)
@@ -144,7 +154,7 @@ def _edge(nbytes: int, size: int, rank: int) -> int:
 def _lay_chunks(frame: Any, state: Any, q: int, source: int, nbytes: int, given: int) -> None:
     """Let the others read a segment: by the name of its array, or in the copy buffer.
 
-    On the copy buffer without this rank's own chunk.
+    The copy buffer leaves out this rank's own chunk.
     """
     size, rank = frame[SIZE], frame[RANK]
     if given != 0:
@@ -166,15 +176,15 @@ def _combine_past(
     own: int,
     at: int,
     inside: int,
-    tray: int,
+    result: int,
     target: int,
     nbytes: int,
     cold: bool,
 ) -> None:
-    """Combine a chunk in pieces, into the target and, past the caches, onto the tray.
+    """Combine a chunk in pieces, into the target and the result buffer.
 
-    In pieces so small that the processor reads the next one while this one is on
-    its way to memory.
+    The result buffer is written past the caches.  The pieces are so small that the
+    processor reads the next one while this one is on its way to memory.
     """
     scratch, head = frame[SCRATCH], -target % 64
     piece = PIECE if cold else BLOCK
@@ -183,9 +193,9 @@ def _combine_past(
         length = min(length, nbytes - low)
         combine(frame, q, own + low, at + low, inside + low, scratch, length)
         if cold:
-            stream_twice(target + low, tray + low, scratch, length)
+            stream_twice(target + low, result + low, scratch, length)
         else:
-            stream(tray + low, scratch, length)
+            stream(result + low, scratch, length)
             copy(target + low, scratch, length)
         low += length
         length = piece
@@ -200,14 +210,14 @@ def _reduce_chunk(
     low, high = _edge(length, size, rank), _edge(length, size, rank + 1)
     own, into, count = source + at + low, target + at + low, high - low
     if goes_past(frame, state, q, count):
-        tray = take_tray(frame, state, q, count, into % 64 if cold else 0)
-        _combine_past(frame, q, own, low, at + low, tray, into, count, cold)
+        result = take_result_buffer(frame, state, q, count, into % 64 if cold else 0)
+        _combine_past(frame, q, own, low, at + low, result, into, count, cold)
         tell_reduced(frame, q)
     else:
-        tray = take_tray(frame, state, q, count, 0)
-        combine(frame, q, own, low, at + low, tray, count)
+        result = take_result_buffer(frame, state, q, count, 0)
+        combine(frame, q, own, low, at + low, result, count)
         tell_reduced(frame, q)
-        put(into, tray, count, cold)
+        put(into, result, count, cold)
 
 
 @numba.njit(error_model="numpy")
@@ -223,9 +233,9 @@ def _are_named(frame: Any, q: int) -> bool:
 def _reduce_in_place(frame: Any, q: int, source: int, nbytes: int, cold: bool) -> None:
     """Reduce this rank's chunk of a vector, straight into the results of all.
 
-    Not once the world is given up: who has left may use his array for something
-    else.  In pieces shorter than a page: loads wait for stores that lie alike in
-    theirs.
+    It stops once the world is given up: a rank that has left may use its array for
+    other data.  The pieces are shorter than a page, since loads wait for stores at
+    the same place in their pages.
     """
     size, rank, scratch = frame[SIZE], frame[RANK], frame[SCRATCH]
     low, high = _edge(nbytes, size, rank), _edge(nbytes, size, rank + 1)
@@ -264,24 +274,42 @@ def _whole(frame: Any, state: Any, source: int, target: int, nbytes: int) -> int
         tell_laid(frame, q)
         state[STAGED] = q
     if state[PHASE] == OPEN:
-        if not all_reached(frame, LAID, q):
+        if not all_laid(frame, q):
             return NOT_YET
         if not _are_named(frame, q):
             return IN_SEGMENTS
         _reduce_in_place(frame, q, source, nbytes, source != target and 4 * nbytes >= frame[CACHE])
         state[PHASE] = VECTOR
-    if not all_reached(frame, REDUCED, q):
+    if not all_reduced(frame, q):
         return NOT_YET
     state[DONE], state[PHASE] = q, OPEN
     return OVER
 
 
 def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
-    """Reduce a vector segment by segment, each rank one chunk of each.
+    """Reduce a vector segment by segment, each rank one chunk of each segment.
 
-    Or as one segment, if all ranks can reach all arrays: then all write into the
-    results of all.  Everybody waits for all chunks, so what others have read or
-    written is free when it is over.
+    For segments 1 and 2 and ranks 0 and 1 (``reduce 2.1`` is chunk 1 of segment
+    2)::
+
+        time ------------------------------------------------------------->
+        rank 0  |lay 1| reduce 1.0 |lay 2| gather 1 | reduce 2.0 | gather 2
+        rank 1  |lay 1| reduce 1.1 |lay 2| gather 1 | reduce 2.1 | gather 2
+                A     B            A     C          B            C
+
+    ==== ======== ============================================================
+    wait before   until, on every rank
+    ==== ======== ============================================================
+    A    lay q    ``laid >= q - COPY_BUFFERS_EACH + AHEAD``: no rank reads from
+                  the copy buffer any more; afterwards ``laid`` is q here
+    B    reduce q ``laid >= q``: the data may be read; afterwards ``reduced`` is
+                  q here, and the chunk is in the result buffer
+    C    gather q ``reduced >= q``: the result buffers may be read
+    ==== ======== ============================================================
+
+    If all ranks can reach all arrays, the vector is one segment: each rank writes
+    its chunk into the results of all ranks, see `_whole`.  Every rank waits for
+    all chunks, so memory that others have read or written is free at the end.
     """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     way = _whole(frame, state, source, target, nbytes)
@@ -300,7 +328,7 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
                 return False
             _lay_chunks(frame, state, q, source + at, length, given)
         if state[PHASE] == OPEN:
-            if not all_reached(frame, LAID, q):
+            if not all_laid(frame, q):
                 return False
             _reduce_chunk(frame, state, q, source, target, at, length, cold)
             state[PHASE] = CHUNK
@@ -311,13 +339,13 @@ def allreduce_two_shot(frame_at: int, state_at: int, source: int, target: int, n
             _lay_chunks(
                 frame, state, q + 1, source + ahead, min(copy_buffer, nbytes - ahead), given
             )
-        if not all_reached(frame, REDUCED, q):
+        if not all_reduced(frame, q):
             return False
         for step in range(1, size):
             other = (rank + step) % size
             first = _edge(length, size, other)
             count = _edge(length, size, other + 1) - first
-            put(target + at + first, tray_of(frame, other, q), count, cold)
+            put(target + at + first, result_buffer_of(frame, other, q), count, cold)
         state[DONE], state[PHASE] = q, OPEN
     return over(state, last)
 

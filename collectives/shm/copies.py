@@ -1,7 +1,8 @@
 """How the kernels of a node copy: through the caches, or past them.
 
-Importing this imports Numba; nobody does but who compiles what calls it.  What
-goes past the caches has to be drained before anybody is told of it.
+Bytes that were written past the caches have to be drained before other ranks
+are told of them.  Importing this module imports Numba; only the code that
+compiles the kernels imports it.
 """
 
 from __future__ import annotations
@@ -101,11 +102,11 @@ def goes_past(frame: Any, state: Any, q: int, nbytes: int) -> bool:
 
 @numba.njit(error_model="numpy")
 def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
-    """Copy bytes to a copy buffer or a tray; learn what it costs."""
+    """Copy bytes to a copy buffer or a result buffer; learn what it costs."""
     began = 0 if nbytes < TIMED else ticks()
     if past:
         stream(place, source, nbytes)
-        drain()  # which is part of what it costs
+        drain()  # part of the cost
     else:
         copy(place, source, nbytes)
     if began != 0:
@@ -116,13 +117,13 @@ def lay(state: Any, place: int, source: int, nbytes: int, past: bool) -> None:
 def _learn(state: Any, way: int, cost: int) -> None:
     """Note what laying out cost, and prefer what costs less.
 
-    Where cores share a cache, lines that the other one has read are cheap to
-    write again; where they do not, they are fetched back from it first, and
-    stores past the caches win.  They have to win clearly, and only where lines are
-    fetched back, for who reads them next finds them farther away: a few lines past
-    the caches always look cheap to whom lays them.  Which it is may change while a
-    job runs.  The least time counts: what disturbs only adds to it, and lines that
-    something else has driven out of the caches are no others' lines.
+    Where cores share a cache, lines that the other core has read are cheap to
+    write again.  Where they do not share one, the lines are fetched back first,
+    and stores past the caches win.  They have to win clearly, and only where lines
+    are fetched back: the next reader finds the lines farther away, and a few lines
+    past the caches always look cheap to the rank that writes them.  The answer may
+    change while a job runs.  The least time counts: disturbances only add to it,
+    and lines that other work has driven out of the caches need no fetching back.
     """
     times = state[way + TIMES]
     if times % WINDOW == 0:
@@ -140,6 +141,6 @@ def _learn(state: Any, way: int, cost: int) -> None:
 
 @numba.njit(error_model="numpy")
 def _least(state: Any, way: int) -> int:
-    """Give what laying out costs at least, lately; 0 as long as nobody knows."""
+    """Give the least that laying out has cost lately; 0 as long as it is unknown."""
     least: int = min(state[way + LEAST], state[way + BEFORE])
     return least

@@ -1,6 +1,8 @@
-"""How ranks of a node wait for each other: counters, and how far they have come.
+"""How ranks of a node wait for each other: two counters a rank, ever growing.
 
-Importing this imports Numba; nobody does but who compiles what calls it.
+No wait here is long: it gives up after a while, and the kernel returns.
+Importing this module imports Numba; only the code that compiles the kernels
+imports it.
 """
 
 from __future__ import annotations
@@ -53,8 +55,20 @@ def all_reached(frame: Any, which: int, goal: int) -> bool:
 
 
 @numba.njit(error_model="numpy")
+def all_laid(frame: Any, q: int) -> bool:
+    """Wait a little until segment q of every rank may be read."""
+    return all_reached(frame, LAID, q)
+
+
+@numba.njit(error_model="numpy")
+def all_reduced(frame: Any, q: int) -> bool:
+    """Wait a little until the chunks that all ranks have reduced of q may be read."""
+    return all_reached(frame, REDUCED, q)
+
+
+@numba.njit(error_model="numpy")
 def may_fill(frame: Any, q: int) -> bool:
-    """Wait a little until nobody reads what lies in the copy buffer for segment q."""
+    """Wait a little until no rank reads from the copy buffer for segment q."""
     return all_reached(frame, LAID, q - COPY_BUFFERS_EACH + AHEAD)
 
 
@@ -67,10 +81,10 @@ def tell_laid(frame: Any, q: int) -> None:
 
 @numba.njit(error_model="numpy")
 def tell_reduced(frame: Any, q: int) -> bool:
-    """Tell that this rank has read and reduced what it was to.
+    """Tell that this rank has read the data of the others, and reduced its chunk.
 
-    Unless the world has been given up: whoever did so has left, and may have
-    changed an array that was read where it lies.
+    Unless the world has been given up: the rank that gave it up has left, and may
+    have changed an array that was read in place.
     """
     drain()
     if load_acquire(frame[ABORT]) != 0:

@@ -1,19 +1,21 @@
 """Where a rank's data lie: in copy buffers, or in arrays that all can reach.
 
-Copy buffers and trays follow each other in rings, each as long as its data, so
-that short ones too come back to a place only after megabytes.  By then its
-lines have left the second-level caches of who wrote and of who read them.  A
-line that is still in both has to be taken from the reader before it is
-written: 7 to 9 ns on a Zen 5 whose two cores share their third-level cache, 3
-ns if it comes from there.
+The copy buffers of a rank follow each other in a ring, and its result buffers
+in another one.  Each is as long as its data, so that short ones too come back
+to a place only after megabytes.  By then, the place's lines have left the
+second-level caches of writer and reader.  A line that is still in both caches
+has to be taken from the reader before it is written.  That costs 7 to 9 ns on
+a Zen 5 whose two cores share their third-level cache, 3 ns if the line comes
+from there.
 
-Arrays of `Communicator.empty` are mapped by all ranks of a node.  A rank whose
-data lie in one need not lay them out: with each segment it publishes their
-*name* beside its counter, or 0 where the others find the segment on its copy
-buffer. So each rank decides for itself.  Who is read in place must not return
-before the last reader has done.
+Arrays of `Communicator.empty` are mapped by all ranks of a node.  If a rank's
+data lie in one of them, no copy is needed: with each segment the rank
+publishes the *name* of the data beside its counter.  A name of 0 says that the
+segment is in the copy buffer.  So each rank decides for itself.  A rank whose
+array is read in place must not return before the last reader is done.
 
-Importing this imports Numba; nobody does but who compiles what calls it.
+Importing this module imports Numba; only the code that compiles the kernels
+imports it.
 """
 
 from __future__ import annotations
@@ -37,11 +39,11 @@ from closeranks.collectives.shm.segment_layout import (
     PAGE,
     RANK,
     REDUCED,
+    RESULT_BUFFER_AT,
+    RESULT_BUFFER_RING,
+    RESULT_BUFFERS,
     SHORT,
     TAKEN,
-    TRAY_AT,
-    TRAY_RING,
-    TRAYS,
 )
 from closeranks.comms.jit.c_calls import set_word, word
 
@@ -75,25 +77,29 @@ def copy_buffer_of(frame: Any, rank: int, q: int) -> int:
 
 
 @numba.njit(error_model="numpy")
-def take_tray(frame: Any, state: Any, q: int, nbytes: int, shift: int) -> int:
-    """Give the address of this rank's tray for segment q, and publish it.
+def take_result_buffer(frame: Any, state: Any, q: int, nbytes: int, shift: int) -> int:
+    """Give the address of this rank's result buffer for segment q, and publish it.
 
     ``shift``, less than a line, says where in its line it begins.
     """
-    at = _next(state, TRAY_AT, frame[TRAY_RING], nbytes + 64) + shift
-    set_word(_tray(frame, frame[RANK], q), at)
-    return tray_of(frame, frame[RANK], q)
+    at = _next(state, RESULT_BUFFER_AT, frame[RESULT_BUFFER_RING], nbytes + 64) + shift
+    set_word(_result_word(frame, frame[RANK], q), at)
+    return result_buffer_of(frame, frame[RANK], q)
 
 
 @numba.njit(error_model="numpy")
-def tray_of(frame: Any, rank: int, q: int) -> int:
-    """Give the address of a rank's tray for segment q, which it has published."""
-    return frame[TRAYS] + rank * frame[TRAY_RING] + word(_tray(frame, rank, q))
+def result_buffer_of(frame: Any, rank: int, q: int) -> int:
+    """Give the address of a rank's published result buffer for segment q."""
+    return (
+        frame[RESULT_BUFFERS]
+        + rank * frame[RESULT_BUFFER_RING]
+        + word(_result_word(frame, rank, q))
+    )
 
 
 @numba.njit(error_model="numpy")
-def _tray(frame: Any, rank: int, q: int) -> int:
-    """Give the address of the word that says where a tray begins in its ring."""
+def _result_word(frame: Any, rank: int, q: int) -> int:
+    """Give the address of the word that says where in its ring a result buffer is."""
     return frame[FLAGS] + (2 * rank + REDUCED) * LINE + 8 * (1 + q % 2)
 
 
@@ -105,7 +111,7 @@ def _names(frame: Any, rank: int, q: int) -> int:
 
 @numba.njit(error_model="numpy")
 def name_of(frame: Any, address: int, nbytes: int) -> int:
-    """Name bytes for the other ranks; 0 if they cannot reach them, or better not."""
+    """Name bytes for the other ranks; 0 if these cannot reach them, or copying pays."""
     if nbytes <= SHORT:
         return 0
     table = frame[ARRAYS]

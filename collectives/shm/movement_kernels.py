@@ -1,8 +1,8 @@
-"""Collectives inside a node besides all-reduce.
+"""Collectives inside a node besides all-reduce, as loops over shared memory.
 
-Importing this imports Numba; nobody does but who compiles it.  Copy buffers,
-counters and their rules are those of
-`closeranks.collectives.shm.allreduce_kernels`.
+Copy buffers, counters and their rules are those of
+`closeranks.collectives.shm.allreduce_kernels`.  Importing this module imports
+Numba; only the code that compiles the kernels imports it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from numba import types
 from closeranks.collectives.shm.allreduce_kernels import combine
 from closeranks.collectives.shm.copies import goes_past, lay, put
 from closeranks.collectives.shm.counters import (
-    all_reached,
+    all_laid,
+    all_reduced,
     has_reached,
     may_fill,
     over,
@@ -41,7 +42,6 @@ from closeranks.collectives.shm.segment_layout import (
     PAGE,
     PHASE,
     RANK,
-    REDUCED,
     ROOT,
     SIZE,
     STAGED,
@@ -56,7 +56,7 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     q = state[START] + 1
     tell_laid(frame, q)
-    if not all_reached(frame, LAID, q):
+    if not all_laid(frame, q):
         return False
     state[START] = state[STAGED] = state[DONE] = q
     return True
@@ -64,12 +64,12 @@ def barrier(frame_at: int, state_at: int, source: int, target: int, nbytes: int)
 
 @numba.njit(error_model="numpy")
 def _finish(frame: Any, state: Any, last: int, given: int) -> bool:
-    """Tell that this rank has read what it was to, and wait for who reads its array."""
+    """Tell that this rank has read all, and wait for the readers of its array."""
     if state[PHASE] == 0:
         if not tell_reduced(frame, last):
             return False
         state[PHASE] = 1
-    if given != 0 and not all_reached(frame, REDUCED, last):
+    if given != 0 and not all_reduced(frame, last):
         return False
     state[PHASE] = 0
     return over(state, last)
@@ -119,7 +119,7 @@ def bcast(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -
 def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) -> bool:
     """Combine the vectors of all ranks at the root, which reads them all.
 
-    In place the root's vector is laid out too: the result grows where it lies.
+    In place, the root's vector is laid out too, since the result overwrites it.
     """
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     rank, root, copy_buffer = frame[RANK], frame[ROOT], frame[COPY_BUFFER]
@@ -138,7 +138,7 @@ def reduce(frame_at: int, state_at: int, source: int, target: int, nbytes: int) 
             tell_laid(frame, q)
             state[STAGED] = q
         if rank == root:
-            if not all_reached(frame, LAID, q):
+            if not all_laid(frame, q):
                 return False
             own = copy_buffer_of(frame, rank, q) if lays else source + at
             combine(frame, q, own, 0, at, target + at, length)
@@ -167,7 +167,7 @@ def allgather(frame_at: int, state_at: int, source: int, target: int, nbytes: in
             if mine != source:  # while the others lay theirs
                 put(mine + at, source + at, length, cold)
         q = state[DONE] + 1
-        if not all_reached(frame, LAID, q):
+        if not all_laid(frame, q):
             return False
         at = (q - state[START] - 1) * copy_buffer
         length = min(copy_buffer, nbytes - at)
@@ -216,9 +216,8 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
     frame, state = array_at(frame_at, FRAME), array_at(state_at, STATE)
     size, rank, part = frame[SIZE], frame[RANK], _share(frame)
     given = 0 if source == target else name_of(frame, source, size * nbytes)
-    cold = (
-        source != target and 2 * size * nbytes >= frame[CACHE]
-    )  # copy buffers want some of it too
+    # Copy buffers want some of the cache too.
+    cold = source != target and 2 * size * nbytes >= frame[CACHE]
     last = state[START] + (nbytes + part - 1) // part
     while state[DONE] < last:
         while state[STAGED] < min(last, state[DONE] + AHEAD):
@@ -232,7 +231,7 @@ def alltoall(frame_at: int, state_at: int, source: int, target: int, nbytes: int
                 own = rank * nbytes + at
                 put(target + own, source + own, length, cold)
         q = state[DONE] + 1
-        if not all_reached(frame, LAID, q):
+        if not all_laid(frame, q):
             return False
         at = (q - state[START] - 1) * part
         length = min(part, nbytes - at)
@@ -260,7 +259,7 @@ def reduce_scatter_block(
             at = (q - state[START] - 1) * part
             _lay_for_others(frame, state, q, source, nbytes, at, min(part, nbytes - at), given)
         q = state[DONE] + 1
-        if not all_reached(frame, LAID, q):
+        if not all_laid(frame, q):
             return False
         at = (q - state[START] - 1) * part
         length = min(part, nbytes - at)

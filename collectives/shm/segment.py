@@ -1,9 +1,9 @@
 """The memory in which the ranks of a node work together.
 
-One shared file holds every rank's counters, copy buffers and trays; what they
-are for is told in `closeranks.collectives.shm.allreduce_kernels`.  A world
-makes it when the first kernel needs it.  Where node memory is short the copy
-buffers are smaller.
+One shared file holds the counters, copy buffers and result buffers of all
+ranks; `closeranks.collectives.shm.allreduce_kernels` tells their use.  A world
+makes the memory when the first kernel needs it.  Where node memory is short,
+the copy buffers are smaller.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from closeranks.errors import Unavailable
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-#: Stands in the place of a step: somebody has begun a kernel, and lets it go on where
+#: Stands in the place of a step: a call has begun a kernel, and lets it go on where
 #: others ask for it, see `closeranks.collectives.dispatch.persistent_creation`.
 STARTED: Final = -1
 #: Bytes of a rank's chunk of a copy buffer: from here on copies need not read what they
 #: overwrite.  Copy buffers of more than so many chunks would fill the caches.
 CHUNK_BYTES: Final = 128 * 1024
 MOST_CHUNKS: Final = 4
-#: Bytes of a rank's copy buffers: a copy buffer that has left the second-level caches of who wrote
-#: and who read it is cheaper to write again than one that is still in both.
+#: Bytes of a rank's copy buffers.  A copy buffer that has left the second-level caches of its
+#: writer and its reader is cheaper to write again than one that is still in both.
 RING_BYTES: Final = 2 * 1024 * 1024
 #: The smallest copy buffer.
 LEAST_BYTES: Final = 16 * 1024
@@ -48,7 +48,7 @@ _PAGE: Final = 4096
 SPACIOUS: Final = 16
 _SMALL_BYTES: Final = 2 * LEAST_BYTES
 _open: Final = weakref.WeakSet["NodeMemory"]()
-#: Copies to copy buffers and trays may go past the caches from so many bytes on, or never.
+#: From so many bytes on, copies to copy and result buffers may go past the caches; or never.
 STREAMING: Final = 4096
 NEVER: Final = 1 << 62
 #: How long a kernel looks before it gives the thread back: where every rank has a
@@ -58,7 +58,7 @@ _CROWDED: Final = (0, 50)
 
 
 class NodeMemory:
-    """Counters, copy buffers and trays of the ranks of one node.
+    """Counters, copy buffers and result buffers of the ranks of one node.
 
     Collective over ``node`` to make.
 
@@ -76,7 +76,7 @@ class NodeMemory:
     copy_buffer_bytes : int
         Size of a copy buffer.
     state : ndarray, dtype int64
-        How far this rank has come; the kernels' own.
+        How far this rank has come; only kernels write it.
     turns : deque
         ``(execution, step)``, in the order in which all ranks run them; where the
         step is `STARTED` the other one has ``advance()``.
@@ -110,9 +110,12 @@ class NodeMemory:
         self._base[kernels.FLAGS] = base
         self._base[kernels.COPY_BUFFERS] = base + _counter_bytes(size)
         self._base[kernels.COPY_BUFFER] = self.copy_buffer_bytes
-        copy_buffers, trays = rings(size, self.copy_buffer_bytes, wanted)
-        self._base[kernels.COPY_BUFFER_RING], self._base[kernels.TRAY_RING] = copy_buffers, trays
-        self._base[kernels.TRAYS] = self._base[kernels.COPY_BUFFERS] + size * copy_buffers
+        copy_buffers, result_buffers = rings(size, self.copy_buffer_bytes, wanted)
+        self._base[kernels.COPY_BUFFER_RING], self._base[kernels.RESULT_BUFFER_RING] = (
+            copy_buffers,
+            result_buffers,
+        )
+        self._base[kernels.RESULT_BUFFERS] = self._base[kernels.COPY_BUFFERS] + size * copy_buffers
         self._base[kernels.ABORT], self._base[kernels.YIELD] = abort, _sched_yield()
         self._base[kernels.SCRATCH] = self._scratch.ctypes.data
         self._base[kernels.WIDE] = self._wide.ctypes.data
@@ -127,15 +130,15 @@ class NodeMemory:
     def _share(self, node: MPI.Intracomm, root: Any, wanted: int) -> tuple[SharedFile, int]:
         """Map the file, smaller where node memory is short; give the bytes wanted."""
         while True:
-            copy_buffers, trays = rings(node.size, self.copy_buffer_bytes, wanted)
+            copy_buffers, result_buffers = rings(node.size, self.copy_buffer_bytes, wanted)
             counters, all_copy_buffers = _counter_bytes(node.size), node.size * copy_buffers
             own = [
                 (0, counters * (node.rank == 0)),
                 (counters + node.rank * copy_buffers, copy_buffers),
-                (counters + all_copy_buffers + node.rank * trays, trays),
+                (counters + all_copy_buffers + node.rank * result_buffers, result_buffers),
             ]
             try:
-                nbytes = counters + all_copy_buffers + node.size * trays
+                nbytes = counters + all_copy_buffers + node.size * result_buffers
                 return share(node, nbytes, own=own, root=root), wanted
             except Unavailable:
                 if self.copy_buffer_bytes < 2 * LEAST_BYTES:
@@ -145,7 +148,7 @@ class NodeMemory:
     def frame(
         self, combiner: Combiner | None, itemsize: int, node_root: int = 0
     ) -> NDArray[np.int64]:
-        """Give what a kernel needs to know.  Local.
+        """Give the frame that a kernel reads.  Local.
 
         Parameters
         ----------
@@ -197,7 +200,7 @@ class NodeMemory:
 
 
 def rings(size: int, copy_buffer_bytes: int, wanted: int = 0) -> tuple[int, int]:
-    """Size the rings in which a rank's copy buffers and trays go round.
+    """Size the rings in which a rank's copy buffers and result buffers go round.
 
     Parameters
     ----------
@@ -210,16 +213,18 @@ def rings(size: int, copy_buffer_bytes: int, wanted: int = 0) -> tuple[int, int]
 
     Returns
     -------
-    copy_buffers, trays : int
-        Bytes.  At least room for what others may be reading, for what is being
-        filled, and for what is left free at the end of a ring.
+    copy_buffers, result_buffers : int
+        Bytes.  At least room for the buffers that others may be reading, for the
+        one that is being filled, and for the free rest at the end of a ring.
     """
-    copy_buffer, tray = copy_buffer_bytes + _PAGE, copy_buffer_bytes // size + 2 * _PAGE
-    return max((kernels.COPY_BUFFERS_EACH + 1) * copy_buffer, wanted), max(3 * tray, wanted // 2)
+    copy_buffer, result_buffer = copy_buffer_bytes + _PAGE, copy_buffer_bytes // size + 2 * _PAGE
+    return max((kernels.COPY_BUFFERS_EACH + 1) * copy_buffer, wanted), max(
+        3 * result_buffer, wanted // 2
+    )
 
 
 def _counter_bytes(size: int) -> int:
-    """Size the counters so that copy buffers and trays start in the middle of a page.
+    """Size the counters so that the buffers start in the middle of a page.
 
     Long arrays start at the beginning of one.  Where source and target lie
     alike in their pages, a processor takes what it loads for what it has just

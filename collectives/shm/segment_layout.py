@@ -1,10 +1,8 @@
-"""Where kernels in node memory find what they need, and how that is laid out.
+"""Where kernels in node memory find their numbers, and how these are laid out.
 
-What stands here is compiled into
-`closeranks.collectives.shm.allreduce_kernels` and
-`closeranks.collectives.shm.movement_kernels`.
-
-Who has arrived, in memory: what ranks of a node know of each other unasked.
+The constants are compiled into `closeranks.collectives.shm.allreduce_kernels`
+and `closeranks.collectives.shm.movement_kernels`.  `Arrivals` is a layout too:
+one line a rank, which says in which collective the rank is.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-#: Columns of a frame (int64): what a kernel needs to know.
+#: Columns of a frame (int64), which a kernel only reads.
 SIZE: Final = 0  # ranks of the node
 RANK: Final = 1  # this one
 FLAGS: Final = 2  # address of the counters
 COPY_BUFFERS: Final = 3  # address of the first rank's copy buffers
 COPY_BUFFER: Final = 4  # bytes of a copy buffer at most, a multiple of every element
-TRAYS: Final = 5  # address of the first rank's trays
-TRAY_RING: Final = 6  # bytes in which the trays of a rank go round
+RESULT_BUFFERS: Final = 5  # address of the first rank's result buffers
+RESULT_BUFFER_RING: Final = 6  # bytes in which the result buffers of a rank go round
 ABORT: Final = 7  # address of the abort word
 YIELD: Final = 8  # address of sched_yield
 SPINS: Final = 9  # looks before the first yield
@@ -51,16 +49,16 @@ DONE: Final = 2  # last segment this rank has done with
 PHASE: Final = 3  # where in a segment it stands
 #: Whether to go past the caches.
 PAST: Final = 4
-#: What laying out has cost, in ticks for `LINES` lines, through the caches and past
-#: them: the least of these so many times and of the last so many, and how many.
+#: The cost of laying out in ticks for `LINES` lines, through the caches and past them:
+#: the least of the last `WINDOW` times, of the `WINDOW` times before, and how many times.
 THROUGH: Final = 5
 BEYOND: Final = 8
 LEAST: Final = 0
 BEFORE: Final = 1
 TIMES: Final = 2
-#: Where the next copy buffer and the next tray begin, in their rings.
+#: Where the next copy buffer and the next result buffer begin, in their rings.
 COPY_BUFFER_AT: Final = 11
-TRAY_AT: Final = 12
+RESULT_BUFFER_AT: Final = 12
 STATE: Final = 13
 
 #: Copy buffers of a rank, and how far it may lay out before it has done.
@@ -107,14 +105,14 @@ LINE_BYTES: Final = 64
 class Arrivals:
     """Which collectives the ranks of a node are in, written by each as it goes.
 
-    So who computes, and cannot answer, is known to have left a collective.
+    So a rank that computes, and cannot answer, is known to have left a collective.
 
     Parameters
     ----------
     memory : ndarray of uint8
         `LINE_BYTES` for each rank of the node, zeros at first; shared.
     mine : int
-        Whose line this rank writes.
+        The line that this rank writes.
     ranks : tuple of int
         Rank in the node -> rank.
     """

@@ -1,12 +1,14 @@
 """Arrays in memory that all ranks of a node have mapped: `Communicator.empty`.
 
-Kernels read and write them where they lie, see
-`closeranks.collectives.shm.data_places`.  One record for the whole process
-knows them all by row, and enters in the table of each node memory those that
-all of its ranks have mapped.  The first pages of the file behind an array hold
-two marks for every rank, that it has dropped its own and that it has had one;
-who drops the last one gives the memory back.  For ranks that have died those
-do it that go on, see `bury`.
+Kernels read and write them in place, see
+`closeranks.collectives.shm.data_places`.  One record of the process lists all
+arrays by row.  The table of each node memory holds the arrays that all ranks
+of that memory have mapped.
+
+The first pages of the file behind an array hold two marks for every rank: that
+the rank has dropped its array, and that it has had one.  The rank that drops
+the last array gives the memory back.  Survivors set the marks of ranks that
+have died, see `bury`.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class Mapped(NamedTuple):
     file : SharedFile
         Marks first, then the arrays.
     group : MPI.Group
-        Who has mapped it.
+        The ranks that have mapped it.
     first, last : int
         Its address, and the one behind its last byte.
     """
@@ -100,8 +102,9 @@ class Mapped(NamedTuple):
         return _nobody_has(_marks(self.file, self.group.size))
 
 
-#: All that this process has mapped, by row; rows that are about to be; who wants to know;
-#: and for all three, since any thread may make arrays.  Nobody waits for other ranks with it.
+#: All arrays that this process has mapped, by row; rows that are about to be mapped; the tables to
+#: keep up to date; the lock of all three, since any thread may make arrays.  A thread that holds
+#: the lock waits for no other rank.
 _MAPPED: Final[dict[int, Mapped]] = {}
 _PROMISED: Final[set[int]] = set()
 _REACHES: Final[weakref.WeakSet[Reach]] = weakref.WeakSet()
@@ -143,7 +146,7 @@ def make(
     plain : MPI.Intracomm
         All ranks that make one.
     node : MPI.Intracomm
-        Those of this node.
+        The ranks of this node.
     shape : int or tuple of int
         Shape of this rank's array.
     dtype : dtype
@@ -241,14 +244,14 @@ def let_go() -> None:
 def bury(before: MPI.Intracomm, left: MPI.Intracomm) -> None:
     """Drop the arrays of ranks that have died.
 
-    Local; when all who are left have ended what they had in flight with them.
+    Local; called when no survivor has a call in flight that uses them.
 
     Parameters
     ----------
     before : MPI.Intracomm
-        Those who were there before.
+        The ranks that were there before.
     left : MPI.Intracomm
-        All who live, and maybe others.
+        All ranks that live, and maybe others.
     """
     everybody, living = before.Get_group(), left.Get_group()
     dead = MPI.Group.Difference(everybody, living)
@@ -273,9 +276,9 @@ def _drop(file: SharedFile, rank: int, size: int, process: int) -> None:
 
 
 def _marks(file: SharedFile, size: int) -> NDArray[np.uint8]:
-    """Give two rows of marks: who has dropped an array, and who has had one.
+    """Give two rows of marks: ranks that dropped an array, ranks that had one.
 
-    Who was kept from mapping the file by an error, and lives, has had none.
+    A rank that lives, and that an error kept from mapping the file, has had none.
     """
     return file.array[: 2 * size].reshape(2, size)
 

@@ -22,8 +22,8 @@ class Node:
     def __init__(self, size: int, stream: int, copy_buffer: int = 1024) -> None:
         self.size = size
         counters = 2 * size * kernels.LINE
-        copy_buffers, trays = rings(size, copy_buffer)
-        raw = np.zeros(counters + size * (copy_buffers + trays) + 4096 + 64, np.uint8)
+        copy_buffers, result_buffers = rings(size, copy_buffer)
+        raw = np.zeros(counters + size * (copy_buffers + result_buffers) + 4096 + 64, np.uint8)
         self.memory = raw[-raw.ctypes.data % 64 :]
         self.abort, self.reach = np.zeros(1, np.int64), np.zeros(1 + 2 * ROWS, np.int64)
         self.frames, self.states, self.scratch = [], [], []
@@ -33,8 +33,11 @@ class Node:
             frame, base = np.zeros(kernels.FRAME, np.int64), self.memory.ctypes.data
             frame[kernels.SIZE], frame[kernels.RANK], frame[kernels.FLAGS] = size, rank, base
             frame[kernels.COPY_BUFFERS], frame[kernels.COPY_BUFFER] = base + counters, copy_buffer
-            frame[kernels.TRAYS] = base + counters + size * copy_buffers
-            frame[kernels.COPY_BUFFER_RING], frame[kernels.TRAY_RING] = copy_buffers, trays
+            frame[kernels.RESULT_BUFFERS] = base + counters + size * copy_buffers
+            frame[kernels.COPY_BUFFER_RING], frame[kernels.RESULT_BUFFER_RING] = (
+                copy_buffers,
+                result_buffers,
+            )
             frame[kernels.ABORT] = self.abort.ctypes.data
             frame[kernels.ITEM], frame[kernels.SPINS] = ITEM, 2000
             frame[kernels.PAIR : kernels.ROOT] = combiner

@@ -14,7 +14,8 @@ from mpi4py import MPI
 from closeranks.collectives.engine import progress_engine
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.faults import attempts
-from closeranks.collectives.faults.attempts import ABORT, AGAIN, AGREED, Attempt
+from closeranks.collectives.faults.attempts import Attempt
+from closeranks.collectives.faults.votes import ABORT, AGAIN, AGREED, Outcome, outcome_of
 from closeranks.comms.mpi import ulfm
 from closeranks.errors import PeerLost, Revoked, UsageError
 
@@ -34,9 +35,9 @@ class Judge:
         yield
         self.is_limited = False
 
-    def vote(self, vote: int, *_: object) -> int:
+    def vote(self, vote: int, *_: object) -> Outcome:
         self.votes.append(vote)
-        return vote
+        return outcome_of(vote, vote)
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None

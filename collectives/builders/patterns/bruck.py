@@ -1,25 +1,21 @@
-"""Signals: barriers, which move nothing.
+"""Bruck's algorithms and barriers: ``ceil(log2 P)`` rounds for any number P.
 
-By dissemination: in round ``k`` everybody signals the one ``2**k`` places on,
-once it has heard all rounds before; ``ceil(log2 P)`` rounds [1]_.  By a
+Barriers move no data.  By dissemination: in round ``k`` every member signals
+the member ``2**k`` places on, once it has heard all rounds before [1]_.  By a
 binomial tree: up to member 0 and down again.
+
+Bruck's all-gather and all-to-all send ``ceil(log2 P)`` messages [2]_.  They
+are for small blocks: in the all-to-all a block travels once for every bit of
+its distance, so about ``S / 2`` bytes leave in every round.
 
 References
 ----------
 .. [1] D. Hensgen, R. Finkel, U. Manber. Two algorithms for barrier
    synchronization. IJPP 17(1), 1988, section 3.
-
-Bruck's algorithms: ``ceil(log2 P)`` messages for any number of members [1]_.
-
-For small blocks; in the all-to-all a block travels once for every bit of its
-distance, so about ``S / 2`` bytes leave in every round.
-
-References
-----------
-.. [1] J. Bruck, C. Ho, S. Kipnis, E. Upfal, D. Weathersby. Efficient
+.. [2] J. Bruck, C. Ho, S. Kipnis, E. Upfal, D. Weathersby. Efficient
    algorithms for all-to-all communications in multiport message-passing
    systems. IEEE TPDS 8(11), 1997, sections 3 and 4.
-.. [2] J. L. Traff, A. Rougier, S. Hunold. Implementing a classic: zero-copy
+.. [3] J. L. Traff, A. Rougier, S. Hunold. Implementing a classic: zero-copy
    all-to-all communication with MPI datatypes. ICS 2014, section 3: the blocks
    are laid out so that they end where they belong.
 """
@@ -52,7 +48,7 @@ def dissemination(out: Schedule, members: Members, me: int, after: After, slot: 
     me : int
         Own place in ``members``.
     after : tuple of int
-        What "being there" means on this rank.
+        The steps that count as "being there" on this rank.
     slot : int
         First slot; uses ``ceil(log2 P)``.
     """
@@ -79,7 +75,7 @@ def binomial_barrier(out: Schedule, members: Members, me: int, after: After, slo
     me : int
         Own place in ``members``.
     after : tuple of int
-        What "being there" means on this rank.
+        The steps that count as "being there" on this rank.
     slot : int
         First slot; uses ``2 ceil(log2 P)``.
     """
@@ -195,9 +191,9 @@ def bruck_allgather(
     after: After,
     slot: int,
 ) -> Writing:
-    """Gather everybody's ``source`` everywhere, blocks of equal size.
+    """Gather the ``source`` of all members on all, blocks of equal size.
 
-    What is known is kept from the own block on, and turned round at the end.
+    Known blocks are kept from the own one on, and turned round at the end.
 
     Parameters
     ----------

@@ -1,11 +1,12 @@
-"""Direct exchange: every member talks to every owner, nothing is forwarded.
+"""Direct exchange: every member sends to every owner, no message is forwarded.
 
-One step in time where the network takes many messages at once: inside a node.
-Sums are taken in the order of members, so they are the same whoever owns them.
+All at once: one step in time where the network takes many messages at once, as
+inside a node.  Sums are taken in the order of members, so they are the same
+whichever member owns them.
 
-Pairwise exchange: in round ``t`` everybody sends to the one ``t`` places on.
-
-``P - 1`` messages of exactly what has to move: for all-to-all of large blocks.
+Pairwise: in round ``t`` every member sends to the one ``t`` places on.  These
+are ``P - 1`` messages with exactly the bytes that have to move: for all-to-all
+of large blocks.
 """
 
 from __future__ import annotations
@@ -173,7 +174,7 @@ def one_shot_allreduce(
     after: After,
     slot: int,
 ) -> Writing:
-    """Send everything to everybody, who all sum in the order of members.
+    """Send all data to all members; each sums in the order of members.
 
     One step, ``P - 1`` messages of the whole vector.
 
@@ -215,7 +216,7 @@ def _sum(
     """Sum one operand of each member, from the last to the first, into ``target``.
 
     The first to arrive keeps its room and takes the others' sum; ``free`` is
-    what ``target`` waits for.
+    the steps that ``target`` waits for.
     """
     last, count = len(members) - 1, mine.count
     if count == 0:
@@ -250,14 +251,14 @@ class _Rooms:
         self.at = -1
 
     def next(self) -> tuple[Block, After]:
-        """Return the next room, and what it waits for; a kept first never recurs."""
+        """Return the next room and its steps to await; a kept first never recurs."""
         self.at += 1
         if self.at == len(self.users):
             self.at = int(self.keeps)
         return Block(self.work, self.at * self.count, self.count), self.users[self.at]
 
     def use(self, steps: After) -> None:
-        """Note who uses the room that `next` gave."""
+        """Note the users of the room that `next` gave."""
         self.users[self.at] = steps
 
 
@@ -317,7 +318,7 @@ def pairwise_reduce_scatter(
 ) -> Writing:
     """Send every member its operand, sum as they arrive, one after another.
 
-    Needs operands that commute; for those that do not, see
+    Needs operands that commute; for others see
     `direct_reduce_scatter`.
 
     Parameters
@@ -359,7 +360,7 @@ class _Flight:
         self._recent: deque[After] = deque(maxlen=width)
 
     def credit(self) -> After:
-        """Return what the next round waits for."""
+        """Return the steps that the next round waits for."""
         recent = self._recent
         return recent[0] if len(recent) == self._width else self._after
 
@@ -371,5 +372,5 @@ class _Flight:
             self._recent.append((sent,))
 
     def tail(self) -> After:
-        """Return what the last rounds end with."""
+        """Return the last steps of the last rounds."""
         return tuple(step for steps in self._recent for step in steps) or self._after

@@ -1,9 +1,9 @@
-"""Leaders: one rank of each group does all the talking to other groups.
+"""Leaders: one rank of each group exchanges all messages with other groups.
 
-What most libraries do between nodes [1]_: reduce to the node's first rank,
-all-reduce among those, broadcast in the node.  Few messages, but one network
-card carries everything: for small data, and to compare rails with.  Groups
-that lie in a node do their part in its memory.
+Most libraries do this between nodes [1]_: reduce to the node's first rank,
+all-reduce among the first ranks, broadcast in the node.  There are few
+messages, but one network card carries all of them: for small data, and to
+compare rails with.  Groups inside one node work in the memory of the node.
 
 References
 ----------
@@ -37,7 +37,7 @@ _AHEAD = 2
 
 
 class _Climb(NamedTuple):
-    """A segment on its way: rails with what frees its blocks, its result, its slot."""
+    """A segment: rails with the steps that free its blocks, its result, its slot."""
 
     rails: list[tuple[Rail, After]]
     block: Block
@@ -46,7 +46,7 @@ class _Climb(NamedTuple):
 
 
 def through_leaders(top: Top) -> Callable[[Schedule, Problem], Generator[None, None, object]]:
-    """Return the builder of an all-reduce whose leaders run ``top``.
+    """Return the builder of an all-reduce with ``top`` among leaders.
 
     Parameters
     ----------

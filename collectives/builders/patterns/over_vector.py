@@ -59,7 +59,7 @@ def order(problem: Problem) -> Ints:
 def order_from_root(problem: Problem) -> Ints:
     """Ranks in the order of `seats`, turned so that the root comes first.
 
-    Where operands must not change places nothing is turned.
+    If operands must not change places, the ranks are not turned.
     """
     ranks = order(problem)
     if problem.operation in REDUCING and not problem.commutative:

@@ -1,9 +1,9 @@
 """The order in which blocks are packed, so that stages move whole runs.
 
 A rank's block passes through its gateways.  Packed order sorts the ranks by
-their gateways, innermost tier first, then by outermost group, then by what is
-left.  So what one port deals with is one run at every tier, on the way up and
-on the way down, whatever the map from ranks to nodes.
+their gateways, innermost tier first, then by outermost group, then by the
+rest.  So the blocks of one port are one run at every tier, on the way up and
+on the way down, for any map from ranks to nodes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Order:
 
     @property
     def is_rank_order(self) -> bool:
-        """Whether nothing needs to be packed."""
+        """Whether no block needs to be packed."""
         return len(self.pieces) == 1 and self.pieces[0][3] == 1
 
     def span(self, tier: int, group: int, gateway: int) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class Packing:
         return Block(buffer, start - base, self.edge(high) - start)
 
     def chunks(self, buffer: int, tier: int, gateway: int, base: int = 0) -> Chunks:
-        """Give what port ``gateway`` of the tier below shares with its rail at ``tier``."""
+        """Give the run of port ``gateway`` below that its rail has at ``tier``."""
         owners = self.order.tree.tiers[tier - 1].owners
         edges = self.order.edges[tier][gateway * owners : (gateway + 1) * owners + 1].tolist()
         if self._packed is None:

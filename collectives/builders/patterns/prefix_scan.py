@@ -1,10 +1,9 @@
-"""A sum that grows on one rank as partners' sums arrive, with few copies.
+"""Prefix sums, in the order of members.
 
-Prefix sums, in the order of members.
-
-By doubling: in round ``k`` every member hands the sum of the ``2**k`` operands
-that end with its own to the one ``2**k`` places on [1]_.  By a chain:
-everybody adds its own to what it is handed.
+By doubling: in round ``k`` every member sends the sum of the ``2**k`` operands
+that end with its own to the member ``2**k`` places on [1]_.  By a chain: every
+member adds its own operand to the sum that it receives.  `RunningSum` is a sum
+that grows on one rank as partners' sums arrive, with few copies.
 
 References
 ----------
@@ -28,7 +27,7 @@ class ScanRound(NamedTuple):
     Attributes
     ----------
     peer : int
-        Rank whose sum arrives.
+        Rank that sends its sum.
     lower : bool
         Whether it is the left operand.
     sends : bool
@@ -62,7 +61,7 @@ class RunningSum:
     after : tuple of int
         Steps to wait for.
     exchanges : list of ScanRound
-        What will be given to `take`, in order.
+        The arguments of later `take` calls, in order.
     """
 
     def __init__(
@@ -79,7 +78,7 @@ class RunningSum:
         self._grows_in_target = target is not None and (self._moves != 1 or source == target)
         self._fresh = True  # the sum is still the caller's operand
         self._rooms: list[Block] = []
-        #: What must be done before a block is written.
+        #: Steps that must be done before a block is written.
         self._free: dict[Block | None, After] = {target: after}
 
     def take(self, exchange: ScanRound) -> None:
@@ -97,7 +96,7 @@ class RunningSum:
         self.here, self.ready = room, (added,)
 
     def finish(self) -> After:
-        """Bring the sum to the target; return what to wait for."""
+        """Bring the sum to the target; return steps to wait for."""
         if self.target is None or self.here == self.target:
             return self.ready
         after = (*self.ready, *self._free[self.target])
@@ -117,7 +116,7 @@ class RunningSum:
         self._free[room] = self.ready = (added,)
 
     def _leave(self, users: After) -> None:
-        """Note who still reads the block that the sum leaves."""
+        """Note the readers of the block that the sum leaves."""
         if self._fresh:
             self._free[self.target] += users
             self._fresh = False
@@ -125,7 +124,7 @@ class RunningSum:
             self._free[self.here] = users
 
     def _room(self, *, last: bool) -> Block:
-        """Return a block for what arrives."""
+        """Return a block for an arriving sum."""
         if last and not self._fresh and self.target is not None and self.here != self.target:
             return self.target
         for room in self._rooms:
@@ -302,7 +301,7 @@ def _hand_on(
 
 
 class _Rooms:
-    """Two rooms in turn for what arrives, none where nothing does."""
+    """Two rooms in turn for arriving sums, none if no sum arrives."""
 
     def __init__(self, out: Schedule, count: int, me: int) -> None:
         self.rooms = [Block(out.scratch(count), 0, count) for _ in range(min(2, me.bit_length()))]
@@ -310,10 +309,10 @@ class _Rooms:
         self.at = -1
 
     def next(self) -> tuple[Block, After]:
-        """Return the next room and what it waits for."""
+        """Return the next room and the steps that it waits for."""
         self.at = (self.at + 1) % len(self.rooms)
         return self.rooms[self.at], self.users[self.at]
 
     def use(self, steps: After) -> None:
-        """Note who uses the room that `next` gave."""
+        """Note the users of the room that `next` gave."""
         self.users[self.at] = steps

@@ -1,34 +1,27 @@
-"""Make a power of two out of any number of members.
+"""Recursive doubling and halving, for any number of members.
 
-The first ``2 rem`` members pair up: the even one leaves for the time of the
-exchange and its odd neighbour stands for both.  Who stands for whom keeps the
-order of the members, so runs of places are runs of members.
+`Fold` pairs up the first ``2 rem`` members: the even member leaves for the
+time of the exchange, and its odd neighbour stands for both.  The order of the
+members is kept, so runs of places are runs of members.
 
-Recursive doubling: partners at distance 1, 2, 4, ... exchange all they have.
-
-The fewest messages there are, ``log2 P`` a rank, each of all the data: for
+Doubling: partners at distance 1, 2, 4, ... exchange all their data.  It sends
+the fewest messages there are, ``log2 P`` a rank, each of all the data: for
 small data.  Runs of members stay together and lower members stay left, so it
 serves operands that do not commute and gives every rank the same bits [1]_.
+
+Halving: partners exchange halves, then quarters, then eighths.  It sends the
+bytes of a ring in ``log2 P`` messages, for medium and large data [1]_, [2]_.
+Windows of chunks shrink while the sums are taken and grow back while they are
+spread.  If any member may end with any chunk, partners are at distance 1, 2,
+4, ...: the largest messages stay with the nearest neighbours and runs of
+members stay together, so operands need not commute.
 
 References
 ----------
 .. [1] R. Thakur, R. Rabenseifner, W. Gropp. Optimization of collective
    communication operations in MPICH. IJHPCA 19(1), 2005, sections 4.1, 4.5.
-
-Recursive halving: partners exchange halves, then quarters, then eighths.
-
-The bytes of a ring in ``log2 P`` messages, for medium and large data [1]_,
-[2]_. Windows of chunks shrink while the sums are taken and grow back while
-they are spread.  Where nobody minds who ends with which chunk, partners are at
-distance 1, 2, 4, ...: the largest messages stay with the nearest neighbours
-and runs of members stay together, so operands need not commute.
-
-References
-----------
-.. [1] R. Rabenseifner. Optimization of collective reduction operations.
+.. [2] R. Rabenseifner. Optimization of collective reduction operations.
    ICCS 2004, section 3.
-.. [2] R. Thakur, R. Rabenseifner, W. Gropp. Optimization of collective
-   communication operations in MPICH. IJHPCA 19(1), 2005, section 4.5.
 """
 
 from __future__ import annotations
@@ -67,11 +60,11 @@ class Fold(NamedTuple):
         return member // 2 if member % 2 else -1
 
     def member(self, place: int) -> int:
-        """Return who sits at a place."""
+        """Return the member at a place."""
         return 2 * place + 1 if place < self.rest else place + self.rest
 
     def edge(self, place: int) -> int:
-        """Return the first member for whom ``place`` stands; also for ``places``."""
+        """Return the first member that ``place`` stands for; also for ``places``."""
         return place + min(place, self.rest)
 
 
@@ -206,7 +199,7 @@ class _Halves:
     here : Chunks
         Where the sum is, by places.
     ready : tuple of int
-        What to wait for before it is read.
+        Steps to wait for before it is read.
     fresh : bool
         Whether it is still the caller's operand.
     kept : tuple of int

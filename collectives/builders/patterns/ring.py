@@ -1,7 +1,7 @@
-"""Rings: every rank talks to its two neighbours only.
+"""Rings: every rank exchanges messages with its two neighbours only.
 
-The least bytes that an all-reduce can do, and as many messages as ranks: for
-large data [1]_.
+A ring all-reduce sends the least bytes there are, in as many messages as
+ranks: for large data [1]_.
 
 References
 ----------

@@ -1,8 +1,8 @@
 """The rounds of the logarithmic algorithms, for all members at once.
 
-What one rank writes with its pen in `doubling`, `halving`, `binomial`,
-`bruck`, `scan` and `dissemination`, seen from above: who sends how many items
-to whom.
+The stages in ``recursive_doubling``, ``trees``, ``bruck`` and ``prefix_scan``
+write the steps of one rank.  Here the same rounds are computed for all
+members: the number of items that each member sends, and its partner.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def halving_rounds(counts: Ints) -> Iterator[Round]:
 def _halve(
     folded: Fold, distances: list[int]
 ) -> Iterator[tuple[Ints, tuple[Ints, Ints], tuple[Ints, Ints]]]:
-    """Per round: the partner's place in the group, the places kept and those given."""
+    """Per round: the partner's place in the group, the places kept and given."""
     place, has_place = _seats(folded)
     low = np.zeros(folded.size, dtype=np.int64)
     high = np.full(folded.size, folded.places)
@@ -140,7 +140,7 @@ def binomial_down_rounds(size: int, items: Ints) -> Iterator[Round]:
 
 
 def binomial_up_rounds(size: int, items: Ints) -> Iterator[Round]:
-    """Yield the rounds from all to member 0; ``items[v]`` is what member ``v`` sends."""
+    """Yield the rounds from all to member 0; member ``v`` sends ``items[v]``."""
     me = np.arange(size)
     for turn in range(_turns(size)):
         sends = (me & -me) == 1 << turn

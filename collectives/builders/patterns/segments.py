@@ -1,4 +1,4 @@
-"""Into how many segments a vector is cut, so that all tiers work at once.
+"""The number of segments of a vector with which all tiers work at once.
 
 Segments are chains of steps that share nothing: while one crosses the nodes,
 the next is summed inside them.  With ``m`` segments the busiest tier works all
@@ -8,10 +8,10 @@ the busiest tier's latency again::
     T(m) = max(b) + m a + sum of the other b / m
     m* = sqrt(sum of the other b / a)
 
-``b`` being what a tier's transfer takes and ``a`` the latency of the busiest.
-``m`` is the nearest power of two, so that sizes which divide go on dividing.
-Where `closeranks tune` has measured the tiers' stages, both are what it found
-at the size of segments, and nothing else bounds how small these become.
+Here ``b`` is the time of a tier's transfer and ``a`` the latency of the
+busiest.  ``m`` is the nearest power of two, so that sizes which divide go on
+dividing.  Where `closeranks tune` has measured the tiers' stages, both are its
+values at the size of segments, and nothing else bounds how small these become.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SPARE_SLOTS = 1 << 20
 
 
 class Layer(NamedTuple):
-    """What one tier costs for the whole vector.
+    """The cost of one tier for the whole vector.
 
     Attributes
     ----------

@@ -1,8 +1,8 @@
-"""Which ranks do the same in the hierarchical all-gather and reduce-scatter.
+"""Classes of ranks that do the same in the hierarchical algorithms.
 
-Which ranks do the same in the hierarchical all-to-all, gather and scatter.
-
-Which ranks do the same in the hierarchical vector algorithms and barrier.
+One part a family: the all-gather and reduce-scatter; the all-to-all, gather
+and scatter; the vector algorithms (all-reduce, reduce, broadcast) and the
+barrier.  See `closeranks.collectives.plans.rank_classes`.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def _filled(tree: Hierarchy, number: int, counts: Ints) -> Ints:
 def _top(
     tree: Hierarchy, counts: Ints, rounds: Callable[[Ints], Iterator[Round]], ring_skips: int
 ) -> Iterator[Ints]:
-    """Give what a port sends along its rail of the last tier."""
+    """Give the items that a port sends along its rail of the last tier."""
     members = tree.tiers[-1].owners
     sums = np.bincount(tree.gateways[-1], weights=counts).astype(np.int64)
     kinds, kind = np.unique(sums.reshape(-1, members), axis=0, return_inverse=True)
@@ -193,14 +193,14 @@ def _behind(nodes: NodeTiers) -> Ints:
     return behind
 
 
-#: What each member of a rail sends for a chunk: ``top(members, items)``, by member.
+#: Items that each member of a rail sends for a chunk: ``top(members, items)``, by member.
 Top = Callable[[int, int], Iterable[Ints]]
 #: Up to so many ranks no two that differ by an item share a class.
 _EXACT = 1024
 
 
 def on_rails(rounds: Callable[[int, int], Iterable[Round]]) -> Top:
-    """Say what members send, from the rounds of an algorithm.
+    """Give the items that members send, from the rounds of an algorithm.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def on_rails(rounds: Callable[[int, int], Iterable[Round]]) -> Top:
 
 
 def ring_sends(members: int, items: int) -> tuple[Ints, ...]:
-    """Say what members of an all-reducing ring do not send: their chunk and the next."""
+    """Give items that members of a ring do not send: their chunk and the next."""
     chunks = np.diff(np.array(bounds(items, members)))
     return chunks, np.roll(chunks, -1)
 
@@ -226,7 +226,7 @@ def _everything(items: int, members: int) -> Ints:
 
 
 def _scattered(members: int, items: int) -> Iterator[Ints]:
-    """Scatter down a tree, then gather: what `scattered` broadcasts send."""
+    """Scatter down a tree, then gather: the items of `scattered` broadcasts."""
     chunks = np.diff(np.array(bounds(items, members)))
     yield from on_rails(lambda n, _: binomial_down_rounds(n, subtrees(chunks)))(members, items)
     if members & (members - 1):
@@ -235,7 +235,7 @@ def _scattered(members: int, items: int) -> Iterator[Ints]:
         yield from on_rails(lambda _n, _i: doubling_allgather_rounds(chunks))(members, items)
 
 
-#: What the rails of each algorithm do.
+#: The algorithm on the rails, by name.
 TOPS: dict[str, Top] = {
     "ring": ring_sends,
     "doubling": on_rails(doubling_allreduce_rounds),
@@ -253,7 +253,7 @@ def vector_classes(top: Top, parts: int, rounds: Rounds = in_tree) -> Callable[[
     Parameters
     ----------
     top : callable
-        What happens at the last tier.
+        The algorithm of the last tier.
     parts : int
         Stages that share the message slots, as for `segments`.
     rounds : callable
@@ -272,7 +272,7 @@ def vector_classes(top: Top, parts: int, rounds: Rounds = in_tree) -> Callable[[
 
 
 def _totals(tree: Hierarchy, count: int, number: int) -> list[int]:
-    """Sizes of segments; on large machines rounded up to what divides evenly.
+    """Sizes of segments; on large machines rounded up so that they divide.
 
     There chunks that differ by one item count as equal: cost stays exact in
     messages and wrong by an item a chunk in bytes.
@@ -285,7 +285,7 @@ def _totals(tree: Hierarchy, count: int, number: int) -> list[int]:
 
 
 def leader_classes(top: Top) -> Callable[[Problem], Ints]:
-    """Return the classes of an all-reduce whose leaders do ``top``."""
+    """Return the classes of an all-reduce with ``top`` among leaders."""
 
     def classes(problem: Problem) -> Ints:
         tree = hierarchy(problem.topology)
@@ -321,7 +321,7 @@ def _leaders(tree: Hierarchy) -> Iterator[Ints]:
 
 
 def _structure(tree: Hierarchy, problem: Problem) -> Iterator[Ints]:
-    """Who is a port, in how large a group, and who is near the root."""
+    """Ports, the sizes of their groups, and ranks near the root."""
     for number, tier in enumerate(tree.tiers, 1):
         yield tree.is_port[number].astype(np.int64)
         yield np.diff(tier.starts)[tree.rows[number]]
@@ -331,7 +331,7 @@ def _structure(tree: Hierarchy, problem: Problem) -> Iterator[Ints]:
 
 
 def _chunks(tree: Hierarchy, problem: Problem, total: int, top: Top) -> Iterator[Ints]:
-    """Sizes of a rank's chunks, tier by tier, and what it sends at the last."""
+    """Sizes of a rank's chunks, tier by tier, and its items at the last."""
     chunk = np.full(tree.size, total, dtype=np.int64)
     for number, tier in enumerate(tree.tiers[:-1], 1):
         place = tree.places(number)

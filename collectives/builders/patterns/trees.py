@@ -1,18 +1,16 @@
-"""Linear algorithms: the root talks to everybody, one message each.
+"""Trees: from the root to all members, or back, over one member after another.
 
-The least bytes, and the only way where nobody but the root knows the sizes.
+* Linear: the root exchanges one message with every member.  These are the
+  least bytes, and the only way where only the root knows the sizes.
+* Chain: every member passes the data on to the next, in segments, all links at
+  once.  With ``m`` segments the time is ``(P - 2 + m)`` transfers of one
+  segment: for large data, the bytes of one message for any number of ranks.
+* Binomial: a member that has the data sends it to the one half as far away.
+  ``log2 P`` messages on the longest way, ``P - 1`` in all [1]_.  The subtree
+  of place ``v`` is the run ``[v, v + lowbit(v))``, so trees over ranks sorted
+  by node enter each node about once.
 
-Chains: everybody hands on to the next, in segments, all links at once.
-
-With ``m`` segments the time is ``(P - 2 + m)`` transfers of one segment: for
-large data the bytes of one message, whatever the number of ranks.
-
-Binomial trees: whoever has it hands it to the one half as far away.
-
-``log2 P`` messages on the longest way, ``P - 1`` in all [1]_.  The root is
-always member 0 of the group: callers turn the list of members.  The subtree of
-place ``v`` is the run ``[v, v + lowbit(v))``, so trees over ranks sorted by
-node enter each node about once.
+The root is always member 0 of the group: callers turn the list of members.
 
 References
 ----------
@@ -51,7 +49,7 @@ def linear_gather(
     after: After,
     slot: int,
 ) -> Writing:
-    """Gather everybody's ``source`` on the root.
+    """Gather the ``source`` of all members on the root.
 
     Parameters
     ----------
@@ -144,7 +142,7 @@ def chain_bcast(
     after: After,
     slot: int,
 ) -> Writing:
-    """Hand ``source`` of member 0 down the chain to everybody's ``target``.
+    """Send ``source`` of member 0 down the chain to the ``target`` of all.
 
     Parameters
     ----------
@@ -155,7 +153,7 @@ def chain_bcast(
     me : int
         Own place in ``members``.
     source : Block
-        What member 0 sends, contiguous; others may give anything.
+        The block that member 0 sends, contiguous; others may give anything.
     target : Block
         Where it goes; on member 0 may be the memory of ``source``.
     number : int
@@ -216,7 +214,7 @@ def binomial_bcast(
     *,
     empty: bool = False,
 ) -> Writing:
-    """Hand ``source`` of member 0 to everybody's ``target``.
+    """Send ``source`` of member 0 to the ``target`` of all members.
 
     Parameters
     ----------
@@ -227,7 +225,7 @@ def binomial_bcast(
     me : int
         Own place in ``members``.
     source : Block
-        What member 0 sends; others may give anything.
+        The block that member 0 sends; others may give anything.
     target : Block
         Where it goes; on member 0 may be the memory of ``source``.
     after : tuple of int
@@ -235,7 +233,7 @@ def binomial_bcast(
     slot : int
         First slot; uses ``ceil(log2 P)``.
     empty : bool
-        Send messages of nothing too (a barrier).
+        Send empty messages too (a barrier).
     """
     if me:
         came = out.receive(members[parent(me)], target, slot + turn_of(me), after, empty=empty)
@@ -261,7 +259,7 @@ def binomial_reduce(
     after: After,
     slot: int,
 ) -> Writing:
-    """Reduce everybody's ``source`` to member 0, in the order of members.
+    """Reduce the ``source`` of all members to member 0, in their order.
 
     Parameters
     ----------
@@ -305,7 +303,7 @@ def binomial_gather(
     slot: int,
     free: After = (),
 ) -> Writing:
-    """Gather everybody's chunk on member 0.
+    """Gather the chunks of all members on member 0.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Two tiers only: ranks, and the groups that exchange between them.
 
-All-to-all, gather and scatter need no more tiers than that: between nodes
-every byte crosses once whatever lies further out.  The group is the node where
-the topology names one with several ranks, else the innermost group.
+All-to-all, gather and scatter need no third tier: between nodes every byte
+crosses once, whatever lies further out.  The group is the node if the topology
+names one with several ranks, else the innermost group.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class NodeTiers:
         return folds(self.order)
 
     def served(self, node: int, rail: int) -> list[int]:
-        """Ranks of a node whose gateway is its port ``rail``, the port first."""
+        """Ranks of a node with its port ``rail`` as gateway, the port first."""
         return self.members[node][rail :: self.rails]
 
     def rail(self, rail: int) -> list[int]:
@@ -100,7 +100,7 @@ def nodes_of(topology: Topology) -> NodeTiers:
 
 
 def _tier(topology: Topology, tree: Hierarchy) -> int:
-    """Tier whose groups are the nodes: never the ranks, never the whole machine."""
+    """Tier of the nodes: never that of ranks, never that of the whole machine."""
     if "node" in topology.levels:
         wanted = topology.count("node")
         counts = [int(row.max()) + 1 for row in tree.rows]

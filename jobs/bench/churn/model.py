@@ -2,7 +2,7 @@
 
 An episode without processes: what the protocol promises, for the judge.
 
-Hundreds run in a second.  Seats are given by the same `roster` as in a job.
+Hundreds run in a second.  `assign_seats` gives the seats, as in a job.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from closeranks.collectives.faults.rank_assignment import ProcessReport, roster
+from closeranks.collectives.faults.rank_assignment import ProcessReport, assign_seats
 from closeranks.jobs.bench.churn.record import Record, whole
 
 #: What may happen to a seat.
@@ -206,7 +206,7 @@ class Model:
             self._spares
         )
         names = [name for _, name in left] + self._spares
-        seated = roster(reports, self._plan.members)
+        seated = assign_seats(reports, self._plan.members)
         self._members = {seat: names[rank] for rank, seat in seated.seat_of.items()}
         self._spares = [name for rank, name in enumerate(names) if rank not in seated.seat_of]
         self._epoch += 1

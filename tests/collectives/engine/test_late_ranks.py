@@ -92,7 +92,9 @@ class Net:
         self.looks, self.takes = 0, True
         self.deaf: set[int] = set()
         self.ends = [Wire(rank, size, self) for rank in range(size)]
-        self.rolls = [Attendance(cast("MPI.Intracomm", end), 1, lambda: None) for end in self.ends]
+        self.attendances = [
+            Attendance(cast("MPI.Intracomm", end), 1, lambda: None) for end in self.ends
+        ]
         self.told: dict[int, tuple[float, Lateness]] = {}
 
     def monotonic(self) -> float:
@@ -101,14 +103,14 @@ class Net:
     def tick(self, waiting: dict[int, tuple[int, Clock]]) -> None:
         """Let a tick pass."""
         self.now_s += TICK_S
-        for rank, roll in enumerate(self.rolls):
+        for rank, attendance in enumerate(self.attendances):
             if rank in self.deaf or rank in self.told:
                 continue
             found = None
             if rank in waiting:
-                found = roll.missed(*waiting[rank])
+                found = attendance.missed(*waiting[rank])
             elif round(self.now_s / TICK_S) % PAUSE == rank % PAUSE:
-                roll.look()
+                attendance.look()
             if found is not None:
                 self.told[rank] = self.now_s, found
 
@@ -121,9 +123,9 @@ class Net:
         limits_s: dict[int, float] | None = None,
     ) -> None:
         """Let all others enter a collective, and wait until their patience is over."""
-        there = [rank for rank in range(len(self.rolls)) if rank not in late | self.deaf]
+        there = [rank for rank in range(len(self.attendances)) if rank not in late | self.deaf]
         waiting = {rank: (turn, Clock(self, (limits_s or {}).get(rank, LIMIT_S))) for rank in there}
-        assert {self.rolls[rank].enter() for rank in there} == {turn}
+        assert {self.attendances[rank].enter() for rank in there} == {turn}
         began_s = self.now_s
         while len(self.told) < len(set(there) - self.deaf) and self.now_s < began_s + 3:
             self.tick(waiting)
@@ -208,7 +210,7 @@ def test_all_know_in_time_whenever_their_patience_ends(net: Any, seed: int) -> N
 
 def test_what_is_made_while_a_world_answers_answers_too(net: Any) -> None:
     ranks = net(1)
-    old, wire = ranks.rolls[0], cast("MPI.Intracomm", ranks.ends[0])
+    old, wire = ranks.attendances[0], cast("MPI.Intracomm", ranks.ends[0])
     late_rank_listener = late_ranks.late_rank_listener()
     Attendance(wire, 1, lambda: None)
     busy = [late_rank_listener.is_busy]
@@ -224,11 +226,11 @@ def test_a_call_is_of_one_collective(net: Any) -> None:
     """The last of three comes when it has been asked already, and all ends well."""
     ranks = net(3)
     ranks.deaf.add(2)
-    first = {rank: (ranks.rolls[rank].enter(), Clock(ranks)) for rank in (0, 1)}
+    first = {rank: (ranks.attendances[rank].enter(), Clock(ranks)) for rank in (0, 1)}
     while ranks.now_s < LIMIT_S + 0.25:
         ranks.tick(first)
     ranks.deaf.clear()
-    assert ranks.rolls[2].enter() == 0
+    assert ranks.attendances[2].enter() == 0
     ranks.wait(1, {1})
     assert ranks.verdict()[0] == {(1,)}
 
@@ -245,7 +247,7 @@ def test_who_is_late_is_named_by_a_call_whose_ranks_they_are(net: Any, seats: An
     """Rank 2 of the first of a family is late, and rank 0 hears of it on a derived one."""
     ranks = net(3)
     wires = [cast("MPI.Intracomm", end) for end in ranks.ends]
-    first, own = ranks.rolls[0], Attendance(wires[0], 2, lambda: None)
+    first, own = ranks.attendances[0], Attendance(wires[0], 2, lambda: None)
     ranks.ends[1].Isend(np.array([late_ranks._LATE, 100_000, 100_000, 2]), 0, 1)
     ranks.now_s += TICK_S
     assert first.look()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closeranks.collectives.faults.rank_assignment import ProcessReport, is_over, roster
+from closeranks.collectives.faults.rank_assignment import ProcessReport, assign_seats, is_over
 
 
 def test_vacant_seats_go_to_spares_in_order() -> None:
@@ -16,7 +16,7 @@ def test_vacant_seats_go_to_spares_in_order() -> None:
         ProcessReport(None),
         ProcessReport(None),
     ]
-    found = roster(said, 4)
+    found = assign_seats(said, 4)
     assert found.seats == (0, 1, 2, 3)
     assert found.seat_of == {0: 0, 1: 3, 2: 1, 3: 2}
     assert found.joined == (1, 2)
@@ -24,13 +24,13 @@ def test_vacant_seats_go_to_spares_in_order() -> None:
 
 
 def test_without_vacancies_spares_wait() -> None:
-    found = roster([ProcessReport(None), ProcessReport(1), ProcessReport(0)], 2)
+    found = assign_seats([ProcessReport(None), ProcessReport(1), ProcessReport(0)], 2)
     assert (found.seats, found.joined, found.elder) == ((0, 1), (), 1)
     assert 0 not in found.seat_of
 
 
 def test_without_replacement_seats_stay_vacant() -> None:
-    found = roster([ProcessReport(5), ProcessReport(2)], 0)
+    found = assign_seats([ProcessReport(5), ProcessReport(2)], 0)
     assert (found.seats, found.joined) == ((2, 5), ())
 
 
@@ -60,7 +60,7 @@ def test_every_seat_is_taken_once(who: tuple[int, set[int]], spares: int, chance
     seats, alive = who
     said = [ProcessReport(seat) for seat in alive] + [ProcessReport(None)] * spares
     chance.shuffle(said)  # type: ignore[attr-defined]
-    found = roster(said, seats)
+    found = assign_seats(said, seats)
     assert len(found.seats) == len(set(found.seats)) == min(seats, len(alive) + spares)
     assert sorted(found.seat_of.values()) == list(found.seats)
     for rank, report in enumerate(said):

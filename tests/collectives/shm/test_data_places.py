@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from closeranks.collectives.engine.leaves import load_kernel
 from closeranks.collectives.shm import segment_layout as words
-from closeranks.collectives.shm.data_places import take_copy_buffer, take_tray
+from closeranks.collectives.shm.data_places import take_copy_buffer, take_result_buffer
 from closeranks.collectives.shm.segment import NEVER, rings
 from tests.collectives.node import ITEM, NAMES, Node, expected, numbers
 
@@ -168,14 +168,19 @@ def test_what_others_may_read_is_not_taken_again(
 ) -> None:
     node = Node(size, NEVER, copy_buffer=1 << 14)
     frame, state = node.frames[0], node.states[0]
-    frame[[words.COPY_BUFFER_RING, words.TRAY_RING]] = rings(size, 1 << 14, wanted)
-    copy_buffers, trays = [(0, 0)] * words.COPY_BUFFERS_EACH, [(0, 0)] * 2
+    frame[[words.COPY_BUFFER_RING, words.RESULT_BUFFER_RING]] = rings(size, 1 << 14, wanted)
+    copy_buffers, result_buffers = [(0, 0)] * words.COPY_BUFFERS_EACH, [(0, 0)] * 2
     for q, length in enumerate(lengths):
         chunk = length // size
         copy_buffers = [*copy_buffers[1:], (int(take_copy_buffer(frame, state, length)), length)]
-        place = int(take_tray(frame, state, q, chunk, q % 64) - frame[words.TRAYS])
-        trays = [*trays[1:], (place, chunk)]
-        for read, ring in ((copy_buffers, words.COPY_BUFFER_RING), (trays, words.TRAY_RING)):
+        place = int(
+            take_result_buffer(frame, state, q, chunk, q % 64) - frame[words.RESULT_BUFFERS]
+        )
+        result_buffers = [*result_buffers[1:], (place, chunk)]
+        for read, ring in (
+            (copy_buffers, words.COPY_BUFFER_RING),
+            (result_buffers, words.RESULT_BUFFER_RING),
+        ):
             spans = sorted((first, first + count) for first, count in read if count > 0)
             assert all(first >= 0 and end <= frame[ring] for first, end in spans)
             assert all(end <= first for (_, end), (first, _) in itertools.pairwise(spans))
