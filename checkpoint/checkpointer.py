@@ -357,7 +357,7 @@ class Checkpointer:
 
     def _open(self) -> MembershipTerm:
         """Meet the others, and find out what is there; once an epoch.  Collective."""
-        from closeranks.checkpoint.saving.membership_term import MembershipTerm
+        from closeranks.checkpoint.saving.membership_term import MembershipTerm, TermOptions
 
         self._check_usable()
         if self._term is None or self._term.epoch != self._comm.epoch:
@@ -366,17 +366,20 @@ class Checkpointer:
                 self._finish()
                 self._untold = self._report = None  # of members that are no more
                 self._term.close()
-            self._term = MembershipTerm(
-                self._comm, self.plan(), before or self.key, self._root,
-                keep=self._options.keep, chunk_bytes=self._options.chunk_bytes,
-                persist=self._persist, options=self._options.plain(),
-                is_open=before is None and self.key in _OPEN,
+            options = TermOptions(
+                self._root, self._options.keep, self._options.chunk_bytes, self._persist
+            )
+            self._term = MembershipTerm.open(
+                self._comm, self.plan(), before or self.key, options,
+                options=self._options.plain(), is_open=before is None and self.key in _OPEN,
             )  # fmt: skip
             if self._persist is not None and before is None:
                 FAREWELL.add(self._told_to_end)
             self.key = self._term.key
             _OPEN[self.key] = self
             self._cadence.restart()
+        else:
+            self._term.look_anew()
         return self._term
 
     def _order(self, task: Callable[[], None]) -> None:

@@ -86,12 +86,16 @@ class Milestone:
         self._step, self._what = step, what
         self._event, self._waiting = threading.Event(), set[int]()
         self._error: Exception | None = None
+        self._given_up = ""
         #: Whether somebody has been told of the error.
         self.is_told = False
 
     @property
     def error(self) -> Exception | None:
         """Why it was not reached."""
+        if self._given_up and self._error is None:
+            problem = f"step {self._step} is not written to disk: {self._given_up}"
+            self._error = CheckpointError("persist", problem, "wait for committed")
         return self._error
 
     def reach(self, error: Exception | None = None) -> None:
@@ -107,6 +111,19 @@ class Milestone:
         if not self._event.is_set():
             self._error = error
             self._event.set()
+
+    def give_up(self, why: str) -> None:
+        """Say that it was never meant to be reached: the error is no news.
+
+        Local.
+
+        Parameters
+        ----------
+        why : str
+            Why not.
+        """
+        self._given_up, self.is_told = why, True
+        self._event.set()
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
@@ -150,9 +167,9 @@ class Milestone:
             reached = self._event.wait(limit_s)
         if not reached:
             raise TimeoutError(f"step {self._step}: not {self._what} after {limit_s:g} s")
-        if self._error is not None:
+        if (error := self.error) is not None:
             self.is_told = True
-            raise self._error
+            raise error
 
 
 def _limit_s(timeout_s: float | None) -> float | None:
@@ -237,17 +254,17 @@ class Pending:
         why : str
             Why not.
         """
-        problem = f"step {self.step} is not written to disk: {why}"
-        self.persisted.reach(CheckpointError("persist", problem, "wait for committed"))
-        self.persisted.is_told = True
+        self.persisted.give_up(why)
 
     @property
     def untold(self) -> Exception | None:
         """Why it is not committed, if nobody has been told; told now."""
         error = self.copied.error or self.committed.error
+        if error is None:
+            return None
         every = (self.copied, self.committed, self.persisted)
         marks = [mark for mark in every if mark.error is error]
-        if error is None or any(mark.is_told for mark in marks):
+        if any(mark.is_told for mark in marks):
             return None
         for mark in marks:
             mark.is_told = True

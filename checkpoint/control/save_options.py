@@ -107,7 +107,10 @@ def check_step(operation: str, step: Any) -> int:
     UsageError
         If it is no whole number of 64 bits.
     """
-    return whole(operation, "step", step, -(1 << 63), (1 << 63) - 1)
+    least, most = -(1 << 63), (1 << 63) - 1
+    if type(step) is int and least <= step <= most:
+        return step
+    return whole(operation, "step", step, least, most)
 
 
 def agreed_step(channel: ControlChannel, step: Any) -> int | None:

@@ -38,7 +38,7 @@ from closeranks.checkpoint.placement.stripe_layout import slice_of
 from closeranks.checkpoint.restore.recovery_search import SaveSource, Wanted
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import read_dtype
+from closeranks.checkpoint.state.state_tree import read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:

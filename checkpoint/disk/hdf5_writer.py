@@ -47,8 +47,7 @@ from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
 from closeranks.checkpoint.state import rank_image, state_tree
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import read_dtype
-from closeranks.checkpoint.state.state_tree import is_mapping
+from closeranks.checkpoint.state.state_tree import is_mapping, read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:

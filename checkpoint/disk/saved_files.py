@@ -463,18 +463,18 @@ class SavedFileIndex:
             On all ranks, if a node cannot look into the folder.
         """
         first = self._is_first()
-        names = self.channel.taken("restore", lambda: names(self.folder) if first else [])
-        digest = xxhash.xxh3_64_intdigest("\n".join(names).encode()) >> 1
+        found = self.channel.taken("restore", lambda: names(self.folder) if first else [])
+        digest = xxhash.xxh3_64_intdigest("\n".join(found).encode()) >> 1
         pair = [digest, ~digest] if first else [_NEUTRAL, _NEUTRAL]
         least = self.channel.least(pair)
         self._seen = {}
         if least[0] != ~least[1]:  # nodes see different files
-            for rank, lot in enumerate(self.channel.everything(names)):
+            for rank, lot in enumerate(self.channel.everything(found)):
                 for name in lot:
                     here = self._seen.get(name, ())
                     self._seen[name] = (*here, self.nodes.nodes[rank])
-            names = sorted(self._seen)
-        mine = [look(self.folder, name) for at, name in enumerate(names)
+            found = sorted(self._seen)
+        mine = [look(self.folder, name) for at, name in enumerate(found)
                 if first and self._turn(name, at) == self.nodes.here]  # fmt: skip
         own = [[name, nbytes, about.encode().decode() if about else None, problem]
                for name, nbytes, about, problem in mine]  # fmt: skip

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from closeranks.checkpoint.memory import slot_locks
-from closeranks.checkpoint.memory.slot_file import Slot, found, look, path_of
+from closeranks.checkpoint.memory.slot_file import Slot, found, path_of, still_says
 from closeranks.checkpoint.placement.slot_header import WRITING, Header
 from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.comms.shm.shared_folder import ROOT, folder
@@ -235,28 +236,27 @@ def clear(name: str, epoch: int, root: Path | None) -> None:
 
 
 def clear_before(
-    name: str, epoch: int, run: str | None, age: tuple[int, int], root: Path | None
+    seen: Iterable[tuple[Path, Header]], epoch: int, run: str | None, age: tuple[int, int]
 ) -> None:
     """Remove what a run has left before a save, and what was being written.
 
-    Local.  What cannot be read or removed stays.
+    Local.  What cannot be removed stays, and so does what has become another save
+    since it was seen.
 
     Parameters
     ----------
-    name : str
-        Of the checkpoints.
+    seen : iterable of (Path, Header)
+        Slots of this node, and what they have said.
     epoch : int
         Slots of this one, or later, are kept.
     run : str or None
         Whose slots go.
     age : (int, int)
         Of the save.
-    root : Path or None
-        The file system in memory.
     """
-    for path, of in found(name, root):
-        with suppress(CheckpointError, Unavailable, OSError):
-            header = look(path)
-            useless = header.state == WRITING or header.age < age
-            if of < epoch and header.run == run and useless:
-                path.unlink()
+    for path, header in seen:
+        useless = header.state == WRITING or header.age < age
+        if header.epoch < epoch and header.run == run and useless:
+            with suppress(OSError):
+                if still_says(path, header):
+                    path.unlink()

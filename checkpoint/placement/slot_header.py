@@ -58,6 +58,10 @@ STATES: Final = (WRITING, WRITTEN, ENCODED, COMMITTED)
 _MOST_EPOCH: Final = 1 << 62
 _TEXTS: Final = ("name", "run", "state")
 _NUMBERS: Final = ("epoch", "generation", "step", "world", "groups")
+#: What stands before the text of the layout, which is the last part of a header.
+_LAYOUT: Final = b',"layout":'
+#: Texts of layouts, with the brace that ends a header -> what they say.
+Layouts = dict[bytes, StripeLayout]
 
 
 @dataclass(frozen=True)
@@ -113,11 +117,36 @@ class Header:
         return f'{text[:-1]},"layout":{self.layout.text}}}'.encode()
 
     @classmethod
-    def decode(cls, text: bytes) -> Header:
-        """Read it; CheckpointError if it is none."""
+    def decode(cls, text: bytes, layouts: Layouts | None = None) -> Header:
+        """Read a header.
+
+        Local.
+
+        Parameters
+        ----------
+        text : bytes
+            As `encode` has written it.
+        layouts : dict of bytes to StripeLayout, optional
+            Layouts that were read already, by their text; filled.  All headers of
+            a group have the same.
+
+        Returns
+        -------
+        Header
+            Checked.
+
+        Raises
+        ------
+        CheckpointError
+            If the text is no header.
+        """
         try:
-            found = json.loads(text)
-            layout = StripeLayout.from_json(found["layout"])
+            front, mark, rest = text.rpartition(_LAYOUT)
+            known = (layouts or {}).get(rest) if mark else None
+            found = json.loads(text if known is None else front + b"}")
+            layout = known or StripeLayout.from_json(found["layout"])
+            if layouts is not None and mark:
+                layouts[rest] = layout
             share = Share(layout.group, int(found["lane"]), int(found["member"]))
             is_there = 0 <= share.lane < layout.lanes and 0 <= share.member < layout.members
             if not is_there or found["state"] not in STATES:

@@ -29,6 +29,7 @@ from closeranks.checkpoint.placement.slot_header import (
     ENCODED,
     WRITING,
     Header,
+    Layouts,
     place_of,
 )
 from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
@@ -74,21 +75,27 @@ def scan(
     CheckpointError
         On all ranks, if a node has no such folder.
     """
-    own: list[list[str]] = []
+    own: list[Found] = []
     unread: list[str] = []
+    layouts: Layouts = {}
 
     def look() -> None:
         for path, _ in sorted(slot_file.found(name, root)):
             try:
-                own.append([str(path), slot_file.look(path).encode().decode()])
+                own.append(Found(nodes.here, str(path), slot_file.look(path, layouts)))
             except (CheckpointError, Unavailable) as error:
                 unread.append(str(error))
 
     is_first = nodes.turn(nodes.here, 0) == nodes.rank
     channel.taken("restore", look if is_first else lambda: None)
-    every = channel.everything([own, unread])
-    found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
-             for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
+    mine = [[one.path, one.header.encode().decode()] for one in own]
+    every = channel.everything([mine, unread])
+    found: list[Found] = []
+    for rank, (lot, _) in enumerate(every):
+        found += own if rank == nodes.rank else [
+            Found(nodes.nodes[rank], path, Header.decode(text.encode(), layouts))
+            for path, text in lot
+        ]  # fmt: skip
     return found, tuple(text for _, lot in every for text in lot)
 
 
@@ -257,15 +264,14 @@ class SaveRecovery:
             return None
         if share not in self._slots:
             found = self.save.found.get(share)
-            path = (Path(found.path) if found is not None
-                    else slot_file.path_of(
-                        self._header(share), self._place, self._root
-                    ))  # fmt: skip
+            header = self._header(share) if found is None else found.header
+            path = (slot_file.path_of(header, self._place, self._root) if found is None
+                    else Path(found.path))  # fmt: skip
             slot = self._known.get(path)
             if slot is None or found is None:
-                self._slots[share] = Slot.attach(path, whole=False)
+                self._slots[share] = Slot.attach(path, whole=False, known=header)
             else:
-                self._slots[share] = slot.following(found.header)
+                self._slots[share] = slot.following(header)
         return self._slots[share]
 
     def verify(self, *, data: bool = True, parity: bool = False) -> dict[Share, Damaged]:
@@ -512,7 +518,6 @@ class SaveRecovery:
         for share in self._number:
             if self.server(share) == self._nodes.rank:
                 slot = self._mine(share)
-                slot.reread()
                 if slot.header.state != state:
                     slot.write(replace(slot.header, state=state))
 

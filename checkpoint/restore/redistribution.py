@@ -30,8 +30,8 @@ from closeranks.checkpoint.state.device_staging import (
     memory_of,
 )
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype
-from closeranks.checkpoint.state.state_tree import Array
+from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.state.state_tree import Array, read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -1,10 +1,14 @@
-"""A term: what ranks have in common from their meeting to the next recovery."""
+"""A term: what ranks have in common from their meeting to the next recovery.
+
+Files: `choose_run` decides, without I/O, how a term counts; `MembershipTerm.open`
+does the collective work; the other methods are what a `Checkpointer` does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.control.pending import Pending
@@ -16,6 +20,7 @@ from closeranks.checkpoint.placement.slot_header import WRITING, WRITTEN, Header
 from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.checkpoint.restore.generation_choice import (
     Availability,
+    Found,
     Objection,
     Save,
     of_nodes,
@@ -39,36 +44,100 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
 
 
-class MembershipTerm:
-    """Who the ranks are, where their slots are, and how saves are counted.
+class RunChoice(NamedTuple):
+    """How a term counts.
 
-    Making it is collective: all find out what is there.  Slots of earlier terms
-    stay until something newer is committed.
+    Attributes
+    ----------
+    run : str or None
+        Run that the slots and files belong to; None where there are none.
+    epochs : int
+        Terms before this one, as far as slots and files tell.
+    generation : int
+        Number of the newest save.
+    """
+
+    run: str | None
+    epochs: int
+    generation: int
+
+    def epoch(self, drawn: int) -> int:
+        """Give the number of this term: the next one, with 32 bits drawn for it."""
+        return self.epochs + 1 << 32 | drawn
+
+
+def choose_run(
+    saved: Sequence[Save], volumes: Sequence[SavedFile], seen: Iterable[int] = ()
+) -> RunChoice:
+    """Choose which run goes on, and where its numbers do.
+
+    Local and pure.
 
     Parameters
     ----------
-    comm : Communicator
-        Of the job.
-    protection : Protection
-        Its erasure groups.
-    asked : Claim or str
-        That of the term before; the key, where there was none.
+    saved : sequence of Save
+        In memory, the newest first.
+    volumes : sequence of SavedFile
+        On disk, the newest first.
+    seen : iterable of int
+        Epochs of all slots, also of slots that hold no save.
+
+    Returns
+    -------
+    RunChoice
+        The run in memory comes first, then the run on disk.  Epochs and
+        generations count from the largest of both.
+    """
+    runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
+    ages = [save.age for save in saved] + [volume.age for volume in volumes]
+    epochs = max((epoch >> 32 for epoch in (*seen, *(epoch for epoch, _ in ages))), default=0)
+    generation = max((generation for _, generation in ages), default=0)
+    return RunChoice(runs[0] if runs else None, epochs, generation)
+
+
+class TermOptions(NamedTuple):
+    """What a `Checkpointer` was asked for that a term needs.
+
+    Attributes
+    ----------
     root : Path or None
         The file system in memory.
     keep : int
         Saves that are kept.
     chunk_bytes : int
-        At most so many in a chunk.
-    persist : Persist, optional
+        Bytes of a chunk at most.
+    persist : Persist or None
         What is written to disk.
-    options, is_open
-        As of `closeranks.checkpoint.saving.job_claim.meet`.
+    """
+
+    root: Path | None
+    keep: int
+    chunk_bytes: int
+    persist: Persist | None = None
+
+
+class MembershipTerm:
+    """Where the slots of the ranks are, and how saves are counted.
+
+    `open` makes one.  Slots of earlier terms stay until something newer is
+    committed.
+
+    Parameters
+    ----------
+    channel, background : ControlChannel
+        Between the ranks: for the caller's thread, and for the thread that saves.
+    place : Place
+        Where this rank stands.
+    options : TermOptions
+        What was asked for.
+    claim : Claim
+        Whose slots they are; with the run, if it is known.
 
     Attributes
     ----------
     channel : ControlChannel
         What the caller's thread says to other ranks.
-    run : str
+    run : str or None
         What tells this run from others of the same name: 16 digits.
     key : str
         Name of the checkpoints, with that of the job.
@@ -80,47 +149,83 @@ class MembershipTerm:
 
     def __init__(
         self,
+        channel: ControlChannel,
+        background: ControlChannel,
+        place: Place,
+        options: TermOptions,
+        claim: Claim,
+    ) -> None:
+        self.channel, self._background, self._place = channel, background, place
+        self._root, self._keep, self._chunk_bytes, persist = options
+        self._nodes = RankNodes(place.nodes, place.rank)
+        self.claim, self.key, self.run = claim, claim.key, claim.run
+        self._slot_set, self._kept = SlotSet(place.rank, self._root), list[int]()
+        self._library = SavedFileIndex(channel, self._nodes, persist.folder) if persist else None
+        self._flushing: Flushing | None = None
+        self._epoch = self._generation = 0
+        self._seen: list[Found] = []
+        self._first: list[Save | SavedFile] | None = None
+        self._unseen: Save | None = None
+        self._spoilt = set[tuple[type, tuple[int, int]]]()
+        self.unread: tuple[str, ...] = ()
+
+    @classmethod
+    def open(
+        cls,
         comm: Communicator,
         protection: Protection,
         asked: Claim | str,
-        root: Path | None,
+        term: TermOptions,
         *,
-        keep: int,
-        chunk_bytes: int,
-        persist: Persist | None = None,
         options: Mapping[str, Any],
         is_open: bool = False,
-    ) -> None:
-        self._root, self._keep, self._chunk_bytes = root, keep, chunk_bytes
-        self.channel = ControlChannel(comm)
-        nodes = nodes_of(comm.hierarchy).tolist()
-        self._nodes = RankNodes(nodes, self.channel.rank)
-        claim, drawn = meet(
-            self.channel, self._nodes, asked, root, options=options, is_open=is_open
-        )
-        self._background, self.key = ControlChannel(comm), claim.key
-        self._place = Place(protection, tuple(nodes), self.channel.rank)
-        self._slot_set, self._kept = SlotSet(self.channel.rank, root), list[int]()
-        self._library = (
-            SavedFileIndex(self.channel, self._nodes, persist.folder) if persist else None
-        )
-        self.run = claim.run
-        saved, volumes = self.saves(), self.volumes()
-        if self.run is None:  # that of what is in memory, else of what is on disk
-            runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
-            self.run = runs[0] if runs else claim.token
-        self.claim = claim._replace(run=self.run)
-        ages = [save.age for save in saved] + [volume.age for volume in volumes]
-        epochs = self._epochs | {epoch for epoch, _ in ages}
-        number = 1 + max((of >> 32 for of in epochs), default=0)
-        self._epoch = number << 32 | drawn
-        self._generation = max((generation for _, generation in ages), default=0)
-        self._unseen: Save | None = None
-        self._spoilt = set[tuple[type, tuple[int, int]]]()
-        self._flushing: Flushing | None = None
-        if persist is not None and self._library is not None:
-            last = self._generation
-            self._flushing = Flushing(comm, self._library, persist, volumes, self.run, last)
+    ) -> MembershipTerm:
+        """Meet the other ranks, and find out what is there.
+
+        Collective.  Five steps, each of which all ranks take together: a channel;
+        the claim; a channel for the background; the scan of memory and disk; a
+        channel for the thread that writes files.
+
+        Parameters
+        ----------
+        comm : Communicator
+            Of the job.
+        protection : Protection
+            Its erasure groups.
+        asked : Claim or str
+            Claim of the term before; the key, where there was none.
+        term : TermOptions
+            What was asked for.
+        options, is_open
+            As of `closeranks.checkpoint.saving.job_claim.meet`.
+
+        Returns
+        -------
+        MembershipTerm
+            The same on all ranks.
+
+        Raises
+        ------
+        UsageError, Disagreement, CheckpointError
+            As of `closeranks.checkpoint.saving.job_claim.meet`.
+        """
+        channel = ControlChannel(comm)
+        nodes = tuple(nodes_of(comm.hierarchy).tolist())
+        place = Place(protection, nodes, channel.rank)
+        of_ranks = RankNodes(nodes, channel.rank)
+        claim, drawn = meet(channel, of_ranks, asked, term.root, options=options, is_open=is_open)
+        made = cls(channel, ControlChannel(comm), place, term, claim)
+        saved, volumes = made.saves(), made.volumes()
+        chosen = choose_run(saved, volumes, {one.header.epoch for one in made._seen})
+        run = claim.run or chosen.run or claim.token
+        made.claim, made.run = claim._replace(run=run), run
+        made._epoch, made._generation = chosen.epoch(drawn), chosen.generation
+        made._first = made._of_run(saved, volumes)
+        if made._library is not None and term.persist is not None:
+            made._flushing = Flushing(
+                comm, made._library, term.persist, volumes, run, chosen.generation
+            )
+        return made
 
     @property
     def epoch(self) -> int:
@@ -129,9 +234,8 @@ class MembershipTerm:
 
     def saves(self) -> list[Save]:
         """Find what is there of this run, the newest first.  Collective."""
-        seen, self.unread = scan(self.channel, self._nodes, self.key, self._root)
-        self._epochs = {one.header.epoch for one in seen}
-        return saves(seen, self.run)
+        self._seen, self.unread = scan(self.channel, self._nodes, self.key, self._root)
+        return saves(self._seen, self.run)
 
     def volumes(self) -> list[SavedFile]:
         """Find what is on disk, the newest first.  Collective."""
@@ -140,10 +244,25 @@ class MembershipTerm:
     def found(self) -> list[Save | SavedFile]:
         """Find all that is there of this run, the newest first.  Collective.
 
-        Of one save what is in memory comes first.
+        Of one save what is in memory comes first.  What `open` has found is taken
+        as it is, unless `look_anew` was called since.
         """
-        of_run = [one for one in self.volumes() if one.run in (None, self.run)]
-        return sorted([*self.saves(), *of_run], key=lambda one: one.age, reverse=True)
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        volumes = self.volumes()
+        return self._of_run(self.saves(), volumes)
+
+    def look_anew(self) -> None:
+        """Have `found` look again: time has passed since the term was opened.  Local."""
+        self._first = None
+
+    def _of_run(
+        self, saved: Sequence[Save], volumes: Sequence[SavedFile]
+    ) -> list[Save | SavedFile]:
+        """Put what is of this run in order."""
+        of_run = [one for one in volumes if one.run in (None, self.run)]
+        return sorted([*saved, *of_run], key=lambda one: one.age, reverse=True)
 
     def expect(self, pending: Pending) -> None:
         """Say of a new save whether it will be written to disk.  Local."""
@@ -327,7 +446,9 @@ class MembershipTerm:
             Whole.
         """
         if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
-            clear_before(self.key, self._epoch, self.run, one.age, self._root)
+            here = [(Path(found.path), found.header) for found in self._seen
+                    if found.node == self._nodes.here]  # fmt: skip
+            clear_before(here, self._epoch, self.run, one.age)
 
     def verify(self) -> dict[int, str]:
         """Look at all check sums; step -> what is wrong.  Collective."""

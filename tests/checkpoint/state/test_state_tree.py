@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from closeranks.checkpoint.state import state_tree
-from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype
+from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.state.state_tree import read_dtype
 from closeranks.errors import CheckpointError, UsageError
 
 LEAVES = some.one_of(
@@ -232,7 +233,11 @@ def test_what_would_change_its_kind_is_refused_with_its_path(value: Any, words: 
 
 def test_a_named_tuple_of_what_is_not_imported_is_made_of_nothing_else() -> None:
     shape, _ = state_tree.flatten({"p": Point(1, 2)})
-    for old, new in (("Point x,y", "Point x,z"), (":Point", ":Rows"), ("test_nest", "test_none")):
+    for old, new in (
+        ("Point x,y", "Point x,z"),
+        (":Point", ":Rows"),
+        ("test_state_tree", "test_none"),
+    ):
         other = json.loads(json.dumps(shape).replace(old, new))
         assert other != shape
         with pytest.raises(CheckpointError, match="import its module first, or pass into"):
