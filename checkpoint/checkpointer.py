@@ -30,7 +30,8 @@ from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.restore.generation_choice import Availability
+    from closeranks.checkpoint.disk.saved_files import SavedFile
+    from closeranks.checkpoint.restore.generation_choice import Availability, Save
     from closeranks.checkpoint.saving.membership_term import MembershipTerm
     from closeranks.collectives.communicator.communicator import Communicator
 
@@ -250,19 +251,24 @@ class Checkpointer:
         first: Objection | None = None
         for save in every:
             if step in (None, save.step):
-                found, objection = term.restore(save, into)
+                state, objection = term.restore(save, into)
                 if objection is None:
-                    self._pending = term.look_after(self._order)
-                    if step is None:
-                        term.forget_before(save)
-                    return save.step, found
+                    self._came_back(term, save, is_newest=step is None)
+                    return save.step, state
                 first = first if first is not None and first.lost else objection
                 self.skipped += (f"step {save.step}: {objection.text}",)
-        if not every and term.unread:
+        if every:
+            steps = [save.step for save in every]
+            raise why_none(first, self.skipped, steps, f"{step} of {self.key}")
+        if term.unread:
             raise CheckpointError("restore", "; ".join(term.unread[:4]), "remove what is of no use")
-        if not every:
-            return None
-        raise why_none(first, self.skipped, [save.step for save in every], f"{step} of {self.key}")
+        return None
+
+    def _came_back(self, term: MembershipTerm, save: Save | SavedFile, *, is_newest: bool) -> None:
+        """Look after the parity of a save that was restored, and make room.  Collective."""
+        self._pending = term.look_after(self._order)
+        if is_newest:
+            term.forget_before(save)
 
     def steps(self) -> tuple[int, ...]:
         """List the steps that can be restored, as far as is known.  Collective."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -261,45 +261,84 @@ def carry_out(
     PeerLost, Revoked
         If ranks have died.
     """
-    alike = saving.agree(channel)
+    turn = _Turn(saving, channel, place, slot_set, number)
+    alike = saving.agree(channel)  # the same state
+    held, header = _room(turn, alike, head, chunk_bytes)
+    slots = _copied(turn, held, header)
+    _coded(turn, header.layout, slots)
+    _committed(turn)
+
+
+class _Turn(NamedTuple):
+    """What all phases of a save work with; as of `carry_out`."""
+
+    saving: Saving
+    channel: ControlChannel
+    place: Place
+    slot_set: SlotSet
+    number: int
+
+
+def _room(
+    turn: _Turn, alike: Sequence[bool], head: Callable[[StripeLayout], Header], chunk_bytes: int
+) -> tuple[list[Extent], Header]:
+    """Lay the group out, and have slots for it; gives what this rank keeps, in a list.
+
+    The list has one extent, and the next phase takes it out: nothing else refers to
+    the caller's arrays then.
+    """
+    _, channel, place, slot_set, number = turn
     held = list[Extent]()
 
     def size() -> Size:
-        held.append(saving.extent(alike, place))
+        held.append(turn.saving.extent(alike, place))
         return held[0].size
 
-    sizes = [
-        Size(*map(int, pair))
-        for pair in channel.told("save", size, len(Size._fields), channel.gather)
-    ]
-    layout = place.layout(sizes, chunk_bytes)
-    header = head(layout)
+    said = channel.told("save", size, len(Size._fields), channel.gather)
+    header = head(place.layout([Size(*map(int, pair)) for pair in said], chunk_bytes))
     [is_ready] = channel.told("save", lambda: [slot_set.clear(number, header)], 1, channel.least)
     if not is_ready:  # room is taken once all have given theirs back
         channel.taken("save", lambda: slot_set.make(number, header))
-    here = place.nodes[place.rank]
-    near = {share for share in layout.shares if layout.ring[share.member] == here}
-    slots: dict[Share, Slot] = {}
+    return held, header
 
-    def copy() -> None:
-        slots.update(slot_set.map(number, header, near))
+
+def _copied(turn: _Turn, held: list[Extent], header: Header) -> dict[Share, Slot]:
+    """Copy the state into slots, and give the caller's arrays back; gives the slots."""
+    saving, channel, place, slot_set, number = turn
+    layout, here = header.layout, place.nodes[place.rank]
+    near = {share for share in layout.shares if layout.ring[share.member] == here}
+
+    def copy() -> dict[Share, Slot]:
+        slots = slot_set.map(number, header, near)
         slot_file.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
         saving.check_unchanged()
         saving.forget()
         saving.pending.copied.reach()
+        return slots
 
-    channel.taken("save", copy)
+    return {**channel.taken("save", copy)}
 
-    def coded() -> Recoding:
+
+def _coded(turn: _Turn, layout: StripeLayout, slots: Mapping[Share, Slot]) -> None:
+    """Say that the data are there, and make the parities."""
+    saving, channel, place, slot_set, number = turn
+
+    def prepared() -> Recoding:
         slot_set.mark(number, WRITTEN)
         return recoding_of(layout, slots, place, channel)
 
-    recoding = channel.taken("save", coded)
+    recoding = channel.taken("save", prepared)
     recoding.run(channel.pace(saving.pending.committed.is_awaited))
     channel.taken("save", lambda: slot_set.mark(number, ENCODED))
-    # It is a fact now.  A header that cannot be written says no less: evidence counts.
+
+
+def _committed(turn: _Turn) -> None:
+    """Say that all ranks have it: a fact by now, for each has said that it is coded.
+
+    A header that cannot be written says no less: evidence counts.
+    """
     with suppress(CheckpointError):
-        slot_set.mark(number, COMMITTED)
+        turn.slot_set.mark(turn.number, COMMITTED)
 
 
 def recoding_of(
