@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from closeranks.checkpoint.erasure import cuda_code
 from closeranks.checkpoint.erasure.generator_matrix import (
     Blocks,
     Bytes,
+    Recipe,
     invert,
     matmul,
     parity_matrix,
@@ -36,27 +37,6 @@ _KEPT: Final = 256
 _ALL: Final = 1
 _ARRAYS: Final = {np.ndarray}
 _TRUTHS: Final = {bool}
-
-
-class Recipe(NamedTuple):
-    """How lost blocks are rebuilt.
-
-    Attributes
-    ----------
-    lost : tuple of int
-        The blocks.
-    kept : tuple of int
-        The others.
-    read : tuple of int
-        Those of them that are read, as many as the data.
-    matrix : ndarray of uint8, shape (len(lost), len(read))
-        Gives the first as sums of the second.
-    """
-
-    lost: tuple[int, ...]
-    kept: tuple[int, ...]
-    read: tuple[int, ...]
-    matrix: Bytes
 
 
 class Code:

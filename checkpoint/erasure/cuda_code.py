@@ -15,20 +15,16 @@ blocks; the host waits for nothing, unless an array tells no stream.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS, Bytes
+from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS, Bytes, Recipe
 from closeranks.comms.gpu.array_interface import device_array
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.comms.gpu.pinned_staging import Span, put
 from closeranks.errors import UsageError
-
-if TYPE_CHECKING:
-    from closeranks.checkpoint.erasure.code import Recipe
-
 
 #: Of the kernel.
 NAME: Final = "multiply"

@@ -16,7 +16,7 @@ exclusive or of the data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,3 +165,24 @@ def _cauchy(rows: np.ndarray, columns: np.ndarray) -> Bytes:
     matrix = PRODUCTS[matrix, INVERSES[matrix[0]]]
     scaled: Bytes = PRODUCTS[matrix, INVERSES[matrix[:, :1]]]
     return scaled
+
+
+class Recipe(NamedTuple):
+    """How lost blocks are rebuilt.
+
+    Attributes
+    ----------
+    lost : tuple of int
+        The blocks.
+    kept : tuple of int
+        The others.
+    read : tuple of int
+        The part of ``kept`` that is read: as many blocks as the data.
+    matrix : ndarray of uint8, shape (len(lost), len(read))
+        Gives ``lost`` as sums of ``read``.
+    """
+
+    lost: tuple[int, ...]
+    kept: tuple[int, ...]
+    read: tuple[int, ...]
+    matrix: Bytes

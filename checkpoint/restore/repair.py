@@ -22,9 +22,9 @@ from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.placement.slot_header import WRITING, name_of, place_of
 from closeranks.checkpoint.placement.stripe_layout import Share
-from closeranks.checkpoint.restore.fetch import carry, copy, scratch
 from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
 from closeranks.checkpoint.restore.recovery_search import RankNodes, SaveRecovery, SaveSource, Slots
+from closeranks.checkpoint.restore.slot_inventory import carry, copy, scratch
 from closeranks.comms.shm.shared_folder import folder
 from closeranks.errors import CheckpointError, PeerError, TooManyErasures, Unavailable, named
 
