@@ -51,7 +51,7 @@ class Checkpointer:
     Parameters
     ----------
     comm : Communicator
-        Of the job; after a recovery, of those who are left.
+        Of the job; after a recovery, of the survivors.
     name : str
         Up to 48 letters, digits, ``_``, ``.`` and ``-``; see `key`.
     parity : int
@@ -69,8 +69,8 @@ class Checkpointer:
     persist_every : int, optional
         Write every so many-th save; each, if not given.
     on_busy : {"wait", "skip"}
-        What `save` does while the save before goes on, or while the one whose
-        slots it takes is not on disk yet.
+        The action of `save` while the save before goes on, or while the slots
+        that it takes are not on disk yet.
     interval : float, "auto" or None
         Seconds between two saves: calls of `save` before that do nothing.
         ``"auto"`` for what costs least, as measured.
@@ -90,9 +90,9 @@ class Checkpointer:
     Raises
     ------
     UsageError
-        If an argument is none of these (local).  The first collective call raises
-        it, or `CheckpointError`, on all ranks if they ask for different things, or
-        the key is open, in this job or in another one that lives.
+        If an argument is none of these (local).  If ranks ask for different
+        things, or if the key is open in this job or in another live job, the
+        first collective call raises it, or `CheckpointError`, on all ranks.
     """
 
     CALLS_IN_COPIES = frozenset({"close"})
@@ -146,7 +146,7 @@ class Checkpointer:
             self._leave()
 
     def plan(self) -> Protection:
-        """Tell who protects whom, and what may be lost.
+        """Tell which nodes protect each other, and how many may be lost.
 
         Local; the answer is printable.
         """
@@ -164,9 +164,9 @@ class Checkpointer:
         step : int
             The caller's number, the same on all ranks.
         state : dict, list or tuple
-            A tree of arrays, numbers, strings and bytes, `Shard` and `PerRank`; its
-            shape is the same on all ranks.  What is equal on all ranks is kept once
-            in each erasure group.
+            A tree of arrays, numbers, strings and bytes, `Shard` and
+            `PerRank`; its shape is the same on all ranks.  A value that is
+            equal on all ranks is kept once in each erasure group.
         lazy : bool
             Return at once: the arrays stay as they are until ``copied``.
         now : bool
@@ -214,8 +214,8 @@ class Checkpointer:
     def restore(self, step: int | None = None, into: Any = None) -> tuple[int, Any] | None:
         """Give the newest state back that is whole, or can be made so.
 
-        Collective.  What was lost is made anew, in memory, on the nodes that are
-        there now.  `skipped` tells why newer steps were left.
+        Collective.  Lost shares are made anew, in memory, on the nodes that
+        are there now.  `skipped` tells why newer steps were left.
 
         Parameters
         ----------
@@ -277,7 +277,10 @@ class Checkpointer:
         return tuple(sorted({save.step for save in term.found() if term.is_whole(save)}))
 
     def availability(self) -> Availability:
-        """Picture who holds which save: printable, and with ``draw(path)``.  Collective."""
+        """Picture which node holds which save: printable, with ``draw(path)``.
+
+        Collective.
+        """
         self._finish()
         return self._open().availability()
 
@@ -295,11 +298,12 @@ class Checkpointer:
         return self._open().verify()
 
     def close(self, keep: bool = False) -> None:
-        """End: what is in memory is removed, for the job is done.
+        """End: the slots are removed, for the job is done.
 
-        Collective, harmless twice.  What is being written to disk is finished first,
-        and stays there.  Where nothing was saved or restored since a recovery it is
-        local: who closes last on a node removes what is there.
+        Collective, harmless twice.  Files that are being written are finished
+        first, and stay.  If nothing was saved or restored since a recovery,
+        the call is local: the last rank that closes on a node removes the
+        slots there.
 
         Parameters
         ----------

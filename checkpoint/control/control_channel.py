@@ -1,7 +1,7 @@
 """How the ranks of a job agree on checkpoints, beside what else they say.
 
 On a duplicate of the communicator, so that nothing meets the program's own
-messages; it is revoked with the communicator.  Whoever waits sleeps: the
+messages; it is revoked with the communicator.  A wait sleeps, because the
 program has better use for the core.  Any thread may call; one at a time.
 """
 
@@ -100,7 +100,7 @@ class ControlChannel:
         Parameters
         ----------
         operation : str
-            What was being done.
+            Name of the operation, for the message.
         problem : BaseException or None
             This rank's; raised here as the cause.
 
@@ -134,9 +134,9 @@ class ControlChannel:
         Parameters
         ----------
         operation : str
-            What is being done.
+            Name of the operation, for the message.
         step : callable
-            What may fail on one rank alone, and talks to nobody.
+            A step that may fail on one rank alone, and does not communicate.
 
         Returns
         -------
@@ -278,8 +278,8 @@ class ControlChannel:
     def _explained(self, error: MPI.Exception) -> Exception:
         """Give what is raised for an error of the library.
 
-        Who is late to hear of a death, in the background, does not take it for one
-        in the world that has come meanwhile.
+        A background thread may hear late of a death.  In a later epoch that is
+        `Revoked`, and no death in the new world.
         """
         if self._comm.epoch != self.epoch:
             return Revoked(_OPERATION)

@@ -1,17 +1,17 @@
-"""A thread that does one thing after the other.
+"""A save that goes on in the background: how far it is, its thread, its pace.
 
-What a save gives back: how far it has come.
+`Pending` tells how far a save has come, `Worker` is the thread that does one
+save after the other, and `Pace` keeps parity out of the way of the program's
+own messages.
 
-How the parity of a save keeps out of the way of the program's own messages.
+A program that communicates has the wire first.  Meanwhile one segment of
+parity is sent at a time, with none ahead of it.  Then the wire is left alone
+for nine times as long as a segment takes.  So parity has a tenth of the wire
+at most, and a save takes ten times as long at most.  If the program has been
+silent for a second, or waits for the save, parity has the wire.
 
-A program that talks has the wire first.  While it does, a segment of parity
-goes out at a time, nothing ahead of it, and then nothing for nine times as
-long as one takes: so parity has a tenth of the wire at most, and a save always
-ends, after ten times as long at most.  A program that has been silent for a
-second leaves the wire to it, and so does one that waits for the save.
-
-What a segment takes is the shortest time that any has taken: in longer ones
-this rank has waited for others, which rest.
+The time of a segment is the shortest that any has taken: in longer ones this
+rank has waited for other ranks, which rest.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Pace:
     is_awaited : callable
         Tells whether the program waits for the save.
     clock, sleep : callable
-        What gives seconds, and lets them pass.
+        The clock in seconds, and the sleep.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class Pace:
         Parameters
         ----------
         took_s : float
-            What a segment took that went out alone.
+            Time of a segment that was sent alone.
         """
         self._shortest_s = min(self._shortest_s, took_s)
         rest_s = min((1 / SHARE - 1) * self._shortest_s, _LONGEST_S)

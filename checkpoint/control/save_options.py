@@ -1,4 +1,4 @@
-"""What a checkpointer may be asked for."""
+"""The arguments of a checkpointer, checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNKS: Final = (4096, 1 << 30)
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """What is asked for, the same on all ranks.
+    """The arguments that are the same on all ranks.
 
     Parameters
     ----------

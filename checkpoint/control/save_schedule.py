@@ -1,13 +1,14 @@
-"""How often to save: so that saves and failures together cost least.
+"""How often to save, and whether a call saves: the same on all ranks.
 
-When the next save is due: decided by all ranks alike, mostly without a word.
+`interval` gives the time between saves at which saves and failures together
+cost least.  `Cadence` tells when the next save is due.
 
-Ranks compare no clocks: each measures what has passed since its last save.  At
-some calls they tell each other, and reckon from the same numbers how many of
-the next ones need no word: half of those that are left until the save at the
-pace so far, and no more than there have been.  A thousand calls between two
-saves are about 20 words, and a save comes late only by as much as later calls
-take longer than those before.
+Ranks compare no clocks: each measures the time since its last save.  At some
+calls the ranks exchange their times.  From the same numbers all derive how
+many of the next calls need no exchange: half of the calls until the save at
+the pace so far, and no more than there have been.  A thousand calls between
+two saves are about 20 messages.  A save comes late only by as much as later
+calls take longer than earlier ones.
 """
 
 from __future__ import annotations

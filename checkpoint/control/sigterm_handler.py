@@ -1,10 +1,10 @@
-"""What a process does when it is told to end (SIGTERM), before it ends.
+"""The tasks of a process that gets SIGTERM, before it ends.
 
 Python runs its own handlers between two instructions of the main thread, which
-may be in an MPI call that never returns, for the others are gone.  So a thread
-is woken by the C part of the handler, does what there is to do, and then lets
-the signal have its way: the handler that was there before is called, or the
-process ends as it would have.  The main thread is never held up.
+may be in an MPI call that never returns, for the others are gone.  So the C
+part of the handler wakes a thread, which does the tasks.  Then the signal has
+its effect: the handler that was there before is called, or the process ends.
+The main thread is never held up.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _Task = Callable[[], None]
 
 
 class SigtermHandler:
-    """What is to be done when this process is told to end.
+    """The tasks of this process when it gets SIGTERM.
 
     Attributes
     ----------
     tasks : list of callable
-        What is done, one after the other.
+        The tasks, one after the other.
     """
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class SigtermHandler:
             os.close(writing)
 
     def _release(self, writing: int) -> None:
-        """Let the C part of handlers write to nobody, or to who came after."""
+        """Let the C part of handlers write to no pipe, or to a later owner's."""
         if self._is_woken(writing):
             signal.set_wakeup_fd(-1)
 

@@ -1,4 +1,4 @@
-"""What a rank says to others where there are none: one process, without MPI."""
+"""The channel of a single process, without MPI and without other ranks."""
 
 from __future__ import annotations
 

@@ -8,13 +8,13 @@ HDF5, read by any tool::
     /ranks/<r>/...    what rank r has for itself
 
 Entries are called as in the tree, see
-`closeranks.checkpoint.disk.hdf5_writer.names`.  Each has attributes:
-``kind``, and ``crc32c`` of its bytes in C order.  Where HDF5 has no such
-elements they are kept as integers, and ``dtype`` tells; those of other
-lengths, such as texts, as bytes, in one row or, if they were saved in shards,
-each along a last axis of its own, and ``shape`` tells.  Of an array that
-nobody has saved all of there are the parts, below their ranks, with
-``global_shape`` and ``offset``.
+`closeranks.checkpoint.disk.hdf5_writer.names`.  Each has attributes: ``kind``,
+and ``crc32c`` of its bytes in C order.  Elements that HDF5 does not know are
+kept as integers, and ``dtype`` tells.  Elements of other lengths, such as
+texts, are kept as bytes, in one row; if they were saved in shards, each has a
+last axis of its own.  ``shape`` tells.  Of an array that nobody has saved all
+of there are the parts, below their ranks, with ``global_shape`` and
+``offset``.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ def export(
     source : SaveSource
         The save, whole.
     about : mapping of str to str or int
-        What is said of it, as attributes.
+        Attributes of the file.
     path : Path
-        What has this name is replaced.
+        A file of this name is replaced.
     done : callable
         Is told how many bytes were written, entry by entry.
     check : callable

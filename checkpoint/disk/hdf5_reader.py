@@ -54,7 +54,7 @@ class _Run(NamedTuple):
 
 
 class _Rank(NamedTuple):
-    """What is known of a rank."""
+    """The description and the data sets of a rank."""
 
     text: bytes
     runs: list[_Run]
@@ -73,7 +73,7 @@ class Archive:
     path : Path
         As given.
     about : About
-        What it says of itself.
+        The header of the file.
     nbytes : int
         Its size.
 

@@ -1,30 +1,28 @@
-"""Which data sets a rank's extent becomes in a file, and their names.
-
-Pure, and the same for who writes and who reads: names follow from the tree,
-places from the description.  What a description from a file says is checked
-here against what the file may hold.
-
-Writing the file of one node: HDF5 that any tool reads.
-
-HDF5 makes the file with room for every data set, which then is at a known
-place; bytes go there straight from where they lie in memory, without another
-copy, the GIL or HDF5's lock.  The mark that it is complete is written when all
-else is on disk, and it gets its name when the mark is.
+"""The file of one node, HDF5 that any tool reads: its layout, and its writer.
 
 In a file::
 
-    /                  attributes: closeranks_format, and what ``about`` says
+    /                  attributes: closeranks_format, and those of ``about``
     /about             JSON, see `About`
     /complete          1, and a sum of ``about`` and of all sums; 0 until then
-    /descriptions/<r>  JSON of rank r: the tree, and what is in it
+    /descriptions/<r>  JSON of rank r: the tree, and its entries
     /sums/<r>          CRC-32C of each 256 KiB: of its description, then of
                        each of its data sets
     /ranks/<r>/...     its data sets, called as the entries of the tree
 
+The layout is pure, and the same for writers and readers: names follow from the
+tree, places from the description.  A description from a file is checked
+against the limits of a file.
+
+HDF5 makes the file with room for every data set, so each is at a known place.
+Bytes go there straight from their memory, without another copy, the GIL or
+HDF5's lock.  The mark that the file is complete is written when all else is on
+disk, and the file gets its name when the mark is.
+
 For the command line: `write(path, about, contents)` writes a file,
 `closeranks.checkpoint.disk.hdf5_reader.Archive(path)` reads one, and
-`closeranks.checkpoint.disk.saved_files.volumes(directory, name)` lists what
-there is.
+`closeranks.checkpoint.disk.saved_files.volumes(directory, name)` lists the
+saves.
 """
 
 from __future__ import annotations
@@ -234,7 +232,7 @@ _REMEDY: Final = "make room there, or pass another persist="
 
 @dataclass(frozen=True)
 class About:
-    """What a file says of itself.
+    """The header of a file.
 
     Attributes
     ----------
@@ -265,7 +263,7 @@ class About:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders saves of a run: the later, the larger."""
+        """The order of saves of a run: the later, the larger."""
         return self.epoch, self.generation
 
     def encode(self) -> bytes:
@@ -309,7 +307,7 @@ _NUMBERS: Final = ("epoch", "generation", "step", "world", "node", "files")
 
 
 class Contents(NamedTuple):
-    """What a rank has.
+    """The data of a rank.
 
     Attributes
     ----------
@@ -334,14 +332,14 @@ def write(
 ) -> None:
     """Write a file; it has its name when it is whole, and on disk.
 
-    Local.  A process that is killed leaves a file whose name starts with a dot.
+    Local.  A killed process leaves a file with a name that starts with a dot.
 
     Parameters
     ----------
     path : Path
         In a folder that is there; what has this name is replaced.
     about : About
-        What it says of itself.
+        The header of the file.
     contents : mapping of int to Contents
         Of each of its ranks.
     check : callable

@@ -1,6 +1,7 @@
 """The file of a node, written from the slots in its memory.
 
-What of a job's saves goes to disk, and where.
+`Persist` says which saves of a job go to disk, and where; `PersistedSave` is
+the part of one save that this node keeps.
 """
 
 from __future__ import annotations
@@ -101,9 +102,9 @@ def write(folder: Path, said: About, kept: PersistedSave, check: Callable[[], No
     folder : Path
         Of the checkpoints of the name.
     said : About
-        What it says of itself.
+        The header of the file.
     kept : PersistedSave
-        What is written.
+        The save that is written.
     check : callable
         Raises to give up.
 
@@ -177,7 +178,7 @@ def _contents(kept: PersistedSave, rank: int) -> Contents:
 
 @dataclass(frozen=True)
 class Persist:
-    """What is asked for.
+    """The request.
 
     Attributes
     ----------

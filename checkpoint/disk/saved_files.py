@@ -1,17 +1,16 @@
-"""The files of a name on disk, and which saves are whole there.
+"""The files of a name on disk: which saves are whole, and how ranks read them.
 
 Each save has a folder, in which each node of the job has one file::
 
     <persist>/<name>/<epoch>-<generation>-step-<step>/node-<number>.h5
 
-A save is whole if all of its files are there, complete and of one save: what
-is found decides, no list, and nobody has to be asked.
+A save is whole if all of its files are there, complete and of one save.  The
+files decide; there is no list of saves.
 
-The volumes of a name, as the ranks of a job find and read them.
-
-Nodes see the same files, or each its own, or some of both: what each sees is
-compared by a digest, and told only where it differs.  A rank reads for itself
-what its node sees; else a rank of a node that sees it reads and sends.
+Nodes see the same files, or each its own, or some of both.  The names that
+each node sees are compared by a digest, and exchanged only if they differ.  If
+its node sees a file, a rank reads it; else a rank of another node reads and
+sends.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class File(NamedTuple):
     nbytes : int
         Its size.
     about : About or None
-        What it says of itself.
+        The header of the file.
     problem : str
         Why it says nothing.
     """
@@ -74,7 +73,7 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedFile:
-    """What is on disk of one save.
+    """The files of one save.
 
     Made by `bound` and `volumes`.
 
@@ -87,7 +86,7 @@ class SavedFile:
     step : int
         The caller's number.
     files : tuple of File
-        Those that were found.
+        The files that were found.
     """
 
     folder: str
@@ -329,7 +328,7 @@ def make(folder: Path, about: About) -> Path:
 def discard(folder: Path, about: About, *, is_written: bool) -> None:
     """Remove what a node has of a save that not all nodes could write.
 
-    Local; once all have tried.  What cannot be removed stays.
+    Local; once all have tried.  A file that cannot be removed stays.
 
     Parameters
     ----------
@@ -352,7 +351,8 @@ def prune(
 ) -> None:
     """Remove what is older than a save.
 
-    Local; once something newer is whole on disk.  What cannot be removed stays.
+    Local; once something newer is whole on disk.  A file that cannot be
+    removed stays.
 
     Parameters
     ----------
@@ -389,7 +389,7 @@ def is_begun(name: str, whole: str) -> bool:
     name : str
         In the folder of a save.
     whole : str
-        What it would be called in the end.
+        Its final name.
     """
     return name.startswith(f".{whole}.") and bool(_OURS.fullmatch(name))
 
@@ -425,7 +425,7 @@ _NEUTRAL: Final = np.iinfo(np.int64).max
 
 
 class SavedFileIndex:
-    """What is on disk of a name.
+    """The files of a name.
 
     Parameters
     ----------
@@ -573,9 +573,9 @@ class Files:
             self._open.popitem()[1].close()
 
     def _get(self, wants: Sequence[Want]) -> None:
-        """Get bytes: what this node sees from there, all else from who sees it.
+        """Get bytes: from files that this node sees, else from another rank.
 
-        What a rank has is one share here, and its description another one.
+        The data of a rank are one share here, its description another one.
         """
         far: list[Want] = []
         self._channel.taken("restore", lambda: self._get_near(wants, far))

@@ -158,7 +158,7 @@ class Code:
 
     @property
     def _encoding(self) -> Calls:
-        """What multiplies data."""
+        """The product with the data."""
         from closeranks.checkpoint.erasure.matrix_product import Calls, Product
 
         if self._encodes is None:

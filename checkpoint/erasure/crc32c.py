@@ -1,14 +1,12 @@
 """CRC-32C of bytes, alone or while they are copied.
 
-The polynomial of Castagnoli (IEEE Trans. Commun. 41, 1993), which processors
-have an instruction for.  Bytes are summed in chunks, each from a seed of its
-own: who takes the chunk of another place, or of another time, finds a sum that
-does not fit.
+The polynomial of Castagnoli (IEEE Trans.  Commun. 41, 1993), for which
+processors have an instruction.  Bytes are summed in chunks, each from a seed
+of its own: the chunk of another place, or of another time, has a sum that does
+not fit.  An `Area` is a run of bytes in a slot, with the sums of its chunks.
 
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process.
-
-A run of bytes in a slot, and the check sums of its chunks.
 """
 
 from __future__ import annotations
@@ -199,7 +197,7 @@ class Area:
     chunk : int
         Bytes of a chunk.
     seed : int
-        What the sums start from: different for each area and time.
+        The start of the sums: different for each area and time.
 
     Attributes
     ----------

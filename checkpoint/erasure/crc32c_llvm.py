@@ -1,10 +1,10 @@
 """The loops that sum bytes up, written for LLVM.
 
-A chunk is cut into lanes that are summed side by side: an instruction gives
-its result only some turns later, and memory has more to give to who reads in
+A chunk is cut into lanes that are summed side by side.  An instruction gives
+its result only some cycles later, and memory is faster if it is read in
 several places.  The sum of bytes followed by zeros is a linear function of the
-sum of the bytes, which puts lanes together.  Where the processor multiplies
-polynomials in wide registers, what is known of a lane is folded into its next
+sum of the bytes, which puts lanes together.  If the processor multiplies
+polynomials in wide registers, the sum so far of a lane is folded into its next
 line, as in Gopal and others, Fast CRC Computation for Generic Polynomials
 Using PCLMULQDQ Instruction (Intel, 2009).
 
@@ -41,7 +41,7 @@ class Way(NamedTuple):
     Attributes
     ----------
     name : str
-        What it is called.
+        Its name.
     needs : tuple of str
         Features, in LLVM's words.
     machines : tuple of str

@@ -1,15 +1,13 @@
-"""The product of a matrix and blocks, for CUDA devices.
+"""Erasure codes of blocks that lie on a CUDA device, computed there.
 
 A product with a factor is a sum over the bits of a byte: of ``factor * 2**b``
 where bit b is set.  So four bytes of a word are multiplied at once: a bit is
-spread over its byte as a mask, and what the mask lets through is added, which
-is exclusive or.  Masks are made once for all rows; no table is looked up, and
-any factor takes as long as any other.
+spread over its byte as a mask, and the masked factor is added, by exclusive
+or.  Masks are made once for all rows; no table is looked up, and any factor
+takes as long as any other.
 
-Erasure codes of blocks that lie on a device, computed there.
-
-All work is put on the stream of the result and ordered with those of the
-blocks; the host waits for nothing, unless an array tells no stream.
+All work is put on the stream of the result and ordered with the streams of the
+blocks.  The host waits for nothing, unless an array tells no stream.
 """
 
 from __future__ import annotations
@@ -296,7 +294,7 @@ def _multiply(matrix: Bytes, blocks: Sequence[DeviceArray], results: Sequence[De
 def _on_device(like: DeviceArray, data: Bytes) -> int:
     """Bring bytes where the stream of an array finds them; gives their address.
 
-    The memory is the stream's: who gets it next comes after what is there.
+    The memory is the stream's: its next user comes after this work.
     """
     runtime = like.runtime
     pinned = runtime.pinned(data.size)

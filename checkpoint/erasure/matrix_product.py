@@ -1,18 +1,14 @@
-"""Where the machine code of products finds what it knows.
+"""Blocks of bytes, multiplied by a matrix over the field of 256 elements.
 
-What stands here is compiled into
-`closeranks.checkpoint.erasure.product_entry`.
-
-Blocks of bytes, multiplied by a matrix over the field of 256 elements.
+A `Product` is bound to a matrix once and called with blocks.  `Calls` serves
+plain calls, whose blocks are passed anew each time: looking at arrays in
+Python, one by one, takes many times as long as a product of small blocks.  So
+one compiled function (`closeranks.checkpoint.erasure.product_entry`) reads
+where the blocks lie, through their buffers, and multiplies them; the records
+here tell it what it needs.
 
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process and shape.
-
-A product of blocks that are passed anew each time, at the least cost.
-
-What it takes to look at arrays in Python, one by one, is many times what a
-product of small blocks takes.  So one compiled function reads where they lie,
-through their buffers, and multiplies them.
 """
 
 from __future__ import annotations
@@ -93,9 +89,9 @@ class Product:
         Parameters
         ----------
         blocks : array of uint8, shape (count, nbytes), or arrays of shape (nbytes,)
-            What is multiplied; each block lies in one piece.
+            The data; each block lies in one piece.
         results : array of uint8, shape (rows, nbytes), or arrays of shape (nbytes,)
-            What is written.  One may be a block, but not overlap it otherwise.
+            The results.  One may be a block, but not overlap it otherwise.
         adds : bool
             Whether products are added to what is there.
 
@@ -197,7 +193,8 @@ def _function(way: Instructions, shape: ProductShape) -> Any:
 def cache_bytes() -> int:
     """Bytes of the last cache that one thread may count on.
 
-    Local.  What has as many, blocks and results together, goes past it.
+    Local.  If blocks and results together have as many, the results go past
+    it.
     """
     return l3_share(Path("/"), 1) or _LARGE
 
@@ -250,7 +247,7 @@ def check_blocks(
     operation, what : str
         For the message: what is done, and what they are called.
     blocks : array of uint8, shape (count, nbytes), or arrays of shape (nbytes,)
-        What somebody passed.
+        The argument as passed.
     count : int
         How many there are to be.
     nbytes : int, optional

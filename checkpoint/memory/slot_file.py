@@ -1,13 +1,27 @@
-"""Copying an extent into slots, and summing it up on the way.
+"""One slot: a file in node memory, outside of processes, that holds a share.
 
-Slots: files in node memory, outside of processes, that hold shares.
+A slot has its header twice, check sums, data and parity::
 
-A slot has a header twice, check sums, data and parity.  Of the two headers the
-older one is overwritten, so that one is always whole, from before the slot has
-its name; the state that it names goes from *writing* over *written* and
-*encoded* to *committed*.  The check sums start from seeds that say whose, when
-and where: a chunk that belongs elsewhere, or to another time, is as good as
-damaged.
+    +----------+----------+------+-------------+--------+----------+
+    | header 0 | header 1 | sums | parity sums | data   | parity   |
+    +----------+----------+------+-------------+--------+----------+
+
+The older of the two headers is overwritten, so one is always whole, from
+before the slot has its name.  The life of a slot, and the state that its
+header says::
+
+    create --> writing --> written --> encoded --> committed
+                 ^   copied      parity      all ranks     |
+                 |   and summed  made        have it       |
+                 +-- a later save takes the same place <---+
+                     (one of ``keep`` places; others stay as they are)
+
+A rank that dies leaves the state of its slots as it is: a restore judges by
+them.  *writing* is no save yet; *written* has data without parity.
+
+The check sums start from seeds of run, save and place: a chunk of another
+place, or of another time, counts as damaged.  `write` copies the extent of a
+rank into its slots, and sums it up on the way.
 """
 
 from __future__ import annotations
@@ -57,7 +71,7 @@ def write(extent: Extent, layout: StripeLayout, rank: int, slots: Mapping[Share,
     rank : int
         This rank.
     slots : mapping of Share to Slot
-        Those that it has a part of, in state *writing*.
+        The slots that it has a part of, in state *writing*.
     """
     pieces = tuple(layout.pieces(rank))
     head, stop = layout.head(rank), layout.extent(rank)
@@ -165,15 +179,15 @@ _MOST_HEADER: Final = 64 << 20
 class Slot:
     """A slot, mapped.
 
-    Made by `create` and `attach`.  Whoever maps it may write its data; the keeper
-    of its share alone writes the header.
+    Made by `create` and `attach`.  Any process that maps it may write its
+    data; the keeper of its share alone writes the header.
 
     Parameters
     ----------
     file : SharedFile
         All of it.
     header : Header
-        What it says.
+        Its newer header.
     room : int
         Bytes of each of its two headers.
     count : int
@@ -206,13 +220,14 @@ class Slot:
         Parameters
         ----------
         header : Header
-            What it will hold.
+            Its header.
         place : int
             Which of the share's slots it is.
         root : Path, optional
             The file system in memory; /dev/shm.
         bare : bool
-            Only the headers have pages; all who map it `ask` for the others.
+            Only the headers have pages; the processes that map it `ask` for
+            the others.
 
         Returns
         -------
@@ -246,7 +261,8 @@ class Slot:
         whole : bool
             Map all pages at once, not those that are touched then.
         known : Header, optional
-            What was read of it before: if it still says that, nothing is decoded.
+            The header that was read before: if it is still there, nothing is
+            decoded.
 
         Returns
         -------
@@ -302,7 +318,7 @@ class Slot:
         Parameters
         ----------
         header : Header
-            What is so now.
+            The new header.
         """
         if self._has(self._count + 1) or not self._has(self._count):
             self.reread()  # others have written it meanwhile
@@ -341,14 +357,14 @@ class Slot:
         )  # fmt: skip
 
     def following(self, header: Header) -> Slot:
-        """Take over what the keeper has written into the header; gives itself.  Local."""
+        """Take over the header that the keeper has written; gives itself.  Local."""
         before, self.header = self.header, header
         if _contents(before) != _contents(header):
             self._name_areas()
         return self
 
     def reread(self) -> None:
-        """Look what the header says now.
+        """Read the header again.
 
         Local.
 
@@ -382,7 +398,7 @@ def path_of(header: Header, place: int, root: Path | None = None) -> Path:
     Parameters
     ----------
     header : Header
-        What it holds.
+        Its header.
     place : int
         Which of the share's slots it is.
     root : Path, optional
@@ -420,7 +436,7 @@ def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
 
 
 def look(path: Path, layouts: Layouts | None = None) -> Header:
-    """Read what a slot says of itself, without mapping it.
+    """Read the header of a slot, without mapping it.
 
     Local.
 
@@ -447,7 +463,7 @@ def look(path: Path, layouts: Layouts | None = None) -> Header:
 
 
 def still_says(path: Path, header: Header) -> bool:
-    """Tell whether a slot says what was read of it before.
+    """Tell whether a slot has the header that was read of it before.
 
     Local; nothing is decoded.
 
@@ -456,7 +472,7 @@ def still_says(path: Path, header: Header) -> bool:
     path : Path
         Its name.
     header : Header
-        What it has said.
+        The header that was read before.
 
     Returns
     -------
@@ -516,7 +532,7 @@ def _packed(header: Header, room: int, count: int) -> bytes:
 
 
 class _Front(NamedTuple):
-    """What stands before the text of a header, after the magic."""
+    """The numbers before the text of a header, after the magic."""
 
     version: int
     number: int

@@ -43,9 +43,10 @@ class SlotSet:
     slots: dict[int, dict[Share, Slot]] = field(default_factory=dict)
 
     def clear(self, place: int, head: Header) -> bool:
-        """Let go of slots that a save cannot use, so that their room is free.
+        """Unmap slots that a save cannot use, so that their room is free.
 
-        Local.  What was in the place is no longer: its headers say so first.
+        Local.  The save that was in the place is lost: its headers say so
+        first.
 
         Parameters
         ----------
@@ -103,7 +104,7 @@ class SlotSet:
         head : Header
             Of the save.
         wanted : set of Share
-            Those that this rank writes into, or reads.
+            The shares that this rank writes into, or reads.
 
         Returns
         -------
@@ -170,7 +171,7 @@ class SlotSet:
 def clear_unless_open(name: str, root: Path | None) -> None:
     """Remove the slots of a name on this node, unless a process has it open.
 
-    Local.  What cannot be removed stays.
+    Local.  A slot that cannot be removed stays.
 
     Parameters
     ----------
@@ -216,8 +217,8 @@ def end_alone(name: str, root: Path | None, unwritten: Exception | None, *, keep
 def clear(name: str, epoch: int, root: Path | None) -> None:
     """Remove the slots of earlier epochs.
 
-    Local; once something newer has been committed by all.  What cannot be removed
-    stays until the next time.
+    Local; once something newer has been committed by all.  A slot that cannot
+    be removed stays until the next time.
 
     Parameters
     ----------
@@ -240,17 +241,17 @@ def clear_before(
 ) -> None:
     """Remove what a run has left before a save, and what was being written.
 
-    Local.  What cannot be removed stays, and so does what has become another save
-    since it was seen.
+    Local.  A slot that cannot be removed stays, and so does a slot that has
+    another header by now.
 
     Parameters
     ----------
     seen : iterable of (Path, Header)
-        Slots of this node, and what they have said.
+        Slots of this node, and their headers.
     epoch : int
         Slots of this one, or later, are kept.
     run : str or None
-        Whose slots go.
+        The run of the slots.
     age : (int, int)
         Of the save.
     """

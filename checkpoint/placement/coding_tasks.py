@@ -39,7 +39,7 @@ class Task:
     read, write : tuple of int
         Numbers of blocks in the row: data first, then parities.
     matrix : ndarray of uint8, shape (len(write), len(read))
-        What the second are of the first.
+        Gives ``write`` as sums of ``read``.
     start, stop : int
         Which bytes of the blocks.
     """

@@ -1,6 +1,7 @@
-"""What the files of slots are called.
+"""The header of a slot, and the name of its file.
 
-What a slot says of itself.
+A header is JSON, and stands in a slot twice.  Its state says how far a save
+has come; `closeranks.checkpoint.memory.slot_file` shows the life of a slot.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def name_of(header: Header, place: int) -> str:
     Parameters
     ----------
     header : Header
-        What it holds.
+        The share.
     place : int
         Which of the share's slots it is.
 
@@ -66,7 +67,7 @@ Layouts = dict[bytes, StripeLayout]
 
 @dataclass(frozen=True)
 class Header:
-    """What a slot says of itself.
+    """The header of a slot.
 
     Attributes
     ----------
@@ -88,7 +89,7 @@ class Header:
     groups : int
         Erasure groups of all.
     share : Share
-        What it holds.
+        The share.
     layout : StripeLayout
         Of its group.
     """
@@ -106,7 +107,7 @@ class Header:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders saves of a run: the later, the larger."""
+        """The order of saves of a run: the later, the larger."""
         return self.epoch, self.generation
 
     def encode(self) -> bytes:

@@ -1,9 +1,9 @@
 """Doing the tasks of `coding_tasks`, on slots and between ranks.
 
 A block that the worker has mapped is read where it lies; others come as
-messages, a segment ahead of the arithmetic.  Nobody adds up what travels: to
-whom a parity belongs gets the data and makes it, which moves as many bytes as
-a ring of partial sums and touches memory less often.
+messages, a segment ahead of the arithmetic.  There is no ring of partial sums:
+the owner of a parity block receives the data blocks and computes it.  That
+moves as many bytes, and touches memory less often.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Recoding:
     layout : StripeLayout
         Of the group.
     slots : mapping of Share to Slot
-        Those that this rank has mapped.
+        The slots that this rank has mapped.
     server : callable
-        Gives the rank that sends what is in a share to those who do not map it.
+        Gives the rank that sends the bytes of a share to ranks that do not map
+        it.
     reaches : callable
         Tells whether a rank has mapped a share.
     channel : ControlChannel

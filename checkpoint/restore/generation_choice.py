@@ -1,12 +1,11 @@
-"""A picture of who holds which save, and in what state.
-
-Local and pure: it is made of what was found.
-
-Which save can be restored: decided from what was found, the same on all ranks.
+"""The choice of the save to restore: from the slots, the same on all ranks.
 
 Pure.  A save is whole if no row of any group has lost more blocks than it has
-parities; what is damaged is lost, and what was not encoded yet has no parity.
-Whether all ranks had agreed on it does not matter: evidence counts, no flag.
+parities.  A damaged block counts as lost, and a slot that was not encoded yet
+has no parity.  Whether all ranks had agreed on the save does not matter: the
+slots decide, no flag.
+
+`Availability` is a picture of it: which node holds which save, in which state.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class GroupMember(NamedTuple):
 
 @dataclass(frozen=True)
 class Availability:
-    """Who holds which save.  Printable.
+    """Which node holds which save.  Printable.
 
     Parameters
     ----------
@@ -235,7 +234,7 @@ class Found(NamedTuple):
     path : str
         Its name there.
     header : Header
-        What it says.
+        Its header.
     """
 
     node: int
@@ -255,7 +254,7 @@ Blocks = dict[tuple[Share, int], list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Save:
-    """What is left of a save.
+    """The slots that are left of a save.
 
     Made by `saves`.
 
@@ -280,7 +279,7 @@ class Save:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders saves of a run: the later, the larger."""
+        """The order of saves of a run: the later, the larger."""
         return self.header.age
 
     @cached_property
@@ -303,7 +302,7 @@ class Save:
         group : int
             Which.
         damaged : mapping of Share to Damaged
-            What was found when check sums were looked at.
+            Damage that was found by check sums.
 
         Returns
         -------
@@ -328,7 +327,7 @@ class Save:
         Parameters
         ----------
         damaged : mapping of Share to Damaged, optional
-            What was found when check sums were looked at.
+            Damage that was found by check sums.
 
         Returns
         -------
@@ -356,14 +355,14 @@ class Save:
         Parameters
         ----------
         damaged : mapping of Share to Damaged
-            What was found when check sums were looked at.
+            Damage that was found by check sums.
         """
         both = (self.lost, "lost"), (damaged, "damaged")
         wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
         return f"can be restored, {', '.join(wrong)}" if wrong else "whole"
 
     def _worst(self, layout: StripeLayout, damage: Blocks) -> tuple[int, ...]:
-        """Give the members whose blocks are gone where most are."""
+        """Give the members with lost blocks, in the row with most."""
         worst: tuple[int, ...] = ()
         members = {share.member for share, _ in damage}
         if len(members) <= layout.parity:

@@ -1,11 +1,12 @@
-"""What is in the memory of all nodes: every rank hears the same.
+"""Slots in the memory of all nodes: found, mapped, verified and made whole again.
 
-Where a save that is restored comes from: slots in memory, or files.
+`scan` finds the slots of a name; every rank gets the same list.
+`SaveRecovery` maps the slots of one save, checks their sums together with the
+other ranks, and makes lost or damaged shares anew.
 
-Whoever hands it out asks for descriptions and for bytes of the data of old
-ranks, and does not know which of them it is.
-
-What is left on the nodes: mapped, looked at together, and made whole again.
+A `SaveSource` gives descriptions and bytes of the old ranks.  `Slots` is one
+in memory; the other one is on disk, and the reader of both,
+`closeranks.checkpoint.restore.redistribution`, does not tell them apart.
 """
 
 from __future__ import annotations
@@ -218,12 +219,12 @@ class RankNodes:
         self.here = self.nodes[rank]
 
     def turn(self, node: int, number: int) -> int:
-        """Give the rank of a node whose turn it is."""
+        """Give the rank of a node that has its turn."""
         return self.ranks[node][number % len(self.ranks[node])]
 
 
 class SaveRecovery:
-    """A save that is being restored: its slots, mapped, and who serves them.
+    """A save that is being restored: its slots, and the ranks that serve them.
 
     Parameters
     ----------
@@ -316,8 +317,8 @@ class SaveRecovery:
         Returns
         -------
         tuple of int
-            Old ranks whose data, made anew, are not what they saved: none, unless
-            what they were made of was wrong.
+            Old ranks with data, made anew, that differ from the save: none,
+            unless the sources were wrong.
 
         Raises
         ------

@@ -2,8 +2,8 @@
 
 Where as many ranks restore as have saved, each gets back what it had.  For any
 other number, or another layout, the caller passes a tree of the shape that it
-wants: shards are put together from the old ones that meet them, what was alike
-on all ranks is alike again, and what each rank had for itself goes through a
+wants.  Shards are put together from the old shards that meet them.  Values
+that were equal on all ranks are equal again.  Values of each rank go through a
 function of the caller's.
 """
 
@@ -109,7 +109,7 @@ class Delivery:
     channel : ControlChannel
         Between the ranks.
     into : dict, list, tuple or None
-        What the caller wants it to be like, and whose arrays are filled.
+        The tree that the caller wants; its arrays are filled.
     """
 
     def __init__(self, source: SaveSource, channel: ControlChannel, into: Any) -> None:

@@ -1,11 +1,12 @@
-"""A later look at parity that a restore did not need: the next loss may need it.
+"""Checking saves, and making them whole again, in one process without MPI.
 
-Checking saves, and making them whole again, in one process without MPI.
+The code is that of the ranks, on slots in folders, each taken for a node.  A
+damaged slot is never worked on where it lies, but as a copy.  The copy takes
+its place once all that was made anew has been compared with the sums of the
+save.
 
-By the code that ranks run, on slots that lie in folders, each taken for a
-node.  What is damaged is never worked on where it lies: a copy of it is, and
-takes its place once all that was made anew has been compared with what ranks
-had saved.
+`repair_parity` is for ranks: a later look at parity that a restore did not
+need, because the next loss may need it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def repair_parity(
     begin: Callable[[], SaveRecovery], channel: ControlChannel, pending: Pending
 ) -> None:
-    """Look at parity of a save whose data are whole; make anew what is damaged.
+    """Check the parity of a save with whole data; make damaged parity anew.
 
     Collective; on any thread.  Raises nothing: of lost ranks other calls tell.
 
@@ -67,7 +68,7 @@ WHOLE, REPAIRABLE, LOST = "whole", "repairable", "lost"
 
 
 class ChecksumVerdict(NamedTuple):
-    """What the check sums of a save say.
+    """The verdict of the check sums of a save.
 
     Attributes
     ----------
@@ -76,7 +77,7 @@ class ChecksumVerdict(NamedTuple):
     text : str
         Why, for a reader; empty if it is whole.
     damaged : dict of Share to Damaged
-        What does not fit its check sums.
+        The chunks that do not fit their check sums.
     """
 
     outcome: str
@@ -127,7 +128,7 @@ def judge(save: Save, damaged: Mapping[Share, Damaged]) -> ChecksumVerdict:
     save : Save
         Which.
     damaged : mapping of Share to Damaged
-        What does not fit its check sums.
+        The chunks that do not fit their check sums.
 
     Returns
     -------

@@ -1,7 +1,9 @@
-"""What lies in folders of slots, for who looks after them without a running job.
+"""Folders of slots, for tools that look after them without a running job.
 
 Each folder is taken for a node: the one of this node, or several into which
-the slots of nodes were collected.  Looking changes nothing.
+the slots of nodes were collected.  Looking changes nothing.  `copy` and
+`carry` put a slot into another folder, in one step and never over a slot that
+is in use; `remove` removes slots that no job needs.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class SlotNamedFile(NamedTuple):
     changed : float
         When its header was last written, seconds since 1970.
     header : Header or None
-        What it says; None if it cannot be read.
+        Its header; None if it cannot be read.
     problem : str
         Why not.
     """
@@ -122,7 +124,7 @@ def look(places: Sequence[Path]) -> list[SlotNamedFile]:
 
 @dataclass(frozen=True)
 class Holding:
-    """What is left of one save in some folders, or files of no use.
+    """The slots of one save in some folders, or files of no use.
 
     Made by `holdings`.
 
@@ -142,7 +144,7 @@ class Holding:
 
     @property
     def header(self) -> Header | None:
-        """What one of the files says, None if they cannot be read."""
+        """The header of one of the files, None if they cannot be read."""
         return self.files[0].header
 
     @property
@@ -189,7 +191,7 @@ class Holding:
         now : float
             Seconds since 1970.
         owner : str
-            Who has it open; empty if nobody has.
+            The process that has it open; empty if none has.
 
         Returns
         -------
@@ -226,7 +228,7 @@ def holdings(kept: Iterable[SlotNamedFile]) -> list[Holding]:
     Parameters
     ----------
     kept : iterable of SlotNamedFile
-        What was found.
+        The files that were found.
 
     Returns
     -------
@@ -356,7 +358,7 @@ def carry(source: Path, target: Path) -> None:
     source : Path
         Where it is; not any more, then.
     target : Path
-        What has this name is replaced.
+        A file of this name is replaced.
 
     Raises
     ------
@@ -388,13 +390,13 @@ _STARTS: Final = (b"clsrslot", bytes(8))
 def remove(holding: Holding, places: Sequence[Path]) -> str:
     """Remove the slots of a save.
 
-    Local.  Nobody can open them meanwhile; what has become another save since it
-    was looked at stays, and so does what is no slot.
+    Local.  No process can open them meanwhile.  A file that has become another
+    save since it was looked at stays, and so does a file that is no slot.
 
     Parameters
     ----------
     holding : Holding
-        What is removed.
+        The slots to remove.
     places : sequence of Path
         The folders that it is in.
 

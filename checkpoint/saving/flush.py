@@ -1,12 +1,11 @@
 """Saves on their way to disk, beside all else that a job does.
 
 A thread of its own writes, so that neither the program nor the next save waits
-for a disk.  One rank of each node writes the node's file, from the slots where
-they lie; those are not written over before that is done.  All ranks hear what
-became of it.
+for a disk.  One rank of each node writes the node's file, from the slots; the
+slots are not written over before that is done.  All ranks hear the outcome.
 
-Whoever leaves in the middle of it all, by an exception or a signal, writes the
-newest save of its node without asking anybody: what is found on disk decides.
+A rank that leaves by an exception or a signal writes the newest save of its
+node without asking others: the files on disk decide.
 """
 
 from __future__ import annotations
@@ -57,11 +56,11 @@ class Flushing:
     comm : Communicator
         Of the job.
     library : SavedFileIndex
-        What is on disk, and which nodes see it.
+        The files on disk, and which nodes see them.
     persist : Persist
-        What is asked for.
+        The request.
     known : sequence of SavedFile
-        What is there.
+        The saves on disk.
     run : str
         This run: what is of other ones stays.
     last : int
@@ -99,7 +98,7 @@ class Flushing:
         Parameters
         ----------
         pending : Pending
-            Who is told.
+            Hears of the outcome.
         generation : int
             Its number.
         """
@@ -119,7 +118,7 @@ class Flushing:
         slots : mapping of Share to Slot
             All of this rank's node.
         pending : Pending
-            Who is told.
+            Hears of the outcome.
         """
         self._newest = PersistedSave.of(slots)
         self._last = self._newest.header.generation
@@ -193,7 +192,7 @@ class Flushing:
     def leave(self, places: Mapping[int, Mapping[Share, Slot]]) -> None:
         """Write the newest save of this node, for the process goes.
 
-        Local; on any thread, for a minute at most.  What hinders it is a warning.
+        Local; on any thread, for a minute at most.  A failure is a warning.
 
         Parameters
         ----------

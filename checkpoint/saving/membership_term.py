@@ -1,7 +1,8 @@
 """A term: what ranks have in common from their meeting to the next recovery.
 
-Files: `choose_run` decides, without I/O, how a term counts; `MembershipTerm.open`
-does the collective work; the other methods are what a `Checkpointer` does.
+`choose_run` decides, without I/O, how a term counts.  `MembershipTerm.open`
+does the collective work of a meeting; the other methods serve a
+`Checkpointer`.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def choose_run(
 
 
 class TermOptions(NamedTuple):
-    """What a `Checkpointer` was asked for that a term needs.
+    """The options of a `Checkpointer` that a term needs.
 
     Attributes
     ----------
@@ -131,18 +132,18 @@ class MembershipTerm:
     options : TermOptions
         What was asked for.
     claim : Claim
-        Whose slots they are; with the run, if it is known.
+        The claim to the slots; with the run, if it is known.
 
     Attributes
     ----------
     channel : ControlChannel
-        What the caller's thread says to other ranks.
+        The channel of the caller's thread.
     run : str or None
-        What tells this run from others of the same name: 16 digits.
+        Tells this run from others of the same name: 16 digits.
     key : str
         Name of the checkpoints, with that of the job.
     claim : Claim
-        What the next term takes over.
+        The next term takes it over.
     unread : tuple of str
         Why files could not be read when they were last looked for.
     """
@@ -182,9 +183,9 @@ class MembershipTerm:
     ) -> MembershipTerm:
         """Meet the other ranks, and find out what is there.
 
-        Collective.  Five steps, each of which all ranks take together: a channel;
-        the claim; a channel for the background; the scan of memory and disk; a
-        channel for the thread that writes files.
+        Collective.  All ranks take five steps together: a channel; the claim;
+        a channel for the background; the scan of memory and disk; a channel
+        for the thread that writes files.
 
         Parameters
         ----------
@@ -195,7 +196,7 @@ class MembershipTerm:
         asked : Claim or str
             Claim of the term before; the key, where there was none.
         term : TermOptions
-            What was asked for.
+            The request.
         options, is_open
             As of `closeranks.checkpoint.saving.job_claim.meet`.
 
@@ -244,8 +245,8 @@ class MembershipTerm:
     def found(self) -> list[Save | SavedFile]:
         """Find all that is there of this run, the newest first.  Collective.
 
-        Of one save what is in memory comes first.  What `open` has found is taken
-        as it is, unless `look_anew` was called since.
+        Of one save what is in memory comes first.  The result of the scan in
+        `open` is taken as it is, unless `look_anew` was called since.
         """
         first, self._first = self._first, None
         if first is not None:
@@ -283,7 +284,7 @@ class MembershipTerm:
         Parameters
         ----------
         saving : Saving
-            Whose state.
+            The save.
         """
         self._generation += 1
         generation, step = self._generation, saving.pending.step
@@ -336,7 +337,7 @@ class MembershipTerm:
         one : Save or SavedFile
             Which.
         into : dict, list, tuple or None
-            What the caller wants filled.
+            The tree that the caller wants filled.
 
         Returns
         -------
@@ -490,7 +491,7 @@ class MembershipTerm:
             self._flushing.leave(self._slot_set.slots)
 
     def availability(self) -> Availability:
-        """Picture who holds which save.  Collective."""
+        """Picture which node holds which save.  Collective."""
         return of_nodes(self.key, self.saves(), len(self._nodes.ranks))
 
     def end(self, problem: Exception | None, *, keep: bool) -> None:
@@ -501,7 +502,7 @@ class MembershipTerm:
         Parameters
         ----------
         problem : Exception or None
-            What keeps this rank from removing what is there.
+            The reason why this rank removes nothing.
         keep : bool
             Whether to leave it.
 

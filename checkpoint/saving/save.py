@@ -1,8 +1,8 @@
 """One save: how ranks come from a state to a generation that all have.
 
-Its phases, each of which ends with a word of all ranks, so that none goes on
-where another one could not: the same state; room for it; copied; coded;
-committed.  Until the last one the generation before is not touched.
+Its phases: the same state; room for it; copied; coded; committed.  Each ends
+with an agreement of all ranks, so no rank goes on where another one could not.
+Until the last one the generation before is not touched.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Saving:
     Parameters
     ----------
     pending : Pending
-        Who is told.
+        Hears of the outcome.
     shape, leaves
         The state, as `closeranks.checkpoint.state.state_tree.flatten` takes it
         apart; empty where that was not possible.
@@ -133,9 +133,9 @@ class Saving:
         Parameters
         ----------
         pending : Pending
-            Who is told; its step becomes a plain integer.
+            Hears of the outcome; its step becomes a plain integer.
         state : dict, list or tuple
-            What the caller wants kept.
+            The state that the caller passes.
         problem : Exception or None
             Why nothing can be.
         checks : bool
@@ -282,10 +282,10 @@ class _Turn(NamedTuple):
 def _room(
     turn: _Turn, alike: Sequence[bool], head: Callable[[StripeLayout], Header], chunk_bytes: int
 ) -> tuple[list[Extent], Header]:
-    """Lay the group out, and have slots for it; gives what this rank keeps, in a list.
+    """Lay the group out, and have slots for it; gives the extent, in a list.
 
-    The list has one extent, and the next phase takes it out: nothing else refers to
-    the caller's arrays then.
+    The next phase takes it out of the list: nothing else refers to the caller's
+    arrays then.
     """
     _, channel, place, slot_set, number = turn
     held = list[Extent]()

@@ -179,7 +179,7 @@ class _Load(NamedTuple):
 
 
 class DeviceCopies:
-    """Bytes that come from devices, a buffer ahead of whoever takes them.
+    """Bytes that come from devices, a buffer ahead of the consumer.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ class Filling:
         self._arrays[id(target.array)] = target.array
 
     def end(self) -> None:
-        """Let whoever uses the arrays next find what was put, and give the buffers back.
+        """Order the next use of arrays after the copies; give buffers back.
 
         Local.  Their streams wait for it; the host does for arrays that tell none.
         """

@@ -1,10 +1,11 @@
-"""A rank's bytes as they are remembered: a description, then data.
+"""The bytes of a rank as they are kept: a description, then data.
 
-The description stands with the data, so it is coded with them: it comes back
+The description stands with the data, so it is coded with them, and comes back
 from parity as they do.  At its front it has check sums of itself and of all
-sums of the data: who has rebuilt an extent knows whether it is what was saved.
+sums of the data: they tell whether a rebuilt extent equals the saved one.
 
-What all ranks of a group have alike is kept once: each has a slice of it.
+A value that is equal on all ranks of a group is kept once: each rank has a
+slice of it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ImagePart(NamedTuple):
 
 @dataclass(frozen=True)
 class Extent:
-    """What a rank is going to keep.
+    """The bytes that a rank is going to keep.
 
     Made by `describe`.
 
@@ -148,7 +149,7 @@ def _cut(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImageP
 
 @dataclass(frozen=True)
 class Description:
-    """What a rank has kept.
+    """The description of a rank that has saved.
 
     Made by `read`.
 
@@ -157,8 +158,8 @@ class Description:
     shape : object
         The tree.
     leaves : list of dict
-        What is in it, each with ``alike``, and with ``at`` where it has bytes: its
-        place in what is alike, or behind the slice of that.
+        The leaves, each with ``alike``; with ``at`` if it has bytes: its place
+        in the bytes that are alike, or behind their slice.
     alike : int
         Bytes that all ranks of the group have alike.
     own : int

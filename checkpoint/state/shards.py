@@ -9,7 +9,7 @@ from closeranks.errors import UsageError
 
 
 class Shard:
-    """What this rank holds of an array that the ranks have together.
+    """The part that this rank holds of an array that the ranks have together.
 
     Parameters
     ----------
@@ -21,8 +21,9 @@ class Shard:
     offset : sequence of int
         Where the part starts in it, on each axis.
     padded : bool
-        The part may reach beyond the whole.  What is there makes parts equal and
-        means nothing: `restore` into a part of other bounds leaves it as it is.
+        The part may reach beyond the whole.  The padding makes parts equal and
+        means nothing: `restore` into a part of other bounds leaves it as it
+        is.
 
     Attributes
     ----------

@@ -1,15 +1,13 @@
-"""What the dicts, lists and tuples of a state are, to come back as the same.
-
-Python's own kinds are kept, and named tuples; others are refused, for what
-else they hold nobody knows.  Nothing is imported to make one anew.
-
-A state as a tree of leaves, and the description that is kept with its bytes.
+"""A state as a tree of leaves, and the description that is kept with its bytes.
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
-strings and bytes; of a class derived of `str` or `bytes` they come back as
-these, and a `numpy.memmap` as a plain array.  A leaf is described by plain
-JSON; what is an array, or as long as one, has bytes beside it.  Nothing of it
-is ever executed: no pickle.
+strings and bytes.  A leaf is described by plain JSON; arrays, and long strings
+and bytes, have their data beside it.  Nothing is ever executed: no pickle.
+
+Python's own kinds of dicts, lists and tuples come back as they were, and so do
+named tuples.  Other classes are refused, because their attributes would be
+lost.  Nothing is imported to make one anew.  Strings and bytes of a derived
+class come back as plain ones, a `numpy.memmap` as a plain array.
 """
 
 from __future__ import annotations
@@ -109,7 +107,7 @@ def made(kind: str, items: Iterable[Any]) -> Any:
     kind : str
         As of `kind_of`.
     items : iterable
-        What is in it: pairs of a key and a value, or values.
+        The contents: pairs of a key and a value, or values.
 
     Raises
     ------
@@ -157,7 +155,7 @@ class StateLeaf(NamedTuple):
     path : str
         Such as ``model/layers/0/weight``.
     described : dict
-        What it is, as plain JSON.
+        The description, as plain JSON.
     array : ndarray, DeviceArray or None
         Its bytes, where they lie beside the description.
     own : bool
@@ -173,8 +171,8 @@ class StateLeaf(NamedTuple):
 def flatten(state: State) -> tuple[Any, list[StateLeaf]]:
     """Take a state apart.
 
-    Local; arrays are looked at, not copied.  Those on devices are what the work
-    that their streams have been given until now makes of them.
+    Local; arrays are looked at, not copied.  Arrays on devices have the values
+    after the work that their streams have been given until now.
 
     Parameters
     ----------
@@ -273,7 +271,7 @@ def array_of(value: Any, operation: str) -> Array | None:
     value : object
         Any.
     operation : str
-        Who asks, for the text of an error.
+        Name of the operation, for the message.
 
     Returns
     -------
@@ -445,7 +443,7 @@ def value(described: Described, data: Bytes | None) -> Any:
     Parameters
     ----------
     described : dict
-        What it is.
+        The description.
     data : ndarray of uint8, or None
         Its bytes, if any lie beside the description; an array keeps them.
 
@@ -482,7 +480,7 @@ def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
     shape : object
         As `flatten` has given it.
     leaves : sequence
-        What stands for its numbers.
+        The values, in the order of their numbers.
 
     Returns
     -------
