@@ -17,7 +17,7 @@ from closeranks.checkpoint.control.save_options import (
     place_of,
 )
 from closeranks.checkpoint.control.save_schedule import Cadence
-from closeranks.checkpoint.control.sigterm_handler import FAREWELL
+from closeranks.checkpoint.control.sigterm_handler import SIGTERM_HANDLER
 from closeranks.checkpoint.disk.node_file import Persist
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.memory.run_key import key_of, own_job
@@ -44,9 +44,9 @@ CHUNK_BYTES: Final = 256 << 10
 class Checkpointer:
     """Keeps states of a job in its nodes' memory: they outlive ranks and nodes.
 
-    Making it is local; the first `save` or `restore` looks for what is there.
-    Close it, or leave its ``with`` block: by an error, or by SIGTERM, slots stay,
-    and the newest save is written to disk where ``persist`` says.
+    Making it is local; the first `save` or `restore` looks for slots and
+    files.  Close it, or leave its ``with`` block: by an error, or by SIGTERM,
+    slots stay, and the newest save is written to disk where ``persist`` says.
 
     Parameters
     ----------
@@ -64,8 +64,9 @@ class Checkpointer:
     directory : path, optional
         A file system in memory; /dev/shm.
     persist : path, optional
-        A folder on disk, best one that all nodes see: saves are written there in
-        the background, below the name (and CLOSERANKS_RUN), whichever job it is.
+        A folder on disk, best one that all nodes see: saves are written there
+        in the background, below the name (and CLOSERANKS_RUN), the same for
+        every job.
     persist_every : int, optional
         Write every so many-th save; each, if not given.
     on_busy : {"wait", "skip"}
@@ -73,7 +74,7 @@ class Checkpointer:
         that it takes are not on disk yet.
     interval : float, "auto" or None
         Seconds between two saves: calls of `save` before that do nothing.
-        ``"auto"`` for what costs least, as measured.
+        ``"auto"`` for the interval of least cost, as measured.
     mtbf_s : float, optional
         Mean seconds between failures of the job, for ``"auto"``.
     chunk_bytes : int
@@ -182,9 +183,10 @@ class Checkpointer:
         Raises
         ------
         CheckpointError
-            On all ranks, if one has what cannot be saved, or they differ; or why the
-            save before has failed, if nobody has been told.  Also why an earlier
-            one is not on disk: then this one goes on all the same.
+            On all ranks, if one has an entry that cannot be saved, or if they
+            differ; or the failure of the save before, if it was not raised
+            yet.  Also if an earlier save is not on disk: this one goes on all
+            the same.
         PeerLost, Revoked
             If ranks have died.
         """
@@ -239,7 +241,7 @@ class Checkpointer:
         NotFound
             On all ranks, if there is no such step.
         CheckpointError
-            On all ranks, if what one of them wants does not fit.
+            On all ranks, if ``into`` does not fit on one of them.
         PeerLost, Revoked
             If ranks have died.
         """
@@ -313,8 +315,8 @@ class Checkpointer:
         Raises
         ------
         CheckpointError
-            Why the last save has failed, or is not on disk, if nobody has been told;
-            nothing is removed then, but by another call.
+            If the last save has failed, or is not on disk, and this was not
+            raised yet; nothing is removed then, but by another call.
         PeerLost, Revoked
             If ranks have died; another call, after the recovery, removes the slots.
         """
@@ -341,7 +343,7 @@ class Checkpointer:
         self._is_unended, self._is_closed = False, True
 
     def _leave(self) -> None:
-        """Go after an error: everything stays, nobody is waited for."""
+        """Go after an error: everything stays, and no rank is waited for."""
         if forked_child.is_copy():
             return
         self._is_closed = True
@@ -358,7 +360,7 @@ class Checkpointer:
         self._term = None
         if _OPEN.get(self.key) is self:
             del _OPEN[self.key]
-        FAREWELL.remove(self._told_to_end)
+        SIGTERM_HANDLER.remove(self._told_to_end)
 
     def _told_to_end(self) -> None:
         """Put the newest save on disk, for the process has been told to end."""
@@ -366,7 +368,7 @@ class Checkpointer:
             term.leave()
 
     def _open(self) -> MembershipTerm:
-        """Meet the others, and find out what is there; once an epoch.  Collective."""
+        """Meet the others, and find slots and files; once an epoch.  Collective."""
         from closeranks.checkpoint.saving.membership_term import MembershipTerm, TermOptions
 
         self._check_usable()
@@ -384,7 +386,7 @@ class Checkpointer:
                 options=self._options.plain(), is_open=before is None and self.key in _OPEN,
             )  # fmt: skip
             if self._persist is not None and before is None:
-                FAREWELL.add(self._told_to_end)
+                SIGTERM_HANDLER.add(self._told_to_end)
             self.key = self._term.key
             _OPEN[self.key] = self
             self._cadence.restart()
@@ -393,11 +395,11 @@ class Checkpointer:
         return self._term
 
     def _order(self, task: Callable[[], None]) -> None:
-        """Have something done, in the background where another thread may talk."""
+        """Have something done, in the background where another thread may communicate."""
         self._worker.order(task) if self._comm.threaded else task()
 
     def _finish(self) -> None:
-        """Wait for the save before, and keep why it has failed if nobody knows."""
+        """Wait for the save before; keep its failure if it was not raised yet."""
         pending, self._pending = self._pending, None
         if pending is None:
             return

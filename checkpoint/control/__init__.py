@@ -1,4 +1,4 @@
-"""Control: what is asked for, how ranks agree, and how far a save has come.
+"""Control: the options, the agreement of ranks, the progress of a save.
 
 In reading order:
 

@@ -54,13 +54,13 @@ class Worker:
         self._orders.put(task)
 
     def stop(self) -> None:
-        """Let the thread end after what was ordered; nobody waits for it.  Local."""
+        """Let the thread end after the orders so far, without a wait.  Local."""
         if self._thread is not None:
             self._orders.put(None)
             self._thread = None
 
     def _serve(self) -> None:
-        """Do what is ordered, until nothing more will be; what one raises ends no other."""
+        """Do the orders until the last one; an error of one ends no other."""
         while (task := self._orders.get()) is not None:
             try:
                 task()
@@ -79,7 +79,7 @@ class Milestone:
     step : int
         Of the save.
     what : str
-        For the text of an error: what is done then.
+        For the text of an error: the state of a save at this point.
     """
 
     def __init__(self, step: int, what: str) -> None:
@@ -135,7 +135,7 @@ class Milestone:
             self._waiting.discard(me)
 
     def is_awaited(self) -> bool:
-        """Tell whether somebody waits for it.  Local; never blocks."""
+        """Tell whether a thread waits for it.  Local; never blocks."""
         return bool(self._waiting)
 
     def done(self) -> bool:
@@ -173,7 +173,7 @@ class Milestone:
 
 
 def _limit_s(timeout_s: float | None) -> float | None:
-    """Give a time limit; what is longer than any clock counts is none."""
+    """Give a time limit; a time longer than any clock counts is none."""
     if timeout_s is None or (isinstance(timeout_s, float) and timeout_s == inf):
         return None
     found = real(timeout_s)
@@ -235,7 +235,7 @@ class Pending:
             mark.reach(error)
 
     def await_end(self) -> None:
-        """Wait until it is committed, or will not be; nobody is told why not.  Local."""
+        """Wait until it is committed, or will not be; raises no failure.  Local."""
         while not self.committed.done():
             try:
                 self.committed.wait(60.0)
@@ -258,7 +258,7 @@ class Pending:
 
     @property
     def untold(self) -> Exception | None:
-        """Why it is not committed, if nobody has been told; told now."""
+        """Why it is not committed, if that was not raised yet; counts as raised now."""
         error = self.copied.error or self.committed.error
         if error is None:
             return None
@@ -272,7 +272,7 @@ class Pending:
 
 
 def skipped(step: int) -> Pending:
-    """Give what a save gives back that was not done, for another one was under way."""
+    """Give the `Pending` of a save that was skipped: another one was under way."""
     pending = Pending(step)
     pending.fail(CheckpointError("save", f"step {step} skipped: the save before goes on",
                                  "wait for it, or pass on_busy='wait'"))  # fmt: skip
@@ -282,7 +282,7 @@ def skipped(step: int) -> Pending:
 
 
 def not_due(step: int) -> Pending:
-    """Give what a save gives back that was not done, for it was not time."""
+    """Give the `Pending` of a save that was not due."""
     pending = Pending(step)
     pending.is_due = False
     for mark in (pending.copied, pending.committed, pending.persisted):
@@ -290,7 +290,7 @@ def not_due(step: int) -> Pending:
     return pending
 
 
-#: Of the wire, while the program talks.
+#: Of the wire, while the program communicates.
 SHARE: Final = 0.1
 #: Seconds without a call after which a program is silent.
 SILENT_S: Final = 1.0
@@ -334,7 +334,7 @@ class Pace:
         return now - self._heard_s < SILENT_S and not self._is_awaited()
 
     def rest(self, took_s: float) -> None:
-        """Leave the wire to the program for a while, if it talks.
+        """Leave the wire to the program for a while, if it communicates.
 
         Local.
 

@@ -63,7 +63,7 @@ class SaveOptions:
 
 
 def place_of(name: str, value: Any) -> Path | None:
-    """Give a folder that somebody names, None for none.
+    """Give a folder as a path, None for none.
 
     Local.
 
@@ -147,7 +147,7 @@ def agreed_step(channel: ControlChannel, step: Any) -> int | None:
 
 
 def check_comm(comm: Any) -> None:
-    """Refuse what is no communicator of this package.
+    """Refuse a communicator that is none of this package.
 
     Local.
 

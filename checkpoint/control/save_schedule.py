@@ -46,12 +46,13 @@ def interval(
     Parameters
     ----------
     cost_s : float
-        Seconds that the program stands still for a save; what goes on in the
-        background costs nothing but later failures.
+        Seconds that the program stands still for a save; the background part
+        costs nothing but later failures.
     mtbf_s : float
         Mean seconds between failures that such a save mends, of the whole job.
     levels : sequence of (float, float), optional
-        The same of dearer saves, each of which mends what those before do not.
+        The same of dearer saves, each for failures that the ones before do not
+        cover.
 
     Returns
     -------
@@ -212,7 +213,7 @@ class Cadence:
     def _ask(
         self, agree: Callable[[Sequence[int]], NDArray[Any]], time_s: float, has_failed: bool
     ) -> bool:
-        """Tell what has passed here; the shortest time and the dearest save count."""
+        """Exchange times: the shortest time and the dearest save count."""
         is_well = self._ended is not None and not has_failed
         passed = max(1, int((time_s - (self._ended or 0.0)) * _SECOND)) if is_well else 1
         said = agree([passed, -self._wanted(), is_well])
@@ -233,7 +234,7 @@ class Cadence:
 
 
 def _seconds(name: str, value: float | None) -> float | None:
-    """Check a time that somebody passes; None stays."""
+    """Check a time; None stays."""
     found = None if value is None else real(value)
     if value is not None and (found is None or not 0 < found * _SECOND < _NEVER):
         problem = f"{name}={shown(value)}"

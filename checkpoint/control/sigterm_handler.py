@@ -72,10 +72,12 @@ class SigtermHandler:
         if before >= 0:  # of somebody's event loop, which shall hear of signals
             signal.set_wakeup_fd(before)
         self._pipe = reading, writing
-        threading.Thread(target=self._watch, args=(reading,), name="farewell", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(reading,), name="sigterm tasks", daemon=True
+        ).start()
 
     def _uninstall(self) -> None:
-        """Give the signal back, unless somebody has taken it meanwhile."""
+        """Give the signal back, unless it has another handler by now."""
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, self._before)
         if self._pipe is not None:
@@ -107,7 +109,7 @@ class SigtermHandler:
         os.close(reading)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Do what was to be done before this was here, once all else is done."""
+        """Call the handler that was there before, once all tasks are done."""
         if self._done or not self.tasks:
             self._begun = self._done = False
             if callable(self._before):
@@ -117,7 +119,7 @@ class SigtermHandler:
             if not self.tasks:
                 self._uninstall()
         elif self._pipe is None or not self._is_woken(self._pipe[1]):
-            threading.Thread(target=self._end, name="farewell", daemon=True).start()
+            threading.Thread(target=self._end, name="sigterm tasks", daemon=True).start()
 
     def _end(self) -> None:
         """Do all that there is to do, then let the signal have its way."""
@@ -148,11 +150,11 @@ class SigtermHandler:
 
 
 #: Of this process.
-FAREWELL: Final = SigtermHandler()
+SIGTERM_HANDLER: Final = SigtermHandler()
 
 
 def _end_by_default() -> None:
-    """End this process as the signal does where nobody handles it; on any thread."""
+    """End this process as the signal does without a handler; on any thread."""
     reset = ctypes.pythonapi.PyOS_setsig
     reset.argtypes, reset.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     reset(int(signal.SIGTERM), None)

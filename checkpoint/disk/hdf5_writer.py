@@ -21,7 +21,7 @@ disk, and the file gets its name when the mark is.
 
 For the command line: `write(path, about, contents)` writes a file,
 `closeranks.checkpoint.disk.hdf5_reader.Archive(path)` reads one, and
-`closeranks.checkpoint.disk.saved_files.volumes(directory, name)` lists the
+`closeranks.checkpoint.disk.saved_files.find_saves(directory, name)` lists the
 saves.
 """
 
@@ -61,7 +61,7 @@ _BYTE: Final = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class Part:
-    """One data set of a rank, or what it is made of.
+    """One data set of a rank, or a source of it.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Part:
     shape : tuple of int
         Of the data set.
     attributes : dict of str to object
-        What is said beside it: ``kind``; of a shard ``global_shape`` and its
+        Its attributes: ``kind``; of a shard ``global_shape`` and its
         ``offset``; of a slice ``shape`` of the whole and its ``start`` in that, in
         elements, or ``start_byte`` where it starts or ends inside of one.
     """
@@ -97,7 +97,7 @@ def parts(description: Description, ranks: int, number: int) -> list[Part]:
     Parameters
     ----------
     description : Description
-        What the rank has kept; whatever it says is checked.
+        The description of the rank, from a file: all of it is checked.
     ranks, number : int
         Ranks of its erasure group, and which of them it is.
 
@@ -131,7 +131,7 @@ def parts(description: Description, ranks: int, number: int) -> list[Part]:
 def _dataset_parts(
     name: str, entry: dict[str, Any], description: Description, first: int, last: int
 ) -> Iterator[Part]:
-    """Give what of an entry a rank has that keeps such a slice of what is alike."""
+    """Give the part of an entry in a rank's slice of the bytes that are alike."""
     shape = list(entry["shape"])
     numbers = (*shape, entry["at"], *entry.get("offset", ()), *entry.get("global_shape", ()))
     if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
@@ -176,7 +176,7 @@ def _slice(
 
 
 def names(shape: Any) -> Iterator[tuple[int, str]]:
-    """Give the leaves of a tree and what they are called in a file: each otherwise.
+    """Give the leaves of a tree and their names in a file, each unique.
 
     Local.
 
@@ -245,7 +245,8 @@ class About:
     files : int
         How many files the save has.
     members : tuple of int
-        Ranks of the erasure group, ascending: each has a slice of what is alike.
+        Ranks of the erasure group, ascending: each has a slice of equal
+        values.
     ranks : tuple of (int, int, int)
         Ranks of the node, each with the bytes of its description and of its data.
     """
@@ -337,7 +338,7 @@ def write(
     Parameters
     ----------
     path : Path
-        In a folder that is there; what has this name is replaced.
+        In a folder that is there; a file of this name is replaced.
     about : About
         The header of the file.
     contents : mapping of int to Contents
@@ -448,7 +449,7 @@ def stored_as(part: Part) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
     shape : tuple of int
         In the file.
     attributes : dict of str to object
-        What is said beside it.
+        Its attributes.
     """
     import h5py
 
@@ -476,7 +477,7 @@ def _fill(
     contents: Mapping[int, Contents],
     check: Callable[[], None],
 ) -> None:
-    """Write what the data sets hold, and that it is complete when it is."""
+    """Write the contents of the data sets, then the mark of completeness."""
     total = crc32c(about.encode())
     _write(handle, places["about"], np.frombuffer(about.encode(), np.uint8))
     for rank, own in contents.items():
@@ -506,7 +507,7 @@ def complete(total: int) -> Bytes:
     Parameters
     ----------
     total : int
-        CRC-32C of what it says of itself and of the sums of its ranks.
+        CRC-32C of its header and of the sums of its ranks.
     """
     return np.array([1, total], "<u8").view(np.uint8)
 

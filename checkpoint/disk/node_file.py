@@ -67,7 +67,7 @@ class PersistedSave:
             raise CheckpointError("persist", f"step {self.header.step} was written over")
 
     def about(self, name: str, node: int, files: int) -> About:
-        """Give what the file of the node says of itself.
+        """Give the header of the node's file.
 
         Local.
 
@@ -157,7 +157,7 @@ def _alone(kept: PersistedSave, check: Callable[[], None]) -> Iterator[None]:
 
 
 def _contents(kept: PersistedSave, rank: int) -> Contents:
-    """Give what a rank has kept, where it lies."""
+    """Give the bytes of a rank, where they lie."""
     layout = kept.header.layout
     pieces, size = tuple(layout.pieces(rank)), layout.sizes[rank]
 
@@ -201,7 +201,7 @@ class Persist:
     def asked(
         cls, name: str, place: str | os.PathLike[str] | None, every: int | None, keep: int
     ) -> Persist | None:
-        """Check what a caller asks for; None if that is nothing.
+        """Check the arguments of a caller; None if that is nothing.
 
         Local.
 

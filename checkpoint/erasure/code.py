@@ -92,8 +92,9 @@ class Code:
         Parameters
         ----------
         blocks : array of uint8, shape (data, nbytes), or arrays of shape (nbytes,)
-            The data, each block in one piece; all on the host or all on a device,
-            which computes then (CuPy's arrays, or what else has their interface).
+            The data, each block in one piece; all on the host or all on a
+            device, which computes then (CuPy's arrays, or others with their
+            interface).
         out : the same for (parity, nbytes), optional
             Where to; memory of its own if not given.
 
@@ -130,8 +131,8 @@ class Code:
         Returns
         -------
         callable
-            Encodes what the blocks hold by then, and keeps them alive.  Any thread may
-            call it, one at a time.
+            Encodes the contents of the blocks at the call, and keeps them
+            alive.  Any thread may call it, one at a time.
 
         Raises
         ------
@@ -169,7 +170,7 @@ class Code:
         return self._encodes
 
     def _check_data(self, blocks: Blocks, out: Blocks) -> None:
-        """Refuse what cannot be encoded."""
+        """Refuse blocks that cannot be encoded."""
         from closeranks.checkpoint.erasure.matrix_product import check_blocks
 
         nbytes = check_blocks("encode", "data blocks", blocks, self.data)
@@ -275,7 +276,7 @@ class Code:
         return everything
 
     def _keep(self, key: Any, here: tuple[bool, ...]) -> None:
-        """Prepare to rebuild what is lost, for the next time."""
+        """Prepare to rebuild the lost blocks, for the next time."""
         from closeranks.checkpoint.erasure.matrix_product import Calls
 
         rebuild, recipe = self._rebuilder(here)
@@ -306,7 +307,7 @@ class Code:
         return self._rebuilder(self._present(present))[1]
 
     def _present(self, present: ArrayLike) -> tuple[bool, ...]:
-        """Check what is left."""
+        """Check the pattern of losses."""
         here = tuple(np.asarray(present, bool).ravel().tolist())
         if len(here) != self.data + self.parity:
             problem = f"present names {len(here)} blocks of {self.data + self.parity}"
@@ -350,7 +351,7 @@ def _call(calls: Calls, blocks: Blocks, count: int, *more: Blocks) -> int:
 
 
 def _key(present: Any) -> Any:
-    """Give what tells losses from others; None where that takes a closer look."""
+    """Give the key of a pattern of losses; None where that takes a closer look."""
     if type(present) is np.ndarray:
         return present.tobytes() if present.dtype == np.bool_ and present.ndim == 1 else None
     if type(present) in (list, tuple) and set(map(type, present)) == _TRUTHS:

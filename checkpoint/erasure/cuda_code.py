@@ -131,7 +131,7 @@ _THREADS = 256
 
 
 def is_device(blocks: Any) -> bool:
-    """Tell whether somebody has passed blocks of another library than NumPy.
+    """Tell whether blocks are of another library than NumPy.
 
     Local.
 
@@ -236,7 +236,7 @@ def _is_foreign(block: object) -> bool:
 def _rows(
     operation: str, what: str, blocks: Any, count: int, like: DeviceArray | None = None
 ) -> list[DeviceArray]:
-    """See blocks one by one; refuse those that do not fit."""
+    """See blocks one by one; refuse blocks that do not fit."""
     if len(blocks) != count:
         raise UsageError(operation, f"{len(blocks)} {what} of {count}", "pass all")
     table = device_array(blocks, operation) if _is_foreign(blocks) else None

@@ -93,13 +93,13 @@ class Product:
         results : array of uint8, shape (rows, nbytes), or arrays of shape (nbytes,)
             The results.  One may be a block, but not overlap it otherwise.
         adds : bool
-            Whether products are added to what is there.
+            Whether products are added to the results.
 
         Returns
         -------
         callable
-            Multiplies what the blocks hold by then, without the GIL, and keeps them
-            alive.  Any thread may call it, one at a time.
+            Multiplies the contents of the blocks at the call, without the GIL,
+            and keeps them alive.  Any thread may call it, one at a time.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class Product:
     def _multiply_end(
         self, blocks: Blocks, results: Blocks, whole: int, nbytes: int, adds: bool
     ) -> None:
-        """Multiply what fills no vector, in a vector of its own."""
+        """Multiply the last bytes, which fill no vector, in a vector of their own."""
         ends = np.zeros((len(blocks) + len(results), self.way.width), np.uint8)
         inputs, outputs = ends[: len(blocks)], ends[len(blocks) :]
         for end, row in zip(ends, (*blocks, *results), strict=True):
@@ -245,7 +245,7 @@ def check_blocks(
     Parameters
     ----------
     operation, what : str
-        For the message: what is done, and what they are called.
+        For the message: the operation, and the name of the blocks.
     blocks : array of uint8, shape (count, nbytes), or arrays of shape (nbytes,)
         The argument as passed.
     count : int
@@ -380,7 +380,7 @@ class Calls:
         return builtin("multiply", "Multiply blocks.", code, FAST, self._record())
 
     def _record(self) -> Any:
-        """Write down what the function needs to know."""
+        """Write the record that the function reads."""
         (total, read, written, first), lots = self._known, self.product.lots()
         order = (*read, *written)
         sizes = (total, len(order), len(order), 3 * (len(lots) + 1))

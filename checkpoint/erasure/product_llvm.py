@@ -87,7 +87,7 @@ class Instructions(ABC):
 
     @abstractmethod
     def prepare(self, builder: Any, vector: Any) -> Any:
-        """Write what is done once with a vector, whatever it is multiplied by."""
+        """Write the part that is done once a vector, for all factors."""
 
     @abstractmethod
     def multiply(self, builder: Any, prepared: Any, operand: Any) -> Any:
@@ -231,7 +231,7 @@ class ProductShape(NamedTuple):
     ones : bool
         Whether the first row is all ones, and has no operands.
     adds : bool
-        Whether products are added to what is there.
+        Whether products are added to the results.
     past : bool
         Whether results go past the caches; they are aligned to vectors.
     """
@@ -334,7 +334,7 @@ class _Loop:
     def _add_block(
         self, number: Any, at: Any, sums: dict[tuple[int, int], Any], unrolled: int
     ) -> dict[tuple[int, int], Any]:
-        """Write what one block adds to the sums."""
+        """Write the update of the sums by one block."""
         builder, way, shape = self.builder, self.way, self.shape
         block = builder.load(builder.gep(self.blocks, [number]))
         vectors = [builder.load(self._place(block, at, step), align=1) for step in range(unrolled)]

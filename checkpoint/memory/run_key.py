@@ -1,7 +1,7 @@
 """The key of checkpoints in file names: their name, and the job.
 
-The number of a SLURM job, what CLOSERANKS_RUN says, or both; where there is
-neither, what was started and where.  The number of a step or of a launch is no
+The job is the number of the SLURM job, CLOSERANKS_RUN, or both; without
+either, the command and its folder.  The number of a step or of a launch is no
 part: a job that is started again has another one, and must find its own slots.
 """
 

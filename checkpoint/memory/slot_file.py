@@ -58,7 +58,7 @@ _ZEROS.flags.writeable = False
 
 
 def write(extent: Extent, layout: StripeLayout, rank: int, slots: Mapping[Share, Slot]) -> None:
-    """Copy an extent to where it belongs: data first, then what describes them.
+    """Copy an extent into its slots: data first, then the description.
 
     Local; without the GIL but for some microseconds an entry.
 
@@ -102,7 +102,7 @@ def sums_of(
     Yields
     ------
     ndarray of uint32
-        Those of a piece.
+        The sums of a piece.
     """
     chunk = layout.chunk
     for piece in layout.pieces(rank):
@@ -132,7 +132,7 @@ def _put(
 
 
 def _filled(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImagePart]:
-    """Give sources, and zeros for what is between them."""
+    """Give sources, and zeros for the gaps between them."""
     ends = accumulate((at + data.size for at, data in sources), max, initial=start)
     for end, (at, data) in zip(ends, (*sources, ImagePart(stop, _ZEROS[:0])), strict=True):
         for place in range(end, at, len(_ZEROS)):
@@ -200,7 +200,7 @@ class Slot:
     data : Area
         Its data.
     room : ndarray of uint8
-        The blocks of its data: what is in no chunk of them is zero.
+        The blocks of its data: bytes in no chunk are zero.
     parity : tuple of Area
         Its blocks of parity.
     """
@@ -259,7 +259,7 @@ class Slot:
         path : Path
             Its name.
         whole : bool
-            Map all pages at once, not those that are touched then.
+            Map all pages at once, and not each when it is touched.
         known : Header, optional
             The header that was read before: if it is still there, nothing is
             decoded.
@@ -334,13 +334,13 @@ class Slot:
             os.utime(self.path, follow_symlinks=False)
 
     def _has(self, count: int) -> bool:
-        """Whether its header of that number is there; whether it is whole nobody looks."""
+        """Whether its header of that number is there, whole or not."""
         start = count % 2 * self._room
         magic, version, number, _, room, _ = _PROLOGUE.unpack_from(self.file.array.data, start)
         return (magic, version, number, room) == (_MAGIC, FORMAT, count, self._room)
 
     def _name_areas(self) -> None:
-        """Find the parts; their check sums start from what the header says."""
+        """Find the parts, and the seeds of their check sums, from the header."""
         header, layout = self.header, self.header.layout
         whole, chunk, block = self.file.array, layout.chunk, layout.block
         places = _places(header, self._room)
@@ -425,7 +425,7 @@ def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
     Yields
     ------
     path : Path
-        In no order; whether they are whole nobody has looked.
+        In no order, and not checked.
     epoch : int
         In which it was made.
     """
@@ -502,7 +502,7 @@ def _look(
 
 
 def _shape(layout: StripeLayout, share: Share) -> tuple[int, ...]:
-    """Give what decides how long the parts of a slot are, and which chunks it has."""
+    """Give the numbers that decide the lengths of a slot's parts, and its chunks."""
     filled = layout.filled(share)
     return layout.members, layout.parity, layout.block, layout.chunk, filled
 
@@ -520,7 +520,7 @@ def _places(header: Header, room: int) -> tuple[tuple[int, int], ...]:
 
 
 def _contents(header: Header) -> tuple[object, ...]:
-    """Give what of a header decides where the parts of a slot lie, and their seeds."""
+    """Give the part of a header that decides the places of a slot's parts, and seeds."""
     return header.run, header.epoch, header.generation, header.share, header.layout
 
 
@@ -582,7 +582,7 @@ def _number(lot: tuple[_Front, int]) -> int:
 
 
 def _front(read: Callable[[int, int], bytes], at: int) -> _Front | None:
-    """Read what stands before the text of a header; None if nothing does."""
+    """Read the numbers before the text of a header; None if nothing does."""
     taken = read(_PROLOGUE.size, at)
     if len(taken) < _PROLOGUE.size or not taken.startswith(_MAGIC):
         return None

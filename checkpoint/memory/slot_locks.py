@@ -202,7 +202,7 @@ def owner(place: Path, name: str) -> str:
     Returns
     -------
     str
-        Host, process and start; empty if nobody has.
+        Host, process and start; empty if none has.
     """
     if not is_held(place, name):
         return ""
@@ -238,7 +238,7 @@ def removing(place: Path, name: str) -> Iterator[bool]:
     Yields
     ------
     bool
-        False if somebody has them open: then nothing may be removed.
+        False if a process has them open: then nothing may be removed.
     """
     path = _path(place, name)
     descriptor = None if _is_mine(path) else _locked(path, fcntl.LOCK_EX)
@@ -251,7 +251,7 @@ def removing(place: Path, name: str) -> Iterator[bool]:
 
 
 def tidy(place: Path) -> None:
-    """Remove the files of locks that nobody holds: their processes were killed.
+    """Remove the files of locks that no process holds: theirs were killed.
 
     Local.
 
@@ -317,7 +317,7 @@ def _write(path: Path, descriptor: int, owner: Owner) -> None:
 
 
 def _read(descriptor: int) -> Owner | None:
-    """Read the owner of a file, or the last one; None where nobody has said so."""
+    """Read the owner of a file, or the last one; None if it is not known."""
     try:
         return Owner(**json.loads(os.pread(descriptor, _RECORD, 0)))
     except (OSError, ValueError, TypeError):

@@ -23,7 +23,8 @@ EVERY: Final = 1 << 63
 class SlotSet:
     """The slots that this rank has mapped, of all generations that are kept.
 
-    Each save takes a *place*, the same on all ranks: that of what is kept no more.
+    Each save takes a *place*, the same on all ranks: the place of a save that
+    is kept no more.
 
     Parameters
     ----------
@@ -35,7 +36,7 @@ class SlotSet:
     Attributes
     ----------
     slots : dict of int to dict of Share to Slot
-        Place -> those in it.
+        Place -> the slots in it.
     """
 
     rank: int
@@ -109,7 +110,7 @@ class SlotSet:
         Returns
         -------
         dict of Share to Slot
-            Those, and this rank's own.
+            The wanted slots, and this rank's own.
         """
         slots = self.slots[place]
         for share in wanted:
@@ -204,7 +205,7 @@ def end_alone(name: str, root: Path | None, unwritten: Exception | None, *, keep
     Raises
     ------
     CheckpointError
-        If what is in memory is all that there is; it stays.
+        If the slots are all that is left of the save; they stay.
     """
     if keep:
         return
@@ -239,7 +240,7 @@ def clear(name: str, epoch: int, root: Path | None) -> None:
 def clear_before(
     seen: Iterable[tuple[Path, Header]], epoch: int, run: str | None, age: tuple[int, int]
 ) -> None:
-    """Remove what a run has left before a save, and what was being written.
+    """Remove slots of a run before a save, and slots that were being written.
 
     Local.  A slot that cannot be removed stays, and so does a slot that has
     another header by now.

@@ -161,7 +161,7 @@ class Protection:
         return [*lines, *self._promises()]
 
     def _promises(self) -> list[str]:
-        """Write what may be lost."""
+        """Write how much may be lost."""
         nodes = len(self.group_of)
         if not self.keeps_nodes:
             here = "one node has them all" if nodes == 1 else f"{nodes} nodes are too few"
@@ -239,7 +239,7 @@ def _depth(topology: Topology) -> int:
 
 
 def nodes_of(topology: Topology) -> NDArray[np.int32]:
-    """Give the node of each rank; all are on one where nobody says otherwise.
+    """Give the node of each rank; without such a level all are on one node.
 
     Local.
 

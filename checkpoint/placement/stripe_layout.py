@@ -210,7 +210,7 @@ class StripeLayout:
         Returns
         -------
         StripeLayout
-            Checked: whatever it says, no place in it is outside of a share.
+            Checked: no place in it is outside of a share.
 
         Raises
         ------
@@ -276,7 +276,7 @@ def parity_member(layout: StripeLayout, row: int, parity: int) -> int:
 
 
 def slice_of(nbytes: int, ranks: int, at: int) -> tuple[int, int]:
-    """Give which part of what all ranks of a group have alike one of them keeps.
+    """Give the slice of one rank of bytes that all ranks of a group have alike.
 
     Local.
 

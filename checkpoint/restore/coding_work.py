@@ -111,14 +111,14 @@ class Recoding:
         return max(4096, room // 4096 * 4096)
 
     def _foreign(self, task: Task) -> Iterator[tuple[int, Share, int]]:
-        """Give what a worker reads and has not mapped: number in the row, share, block."""
+        """Give the blocks that a worker reads and has not mapped: number, share, block."""
         for number in task.read:
             share, block = holder(self._layout, task.lane, task.row, number)
             if not self._reaches(task.worker, share):
                 yield number, share, block
 
     def _start(self, start: int) -> Callable[[], None]:
-        """Let the blocks of a segment travel; gives what waits for them."""
+        """Send the blocks of a segment; gives the function that waits for them."""
         sends: list[tuple[int, Bytes]] = []
         receives: list[tuple[int, Bytes]] = []
         me = self._channel.rank

@@ -46,8 +46,8 @@ class Want(NamedTuple):
     target: Anywhere
 
 
-class _Near(NamedTuple):
-    """The same, in memory of the host."""
+class _HostWant(NamedTuple):
+    """A want with its target in memory of the host."""
 
     share: Share
     at: int
@@ -55,7 +55,7 @@ class _Near(NamedTuple):
 
 
 def of_extent(layout: StripeLayout, rank: int, start: int, target: Anywhere) -> Iterator[Want]:
-    """Give what part of a rank's extent is, in terms of shares.
+    """Give a part of a rank's extent as parts of shares.
 
     Local.
 
@@ -173,7 +173,7 @@ def _put(pairs: Sequence[tuple[Anywhere, Bytes]]) -> None:
 
 
 def _lots(wants: Sequence[Want]) -> Iterator[list[Want]]:
-    """Say what comes in which round: all for the host first, then parts for devices."""
+    """Give the wants of each round: all for the host first, then for devices."""
     first = [part for want in wants if not isinstance(want.target, DeviceBytes)
              for part in _parts(want, _MESSAGE)]  # fmt: skip
     if first:
@@ -191,30 +191,30 @@ def _lots(wants: Sequence[Want]) -> Iterator[list[Want]]:
 
 
 def _parts(want: Want, most: int) -> Iterator[Want]:
-    """Cut what is wanted."""
+    """Cut a want into parts of limited size."""
     for start in range(0, want.target.size, most):
         yield Want(want.share, want.at + start, want.target[start : start + most])
 
 
-def _landed(lot: Sequence[Want], room: Bytes) -> Iterator[_Near]:
+def _landed(lot: Sequence[Want], room: Bytes) -> Iterator[_HostWant]:
     """Say where on the host a lot arrives."""
     at = 0
     for share, start, target in lot:
         if isinstance(target, DeviceBytes):
-            yield _Near(share, start, room[at : at + target.size])
+            yield _HostWant(share, start, room[at : at + target.size])
             at += target.size
         else:
-            yield _Near(share, start, target)
+            yield _HostWant(share, start, target)
 
 
 def _move(
-    wants: Sequence[_Near],
+    wants: Sequence[_HostWant],
     channel: ControlChannel,
     server: Callable[[Share], int],
     read: Callable[[Share, int, int], Bytes],
 ) -> None:
     """Let bytes travel between ranks.  Collective."""
-    asked: dict[int, list[_Near]] = {}
+    asked: dict[int, list[_HostWant]] = {}
     for want in wants:
         asked.setdefault(server(want.share), []).append(want)
     counts = np.zeros(channel.size, np.int64)

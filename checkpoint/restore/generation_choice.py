@@ -76,7 +76,7 @@ class Availability:
                        for member in range(layout.members)})  # fmt: skip
 
     def cell(self, save: Save, seat: GroupMember) -> str:
-        """Tell what a member holds of a save.
+        """Tell which part of a save a member holds.
 
         Local.
 
@@ -157,7 +157,7 @@ class Availability:
         return [f"{self.name}: who holds what", *lines]
 
     def _cells(self, seat: GroupMember) -> list[str]:
-        """Tell what a member holds of each save."""
+        """Tell which part of each save a member holds."""
         return [self.cell(save, seat) for save in self.saves]
 
     def _has_lost(self, seat: GroupMember) -> bool:
@@ -199,7 +199,7 @@ class Availability:
 
 
 def of_nodes(name: str, saves: Sequence[Save], nodes: int) -> Availability:
-    """Picture what the nodes of a job hold.
+    """Picture the slots on the nodes of a job.
 
     Local.
 
@@ -225,7 +225,7 @@ _NAMED: Final = 8
 
 
 class Found(NamedTuple):
-    """A slot that somebody has found.
+    """A slot that was found.
 
     Attributes
     ----------
@@ -243,7 +243,7 @@ class Found(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Chunks of a slot that are not what was written: of its data, of its parities."""
+    """Chunks of a slot that differ from their sums: of its data, of its parities."""
 
     data: tuple[int, ...] = ()
     parity: tuple[tuple[int, int], ...] = ()
@@ -284,7 +284,7 @@ class Save:
 
     @cached_property
     def lost(self) -> tuple[Share, ...]:
-        """Shares of which nobody has a slot."""
+        """Shares without a slot on any node."""
         return tuple(
             share for layout in self.layouts.values() for share in layout.shares
             if share not in self.found
@@ -396,15 +396,15 @@ class Objection(NamedTuple):
 
 
 def saves(found: Iterable[Found], run: str | None = None) -> list[Save]:
-    """Sort what was found into saves.
+    """Sort slots into saves.
 
     Parameters
     ----------
     found : iterable of Found
         Everything of one name, on all nodes.
     run : str, optional
-        Of which run; of that of the newest save that is whole if not given, for a
-        node that comes back may bring what is left of another one.
+        The run; if not given, the run of the newest whole save, for a node
+        that comes back may bring slots of another one.
 
     Returns
     -------
@@ -444,7 +444,7 @@ def _few(numbers: Sequence[int]) -> str:
 def why_none(
     first: Objection | None, skipped: Sequence[str], steps: Sequence[int], wanted: str
 ) -> Exception:
-    """Give what is raised where no save can be restored.
+    """Give the error for the case that no save can be restored.
 
     Local.
 

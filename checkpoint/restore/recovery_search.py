@@ -105,7 +105,7 @@ class Unreadable(CheckpointError):
 
 
 class Wanted(NamedTuple):
-    """Bytes of what an old rank has kept.
+    """Bytes of the data of an old rank.
 
     Attributes
     ----------
@@ -136,10 +136,10 @@ class SaveSource(Protocol):
         """Ranks that saved."""
 
     def members(self, rank: int) -> tuple[int, ...]:
-        """Give the ranks that have a slice each of what is alike.  Local."""
+        """Give the ranks that have a slice each of the values that are alike.  Local."""
 
     def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
-        """Give what old ranks have kept.  Collective."""
+        """Give the descriptions of old ranks.  Collective."""
 
     def fetch(self, wants: Sequence[Wanted]) -> None:
         """Get bytes of old ranks.  Collective."""
@@ -169,7 +169,7 @@ class Slots:
         return self._recovery.save.layout_of(rank).everybody
 
     def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
-        """Give what old ranks have kept.  Collective."""
+        """Give the descriptions of old ranks.  Collective."""
         heads: dict[int, Bytes] = {}
         wants: list[Want] = []
         for rank in ranks:
@@ -194,7 +194,7 @@ _T = TypeVar("_T")
 
 
 class RankNodes:
-    """Which ranks are on which nodes, of those that look for a save.
+    """Which ranks are on which nodes, of the ranks that look for a save.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ class SaveRecovery:
     def verify(self, *, data: bool = True, parity: bool = False) -> dict[Share, Damaged]:
         """Look at check sums.
 
-        Collective; each rank reads its part of what is on its node.
+        Collective; each rank reads its part of the slots on its node.
 
         Parameters
         ----------
@@ -323,13 +323,13 @@ class SaveRecovery:
         Raises
         ------
         CheckpointError
-            On all ranks, if there is no room for what was lost.
+            On all ranks, if there is no room for the lost shares.
         """
         hurt = {group: damage for group in sorted(self.save.layouts)
                 if (damage := self.save.damage(group, damaged))}  # fmt: skip
         if not hurt:  # all ranks know
             return ()
-        self._seat(self.save.lost)
+        self._assign_lost(self.save.lost)
         self._make_room()
         for group, damage in hurt.items():
             layout = self.save.layouts[group]
@@ -349,7 +349,7 @@ class SaveRecovery:
         Parameters
         ----------
         state : str
-            All ranks have it; or *writing*, for nobody shall use it any more.
+            All ranks have it; or *writing*, so that no rank uses it any more.
         """
         self._channel.taken("restore", partial(self._mark, state))
 
@@ -382,7 +382,7 @@ class SaveRecovery:
         self._slots = {}
 
     def _seen(self, look: Callable[[Share], _T], shares: Iterable[Share]) -> dict[Share, _T]:
-        """Look at slots here; all ranks are told what one has met."""
+        """Look at slots here; an error of one rank is raised on all."""
         return self._channel.taken("restore", lambda: {share: look(share) for share in shares})
 
     def _damaged_data(self, share: Share) -> list[int]:
@@ -419,7 +419,7 @@ class SaveRecovery:
         """Give the rank that makes a row of a share: those of its node take turns."""
         return self._nodes.turn(self._node[share], self._number[share] + row)
 
-    def _seat(self, lost: Sequence[Share]) -> None:
+    def _assign_lost(self, lost: Sequence[Share]) -> None:
         """Decide where lost shares are made anew: where fewest of their group are."""
         for share in lost:
             layout = self.save.layouts[share.group]
@@ -434,7 +434,7 @@ class SaveRecovery:
             )
 
     def _make_room(self) -> None:
-        """Make empty slots for what is lost: all ranks of a node ask for their pages."""
+        """Make empty slots for lost shares: all ranks of a node ask for their pages."""
         made: list[Slot] = []
         ranks = self._nodes.ranks[self._nodes.here]
 
@@ -460,7 +460,7 @@ class SaveRecovery:
             raise
 
     def _prepare(self, made: list[Recoding], layout: StripeLayout, tasks: Sequence[Task]) -> None:
-        """Map what the tasks of a group need, and clean what no sum covers."""
+        """Map the slots that the tasks of a group need; zero bytes that no sum covers."""
         me = self._nodes.rank
         needed = {share for share in layout.shares if self.server(share) == me}
         for task in tasks:
@@ -487,7 +487,7 @@ class SaveRecovery:
                     area.sum(start, stop - start)
 
     def _differing(self, groups: Iterable[int]) -> tuple[int, ...]:
-        """Compare what ranks of some groups have said of their data with what there is."""
+        """Compare the sums in the descriptions of some groups with those of the data."""
         sums: dict[Share, Sums] = {}
         shares = [share for group in groups for share in self.save.layouts[group].shares]
         own = [[list(share), self._mine(share).data.kept.tolist()] for share in shares
@@ -505,7 +505,7 @@ class SaveRecovery:
         return tuple(sorted(rank for lot in self._channel.everything(wrong) for rank in lot))
 
     def _fits(self, rank: int, head: Bytes, sums: Mapping[Share, Sums]) -> bool:
-        """Tell whether the data of an old rank are what its description says."""
+        """Tell whether the data of an old rank fit its description."""
         layout = self.save.layout_of(rank)
         try:
             description = rank_image.read(head)
@@ -523,7 +523,7 @@ class SaveRecovery:
                     slot.write(replace(slot.header, state=state))
 
     def _header(self, share: Share) -> Header:
-        """Give what the slot of a lost share says at first."""
+        """Give the first header of the slot of a lost share."""
         layout = self.save.layouts[share.group]
         return replace(self.save.header, share=share, layout=layout, state=WRITING)
 

@@ -1,6 +1,6 @@
 """Handing a restored save out: to the ranks that saved it, or to others.
 
-Where as many ranks restore as have saved, each gets back what it had.  For any
+If as many ranks restore as have saved, each gets back its own state.  For any
 other number, or another layout, the caller passes a tree of the shape that it
 wants.  Shards are put together from the old shards that meet them.  Values
 that were equal on all ranks are equal again.  Values of each rank go through a
@@ -135,7 +135,7 @@ class Delivery:
         Raises
         ------
         CheckpointError
-            On all ranks, if what one of them wants does not fit.
+            On all ranks, if ``into`` does not fit on one of them.
         Unreadable
             On all ranks, if the save is damaged; arrays may be filled in part then.
         """
@@ -165,7 +165,7 @@ class Delivery:
             self._heads = {rank: Description(*rest) for lot in said for rank, *rest in lot}
 
     def _plan(self, mine: Description) -> list[Any]:
-        """Decide what is fetched for each entry."""
+        """Decide which bytes are fetched for each entry."""
         paths = list(state_tree.paths(mine.shape))
         if self._shape is None:
             state_tree.check_kinds(mine.shape)
@@ -277,7 +277,7 @@ class Delivery:
         self._copy(at, into, array, box, met)
 
     def _old_box(self, at: int, path: str, old: int, into: Shard, array: Array) -> Box:
-        """Give what an old rank has of an array; refuse an array that is not as wanted."""
+        """Give an old rank's part of an array; refuse an array that is not as wanted."""
         entry = self._heads[old].leaves[at]
         is_shard = entry["kind"] == "shard"
         if not is_shard and not entry["alike"]:
@@ -322,7 +322,7 @@ class Delivery:
         self._want(entry, None if entry["alike"] else one.old, first * row_bytes, target)
 
     def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Anywhere) -> None:
-        """Ask for bytes of an entry: of an old rank's own, or of what was alike on all."""
+        """Ask for bytes of an entry: an old rank's own, or alike on all ranks."""
         at = entry["at"] + start
         if old is not None:
             self._wants.append(Wanted(old, self._heads[old].own + at, target))
@@ -338,7 +338,7 @@ class Delivery:
 
 
 def _taken_apart(into: Any) -> tuple[Any, list[Any]]:
-    """Take apart what a caller wants filled: functions are leaves there."""
+    """Take the caller's tree apart: functions are leaves there."""
     if into is None:
         return None, []
     leaves: list[Any] = []
@@ -370,13 +370,13 @@ def _check_like(path: str, entry: dict[str, Any], into: Array) -> None:
 
 
 def _inside(box: Box, whole: tuple[int, ...]) -> Box:
-    """Give what of a box is inside of the whole: the rest is padding."""
+    """Give the part of a box inside of the whole: the rest is padding."""
     ends = zip(box.offset, box.shape, whole, strict=True)
     return Box(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
 
 
 def _overlap(one: Box, other: Box) -> Box | None:
-    """Give what two boxes share, None if that is nothing."""
+    """Give the intersection of two boxes, None if it is empty."""
     offset = tuple(map(max, one.offset, other.offset))
     ends = [min(a + m, b + n) for a, m, b, n in
             zip(one.offset, one.shape, other.offset, other.shape, strict=True)]  # fmt: skip

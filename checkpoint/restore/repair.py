@@ -47,7 +47,7 @@ def repair_parity(
     channel : ControlChannel
         Between the ranks.
     pending : Pending
-        Committed at the end, whatever came of it.
+        Committed at the end, also after a failure.
     """
     recovery = begin()
     try:
@@ -100,7 +100,7 @@ def verify(save: Save, done: Callable[[int], None]) -> ChecksumVerdict:
     Returns
     -------
     ChecksumVerdict
-        On what is here.
+        On the slots that are here.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def verify(save: Save, done: Callable[[int], None]) -> ChecksumVerdict:
 
 
 def judge(save: Save, damaged: Mapping[Share, Damaged]) -> ChecksumVerdict:
-    """Say what damage means.
+    """Judge the damage of a save.
 
     Local and pure.
 
@@ -133,7 +133,7 @@ def judge(save: Save, damaged: Mapping[Share, Damaged]) -> ChecksumVerdict:
     Returns
     -------
     ChecksumVerdict
-        On what is here.
+        On the slots that are here.
     """
     text = ", ".join(_told(save, damaged))
     objection = save.objection(damaged)
@@ -160,7 +160,7 @@ def repair(
     places: Sequence[Path],
     into: Path | None = None,
 ) -> list[Path]:
-    """Make what is lost or damaged anew, and put it where it belongs.
+    """Make lost and damaged slots anew, and put them in their places.
 
     Local.  Nothing is changed before all of a group is made and compared.
 
@@ -185,7 +185,7 @@ def repair(
     TooManyErasures
         If more is lost than can be made anew.
     CheckpointError
-        If what was made anew is not what was saved, or there is no place for it.
+        If the result is not equal to the save, or there is no place for it.
     Unavailable
         If there is no room.
     """
@@ -210,7 +210,7 @@ def repair(
 def rebuilt(
     save: Save, damaged: Mapping[Share, Damaged], work: Path, *, lasting: bool = False
 ) -> Save:
-    """Make copies of what is damaged, and slots for what is lost, and fill them.
+    """Copy damaged slots, make slots for lost shares, and fill them.
 
     Local.
 
@@ -228,12 +228,12 @@ def rebuilt(
     Returns
     -------
     Save
-        Whole: as found, but for what was made.
+        Whole: as found, but for the new slots.
 
     Raises
     ------
     CheckpointError
-        If what was made anew is not what was saved.
+        If the result is not equal to the save.
     Unavailable
         If there is no room.
     """
@@ -259,7 +259,7 @@ def rebuilt(
 
 @contextmanager
 def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Iterator[SaveSource]:
-    """Have a save that can be read; what is lost of it is made anew beside it.
+    """Have a save that can be read; its lost parts are made anew beside it.
 
     Local; nothing of the save is changed.
 
@@ -270,7 +270,7 @@ def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Itera
     damaged : mapping of Share to Damaged
         As `verify` has found it.
     place : Path
-        Where there is room for what is lost or damaged, meanwhile.
+        A folder with room for lost and damaged slots, meanwhile.
 
     Yields
     ------
@@ -296,13 +296,13 @@ def _recovery(save: Save, root: Path | None) -> Iterator[SaveRecovery]:
 
 
 def _of_group(save: Save, group: int) -> Save:
-    """Give what of a save is of one group."""
+    """Give one group of a save."""
     found = {share: one for share, one in save.found.items() if share.group == group}
     return replace(save, layouts={group: save.layouts[group]}, found=found)
 
 
 def _told(save: Save, damaged: Mapping[Share, Damaged]) -> Iterator[str]:
-    """Name what is wrong."""
+    """Name the damage."""
     if save.lost:
         yield f"{_many(len(save.lost), 'share')} lost"
     if damaged:
@@ -321,22 +321,22 @@ def _many(number: int, what: str) -> str:
 def _targets(
     save: Save, hurt: Sequence[Share], places: Sequence[Path], into: Path | None
 ) -> dict[Share, Path]:
-    """Decide where what was made anew goes: what is damaged where it is."""
-    seats = {share: Path(one.path).parent for share, one in save.found.items()}
+    """Decide where new slots go: a damaged one is replaced where it is."""
+    folders = {share: Path(one.path).parent for share, one in save.found.items()}
     place = place_of(Path(next(iter(save.found.values())).path))
     targets = {}
     for share in hurt:
         header = replace(save.header, share=share, layout=save.layouts[share.group])
         name = name_of(header, place)
         if share not in save.found:
-            beside = [seat for other, seat in seats.items() if other.lane == share.lane]
-            every = list(seats.values())
+            beside = [folder_of for other, folder_of in folders.items() if other.lane == share.lane]
+            every = list(folders.values())
             free = [one for one in ([into] if into else places) if not _is_slot(one / name)]
             if not free:
                 raise CheckpointError("repair", f"{name}: a slot of this name is in the way",
                                       "name another folder with --into")  # fmt: skip
-            seats[share] = min(free, key=lambda one: (beside.count(one), every.count(one)))
-        targets[share] = seats[share] / name
+            folders[share] = min(free, key=lambda one: (beside.count(one), every.count(one)))
+        targets[share] = folders[share] / name
     return targets
 
 

@@ -64,7 +64,7 @@ class SlotNamedFile(NamedTuple):
 
 
 def places(directories: Sequence[Path]) -> list[Path]:
-    """Find the folders that somebody means.
+    """Find the folders of slots that a caller means.
 
     Local.
 
@@ -99,7 +99,7 @@ def places(directories: Sequence[Path]) -> list[Path]:
 
 
 def look(places: Sequence[Path]) -> list[SlotNamedFile]:
-    """Look what is in folders.
+    """List the slots in folders.
 
     Local.
 
@@ -111,7 +111,7 @@ def look(places: Sequence[Path]) -> list[SlotNamedFile]:
     Returns
     -------
     list of SlotNamedFile
-        By name; what vanishes meanwhile is left out.
+        By name; a file that vanishes meanwhile is left out.
     """
     found = []
     for node, place in enumerate(places):
@@ -159,7 +159,7 @@ class Holding:
 
     @property
     def state(self) -> str:
-        """How far it has come: what one says, all had reached."""
+        """How far it has come: the furthest state of a file, for all had reached it."""
         if self.header is None:
             return UNREADABLE
         states = [one.header.state for one in self.files if one.header is not None]
@@ -167,7 +167,7 @@ class Holding:
 
     @cached_property
     def objection(self) -> Objection | None:
-        """Why it cannot be restored from what is here, None if it can."""
+        """Why it cannot be restored from these files, None if it can."""
         if self.save is None:
             told = self.files[0].problem or "it was being written"
             return Objection(told, (), 0)
@@ -175,7 +175,7 @@ class Holding:
 
     @property
     def verdict(self) -> str:
-        """Whether it can be restored from what is here, for a reader."""
+        """Whether it can be restored from these files, for a reader."""
         if self.objection is not None:
             return self.objection.text
         lost = len(self.save.lost) if self.save else 0
@@ -233,7 +233,7 @@ def holdings(kept: Iterable[SlotNamedFile]) -> list[Holding]:
     Returns
     -------
     list of Holding
-        By name, the newest save first, what cannot be read last.
+        By name, the newest save first, unreadable files last.
     """
     lots: dict[tuple[Any, ...], list[SlotNamedFile]] = {}
     for one in kept:
@@ -289,8 +289,7 @@ _FORGOTTEN_S: Final = 86400.0
 def scratch(place: Path) -> Iterator[Path]:
     """Have a folder to work in, of which nothing stays.
 
-    Local.  If the process is killed it does, until a day later somebody works
-    here.
+    Local.  If the process is killed it stays, until the first use a day later.
 
     Parameters
     ----------
@@ -363,24 +362,24 @@ def carry(source: Path, target: Path) -> None:
     Raises
     ------
     Unavailable
-        If that is not possible; what was there stays.
+        If that is not possible; the file that was there stays.
     """
-    near = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    arrival = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
         try:
-            source.rename(near)
+            source.rename(arrival)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-            copy(source, near)
-        with SharedFile.reading(near) as handle:
+            copy(source, arrival)
+        with SharedFile.reading(arrival) as handle:
             os.fsync(handle.fileno())
-        near.rename(target)
+        arrival.rename(target)
     except OSError as error:
         raise Unavailable(f"{target}: {error.strerror}", "look what is in the way") from error
     finally:
         with suppress(FileNotFoundError):
-            near.unlink()
+            arrival.unlink()
 
 
 #: What a slot starts with; or it is new, or its header is being written.

@@ -177,7 +177,7 @@ def _take(channel: ControlChannel, nodes: RankNodes, claim: Claim, root: Path | 
 
 
 def _refuse(key: str, others: Sequence[str]) -> None:
-    """Raise if somebody else has them on a node."""
+    """Raise if another job has them on a node."""
     told = next(filter(None, others), "")
     if told:
         remedy = "let it end, or give one of the two another name, or another CLOSERANKS_RUN"

@@ -1,4 +1,4 @@
-"""A term: what ranks have in common from their meeting to the next recovery.
+"""A term: the common state of the ranks from a meeting to the next recovery.
 
 `choose_run` decides, without I/O, how a term counts.  `MembershipTerm.open`
 does the collective work of a meeting; the other methods serve a
@@ -68,7 +68,7 @@ class RunChoice(NamedTuple):
 
 
 def choose_run(
-    saved: Sequence[Save], volumes: Sequence[SavedFile], seen: Iterable[int] = ()
+    saved: Sequence[Save], files: Sequence[SavedFile], seen: Iterable[int] = ()
 ) -> RunChoice:
     """Choose which run goes on, and where its numbers do.
 
@@ -78,7 +78,7 @@ def choose_run(
     ----------
     saved : sequence of Save
         In memory, the newest first.
-    volumes : sequence of SavedFile
+    files : sequence of SavedFile
         On disk, the newest first.
     seen : iterable of int
         Epochs of all slots, also of slots that hold no save.
@@ -89,8 +89,8 @@ def choose_run(
         The run in memory comes first, then the run on disk.  Epochs and
         generations count from the largest of both.
     """
-    runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
-    ages = [save.age for save in saved] + [volume.age for volume in volumes]
+    runs = [save.header.run for save in saved] + [one.run for one in files if one.run]
+    ages = [save.age for save in saved] + [one.age for one in files]
     epochs = max((epoch >> 32 for epoch in (*seen, *(epoch for epoch, _ in ages))), default=0)
     generation = max((generation for _, generation in ages), default=0)
     return RunChoice(runs[0] if runs else None, epochs, generation)
@@ -108,7 +108,7 @@ class TermOptions(NamedTuple):
     chunk_bytes : int
         Bytes of a chunk at most.
     persist : Persist or None
-        What is written to disk.
+        The request for disk, if any.
     """
 
     root: Path | None
@@ -130,7 +130,7 @@ class MembershipTerm:
     place : Place
         Where this rank stands.
     options : TermOptions
-        What was asked for.
+        The request.
     claim : Claim
         The claim to the slots; with the run, if it is known.
 
@@ -161,7 +161,7 @@ class MembershipTerm:
         self._nodes = RankNodes(place.nodes, place.rank)
         self.claim, self.key, self.run = claim, claim.key, claim.run
         self._slot_set, self._kept = SlotSet(place.rank, self._root), list[int]()
-        self._library = SavedFileIndex(channel, self._nodes, persist.folder) if persist else None
+        self._index = SavedFileIndex(channel, self._nodes, persist.folder) if persist else None
         self._flushing: Flushing | None = None
         self._epoch = self._generation = 0
         self._seen: list[Found] = []
@@ -181,7 +181,7 @@ class MembershipTerm:
         options: Mapping[str, Any],
         is_open: bool = False,
     ) -> MembershipTerm:
-        """Meet the other ranks, and find out what is there.
+        """Meet the other ranks, and find their slots and files.
 
         Collective.  All ranks take five steps together: a channel; the claim;
         a channel for the background; the scan of memory and disk; a channel
@@ -216,15 +216,15 @@ class MembershipTerm:
         of_ranks = RankNodes(nodes, channel.rank)
         claim, drawn = meet(channel, of_ranks, asked, term.root, options=options, is_open=is_open)
         made = cls(channel, ControlChannel(comm), place, term, claim)
-        saved, volumes = made.saves(), made.volumes()
-        chosen = choose_run(saved, volumes, {one.header.epoch for one in made._seen})
+        saved, files = made.saves(), made.files()
+        chosen = choose_run(saved, files, {one.header.epoch for one in made._seen})
         run = claim.run or chosen.run or claim.token
         made.claim, made.run = claim._replace(run=run), run
         made._epoch, made._generation = chosen.epoch(drawn), chosen.generation
-        made._first = made._of_run(saved, volumes)
-        if made._library is not None and term.persist is not None:
+        made._first = made._of_run(saved, files)
+        if made._index is not None and term.persist is not None:
             made._flushing = Flushing(
-                comm, made._library, term.persist, volumes, run, chosen.generation
+                comm, made._index, term.persist, files, run, chosen.generation
             )
         return made
 
@@ -234,35 +234,33 @@ class MembershipTerm:
         return self.channel.epoch
 
     def saves(self) -> list[Save]:
-        """Find what is there of this run, the newest first.  Collective."""
+        """Find the saves of this run in memory, the newest first.  Collective."""
         self._seen, self.unread = scan(self.channel, self._nodes, self.key, self._root)
         return saves(self._seen, self.run)
 
-    def volumes(self) -> list[SavedFile]:
-        """Find what is on disk, the newest first.  Collective."""
-        return [] if self._library is None else self._library.scan()
+    def files(self) -> list[SavedFile]:
+        """Find the saves on disk, the newest first.  Collective."""
+        return [] if self._index is None else self._index.scan()
 
     def found(self) -> list[Save | SavedFile]:
         """Find all that is there of this run, the newest first.  Collective.
 
-        Of one save what is in memory comes first.  The result of the scan in
+        Of one save the slots come before the files.  The result of the scan in
         `open` is taken as it is, unless `look_anew` was called since.
         """
         first, self._first = self._first, None
         if first is not None:
             return first
-        volumes = self.volumes()
-        return self._of_run(self.saves(), volumes)
+        files = self.files()
+        return self._of_run(self.saves(), files)
 
     def look_anew(self) -> None:
         """Have `found` look again: time has passed since the term was opened.  Local."""
         self._first = None
 
-    def _of_run(
-        self, saved: Sequence[Save], volumes: Sequence[SavedFile]
-    ) -> list[Save | SavedFile]:
-        """Put what is of this run in order."""
-        of_run = [one for one in volumes if one.run in (None, self.run)]
+    def _of_run(self, saved: Sequence[Save], files: Sequence[SavedFile]) -> list[Save | SavedFile]:
+        """Put the saves of this run in order."""
+        of_run = [one for one in files if one.run in (None, self.run)]
         return sorted([*saved, *of_run], key=lambda one: one.age, reverse=True)
 
     def expect(self, pending: Pending) -> None:
@@ -277,7 +275,7 @@ class MembershipTerm:
         return self._flushing is None or self._flushing.is_free(self._next)
 
     def save(self, saving: Saving) -> None:
-        """Carry a save out, and tell what became of it.
+        """Carry a save out, and report the outcome.
 
         Collective; on any thread, one at a time.
 
@@ -328,7 +326,7 @@ class MembershipTerm:
                 pending.report = CheckpointError("save", problem, "this save goes on")
 
     def restore(self, one: Save | SavedFile, into: Any) -> tuple[Any, Objection | None]:
-        """Give a state back, with what was lost made anew.
+        """Give a state back, with lost parts made anew.
 
         Collective.
 
@@ -362,21 +360,21 @@ class MembershipTerm:
         """Note whether a save that was looked at can be restored."""
         (self._spoilt.discard if is_whole else self._spoilt.add)((type(one), one.age))
 
-    def _read(self, volume: SavedFile, into: Any) -> tuple[Any, Objection | None]:
+    def _read(self, save: SavedFile, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back from disk."""
-        assert self._library is not None
+        assert self._index is not None
         assert self._flushing is not None
-        files = Files(volume, self._library)
+        files = Files(save, self._index)
         try:
             return Delivery(files, self.channel, into).run(), None
         except Unreadable as error:
-            self._flushing.distrust(volume.age)
+            self._flushing.distrust(save.age)
             return None, Objection(f"on disk: {error.problem}", (), 0)
         finally:
             files.close()
 
     def _revive(self, save: Save, into: Any) -> tuple[Any, Objection | None]:
-        """Give a state back from memory, with what was lost made anew."""
+        """Give a state back from memory, with lost parts made anew."""
         known = self._slot_set.known()
         recovery = SaveRecovery(save, self.channel, self._nodes, self._root, known)
         try:
@@ -437,7 +435,7 @@ class MembershipTerm:
         return pending
 
     def forget_before(self, one: Save | SavedFile) -> None:
-        """Remove what is older than a save that was restored, so that there is room.
+        """Remove saves that are older than a restored one, to make room.
 
         Local.  Slots that were being written in terms before are of no use, either.
 
@@ -452,7 +450,7 @@ class MembershipTerm:
             clear_before(here, self._epoch, self.run, one.age)
 
     def verify(self) -> dict[int, str]:
-        """Look at all check sums; step -> what is wrong.  Collective."""
+        """Look at all check sums; step -> verdict.  Collective."""
         memory: dict[int, str] = {}
         disk: dict[int, str] = {}
         for one in reversed(self.found()):
@@ -464,9 +462,9 @@ class MembershipTerm:
         """Look at all check sums of a save."""
         objection = one.objection()
         if isinstance(one, SavedFile):
-            assert self._library is not None
+            assert self._index is not None
             assert self._flushing is not None
-            wrong = [] if objection else self._library.damaged(one)
+            wrong = [] if objection else self._index.damaged(one)
             if wrong:
                 self._flushing.distrust(one.age)
                 self._judge(one, is_whole=False)
@@ -482,7 +480,7 @@ class MembershipTerm:
         return objection.text if objection else one.told(damaged)
 
     def finish(self) -> Exception | None:
-        """Wait for what is being written to disk; gives what nobody was told.  Local."""
+        """Wait for files being written; gives a failure that was not raised yet.  Local."""
         return None if self._flushing is None else self._flushing.finish()
 
     def leave(self) -> None:

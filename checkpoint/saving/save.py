@@ -128,7 +128,7 @@ class Saving:
     def of(cls, pending: Pending, state: Any, problem: Exception | None, *, checks: bool) -> Saving:
         """Take a state apart.
 
-        Local; raises nothing, for other ranks are told first what is wrong.
+        Local; raises nothing, for the problem is told to other ranks first.
 
         Parameters
         ----------
@@ -155,7 +155,7 @@ class Saving:
         return cls(pending, None, (), problem, checks=False)
 
     def agree(self, channel: ControlChannel) -> tuple[bool, ...]:
-        """Make sure that all ranks save the same state; gives what of it is alike.
+        """Make sure that all ranks save the same state; gives the equal leaves.
 
         Collective.
 
@@ -172,8 +172,8 @@ class Saving:
         Raises
         ------
         CheckpointError
-            On all ranks, if they differ in steps, paths or kinds, or if one has what
-            cannot be saved.
+            On all ranks, if they differ in steps, paths or kinds, or if one
+            has an entry that cannot be saved.
         """
 
         def words() -> NDArray[np.int64]:
@@ -189,7 +189,7 @@ class Saving:
         return self._alike(channel)
 
     def _alike(self, channel: ControlChannel) -> tuple[bool, ...]:
-        """Find out what all ranks have alike: at a glance, then by reading the rest."""
+        """Find the leaves that all ranks have alike: by their fronts, then by the rest."""
         shared, before = tuple(not leaf.own for leaf in self._leaves), self._before
         if before is not None:
             return _agreed(channel, shared, lambda: before)
@@ -201,7 +201,7 @@ class Saving:
         return _agreed(channel, alike, lambda: _digests(self._leaves, longer))
 
     def extent(self, alike: Sequence[bool], place: Place) -> Extent:
-        """Decide what this rank keeps.  Local."""
+        """Decide which bytes this rank keeps.  Local."""
         members = place.members
         at = members.index(place.rank)
         return describe(self._shape, self._leaves, alike, len(members), at)
@@ -257,7 +257,7 @@ def carry_out(
     Raises
     ------
     CheckpointError
-        On all ranks alike, what one of them met.
+        On all ranks alike, the error of one.
     PeerLost, Revoked
         If ranks have died.
     """
@@ -270,7 +270,7 @@ def carry_out(
 
 
 class _Turn(NamedTuple):
-    """What all phases of a save work with; as of `carry_out`."""
+    """The common arguments of all phases of a save, as of `carry_out`."""
 
     saving: Saving
     channel: ControlChannel
@@ -306,10 +306,10 @@ def _copied(turn: _Turn, held: list[Extent], header: Header) -> dict[Share, Slot
     """Copy the state into slots, and give the caller's arrays back; gives the slots."""
     saving, channel, place, slot_set, number = turn
     layout, here = header.layout, place.nodes[place.rank]
-    near = {share for share in layout.shares if layout.ring[share.member] == here}
+    local = {share for share in layout.shares if layout.ring[share.member] == here}
 
     def copy() -> dict[Share, Slot]:
-        slots = slot_set.map(number, header, near)
+        slots = slot_set.map(number, header, local)
         slot_file.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
         saving.check_unchanged()
         saving.forget()
@@ -374,7 +374,7 @@ def recoding_of(
 
 
 def _signature(shape: Any, leaves: Sequence[StateLeaf]) -> tuple[int, int]:
-    """Give 126 bits of what a tree and the kinds of its entries are."""
+    """Give 126 bits of a digest of a tree and the kinds of its entries."""
     kinds = [(leaf.path, leaf.own, leaf.described.get("global_shape")) for leaf in leaves]
     digest = xxhash.xxh3_128(repr((shape, kinds)).encode()).intdigest()
     return digest >> 65, digest & (1 << 63) - 1
@@ -383,7 +383,7 @@ def _signature(shape: Any, leaves: Sequence[StateLeaf]) -> tuple[int, int]:
 def _agreed(
     channel: ControlChannel, alike: tuple[bool, ...], digests: Callable[[], NDArray[np.int64]]
 ) -> tuple[bool, ...]:
-    """Give what is still alike once ranks have compared digests.  Collective."""
+    """Give the leaves that are still alike by their digests.  Collective."""
     same = np.all(_same(channel, digests, 2 * len(alike)).reshape(-1, 2), axis=1)
     return tuple(maybe and bool(equal) for maybe, equal in zip(alike, same, strict=True))
 
@@ -409,7 +409,7 @@ def _digests(
     compared = [at for at in range(len(leaves)) if chosen is None or chosen[at]]
     arrays = (leaves[at].array for at in compared)
     arrivals = DeviceCopies(
-        _distant(array, most) for array in arrays if isinstance(array, DeviceArray)
+        _device_front(array, most) for array in arrays if isinstance(array, DeviceArray)
     )
     for at in compared:
         described, array = leaves[at].described, leaves[at].array
@@ -423,14 +423,14 @@ def _digests(
 def _front(array: Array, most: int | None) -> Anywhere:
     """Give about so many of the first bytes of an array, all if not said."""
     if isinstance(array, DeviceArray):
-        return _distant(array, most)
+        return _device_front(array, most)
     if most is None or array.nbytes <= most:
         return bytes_of(array)
     count = most // array.itemsize
     return bytes_of(array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count])
 
 
-def _distant(array: DeviceArray, most: int | None) -> DeviceBytes:
+def _device_front(array: DeviceArray, most: int | None) -> DeviceBytes:
     """Give as many of the first bytes of an array on a device."""
     size = array.dtype.itemsize
     return DeviceBytes(array)[: None if most is None else most // size * size]

@@ -62,7 +62,7 @@ class Extent:
     body : int
         Bytes of data.
     sources : tuple of ImagePart
-        Ascending, without overlap; what is between them is zero.
+        Ascending, without overlap; gaps between them are zero.
     """
 
     text: bytes
@@ -75,7 +75,7 @@ class Extent:
         return Size(FRONT + len(self.text), self.body)
 
     def head(self, sums: Sequence[Sums]) -> Bytes:
-        """Write what stands at the front.
+        """Write the front of the extent.
 
         Local.
 
@@ -98,7 +98,7 @@ class Extent:
 def describe(
     shape: Any, leaves: Sequence[StateLeaf], alike: Sequence[bool], ranks: int, at: int
 ) -> Extent:
-    """Decide what a rank keeps, and where.
+    """Decide which bytes a rank keeps, and where.
 
     Local; arrays are looked at, not copied, unless they lie in several pieces on
     the host.
@@ -108,7 +108,7 @@ def describe(
     shape : object
         The tree, see `closeranks.checkpoint.state.state_tree.flatten`.
     leaves : sequence of StateLeaf
-        What is in it.
+        The leaves of the tree.
     alike : sequence of bool
         Which of them all ranks have alike.
     ranks, at : int
@@ -117,7 +117,7 @@ def describe(
     Returns
     -------
     Extent
-        The same part of what is alike as on no other rank of the group.
+        With a slice of its own of the values that are alike.
     """
     entries: list[dict[str, Any]] = []
     lots: tuple[list[ImagePart], list[ImagePart]] = [], []
@@ -140,7 +140,7 @@ def describe(
 
 
 def _cut(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImagePart]:
-    """Give what of sources lies between two places, counted from the first."""
+    """Give the parts of sources between two places, counted from the first."""
     for at, data in sources:
         first, last = max(at, start), min(at + data.size, stop)
         if first < last:
@@ -244,7 +244,7 @@ def parse(text: bytes, body: int, of_sums: int = 0) -> Description:
     Returns
     -------
     Description
-        Whether it makes sense nobody has looked.
+        Parsed, and not checked.
 
     Raises
     ------

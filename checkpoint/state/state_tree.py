@@ -38,7 +38,7 @@ _DEFAULT, _NAMED = "defaultdict", "namedtuple"
 
 
 def kind_of(part: Any, path: str, operation: str) -> str | None:
-    """Say what a part of a tree is.
+    """Give the kind of a part of a tree.
 
     Local.
 
@@ -126,7 +126,7 @@ def made(kind: str, items: Iterable[Any]) -> Any:
 
 
 def _named(kind: str) -> type[tuple[Any, ...]] | None:
-    """Find the class of a named tuple, among what has been imported."""
+    """Find the class of a named tuple, among imported modules."""
     _, place, fields = kind.split(" ")
     module, _, path = place.partition(":")
     found: Any = sys.modules.get(module)
@@ -159,7 +159,7 @@ class StateLeaf(NamedTuple):
     array : ndarray, DeviceArray or None
         Its bytes, where they lie beside the description.
     own : bool
-        Whether this rank alone has it, as somebody said: a `Shard` or a `PerRank`.
+        Whether it was passed as this rank's own: a `Shard` or a `PerRank`.
     """
 
     path: str
@@ -191,14 +191,15 @@ def flatten(state: State) -> tuple[Any, list[StateLeaf]]:
     UsageError
         If something else is in it.
     Unavailable
-        If an array lies on a device, and what copies from there is missing.
+        If an array lies on a device, and no library to copy from there is
+        here.
     """
     leaves: list[StateLeaf] = []
     return _shape(state, "", False, leaves), leaves
 
 
 def _shape(state: State, path: str, own: bool, leaves: list[StateLeaf]) -> Any:
-    """Describe a tree, and collect what is in it."""
+    """Describe a tree, and collect its leaves."""
     if isinstance(state, PerRank):
         return _shape(state.value, path, True, leaves)
     kind = kind_of(state, path, "save")
@@ -226,7 +227,7 @@ def _below(path: str, key: object) -> str:
 
 
 def _leaf(value: Any, path: str, own: bool) -> StateLeaf:
-    """Describe what is no tree."""
+    """Describe a leaf."""
     if isinstance(value, Shard):
         leaf = _leaf(value.array, path, True)
         place: Described = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
@@ -262,7 +263,7 @@ def _plain(value: Any) -> Any:
 
 
 def array_of(value: Any, operation: str) -> Array | None:
-    """See an entry as an array, of whatever library.
+    """See an entry as an array, of any library.
 
     Local; nothing is copied.
 

@@ -24,7 +24,7 @@ def _file(run: str | None, term: int, generation: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("saved", "volumes", "seen", "chosen"),
+    ("saved", "files", "seen", "chosen"),
     [
         ([], [], [], RunChoice(None, 0, 0)),
         ([(OURS, 1, 4), (OURS, 1, 3)], [], [], RunChoice(OURS, 1, 4)),
@@ -38,9 +38,9 @@ def _file(run: str | None, term: int, generation: int) -> Any:
     ],
 )
 def test_the_newest_run_goes_on(
-    saved: list[Any], volumes: list[Any], seen: list[int], chosen: RunChoice
+    saved: list[Any], files: list[Any], seen: list[int], chosen: RunChoice
 ) -> None:
-    found = choose_run([_save(*one) for one in saved], [_file(*one) for one in volumes], seen)
+    found = choose_run([_save(*one) for one in saved], [_file(*one) for one in files], seen)
     assert found == chosen
 
 
