@@ -86,15 +86,15 @@ class Milestone:
         self._step, self._what = step, what
         self._event, self._waiting = threading.Event(), set[int]()
         self._error: Exception | None = None
-        self._given_up = ""
+        self._given_up: tuple[int, str] | None = None
         #: Whether somebody has been told of the error.
         self.is_told = False
 
     @property
     def error(self) -> Exception | None:
         """Why it was not reached."""
-        if self._given_up and self._error is None:
-            problem = f"step {self._step} is not written to disk: {self._given_up}"
+        if self._given_up is not None and self._error is None:
+            problem = "step {} is not written to disk: {}".format(*self._given_up)
             self._error = CheckpointError("persist", problem, "wait for committed")
         return self._error
 
@@ -112,17 +112,19 @@ class Milestone:
             self._error = error
             self._event.set()
 
-    def give_up(self, why: str) -> None:
+    def give_up(self, step: int, why: str) -> None:
         """Say that it was never meant to be reached: the error is no news.
 
         Local.
 
         Parameters
         ----------
+        step : int
+            The caller's number, checked.
         why : str
             Why not.
         """
-        self._given_up, self.is_told = why, True
+        self._given_up, self.is_told = (step, why), True
         self._event.set()
 
     @contextmanager
@@ -254,7 +256,7 @@ class Pending:
         why : str
             Why not.
         """
-        self.persisted.give_up(why)
+        self.persisted.give_up(self.step, why)
 
     @property
     def untold(self) -> Exception | None:
