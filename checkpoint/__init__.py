@@ -1,4 +1,4 @@
-"""What is remembered: copies of a job's state in the memory of its nodes."""
+"""Checkpoints: copies of a job's state in the memory of its nodes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from closeranks.checkpoint.control.save_options import (
     place_of,
 )
 from closeranks.checkpoint.control.save_schedule import Cadence
-from closeranks.checkpoint.control.sigterm_handler import FAREWELL
+from closeranks.checkpoint.control.sigterm_handler import SIGTERM_HANDLER
 from closeranks.checkpoint.disk.node_file import Persist
 from closeranks.checkpoint.memory import slot_locks
 from closeranks.checkpoint.memory.run_key import key_of, own_job
@@ -30,7 +30,8 @@ from closeranks.comms.settings import setting
 from closeranks.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
-    from closeranks.checkpoint.restore.generation_choice import Availability
+    from closeranks.checkpoint.disk.saved_files import SavedFile
+    from closeranks.checkpoint.restore.generation_choice import Availability, Save
     from closeranks.checkpoint.saving.membership_term import MembershipTerm
     from closeranks.collectives.communicator.communicator import Communicator
 
@@ -43,14 +44,14 @@ CHUNK_BYTES: Final = 256 << 10
 class Checkpointer:
     """Keeps states of a job in its nodes' memory: they outlive ranks and nodes.
 
-    Making it is local; the first `save` or `restore` looks for what is there.
-    Close it, or leave its ``with`` block: by an error, or by SIGTERM, slots stay,
-    and the newest save is written to disk where ``persist`` says.
+    Making it is local; the first `save` or `restore` looks for slots and
+    files.  Close it, or leave its ``with`` block: by an error, or by SIGTERM,
+    slots stay, and the newest save is written to disk where ``persist`` says.
 
     Parameters
     ----------
     comm : Communicator
-        Of the job; after a recovery, of those who are left.
+        Of the job; after a recovery, of the survivors.
     name : str
         Up to 48 letters, digits, ``_``, ``.`` and ``-``; see `key`.
     parity : int
@@ -63,16 +64,17 @@ class Checkpointer:
     directory : path, optional
         A file system in memory; /dev/shm.
     persist : path, optional
-        A folder on disk, best one that all nodes see: saves are written there in
-        the background, below the name (and CLOSERANKS_RUN), whichever job it is.
+        A folder on disk, best one that all nodes see: saves are written there
+        in the background, below the name (and CLOSERANKS_RUN), the same for
+        every job.
     persist_every : int, optional
         Write every so many-th save; each, if not given.
     on_busy : {"wait", "skip"}
-        What `save` does while the save before goes on, or while the one whose
-        slots it takes is not on disk yet.
+        The action of `save` while the save before goes on, or while the slots
+        that it takes are not on disk yet.
     interval : float, "auto" or None
         Seconds between two saves: calls of `save` before that do nothing.
-        ``"auto"`` for what costs least, as measured.
+        ``"auto"`` for the interval of least cost, as measured.
     mtbf_s : float, optional
         Mean seconds between failures of the job, for ``"auto"``.
     chunk_bytes : int
@@ -89,9 +91,9 @@ class Checkpointer:
     Raises
     ------
     UsageError
-        If an argument is none of these (local).  The first collective call raises
-        it, or `CheckpointError`, on all ranks if they ask for different things, or
-        the key is open, in this job or in another one that lives.
+        If an argument is none of these (local).  If ranks ask for different
+        things, or if the key is open in this job or in another live job, the
+        first collective call raises it, or `CheckpointError`, on all ranks.
     """
 
     CALLS_IN_CHILD = frozenset({"close"})
@@ -145,7 +147,7 @@ class Checkpointer:
             self._leave()
 
     def plan(self) -> Protection:
-        """Tell who protects whom, and what may be lost.
+        """Tell which nodes protect each other, and how many may be lost.
 
         Local; the answer is printable.
         """
@@ -163,9 +165,9 @@ class Checkpointer:
         step : int
             The caller's number, the same on all ranks.
         state : dict, list or tuple
-            A tree of arrays, numbers, strings and bytes, `Shard` and `PerRank`; its
-            shape is the same on all ranks.  What is equal on all ranks is kept once
-            in each erasure group.
+            A tree of arrays, numbers, strings and bytes, `Shard` and
+            `PerRank`; its shape is the same on all ranks.  A value that is
+            equal on all ranks is kept once in each erasure group.
         lazy : bool
             Return at once: the arrays stay as they are until ``copied``.
         now : bool
@@ -181,9 +183,10 @@ class Checkpointer:
         Raises
         ------
         CheckpointError
-            On all ranks, if one has what cannot be saved, or they differ; or why the
-            save before has failed, if nobody has been told.  Also why an earlier
-            one is not on disk: then this one goes on all the same.
+            On all ranks, if one has an entry that cannot be saved, or if they
+            differ; or the failure of the save before, if it was not raised
+            yet.  Also if an earlier save is not on disk: this one goes on all
+            the same.
         PeerLost, Revoked
             If ranks have died.
         """
@@ -213,8 +216,8 @@ class Checkpointer:
     def restore(self, step: int | None = None, into: Any = None) -> tuple[int, Any] | None:
         """Give the newest state back that is whole, or can be made so.
 
-        Collective.  What was lost is made anew, in memory, on the nodes that are
-        there now.  `skipped` tells why newer steps were left.
+        Collective.  Lost shares are made anew, in memory, on the nodes that
+        are there now.  `skipped` tells why newer steps were left.
 
         Parameters
         ----------
@@ -238,7 +241,7 @@ class Checkpointer:
         NotFound
             On all ranks, if there is no such step.
         CheckpointError
-            On all ranks, if what one of them wants does not fit.
+            On all ranks, if ``into`` does not fit on one of them.
         PeerLost, Revoked
             If ranks have died.
         """
@@ -250,19 +253,24 @@ class Checkpointer:
         first: Objection | None = None
         for save in every:
             if step in (None, save.step):
-                found, objection = term.restore(save, into)
+                state, objection = term.restore(save, into)
                 if objection is None:
-                    self._pending = term.look_after(self._order)
-                    if step is None:
-                        term.forget_before(save)
-                    return save.step, found
+                    self._came_back(term, save, is_newest=step is None)
+                    return save.step, state
                 first = first if first is not None and first.lost else objection
                 self.skipped += (f"step {save.step}: {objection.text}",)
-        if not every and term.unread:
+        if every:
+            steps = [save.step for save in every]
+            raise why_none(first, self.skipped, steps, f"{step} of {self.key}")
+        if term.unread:
             raise CheckpointError("restore", "; ".join(term.unread[:4]), "remove what is of no use")
-        if not every:
-            return None
-        raise why_none(first, self.skipped, [save.step for save in every], f"{step} of {self.key}")
+        return None
+
+    def _came_back(self, term: MembershipTerm, save: Save | SavedFile, *, is_newest: bool) -> None:
+        """Look after the parity of a save that was restored, and make room.  Collective."""
+        self._pending = term.look_after(self._order)
+        if is_newest:
+            term.forget_before(save)
 
     def steps(self) -> tuple[int, ...]:
         """List the steps that can be restored, as far as is known.  Collective."""
@@ -271,7 +279,10 @@ class Checkpointer:
         return tuple(sorted({save.step for save in term.found() if term.is_whole(save)}))
 
     def availability(self) -> Availability:
-        """Picture who holds which save: printable, and with ``draw(path)``.  Collective."""
+        """Picture which node holds which save: printable, with ``draw(path)``.
+
+        Collective.
+        """
         self._finish()
         return self._open().availability()
 
@@ -289,11 +300,12 @@ class Checkpointer:
         return self._open().verify()
 
     def close(self, keep: bool = False) -> None:
-        """End: what is in memory is removed, for the job is done.
+        """End: the slots are removed, for the job is done.
 
-        Collective, harmless twice.  What is being written to disk is finished first,
-        and stays there.  Where nothing was saved or restored since a recovery it is
-        local: who closes last on a node removes what is there.
+        Collective, harmless twice.  Files that are being written are finished
+        first, and stay.  If nothing was saved or restored since a recovery,
+        the call is local: the last rank that closes on a node removes the
+        slots there.
 
         Parameters
         ----------
@@ -303,8 +315,8 @@ class Checkpointer:
         Raises
         ------
         CheckpointError
-            Why the last save has failed, or is not on disk, if nobody has been told;
-            nothing is removed then, but by another call.
+            If the last save has failed, or is not on disk, and this was not
+            raised yet; nothing is removed then, but by another call.
         PeerLost, Revoked
             If ranks have died; another call, after the recovery, removes the slots.
         """
@@ -331,7 +343,7 @@ class Checkpointer:
         self._is_unended, self._is_closed = False, True
 
     def _leave(self) -> None:
-        """Go after an error: everything stays, nobody is waited for."""
+        """Go after an error: everything stays, and no rank is waited for."""
         if forked_child.is_child():
             return
         self._is_closed = True
@@ -348,7 +360,7 @@ class Checkpointer:
         self._term = None
         if _OPEN.get(self.key) is self:
             del _OPEN[self.key]
-        FAREWELL.remove(self._told_to_end)
+        SIGTERM_HANDLER.remove(self._told_to_end)
 
     def _told_to_end(self) -> None:
         """Put the newest save on disk, for the process has been told to end."""
@@ -356,8 +368,8 @@ class Checkpointer:
             term.leave()
 
     def _open(self) -> MembershipTerm:
-        """Meet the others, and find out what is there; once an epoch.  Collective."""
-        from closeranks.checkpoint.saving.membership_term import MembershipTerm
+        """Meet the others, and find slots and files; once an epoch.  Collective."""
+        from closeranks.checkpoint.saving.membership_term import MembershipTerm, TermOptions
 
         self._check_usable()
         if self._term is None or self._term.epoch != self._comm.epoch:
@@ -366,25 +378,28 @@ class Checkpointer:
                 self._finish()
                 self._untold = self._report = None  # of members that are no more
                 self._term.close()
-            self._term = MembershipTerm(
-                self._comm, self.plan(), before or self.key, self._root,
-                keep=self._options.keep, chunk_bytes=self._options.chunk_bytes,
-                persist=self._persist, options=self._options.plain(),
-                is_open=before is None and self.key in _OPEN,
+            options = TermOptions(
+                self._root, self._options.keep, self._options.chunk_bytes, self._persist
+            )
+            self._term = MembershipTerm.open(
+                self._comm, self.plan(), before or self.key, options,
+                options=self._options.plain(), is_open=before is None and self.key in _OPEN,
             )  # fmt: skip
             if self._persist is not None and before is None:
-                FAREWELL.add(self._told_to_end)
+                SIGTERM_HANDLER.add(self._told_to_end)
             self.key = self._term.key
             _OPEN[self.key] = self
             self._cadence.restart()
+        else:
+            self._term.look_anew()
         return self._term
 
     def _order(self, task: Callable[[], None]) -> None:
-        """Have something done, in the background where another thread may talk."""
+        """Have something done, in the background where another thread may communicate."""
         self._worker.order(task) if self._comm.threaded else task()
 
     def _finish(self) -> None:
-        """Wait for the save before, and keep why it has failed if nobody knows."""
+        """Wait for the save before; keep its failure if it was not raised yet."""
         pending, self._pending = self._pending, None
         if pending is None:
             return

@@ -1,7 +1,7 @@
-"""How the ranks of a job agree on checkpoints, beside what else they say.
+"""How the ranks of a job agree on checkpoints, beside their other messages.
 
 On a duplicate of the communicator, so that nothing meets the program's own
-messages; it is revoked with the communicator.  Whoever waits sleeps: the
+messages; it is revoked with the communicator.  A wait sleeps, because the
 program has better use for the core.  Any thread may call; one at a time.
 """
 
@@ -43,7 +43,7 @@ _OPERATION = "checkpoint"
 
 
 class Misuse(CheckpointError, UsageError):
-    """Raised on all ranks where one of them cannot use what it was passed."""
+    """Raised on all ranks if one of them cannot use its arguments."""
 
 
 class ControlChannel:
@@ -100,15 +100,15 @@ class ControlChannel:
         Parameters
         ----------
         operation : str
-            What was being done.
+            Name of the operation, for the message.
         problem : BaseException or None
             This rank's; raised here as the cause.
 
         Raises
         ------
         CheckpointError
-            With what the first rank that has one says; one that is a `UsageError`,
-            too, if that is what it has met.
+            With the text of the first rank that has a problem; also a
+            `UsageError`, if that rank's problem is one.
         """
         if int(self.least([problem is None])[0]) == 1:
             return
@@ -127,21 +127,21 @@ class ControlChannel:
         raise kind(operation, f"rank {first}: {words.removeprefix(_MISUSE)}") from problem
 
     def taken(self, operation: str, step: Callable[[], _T]) -> _T:
-        """Take a step on all ranks; raise on all of them what one has met.
+        """Take a step on all ranks; raise on all of them the error of one.
 
         Collective.
 
         Parameters
         ----------
         operation : str
-            What is being done.
+            Name of the operation, for the message.
         step : callable
-            What may fail on one rank alone, and talks to nobody.
+            A step that may fail on one rank alone, and does not communicate.
 
         Returns
         -------
         object
-            What the step has given here.
+            The result of the step here.
 
         Raises
         ------
@@ -200,7 +200,7 @@ class ControlChannel:
         return found[..., 1:]
 
     def everything(self, mine: object) -> list[Any]:
-        """Give what all ranks say, as plain JSON.  Collective."""
+        """Give the values of all ranks, as plain JSON.  Collective."""
         own = np.frombuffer(json.dumps(mine).encode(), np.uint8)
         counts = self.gather([own.size])[:, 0].astype(np.int64)
         found = self._spread(own, counts)
@@ -235,7 +235,7 @@ class ControlChannel:
     ) -> Callable[[], None]:
         """Start to move bytes between ranks.
 
-        Both ends name what goes between them in the same order.
+        Both ends name the messages between them in the same order.
 
         Parameters
         ----------
@@ -260,26 +260,26 @@ class ControlChannel:
         return self._finish(post)
 
     def pace(self, is_awaited: Callable[[], bool]) -> Pace:
-        """Give what leaves the wire to the program's own calls.
+        """Give the pace that leaves the wire to the program's own calls.
 
         Local.
 
         Parameters
         ----------
         is_awaited : callable
-            Tells whether the program waits for what is done.
+            Tells whether the program waits for the save.
         """
         return Pace(self._calls, lambda: bool(engine().in_flight), is_awaited)
 
     def _unheard(self) -> Exception:
-        """Give what is raised where the library ends well, but a word has not arrived."""
+        """Give the error of a call that ends well without a message of each rank."""
         return self._explained(MPI.Exception(MPI.ERR_PROC_FAILED))
 
     def _explained(self, error: MPI.Exception) -> Exception:
-        """Give what is raised for an error of the library.
+        """Give the error that is raised for an error of the library.
 
-        Who is late to hear of a death, in the background, does not take it for one
-        in the world that has come meanwhile.
+        A background thread may hear late of a death.  In a later epoch that is
+        `Revoked`, and no death in the new world.
         """
         if self._comm.epoch != self.epoch:
             return Revoked(_OPERATION)
@@ -298,7 +298,7 @@ class ControlChannel:
             self._plain.Free()
 
     def _finish(self, post: Callable[[], list[MPI.Request]]) -> Callable[[], None]:
-        """Start what the library does; gives what waits for it."""
+        """Start the library's requests; gives the function that waits for them."""
         try:
             with TURN:
                 requests = post()

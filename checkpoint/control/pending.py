@@ -1,17 +1,17 @@
-"""A thread that does one thing after the other.
+"""A save that goes on in the background: how far it is, its thread, its pace.
 
-What a save gives back: how far it has come.
+`Pending` tells how far a save has come, `Worker` is the thread that does one
+save after the other, and `Pace` keeps parity out of the way of the program's
+own messages.
 
-How the parity of a save keeps out of the way of the program's own messages.
+A program that communicates has the wire first.  Meanwhile one segment of
+parity is sent at a time, with none ahead of it.  Then the wire is left alone
+for nine times as long as a segment takes.  So parity has a tenth of the wire
+at most, and a save takes ten times as long at most.  If the program has been
+silent for a second, or waits for the save, parity has the wire.
 
-A program that talks has the wire first.  While it does, a segment of parity
-goes out at a time, nothing ahead of it, and then nothing for nine times as
-long as one takes: so parity has a tenth of the wire at most, and a save always
-ends, after ten times as long at most.  A program that has been silent for a
-second leaves the wire to it, and so does one that waits for the save.
-
-What a segment takes is the shortest time that any has taken: in longer ones
-this rank has waited for others, which rest.
+The time of a segment is the shortest that any has taken: in longer ones this
+rank has waited for other ranks, which rest.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Worker:
         self._orders.put(task)
 
     def stop(self) -> None:
-        """Let the thread end after what was ordered; nobody waits for it.  Local."""
+        """Let the thread end after the orders so far, without a wait.  Local."""
         if self._thread is not None:
             self._orders.put(None)
             self._thread = None
 
     def _serve(self) -> None:
-        """Do what is ordered, until nothing more will be; what one raises ends no other."""
+        """Do the orders until the last one; an error of one ends no other."""
         while (task := self._orders.get()) is not None:
             try:
                 task()
@@ -79,19 +79,23 @@ class Milestone:
     step : int
         Of the save.
     what : str
-        For the text of an error: what is done then.
+        For the text of an error: the state of a save at this point.
     """
 
     def __init__(self, step: int, what: str) -> None:
         self._step, self._what = step, what
         self._event, self._waiting = threading.Event(), set[int]()
         self._error: Exception | None = None
+        self._given_up: tuple[int, str] | None = None
         #: Whether somebody has been told of the error.
         self.is_told = False
 
     @property
     def error(self) -> Exception | None:
         """Why it was not reached."""
+        if self._given_up is not None and self._error is None:
+            problem = "step {} is not written to disk: {}".format(*self._given_up)
+            self._error = CheckpointError("persist", problem, "wait for committed")
         return self._error
 
     def reach(self, error: Exception | None = None) -> None:
@@ -108,6 +112,21 @@ class Milestone:
             self._error = error
             self._event.set()
 
+    def give_up(self, step: int, why: str) -> None:
+        """Say that it was never meant to be reached: the error is no news.
+
+        Local.
+
+        Parameters
+        ----------
+        step : int
+            The caller's number, checked.
+        why : str
+            Why not.
+        """
+        self._given_up, self.is_told = (step, why), True
+        self._event.set()
+
     @contextmanager
     def awaited(self) -> Iterator[None]:
         """Say that this thread waits for it.  Local."""
@@ -118,7 +137,7 @@ class Milestone:
             self._waiting.discard(me)
 
     def is_awaited(self) -> bool:
-        """Tell whether somebody waits for it.  Local; never blocks."""
+        """Tell whether a thread waits for it.  Local; never blocks."""
         return bool(self._waiting)
 
     def done(self) -> bool:
@@ -150,13 +169,13 @@ class Milestone:
             reached = self._event.wait(limit_s)
         if not reached:
             raise TimeoutError(f"step {self._step}: not {self._what} after {limit_s:g} s")
-        if self._error is not None:
+        if (error := self.error) is not None:
             self.is_told = True
-            raise self._error
+            raise error
 
 
 def _limit_s(timeout_s: float | None) -> float | None:
-    """Give a time limit; what is longer than any clock counts is none."""
+    """Give a time limit; a time longer than any clock counts is none."""
     if timeout_s is None or (isinstance(timeout_s, float) and timeout_s == inf):
         return None
     found = real(timeout_s)
@@ -218,7 +237,7 @@ class Pending:
             mark.reach(error)
 
     def await_end(self) -> None:
-        """Wait until it is committed, or will not be; nobody is told why not.  Local."""
+        """Wait until it is committed, or will not be; raises no failure.  Local."""
         while not self.committed.done():
             try:
                 self.committed.wait(60.0)
@@ -237,17 +256,17 @@ class Pending:
         why : str
             Why not.
         """
-        problem = f"step {self.step} is not written to disk: {why}"
-        self.persisted.reach(CheckpointError("persist", problem, "wait for committed"))
-        self.persisted.is_told = True
+        self.persisted.give_up(self.step, why)
 
     @property
     def untold(self) -> Exception | None:
-        """Why it is not committed, if nobody has been told; told now."""
+        """Why it is not committed, if that was not raised yet; counts as raised now."""
         error = self.copied.error or self.committed.error
+        if error is None:
+            return None
         every = (self.copied, self.committed, self.persisted)
         marks = [mark for mark in every if mark.error is error]
-        if error is None or any(mark.is_told for mark in marks):
+        if any(mark.is_told for mark in marks):
             return None
         for mark in marks:
             mark.is_told = True
@@ -255,7 +274,7 @@ class Pending:
 
 
 def skipped(step: int) -> Pending:
-    """Give what a save gives back that was not done, for another one was under way."""
+    """Give the `Pending` of a save that was skipped: another one was under way."""
     pending = Pending(step)
     pending.fail(CheckpointError("save", f"step {step} skipped: the save before goes on",
                                  "wait for it, or pass on_busy='wait'"))  # fmt: skip
@@ -265,7 +284,7 @@ def skipped(step: int) -> Pending:
 
 
 def not_due(step: int) -> Pending:
-    """Give what a save gives back that was not done, for it was not time."""
+    """Give the `Pending` of a save that was not due."""
     pending = Pending(step)
     pending.is_due = False
     for mark in (pending.copied, pending.committed, pending.persisted):
@@ -273,7 +292,7 @@ def not_due(step: int) -> Pending:
     return pending
 
 
-#: Of the wire, while the program talks.
+#: Of the wire, while the program communicates.
 SHARE: Final = 0.1
 #: Seconds without a call after which a program is silent.
 SILENT_S: Final = 1.0
@@ -293,7 +312,7 @@ class Pace:
     is_awaited : callable
         Tells whether the program waits for the save.
     clock, sleep : callable
-        What gives seconds, and lets them pass.
+        The clock in seconds, and the sleep.
     """
 
     def __init__(
@@ -317,14 +336,14 @@ class Pace:
         return now - self._heard_s < SILENT_S and not self._is_awaited()
 
     def rest(self, took_s: float) -> None:
-        """Leave the wire to the program for a while, if it talks.
+        """Leave the wire to the program for a while, if it communicates.
 
         Local.
 
         Parameters
         ----------
         took_s : float
-            What a segment took that went out alone.
+            Time of a segment that was sent alone.
         """
         self._shortest_s = min(self._shortest_s, took_s)
         rest_s = min((1 / SHARE - 1) * self._shortest_s, _LONGEST_S)

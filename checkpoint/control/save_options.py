@@ -1,4 +1,4 @@
-"""What a checkpointer may be asked for."""
+"""The arguments of a checkpointer, checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CHUNKS: Final = (4096, 1 << 30)
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """What is asked for, the same on all ranks.
+    """The arguments that are the same on all ranks.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ class SaveOptions:
 
 
 def place_of(name: str, value: Any) -> Path | None:
-    """Give a folder that somebody names, None for none.
+    """Give a folder as a path, None for none.
 
     Local.
 
@@ -107,7 +107,10 @@ def check_step(operation: str, step: Any) -> int:
     UsageError
         If it is no whole number of 64 bits.
     """
-    return whole(operation, "step", step, -(1 << 63), (1 << 63) - 1)
+    least, most = -(1 << 63), (1 << 63) - 1
+    if type(step) is int and least <= step <= most:
+        return step
+    return whole(operation, "step", step, least, most)
 
 
 def agreed_step(channel: ControlChannel, step: Any) -> int | None:
@@ -144,7 +147,7 @@ def agreed_step(channel: ControlChannel, step: Any) -> int | None:
 
 
 def check_comm(comm: Any) -> None:
-    """Refuse what is no communicator of this package.
+    """Refuse a communicator that is none of this package.
 
     Local.
 

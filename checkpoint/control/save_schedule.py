@@ -1,13 +1,14 @@
-"""How often to save: so that saves and failures together cost least.
+"""How often to save, and whether a call saves: the same on all ranks.
 
-When the next save is due: decided by all ranks alike, mostly without a word.
+`interval` gives the time between saves at which saves and failures together
+cost least.  `Cadence` tells when the next save is due.
 
-Ranks compare no clocks: each measures what has passed since its last save.  At
-some calls they tell each other, and reckon from the same numbers how many of
-the next ones need no word: half of those that are left until the save at the
-pace so far, and no more than there have been.  A thousand calls between two
-saves are about 20 words, and a save comes late only by as much as later calls
-take longer than those before.
+Ranks compare no clocks: each measures the time since its last save.  At some
+calls the ranks exchange their times.  From the same numbers all derive how
+many of the next calls need no exchange: half of the calls until the save at
+the pace so far, and no more than there have been.  A thousand calls between
+two saves are about 20 messages.  A save comes late only by as much as later
+calls take longer than earlier ones.
 """
 
 from __future__ import annotations
@@ -45,12 +46,13 @@ def interval(
     Parameters
     ----------
     cost_s : float
-        Seconds that the program stands still for a save; what goes on in the
-        background costs nothing but later failures.
+        Seconds that the program stands still for a save; the background part
+        costs nothing but later failures.
     mtbf_s : float
         Mean seconds between failures that such a save mends, of the whole job.
     levels : sequence of (float, float), optional
-        The same of dearer saves, each of which mends what those before do not.
+        The same of dearer saves, each for failures that the ones before do not
+        cover.
 
     Returns
     -------
@@ -211,7 +213,7 @@ class Cadence:
     def _ask(
         self, agree: Callable[[Sequence[int]], NDArray[Any]], time_s: float, has_failed: bool
     ) -> bool:
-        """Tell what has passed here; the shortest time and the dearest save count."""
+        """Exchange times: the shortest time and the dearest save count."""
         is_well = self._ended is not None and not has_failed
         passed = max(1, int((time_s - (self._ended or 0.0)) * _SECOND)) if is_well else 1
         said = agree([passed, -self._wanted(), is_well])
@@ -232,7 +234,7 @@ class Cadence:
 
 
 def _seconds(name: str, value: float | None) -> float | None:
-    """Check a time that somebody passes; None stays."""
+    """Check a time; None stays."""
     found = None if value is None else real(value)
     if value is not None and (found is None or not 0 < found * _SECOND < _NEVER):
         problem = f"{name}={shown(value)}"

@@ -1,10 +1,10 @@
-"""What a process does when it is told to end (SIGTERM), before it ends.
+"""The tasks of a process that gets SIGTERM, before it ends.
 
 Python runs its own handlers between two instructions of the main thread, which
-may be in an MPI call that never returns, for the others are gone.  So a thread
-is woken by the C part of the handler, does what there is to do, and then lets
-the signal have its way: the handler that was there before is called, or the
-process ends as it would have.  The main thread is never held up.
+may be in an MPI call that never returns, for the others are gone.  So the C
+part of the handler wakes a thread, which does the tasks.  Then the signal has
+its effect: the handler that was there before is called, or the process ends.
+The main thread is never held up.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _Task = Callable[[], None]
 
 
 class SigtermHandler:
-    """What is to be done when this process is told to end.
+    """The tasks of this process when it gets SIGTERM.
 
     Attributes
     ----------
     tasks : list of callable
-        What is done, one after the other.
+        The tasks, one after the other.
     """
 
     def __init__(self) -> None:
@@ -72,10 +72,12 @@ class SigtermHandler:
         if before >= 0:  # of somebody's event loop, which shall hear of signals
             signal.set_wakeup_fd(before)
         self._pipe = reading, writing
-        threading.Thread(target=self._watch, args=(reading,), name="farewell", daemon=True).start()
+        threading.Thread(
+            target=self._watch, args=(reading,), name="sigterm tasks", daemon=True
+        ).start()
 
     def _uninstall(self) -> None:
-        """Give the signal back, unless somebody has taken it meanwhile."""
+        """Give the signal back, unless it has another handler by now."""
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, self._before)
         if self._pipe is not None:
@@ -86,7 +88,7 @@ class SigtermHandler:
             os.close(writing)
 
     def _release(self, writing: int) -> None:
-        """Let the C part of handlers write to nobody, or to who came after."""
+        """Let the C part of handlers write to no pipe, or to a later owner's."""
         if self._is_woken(writing):
             signal.set_wakeup_fd(-1)
 
@@ -107,7 +109,7 @@ class SigtermHandler:
         os.close(reading)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        """Do what was to be done before this was here, once all else is done."""
+        """Call the handler that was there before, once all tasks are done."""
         if self._done or not self.tasks:
             self._begun = self._done = False
             if callable(self._before):
@@ -117,7 +119,7 @@ class SigtermHandler:
             if not self.tasks:
                 self._uninstall()
         elif self._pipe is None or not self._is_woken(self._pipe[1]):
-            threading.Thread(target=self._end, name="farewell", daemon=True).start()
+            threading.Thread(target=self._end, name="sigterm tasks", daemon=True).start()
 
     def _end(self) -> None:
         """Do all that there is to do, then let the signal have its way."""
@@ -148,11 +150,11 @@ class SigtermHandler:
 
 
 #: Of this process.
-FAREWELL: Final = SigtermHandler()
+SIGTERM_HANDLER: Final = SigtermHandler()
 
 
 def _end_by_default() -> None:
-    """End this process as the signal does where nobody handles it; on any thread."""
+    """End this process as the signal does without a handler; on any thread."""
     reset = ctypes.pythonapi.PyOS_setsig
     reset.argtypes, reset.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
     reset(int(signal.SIGTERM), None)

@@ -1,4 +1,4 @@
-"""What a rank says to others where there are none: one process, without MPI."""
+"""The channel of a single process, without MPI and without other ranks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from closeranks.checkpoint.erasure.generator_matrix import Bytes
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.control.control_channel import ControlChannel, Numbers
-else:  # which talks MPI
+else:  # it imports MPI
     ControlChannel = object
 
 _T = TypeVar("_T")
 
 
 class SingleProcessChannel(ControlChannel):
-    """A talk of one rank with itself, see `ControlChannel`."""
+    """A channel of one rank with itself, see `ControlChannel`."""
 
     rank, size, epoch = 0, 1, 0
 
@@ -46,7 +46,7 @@ class SingleProcessChannel(ControlChannel):
         return step()
 
     def everything(self, mine: object) -> list[Any]:
-        """Give what this rank says.  Local."""
+        """Give this rank's value.  Local."""
         return [mine]
 
     def across(self, values: Sequence[int] | Numbers) -> Numbers:

@@ -8,13 +8,12 @@ HDF5, read by any tool::
     /ranks/<r>/...    what rank r has for itself
 
 Entries are called as in the tree, see
-`closeranks.checkpoint.disk.hdf5_writer.names`.  Each has attributes:
-``kind``, and ``crc32c`` of its bytes in C order.  Where HDF5 has no such
-elements they are kept as integers, and ``dtype`` tells; those of other
-lengths, such as texts, as bytes, in one row or, if they were saved in shards,
-each along a last axis of its own, and ``shape`` tells.  Of an array that
-nobody has saved all of there are the parts, below their ranks, with
-``global_shape`` and ``offset``.
+`closeranks.checkpoint.disk.hdf5_writer.names`.  Each has attributes: ``kind``,
+and ``crc32c`` of its bytes in C order.  Elements that HDF5 does not know are
+kept as integers, and ``dtype`` tells.  Elements of other lengths, such as
+texts, are kept as bytes, in one row; if they were saved in shards, each has a
+last axis of its own.  ``shape`` tells.  If the ranks have not saved all of an
+array, its parts stand below their ranks, with ``global_shape`` and ``offset``.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from closeranks.checkpoint.placement.stripe_layout import slice_of
 from closeranks.checkpoint.restore.recovery_search import SaveSource, Wanted
 from closeranks.checkpoint.state import state_tree
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import read_dtype
+from closeranks.checkpoint.state.state_tree import read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -75,9 +74,9 @@ def export(
     source : SaveSource
         The save, whole.
     about : mapping of str to str or int
-        What is said of it, as attributes.
+        Attributes of the file.
     path : Path
-        What has this name is replaced.
+        A file of this name is replaced.
     done : callable
         Is told how many bytes were written, entry by entry.
     check : callable
@@ -118,7 +117,7 @@ def export(
 
 
 class _Writing:
-    """Writes what is in a save into an open file."""
+    """Writes the entries of a save into an open file."""
 
     def __init__(
         self, source: SaveSource, file: h5py.File, handle: int, done: Callable[[int], None]
@@ -245,7 +244,7 @@ class _Writing:
         return is_covered(self._heads[0].leaves[at]["global_shape"], boxes)
 
     def _bytes(self, entry: Mapping[str, Any], rank: int | None) -> Bytes:
-        """Read the bytes of an entry: of a rank's own, or of what is alike on all."""
+        """Read the bytes of an entry: a rank's own, or alike on all ranks."""
         data = np.empty(state_tree.nbytes(dict(entry)), np.uint8)
         if rank is not None:
             self._source.fetch([Wanted(rank, self._heads[rank].own + entry["at"], data)])
@@ -296,7 +295,7 @@ def is_covered(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
 
 
 def _kinds(head: Description) -> list[tuple[Any, ...]]:
-    """Give what is alike in the entries of all ranks."""
+    """Give the properties of entries that all ranks must have alike."""
     return [(entry["kind"] == "shard", entry["alike"], entry.get("global_shape"))
             for entry in head.leaves]  # fmt: skip
 

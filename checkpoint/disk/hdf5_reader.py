@@ -54,7 +54,7 @@ class _Run(NamedTuple):
 
 
 class _Rank(NamedTuple):
-    """What is known of a rank."""
+    """The description and the data sets of a rank."""
 
     text: bytes
     runs: list[_Run]
@@ -73,7 +73,7 @@ class Archive:
     path : Path
         As given.
     about : About
-        What it says of itself.
+        The header of the file.
     nbytes : int
         Its size.
 
@@ -121,7 +121,7 @@ class Archive:
             self._handle = -1
 
     def text(self, rank: int) -> bytes:
-        """Give the description of what a rank has kept.
+        """Give the description of a rank.
 
         Local.
 
@@ -154,8 +154,8 @@ class Archive:
         start : int
             Where they start in its data.
         target : ndarray of uint8
-            Where they go, as many as there is room; of what is in no data set nothing
-            is changed.
+            Target of the bytes, as many as there is room; bytes in no data set
+            are left as they are.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class Archive:
         Returns
         -------
         list of str
-            What is damaged.
+            The damaged data sets.
         """
         wrong = []
         scratch = np.empty(_AT_ONCE, np.uint8)
@@ -198,7 +198,7 @@ class Archive:
         return wrong
 
     def _check_format(self) -> None:
-        """Refuse what is none of ours, or newer."""
+        """Refuse a file that is none of ours, or newer."""
         from h5py import h5a, h5t
 
         def look() -> int:
@@ -229,7 +229,7 @@ class Archive:
             raise self._problem("what it says of itself is damaged")
 
     def _rank(self, rank: int) -> _Rank:
-        """Give what is known of a rank, looked up when first asked for."""
+        """Give the record of a rank, looked up when first asked for."""
         if rank not in self._ranks:
             _, head, body = next(of for of in self.about.ranks if of[0] == rank)
             text = self._text(f"descriptions/{rank:06d}", head)
@@ -308,7 +308,7 @@ class Archive:
             raise self._problem(error.strerror or str(error)) from error
 
     def _place(self, name: str, nbytes: int | None) -> tuple[int, int]:
-        """Give where a data set is, and its length; refuse what is elsewhere."""
+        """Give place and length of a data set; refuse one stored elsewhere."""
         where, found = self._hdf5(lambda: self._looked_up(name, nbytes))
         return int(where), int(found)
 
@@ -337,7 +337,7 @@ class Archive:
         return where or 0, size
 
     def _entry(self, name: str) -> Any:
-        """Open what has a name, by plain links alone."""
+        """Open an object by its name, by plain links alone."""
         from h5py import h5g, h5l, h5o
 
         above, _, last = name.rpartition("/")
@@ -353,7 +353,7 @@ class Archive:
         return h5o.open(group, plain)
 
     def _hdf5(self, look: Callable[[], Any]) -> Any:
-        """Ask HDF5; whatever it meets is an error of the file."""
+        """Ask HDF5; any failure is an error of the file."""
         try:
             return look()
         except CheckpointError:
@@ -362,14 +362,14 @@ class Archive:
             raise self._problem(f"HDF5 says: {error}") from error
 
     def _said(self, name: str, read: Callable[..., _T], *arguments: Any) -> _T:
-        """Read what a text says."""
+        """Read a text."""
         try:
             return read(*arguments)
         except CheckpointError as error:
             raise self._problem(f"{name}: {error.problem}") from error
 
     def _problem(self, what: str) -> CheckpointError:
-        """Say what is wrong with the file."""
+        """Give the error for a problem of the file."""
         return CheckpointError("restore", f"{self.path}: {what}", "it is left out")
 
 

@@ -1,30 +1,28 @@
-"""Which data sets a rank's extent becomes in a file, and their names.
-
-Pure, and the same for who writes and who reads: names follow from the tree,
-places from the description.  What a description from a file says is checked
-here against what the file may hold.
-
-Writing the file of one node: HDF5 that any tool reads.
-
-HDF5 makes the file with room for every data set, which then is at a known
-place; bytes go there straight from where they lie in memory, without another
-copy, the GIL or HDF5's lock.  The mark that it is complete is written when all
-else is on disk, and it gets its name when the mark is.
+"""The file of one node, HDF5 that any tool reads: its layout, and its writer.
 
 In a file::
 
-    /                  attributes: closeranks_format, and what ``about`` says
+    /                  attributes: closeranks_format, and those of ``about``
     /about             JSON, see `About`
     /complete          1, and a sum of ``about`` and of all sums; 0 until then
-    /descriptions/<r>  JSON of rank r: the tree, and what is in it
+    /descriptions/<r>  JSON of rank r: the tree, and its entries
     /sums/<r>          CRC-32C of each 256 KiB: of its description, then of
                        each of its data sets
     /ranks/<r>/...     its data sets, called as the entries of the tree
 
+The layout is pure, and the same for writers and readers: names follow from the
+tree, places from the description.  A description from a file is checked
+against the limits of a file.
+
+HDF5 makes the file with room for every data set, so each is at a known place.
+Bytes go there straight from their memory, without another copy, the GIL or
+HDF5's lock.  The mark that the file is complete is written when all else is on
+disk, and the file gets its name when the mark is.
+
 For the command line: `write(path, about, contents)` writes a file,
 `closeranks.checkpoint.disk.hdf5_reader.Archive(path)` reads one, and
-`closeranks.checkpoint.disk.saved_files.volumes(directory, name)` lists what
-there is.
+`closeranks.checkpoint.disk.saved_files.find_saves(directory, name)` lists the
+saves.
 """
 
 from __future__ import annotations
@@ -47,8 +45,7 @@ from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
 from closeranks.checkpoint.state import rank_image, state_tree
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import read_dtype
-from closeranks.checkpoint.state.state_tree import is_mapping
+from closeranks.checkpoint.state.state_tree import is_mapping, read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -64,7 +61,7 @@ _BYTE: Final = np.dtype(np.uint8)
 
 @dataclass(frozen=True)
 class Part:
-    """One data set of a rank, or what it is made of.
+    """One data set of a rank, or a source of it.
 
     Attributes
     ----------
@@ -79,7 +76,7 @@ class Part:
     shape : tuple of int
         Of the data set.
     attributes : dict of str to object
-        What is said beside it: ``kind``; of a shard ``global_shape`` and its
+        Its attributes: ``kind``; of a shard ``global_shape`` and its
         ``offset``; of a slice ``shape`` of the whole and its ``start`` in that, in
         elements, or ``start_byte`` where it starts or ends inside of one.
     """
@@ -100,7 +97,7 @@ def parts(description: Description, ranks: int, number: int) -> list[Part]:
     Parameters
     ----------
     description : Description
-        What the rank has kept; whatever it says is checked.
+        The description of the rank, from a file: all of it is checked.
     ranks, number : int
         Ranks of its erasure group, and which of them it is.
 
@@ -134,7 +131,7 @@ def parts(description: Description, ranks: int, number: int) -> list[Part]:
 def _dataset_parts(
     name: str, entry: dict[str, Any], description: Description, first: int, last: int
 ) -> Iterator[Part]:
-    """Give what of an entry a rank has that keeps such a slice of what is alike."""
+    """Give the part of an entry in a rank's slice of the bytes that are alike."""
     shape = list(entry["shape"])
     numbers = (*shape, entry["at"], *entry.get("offset", ()), *entry.get("global_shape", ()))
     if any(type(number) is not int or not 0 <= number < 1 << 62 for number in numbers):
@@ -179,7 +176,7 @@ def _slice(
 
 
 def names(shape: Any) -> Iterator[tuple[int, str]]:
-    """Give the leaves of a tree and what they are called in a file: each otherwise.
+    """Give the leaves of a tree and their names in a file, each unique.
 
     Local.
 
@@ -235,7 +232,7 @@ _REMEDY: Final = "make room there, or pass another persist="
 
 @dataclass(frozen=True)
 class About:
-    """What a file says of itself.
+    """The header of a file.
 
     Attributes
     ----------
@@ -248,7 +245,8 @@ class About:
     files : int
         How many files the save has.
     members : tuple of int
-        Ranks of the erasure group, ascending: each has a slice of what is alike.
+        Ranks of the erasure group, ascending: each has a slice of equal
+        values.
     ranks : tuple of (int, int, int)
         Ranks of the node, each with the bytes of its description and of its data.
     """
@@ -266,7 +264,7 @@ class About:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders saves of a run: the later, the larger."""
+        """The order of saves of a run: the later, the larger."""
         return self.epoch, self.generation
 
     def encode(self) -> bytes:
@@ -310,7 +308,7 @@ _NUMBERS: Final = ("epoch", "generation", "step", "world", "node", "files")
 
 
 class Contents(NamedTuple):
-    """What a rank has.
+    """The data of a rank.
 
     Attributes
     ----------
@@ -335,14 +333,14 @@ def write(
 ) -> None:
     """Write a file; it has its name when it is whole, and on disk.
 
-    Local.  A process that is killed leaves a file whose name starts with a dot.
+    Local.  A killed process leaves a file with a name that starts with a dot.
 
     Parameters
     ----------
     path : Path
-        In a folder that is there; what has this name is replaced.
+        In a folder that is there; a file of this name is replaced.
     about : About
-        What it says of itself.
+        The header of the file.
     contents : mapping of int to Contents
         Of each of its ranks.
     check : callable
@@ -451,7 +449,7 @@ def stored_as(part: Part) -> tuple[Any, tuple[int, ...], dict[str, Any]]:
     shape : tuple of int
         In the file.
     attributes : dict of str to object
-        What is said beside it.
+        Its attributes.
     """
     import h5py
 
@@ -479,7 +477,7 @@ def _fill(
     contents: Mapping[int, Contents],
     check: Callable[[], None],
 ) -> None:
-    """Write what the data sets hold, and that it is complete when it is."""
+    """Write the contents of the data sets, then the mark of completeness."""
     total = crc32c(about.encode())
     _write(handle, places["about"], np.frombuffer(about.encode(), np.uint8))
     for rank, own in contents.items():
@@ -509,7 +507,7 @@ def complete(total: int) -> Bytes:
     Parameters
     ----------
     total : int
-        CRC-32C of what it says of itself and of the sums of its ranks.
+        CRC-32C of its header and of the sums of its ranks.
     """
     return np.array([1, total], "<u8").view(np.uint8)
 

@@ -1,6 +1,7 @@
 """The file of a node, written from the slots in its memory.
 
-What of a job's saves goes to disk, and where.
+`Persist` says which saves of a job go to disk, and where; `PersistedSave` is
+the part of one save that this node keeps.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class PersistedSave:
             raise CheckpointError("persist", f"step {self.header.step} was written over")
 
     def about(self, name: str, node: int, files: int) -> About:
-        """Give what the file of the node says of itself.
+        """Give the header of the node's file.
 
         Local.
 
@@ -101,9 +102,9 @@ def write(folder: Path, said: About, kept: PersistedSave, check: Callable[[], No
     folder : Path
         Of the checkpoints of the name.
     said : About
-        What it says of itself.
+        The header of the file.
     kept : PersistedSave
-        What is written.
+        The save that is written.
     check : callable
         Raises to give up.
 
@@ -156,7 +157,7 @@ def _alone(kept: PersistedSave, check: Callable[[], None]) -> Iterator[None]:
 
 
 def _contents(kept: PersistedSave, rank: int) -> Contents:
-    """Give what a rank has kept, where it lies."""
+    """Give the bytes of a rank, where they lie."""
     layout = kept.header.layout
     pieces, size = tuple(layout.pieces(rank)), layout.sizes[rank]
 
@@ -177,7 +178,7 @@ def _contents(kept: PersistedSave, rank: int) -> Contents:
 
 @dataclass(frozen=True)
 class Persist:
-    """What is asked for.
+    """The request.
 
     Attributes
     ----------
@@ -200,7 +201,7 @@ class Persist:
     def asked(
         cls, name: str, place: str | os.PathLike[str] | None, every: int | None, keep: int
     ) -> Persist | None:
-        """Check what a caller asks for; None if that is nothing.
+        """Check the arguments of a caller; None if that is nothing.
 
         Local.
 

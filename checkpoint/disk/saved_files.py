@@ -1,17 +1,16 @@
-"""The files of a name on disk, and which saves are whole there.
+"""The files of a name on disk: which saves are whole, and how ranks read them.
 
 Each save has a folder, in which each node of the job has one file::
 
     <persist>/<name>/<epoch>-<generation>-step-<step>/node-<number>.h5
 
-A save is whole if all of its files are there, complete and of one save: what
-is found decides, no list, and nobody has to be asked.
+A save is whole if all of its files are there, complete and of one save.  The
+files decide; there is no list of saves.
 
-The volumes of a name, as the ranks of a job find and read them.
-
-Nodes see the same files, or each its own, or some of both: what each sees is
-compared by a digest, and told only where it differs.  A rank reads for itself
-what its node sees; else a rank of a node that sees it reads and sends.
+Nodes see the same files, or each its own, or some of both.  The names that
+each node sees are compared by a digest, and exchanged only if they differ.  If
+its node sees a file, a rank reads it; else a rank of another node reads and
+sends.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _OURS: Final = re.compile(r"node-(\d{6,})[.]h5|[.]node-(\d{6,})[.]h5[.][0-9a-f]{
 
 
 class File(NamedTuple):
-    """A file that somebody has looked into.
+    """A file and its header.
 
     Attributes
     ----------
@@ -61,7 +60,7 @@ class File(NamedTuple):
     nbytes : int
         Its size.
     about : About or None
-        What it says of itself.
+        The header of the file.
     problem : str
         Why it says nothing.
     """
@@ -74,9 +73,9 @@ class File(NamedTuple):
 
 @dataclass(frozen=True)
 class SavedFile:
-    """What is on disk of one save.
+    """The files of one save.
 
-    Made by `bound` and `volumes`.
+    Made by `bound` and `find_saves`.
 
     Attributes
     ----------
@@ -87,7 +86,7 @@ class SavedFile:
     step : int
         The caller's number.
     files : tuple of File
-        Those that were found.
+        The files that were found.
     """
 
     folder: str
@@ -97,7 +96,7 @@ class SavedFile:
 
     @property
     def abouts(self) -> Mapping[str, About]:
-        """Name -> what a file says of itself, of those that say something."""
+        """Name -> header, of the files that have one."""
         return {file.name: file.about for file in self.files if file.about is not None}
 
     @property
@@ -116,7 +115,7 @@ class SavedFile:
         return sum(file.nbytes for file in self.files)
 
     def file_of(self, rank: int) -> tuple[str, About]:
-        """Give the file that a rank is in; of a volume without objection."""
+        """Give the file that a rank is in; of a save without objection."""
         return next((name, about) for name, about in self.abouts.items()
                     if any(rank == one for one, _, _ in about.ranks))  # fmt: skip
 
@@ -168,7 +167,8 @@ def names(folder: Path) -> list[str]:
     Returns
     -------
     list of str
-        Folder and name of each, ascending; what is called otherwise is left out.
+        Folder and name of each, ascending; files with other names are left
+        out.
 
     Raises
     ------
@@ -191,7 +191,7 @@ def _names(folder: Path) -> Iterator[str]:
 
 
 def look(folder: Path, name: str) -> File:
-    """Look what a file says of itself.
+    """Read the header of a file.
 
     Local.
 
@@ -205,7 +205,7 @@ def look(folder: Path, name: str) -> File:
     Returns
     -------
     File
-        With what it says, or why it says nothing.
+        With its header, or the reason why it has none.
     """
     try:
         _trusted((folder / name).parent)
@@ -241,11 +241,11 @@ def bound(files: Iterable[File]) -> list[SavedFile]:
         if parts is not None:
             age = int(parts[1], 16), int(parts[2])
             made.append(SavedFile(folder, age, int(parts[3]), tuple(lot)))
-    return sorted(made, key=lambda volume: volume.age, reverse=True)
+    return sorted(made, key=lambda one: one.age, reverse=True)
 
 
-def volumes(directory: Path, name: str | None = None) -> dict[str, list[SavedFile]]:
-    """List what is on disk.
+def find_saves(directory: Path, name: str | None = None) -> dict[str, list[SavedFile]]:
+    """List the saves on disk.
 
     Local; for a command line: reads no data.
 
@@ -295,7 +295,7 @@ def damaged(folder: Path, name: str) -> list[str]:
     Returns
     -------
     list of str
-        What is damaged.
+        The damaged data sets.
     """
     try:
         with Archive(folder / name) as archive:
@@ -327,9 +327,9 @@ def make(folder: Path, about: About) -> Path:
 
 
 def discard(folder: Path, about: About, *, is_written: bool) -> None:
-    """Remove what a node has of a save that not all nodes could write.
+    """Remove a node's file of a save that not all nodes could write.
 
-    Local; once all have tried.  What cannot be removed stays.
+    Local; once all have tried.  A file that cannot be removed stays.
 
     Parameters
     ----------
@@ -350,9 +350,10 @@ def discard(folder: Path, about: About, *, is_written: bool) -> None:
 def prune(
     folder: Path, before: tuple[int, int], others: Collection[str], *, node: int | None = None
 ) -> None:
-    """Remove what is older than a save.
+    """Remove the saves before one.
 
-    Local; once something newer is whole on disk.  What cannot be removed stays.
+    Local; once something newer is whole on disk.  A file that cannot be
+    removed stays.
 
     Parameters
     ----------
@@ -389,13 +390,13 @@ def is_begun(name: str, whole: str) -> bool:
     name : str
         In the folder of a save.
     whole : str
-        What it would be called in the end.
+        Its final name.
     """
     return name.startswith(f".{whole}.") and bool(_OURS.fullmatch(name))
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
-    """Give what is in a folder."""
+    """Give the entries of a folder."""
     try:
         with os.scandir(folder) as found:
             yield from found
@@ -425,7 +426,7 @@ _NEUTRAL: Final = np.iinfo(np.int64).max
 
 
 class SavedFileIndex:
-    """What is on disk of a name.
+    """The files of a name.
 
     Parameters
     ----------
@@ -438,7 +439,7 @@ class SavedFileIndex:
 
     Attributes
     ----------
-    talk, nodes, folder
+    channel, nodes, folder
         As given.
     """
 
@@ -448,7 +449,7 @@ class SavedFileIndex:
         self._seen: dict[str, tuple[int, ...]] = {}
 
     def scan(self) -> list[SavedFile]:
-        """Find what is there.
+        """Find the saves on disk.
 
         Collective.
 
@@ -483,22 +484,22 @@ class SavedFileIndex:
             for lot in self.channel.everything(own) for name, nbytes, text, problem in lot
         )  # fmt: skip
 
-    def damaged(self, volume: SavedFile) -> list[str]:
-        """Look at all check sums of a volume.
+    def damaged(self, save: SavedFile) -> list[str]:
+        """Look at all check sums of a save.
 
         Collective; each rank reads its part.
 
         Parameters
         ----------
-        volume : SavedFile
+        save : SavedFile
             Which.
 
         Returns
         -------
         list of str
-            What is damaged, of all ranks.
+            The damaged data sets, of all ranks.
         """
-        names = sorted(volume.abouts)
+        names = sorted(save.abouts)
         mine = [name for at, name in enumerate(names) if self.server(name, at) == self.nodes.rank]
         found = [what for name in mine for what in damaged(self.folder, name)]
         return [what for lot in self.channel.everything(found) for what in lot]
@@ -531,31 +532,31 @@ class Files:
 
     Parameters
     ----------
-    volume : SavedFile
+    save : SavedFile
         The save, without objection.
-    library : SavedFileIndex
+    index : SavedFileIndex
         It is from.
     """
 
-    def __init__(self, volume: SavedFile, library: SavedFileIndex) -> None:
-        self._volume, self._library, self._channel = volume, library, library.channel
-        self._file = {rank: (name, about) for name, about in volume.abouts.items()
+    def __init__(self, save: SavedFile, index: SavedFileIndex) -> None:
+        self._save, self._index, self._channel = save, index, index.channel
+        self._file = {rank: (name, about) for name, about in save.abouts.items()
                       for rank, _, _ in about.ranks}  # fmt: skip
-        self._number = {name: at for at, name in enumerate(sorted(volume.abouts))}
+        self._number = {name: at for at, name in enumerate(sorted(save.abouts))}
         self._open: dict[str, Archive] = {}
         self._problem: CheckpointError | None = None
 
     @property
     def world(self) -> int:
         """Ranks that saved."""
-        return self._volume.world
+        return self._save.world
 
     def members(self, rank: int) -> tuple[int, ...]:
         """Give the ranks of its group.  Local."""
         return self._file[rank][1].members
 
     def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
-        """Give what old ranks have kept.  Collective."""
+        """Give the descriptions of old ranks.  Collective."""
         texts = {rank: np.empty(self._size(rank)[0], np.uint8) for rank in ranks}
         self._get([Want(Share(_TEXT, 0, rank), 0, text) for rank, text in texts.items()])
         return self._channel.taken("restore", lambda: {
@@ -573,13 +574,13 @@ class Files:
             self._open.popitem()[1].close()
 
     def _get(self, wants: Sequence[Want]) -> None:
-        """Get bytes: what this node sees from there, all else from who sees it.
+        """Get bytes: from files that this node sees, else from another rank.
 
-        What a rank has is one share here, and its description another one.
+        The data of a rank are one share here, its description another one.
         """
         far: list[Want] = []
         self._channel.taken("restore", lambda: self._get_near(wants, far))
-        if not self._library.is_shared():
+        if not self._index.is_shared():
             exchange(far, self._channel, self._server, self._served)
         problem, self._problem = self._problem, None
         try:
@@ -588,17 +589,17 @@ class Files:
             raise Unreadable("restore", error.problem, error.remedy) from error
 
     def _get_near(self, wants: Sequence[Want], far: list[Want]) -> None:
-        """Get what this node sees, file by file; note the rest."""
+        """Get bytes of files that this node sees; note the rest."""
         filling = Filling()
         for want in sorted(wants, key=lambda want: self._file[want.share.member][0]):
-            if self._library.sees(self._file[want.share.member][0]):
+            if self._index.sees(self._file[want.share.member][0]):
                 filling.fill(want.target, partial(self._read_on, want))
             else:
                 far.append(want)
         filling.end()
 
     def _read_on(self, want: Want, at: int, out: Bytes) -> None:
-        """Read bytes of what is wanted, from a place among them on."""
+        """Read bytes of a want, from a place among them on."""
         self._read(want.share, want.at + at, out)
 
     def _read(self, share: Share, at: int, target: Bytes) -> None:
@@ -624,15 +625,15 @@ class Files:
     def _server(self, share: Share) -> int:
         """Give the rank that reads a file for others."""
         name, _ = self._file[share.member]
-        return self._library.server(name, self._number[name])
+        return self._index.server(name, self._number[name])
 
     def _archive(self, name: str) -> Archive:
         """Open a file; of many the one that has been open longest is closed."""
         if name not in self._open:
             if len(self._open) >= _OPEN:
                 self._open.pop(next(iter(self._open))).close()
-            self._open[name] = Archive(self._library.folder / name)
-            if self._open[name].about != self._volume.abouts[name]:
+            self._open[name] = Archive(self._index.folder / name)
+            if self._open[name].about != self._save.abouts[name]:
                 raise CheckpointError("restore", f"{name}: another file than before")
         return self._open[name]
 

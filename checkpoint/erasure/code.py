@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Any, Final, cast, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from closeranks.checkpoint.erasure import cuda_code
 from closeranks.checkpoint.erasure.generator_matrix import (
     Blocks,
     Bytes,
+    Recipe,
     invert,
     matmul,
     parity_matrix,
@@ -36,27 +37,6 @@ _KEPT: Final = 256
 _ALL: Final = 1
 _ARRAYS: Final = {np.ndarray}
 _TRUTHS: Final = {bool}
-
-
-class Recipe(NamedTuple):
-    """How lost blocks are rebuilt.
-
-    Attributes
-    ----------
-    lost : tuple of int
-        The blocks.
-    kept : tuple of int
-        The others.
-    read : tuple of int
-        Those of them that are read, as many as the data.
-    matrix : ndarray of uint8, shape (len(lost), len(read))
-        Gives the first as sums of the second.
-    """
-
-    lost: tuple[int, ...]
-    kept: tuple[int, ...]
-    read: tuple[int, ...]
-    matrix: Bytes
 
 
 class Code:
@@ -112,8 +92,9 @@ class Code:
         Parameters
         ----------
         blocks : array of uint8, shape (data, nbytes), or arrays of shape (nbytes,)
-            The data, each block in one piece; all on the host or all on a device,
-            which computes then (CuPy's arrays, or what else has their interface).
+            The data, each block in one piece; all on the host or all on a
+            device, which computes then (CuPy's arrays, or others with their
+            interface).
         out : the same for (parity, nbytes), optional
             Where to; memory of its own if not given.
 
@@ -150,8 +131,8 @@ class Code:
         Returns
         -------
         callable
-            Encodes what the blocks hold by then, and keeps them alive.  Any thread may
-            call it, one at a time.
+            Encodes the contents of the blocks at the call, and keeps them
+            alive.  Any thread may call it, one at a time.
 
         Raises
         ------
@@ -178,7 +159,7 @@ class Code:
 
     @property
     def _encoding(self) -> Calls:
-        """What multiplies data."""
+        """The product with the data."""
         from closeranks.checkpoint.erasure.matrix_product import Calls, Product
 
         if self._encodes is None:
@@ -189,7 +170,7 @@ class Code:
         return self._encodes
 
     def _check_data(self, blocks: Blocks, out: Blocks) -> None:
-        """Refuse what cannot be encoded."""
+        """Refuse blocks that cannot be encoded."""
         from closeranks.checkpoint.erasure.matrix_product import check_blocks
 
         nbytes = check_blocks("encode", "data blocks", blocks, self.data)
@@ -295,7 +276,7 @@ class Code:
         return everything
 
     def _keep(self, key: Any, here: tuple[bool, ...]) -> None:
-        """Prepare to rebuild what is lost, for the next time."""
+        """Prepare to rebuild the lost blocks, for the next time."""
         from closeranks.checkpoint.erasure.matrix_product import Calls
 
         rebuild, recipe = self._rebuilder(here)
@@ -326,7 +307,7 @@ class Code:
         return self._rebuilder(self._present(present))[1]
 
     def _present(self, present: ArrayLike) -> tuple[bool, ...]:
-        """Check what is left."""
+        """Check the pattern of losses."""
         here = tuple(np.asarray(present, bool).ravel().tolist())
         if len(here) != self.data + self.parity:
             problem = f"present names {len(here)} blocks of {self.data + self.parity}"
@@ -370,7 +351,7 @@ def _call(calls: Calls, blocks: Blocks, count: int, *more: Blocks) -> int:
 
 
 def _key(present: Any) -> Any:
-    """Give what tells losses from others; None where that takes a closer look."""
+    """Give the key of a pattern of losses; None where that takes a closer look."""
     if type(present) is np.ndarray:
         return present.tobytes() if present.dtype == np.bool_ and present.ndim == 1 else None
     if type(present) in (list, tuple) and set(map(type, present)) == _TRUTHS:

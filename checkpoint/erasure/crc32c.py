@@ -1,14 +1,12 @@
 """CRC-32C of bytes, alone or while they are copied.
 
-The polynomial of Castagnoli (IEEE Trans. Commun. 41, 1993), which processors
-have an instruction for.  Bytes are summed in chunks, each from a seed of its
-own: who takes the chunk of another place, or of another time, finds a sum that
-does not fit.
+The polynomial of Castagnoli (IEEE Trans.  Commun. 41, 1993), for which
+processors have an instruction.  Bytes are summed in chunks, each from a seed
+of its own: the chunk of another place, or of another time, has a sum that does
+not fit.  An `Area` is a run of bytes in a slot, with the sums of its chunks.
 
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process.
-
-A run of bytes in a slot, and the check sums of its chunks.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ _ALL: Final = 0xFFFFFFFF
 
 @cache
 def table() -> Sums:
-    """Tabulate what a byte adds.
+    """Tabulate the sums of single bytes.
 
     Local.
 
@@ -56,7 +54,7 @@ def crc32c(data: Bytes | bytes, value: int = 0) -> int:
     data : bytes or array of uint8
         In one piece.
     value : int
-        The sum of what stands before.
+        The sum of the bytes before.
 
     Returns
     -------
@@ -161,7 +159,7 @@ _FUNCTION: Final = ctypes.CFUNCTYPE(None, *(ctypes.c_int64,) * ARGUMENTS)
 
 @cache
 def _shift(nbytes: int) -> Sums:
-    """Give what so many zeros make of each bit of a sum."""
+    """Give the sums that single bits become after so many zeros."""
     bits = np.uint32(1) << np.arange(32, dtype=np.uint32)
     steps = table()[bits & 255] ^ bits >> 8  # one byte of zeros
     found, power = bits, nbytes
@@ -199,7 +197,7 @@ class Area:
     chunk : int
         Bytes of a chunk.
     seed : int
-        What the sums start from: different for each area and time.
+        The start of the sums: different for each area and time.
 
     Attributes
     ----------
@@ -235,7 +233,7 @@ class Area:
             self._note(at + start, sums(part, size, seeds))
 
     def damaged(self) -> list[int]:
-        """List chunks that are not what was written.
+        """List chunks that differ from their check sums.
 
         Local.
 
@@ -252,8 +250,8 @@ class Area:
     def _parts(self, at: int, nbytes: int) -> list[tuple[int, int, int, Sums]]:
         """Cut a run into what is left of a chunk, whole ones, and what begins one.
 
-        Gives for each where it starts in the run, its bytes, those of its chunks,
-        and what their sums start from.
+        Gives for each its start in the run, its bytes, the bytes of its
+        chunks, and their seeds.
         """
         chunk, parts = self.chunk, []
         first = min(-at % chunk, nbytes)
@@ -270,7 +268,7 @@ class Area:
         return parts
 
     def _seeds(self, first: int, count: int) -> Sums:
-        """Give what the sums of chunks start from."""
+        """Give the seeds of the sums of chunks."""
         numbers = np.arange(first, first + count, dtype=np.uint32)
         return np.uint32(self.seed) + numbers * np.uint32(0x9E3779B1)
 

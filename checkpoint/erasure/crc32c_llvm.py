@@ -1,10 +1,10 @@
 """The loops that sum bytes up, written for LLVM.
 
-A chunk is cut into lanes that are summed side by side: an instruction gives
-its result only some turns later, and memory has more to give to who reads in
+A chunk is cut into lanes that are summed side by side.  An instruction gives
+its result only some cycles later, and memory is faster if it is read in
 several places.  The sum of bytes followed by zeros is a linear function of the
-sum of the bytes, which puts lanes together.  Where the processor multiplies
-polynomials in wide registers, what is known of a lane is folded into its next
+sum of the bytes, which puts lanes together.  If the processor multiplies
+polynomials in wide registers, the sum so far of a lane is folded into its next
 line, as in Gopal and others, Fast CRC Computation for Generic Polynomials
 Using PCLMULQDQ Instruction (Intel, 2009).
 
@@ -41,7 +41,7 @@ class Way(NamedTuple):
     Attributes
     ----------
     name : str
-        What it is called.
+        Its name.
     needs : tuple of str
         Features, in LLVM's words.
     machines : tuple of str
@@ -195,7 +195,7 @@ class _Loop:
         return values
 
     def _folds(self, places: list[Any], values: list[Any]) -> list[Any]:
-        """Take a line of each lane: fold what is known of it into the line."""
+        """Take a line of each lane: fold the sum so far of the lane into the line."""
         builder, each = self.builder, len(values) // len(places)
         found = []
         for number, register in enumerate(values):
@@ -205,7 +205,7 @@ class _Loop:
         return found
 
     def _fold(self, register: Any, following: Any) -> Any:
-        """Put a register and what comes a line later into one, of the same sum."""
+        """Fold a register and the next line into one, of the same sum."""
         builder, kind, name = self.builder, register.type, f"llvm.x86.pclmulqdq.{self.way.folds}"
         # Of each 16 bytes the first eight are the higher powers.
         powers = [power(8 * LINE + 63) << 32, power(8 * LINE - 1) << 32]
@@ -219,7 +219,7 @@ class _Loop:
         return following
 
     def _total(self, values: list[Any]) -> Any:
-        """Give the sum of a lane from what is known of it."""
+        """Give the sum of a lane from its registers."""
         if not self.way.folds:
             return values[0]
         total, words = _I32(0), self.way.folds // 64
@@ -251,7 +251,7 @@ class _Loop:
             store.set_metadata("nontemporal", builder.module.add_metadata([_I32(1)]))
 
     def _ask_ahead(self, at: Any) -> None:
-        """Ask memory for what will be read: the processor alone stops at pages."""
+        """Prefetch the bytes that are read next: the processor alone stops at pages."""
         builder, name, place = self.builder, "llvm.prefetch.p0", _I8.as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [place, _I32, _I32, _I32])
         ask = builder.module.globals.get(name) or ir.Function(builder.module, kind, name)
@@ -259,7 +259,7 @@ class _Loop:
         builder.call(ask, [ahead, _I32(0), _I32(2), _I32(1)])  # to read, near, data
 
     def _word(self, value: Any, word: Any) -> Any:
-        """Write what eight bytes make of a sum."""
+        """Write the update of a sum by eight bytes."""
         builder, way = self.builder, self.way
         if not way.word:
             for byte in range(8):
@@ -276,7 +276,7 @@ class _Loop:
         return builder.trunc(builder.call(function, [builder.zext(value, _I64), word]), _I32)
 
     def _byte(self, value: Any, byte: Any) -> Any:
-        """Write what a byte makes of a sum, by the table."""
+        """Write the update of a sum by a byte, from the table."""
         builder = self.builder
         row = builder.and_(builder.xor(value, byte), _I32(255))
         inside = builder.mul(builder.zext(row, _I64), _I64(4))
@@ -285,7 +285,7 @@ class _Loop:
         )
 
     def _shifted(self, value: Any) -> Any:
-        """Write what a lane of zeros makes of a sum."""
+        """Write the update of a sum by a lane of zeros."""
         builder = self.builder
 
         def bit(number: Any, values: list[Any]) -> list[Any]:

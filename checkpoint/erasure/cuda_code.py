@@ -1,34 +1,28 @@
-"""The product of a matrix and blocks, for CUDA devices.
+"""Erasure codes of blocks that lie on a CUDA device, computed there.
 
 A product with a factor is a sum over the bits of a byte: of ``factor * 2**b``
 where bit b is set.  So four bytes of a word are multiplied at once: a bit is
-spread over its byte as a mask, and what the mask lets through is added, which
-is exclusive or.  Masks are made once for all rows; no table is looked up, and
-any factor takes as long as any other.
+spread over its byte as a mask, and the masked factor is added, by exclusive
+or.  Masks are made once for all rows; no table is looked up, and any factor
+takes as long as any other.
 
-Erasure codes of blocks that lie on a device, computed there.
-
-All work is put on the stream of the result and ordered with those of the
-blocks; the host waits for nothing, unless an array tells no stream.
+All work is put on the stream of the result and ordered with the streams of the
+blocks.  The host waits for nothing, unless an array tells no stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS, Bytes
+from closeranks.checkpoint.erasure.generator_matrix import PRODUCTS, Bytes, Recipe
 from closeranks.comms.gpu.array_interface import device_array
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.comms.gpu.pinned_staging import Span, put
 from closeranks.errors import UsageError
-
-if TYPE_CHECKING:
-    from closeranks.checkpoint.erasure.code import Recipe
-
 
 #: Of the kernel.
 NAME: Final = "multiply"
@@ -137,7 +131,7 @@ _THREADS = 256
 
 
 def is_device(blocks: Any) -> bool:
-    """Tell whether somebody has passed blocks of another library than NumPy.
+    """Tell whether blocks are of another library than NumPy.
 
     Local.
 
@@ -242,7 +236,7 @@ def _is_foreign(block: object) -> bool:
 def _rows(
     operation: str, what: str, blocks: Any, count: int, like: DeviceArray | None = None
 ) -> list[DeviceArray]:
-    """See blocks one by one; refuse those that do not fit."""
+    """See blocks one by one; refuse blocks that do not fit."""
     if len(blocks) != count:
         raise UsageError(operation, f"{len(blocks)} {what} of {count}", "pass all")
     table = device_array(blocks, operation) if _is_foreign(blocks) else None
@@ -300,7 +294,7 @@ def _multiply(matrix: Bytes, blocks: Sequence[DeviceArray], results: Sequence[De
 def _on_device(like: DeviceArray, data: Bytes) -> int:
     """Bring bytes where the stream of an array finds them; gives their address.
 
-    The memory is the stream's: who gets it next comes after what is there.
+    The memory is the stream's: its next user comes after this work.
     """
     runtime = like.runtime
     pinned = runtime.pinned(data.size)

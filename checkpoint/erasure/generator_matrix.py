@@ -1,22 +1,21 @@
-"""The field of 256 elements, in which erasure codes reckon.
+"""The field of 256 elements, and the parity matrix of an erasure code.
 
 Bytes are polynomials over the bits, modulo x^8 + x^4 + x^3 + x^2 + 1 (0x11D),
-as in ISA-L, Jerasure and redset; addition is exclusive or, and 2 generates all
-but zero.  All functions are local and work element by element on uint8.
+as in ISA-L, Jerasure and redset.  Addition is exclusive or, and 2 generates
+all elements but zero.  All functions are local and work element by element on
+uint8.
 
-Which sums of the data an erasure code keeps: its parity matrix.
-
-Any lost blocks can be rebuilt from any others that are as many as the data, if
-and only if every square part of the matrix can be inverted (MDS, see F. J.
-MacWilliams and N. J. A. Sloane, The Theory of Error-Correcting Codes, ch. 11,
-theorem 8).  The first row is all ones everywhere, so the first parity is the
-exclusive or of the data.
+A parity matrix says which sums of the data a code keeps.  If and only if every
+square part of the matrix can be inverted, any lost blocks can be rebuilt from
+any others that are as many as the data (MDS, see F. J. MacWilliams and N. J.
+A. Sloane, The Theory of Error-Correcting Codes, ch. 11, theorem 8).  The first
+row is all ones, so the first parity is the exclusive or of the data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -165,3 +164,24 @@ def _cauchy(rows: np.ndarray, columns: np.ndarray) -> Bytes:
     matrix = PRODUCTS[matrix, INVERSES[matrix[0]]]
     scaled: Bytes = PRODUCTS[matrix, INVERSES[matrix[:, :1]]]
     return scaled
+
+
+class Recipe(NamedTuple):
+    """How lost blocks are rebuilt.
+
+    Attributes
+    ----------
+    lost : tuple of int
+        The blocks.
+    kept : tuple of int
+        The others.
+    read : tuple of int
+        The part of ``kept`` that is read: as many blocks as the data.
+    matrix : ndarray of uint8, shape (len(lost), len(read))
+        Gives ``lost`` as sums of ``read``.
+    """
+
+    lost: tuple[int, ...]
+    kept: tuple[int, ...]
+    read: tuple[int, ...]
+    matrix: Bytes

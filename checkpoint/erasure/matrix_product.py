@@ -1,12 +1,14 @@
 """Blocks of bytes, multiplied by a matrix over the field of 256 elements.
 
+A `Product` is bound to a matrix once and called with blocks.  `Calls` serves
+plain calls, whose blocks are passed anew each time: looking at arrays in
+Python, one by one, takes many times as long as a product of small blocks.  So
+one compiled function (`closeranks.checkpoint.erasure.product_entry`) reads
+where the blocks lie, through their buffers, and multiplies them; the records
+here tell it what it needs.
+
 Importing this imports llvmlite; compiling takes ten milliseconds, once a
 process and shape.
-
-A product of blocks that are passed anew each time costs little: looking at
-arrays in Python, one by one, takes many times what a product of small blocks
-takes.  So one compiled function reads their addresses, through their buffers,
-and multiplies them.
 """
 
 from __future__ import annotations
@@ -67,17 +69,17 @@ class Product:
         Parameters
         ----------
         blocks : array of uint8, shape (count, nbytes), or arrays of shape (nbytes,)
-            What is multiplied; each block lies in one piece.
+            The data; each block lies in one piece.
         results : array of uint8, shape (rows, nbytes), or arrays of shape (nbytes,)
-            What is written.  One may be a block, but not overlap it otherwise.
+            The results.  One may be a block, but not overlap it otherwise.
         adds : bool
-            Whether products are added to what is there.
+            Whether products are added to the results.
 
         Returns
         -------
         callable
-            Multiplies what the blocks hold by then, without the GIL, and keeps them
-            alive.  Any thread may call it, one at a time.
+            Multiplies the contents of the blocks at the call, without the GIL,
+            and keeps them alive.  Any thread may call it, one at a time.
 
         Raises
         ------
@@ -132,7 +134,7 @@ class Product:
     def _multiply_end(
         self, blocks: Blocks, results: Blocks, whole: int, nbytes: int, adds: bool
     ) -> None:
-        """Multiply what fills no vector, in a vector of its own."""
+        """Multiply the last bytes, which fill no vector, in a vector of their own."""
         ends = np.zeros((len(blocks) + len(results), self.way.width), np.uint8)
         inputs, outputs = ends[: len(blocks)], ends[len(blocks) :]
         for end, row in zip(ends, (*blocks, *results), strict=True):
@@ -171,7 +173,8 @@ def _function(way: Instructions, shape: ProductShape) -> Any:
 def cache_bytes() -> int:
     """Bytes of the last cache that one thread may count on.
 
-    Local.  What has as many, blocks and results together, goes past it.
+    Local.  If blocks and results together have as many, the results go past
+    it.
     """
     return l3_share(Path("/"), 1) or _LARGE
 
@@ -222,9 +225,9 @@ def check_blocks(
     Parameters
     ----------
     operation, what : str
-        For the message: what is done, and what they are called.
+        For the message: the operation, and the name of the blocks.
     blocks : array of uint8, shape (count, nbytes), or arrays of shape (nbytes,)
-        What somebody passed.
+        The argument as passed.
     count : int
         How many there are to be.
     nbytes : int, optional
@@ -357,7 +360,7 @@ class Calls:
         return builtin("multiply", "Multiply blocks.", code, FAST, self._record())
 
     def _record(self) -> Any:
-        """Write down what the function needs to know."""
+        """Write the record that the function reads."""
         (total, read, written, first), lots = self._known, self.product.lots()
         order = (*read, *written)
         sizes = (total, len(order), len(order), 3 * (len(lots) + 1))

@@ -1,8 +1,8 @@
 """Products of blocks as one function of the interpreter, as machine code.
 
 It reads where blocks lie through Python's buffers and multiplies them, in a
-microsecond beside the product.  Importing this imports Numba; nobody does but
-who compiles it.
+microsecond beside the product.  Importing this imports Numba; only the
+compilation of it does.
 """
 
 from __future__ import annotations

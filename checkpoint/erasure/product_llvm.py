@@ -1,27 +1,23 @@
-"""How processors multiply many bytes by one, in the field of 256 elements.
+"""The loop that multiplies blocks by a matrix, written for LLVM.
 
-A way of a processor is told as code for LLVM, one vector at a time, and as the
-*operand* that it makes of a factor, so the loop around it is the same for all:
-`closeranks.checkpoint.erasure.product_llvm`.  Three ways are known:
+A row of the result is summed up in registers over all blocks, column by column
+of some vectors, so that each byte is read once and written once.  The product
+of a vector and a factor is written by one of the `Instructions`: the factor
+becomes an *operand*, and the loop around it is the same for all.  Three kinds
+are known:
 
 affine
     A product is linear in the bits of a byte, so it is a matrix of 8 x 8 bits,
     and GFNI multiplies by one.  (Its own product is in another field, 0x11B.)
 shuffle
-    The product of a byte is that of its low and of its high four bits, and of
-    each there are 16, which fit a register (J. S. Plank, K. M. Greenan, E. L.
-    Miller, FAST 2013).
+    The product of a byte is the sum of the products of its low and of its high
+    four bits.  Each has 16 values, which fit a register (J. S. Plank, K. M.
+    Greenan, E. L. Miller, FAST 2013).
 bits
     A product is the sum of factor x 2^b over the bits b of a byte: for
-    processors that have neither.
+    processors that have neither instruction.
 
 Importing this imports llvmlite.
-
-The loop that multiplies blocks by a matrix, written for LLVM.
-
-A row of the result is summed up in registers over all blocks, column by column
-of some vectors, so that each byte is read once and written once.  Importing
-this imports llvmlite.
 """
 
 from __future__ import annotations
@@ -46,7 +42,7 @@ class Instructions(ABC):
     Parameters
     ----------
     name : str
-        What it is called by whom asks for it.
+        Its name for callers.
     width : int
         Bytes of a vector.
     registers : int
@@ -56,7 +52,7 @@ class Instructions(ABC):
     machines : tuple of str
         Architectures, in those of `platform.machine`; none: all.
     intrinsic : str
-        What the instruction is called by LLVM.
+        LLVM's name of the instruction.
     """
 
     #: Bytes of an operand.
@@ -91,7 +87,7 @@ class Instructions(ABC):
 
     @abstractmethod
     def prepare(self, builder: Any, vector: Any) -> Any:
-        """Write what is done once with a vector, whatever it is multiplied by."""
+        """Write the part that is done once a vector, for all factors."""
 
     @abstractmethod
     def multiply(self, builder: Any, prepared: Any, operand: Any) -> Any:
@@ -105,7 +101,7 @@ class Instructions(ABC):
 
 
 def _spread(builder: Any, value: Any, lanes: int) -> Any:
-    """Write a vector whose lanes are all alike."""
+    """Write a vector with all lanes alike."""
     kind = ir.VectorType(value.type, lanes)
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, _I32(0))
     zeros = ir.Constant(ir.VectorType(_I32, lanes), [0] * lanes)
@@ -226,7 +222,7 @@ _MOST_UNROLLED: Final = 4
 
 
 class ProductShape(NamedTuple):
-    """What a loop is made for.
+    """The kind of a loop.
 
     Attributes
     ----------
@@ -235,7 +231,7 @@ class ProductShape(NamedTuple):
     ones : bool
         Whether the first row is all ones, and has no operands.
     adds : bool
-        Whether products are added to what is there.
+        Whether products are added to the results.
     past : bool
         Whether results go past the caches; they are aligned to vectors.
     """
@@ -338,7 +334,7 @@ class _Loop:
     def _add_block(
         self, number: Any, at: Any, sums: dict[tuple[int, int], Any], unrolled: int
     ) -> dict[tuple[int, int], Any]:
-        """Write what one block adds to the sums."""
+        """Write the update of the sums by one block."""
         builder, way, shape = self.builder, self.way, self.shape
         block = builder.load(builder.gep(self.blocks, [number]))
         vectors = [builder.load(self._place(block, at, step), align=1) for step in range(unrolled)]

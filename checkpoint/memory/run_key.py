@@ -1,8 +1,8 @@
-"""What checkpoints are called in files: by their name, and by the job.
+"""The key of checkpoints in file names: their name, and the job.
 
-The number of a SLURM job, what CLOSERANKS_RUN says, or both; where there is
-neither, what was started and where.  No number of a step or of a launch: who
-is started again has another one, and shall find what it has left.
+The job is the number of the SLURM job, CLOSERANKS_RUN, or both; without
+either, the command and its folder.  The number of a step or of a launch is no
+part: a job that is started again has another one, and must find its own slots.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def job_of(environment: Mapping[str, str], command: Sequence[str], folder: str) 
     environment : mapping of str to str
         With SLURM_JOB_ID, or CLOSERANKS_RUN, or both.
     command : sequence of str
-        What was started, with its arguments; it counts where there is neither.
+        The command that was started; it counts if there is neither.
     folder : str
         Where.
 

@@ -1,13 +1,27 @@
-"""Copying an extent into slots, and summing it up on the way.
+"""One slot: a file in node memory, outside of processes, that holds a share.
 
-Slots: files in node memory, outside of processes, that hold shares.
+A slot has its header twice, check sums, data and parity::
 
-A slot has a header twice, check sums, data and parity.  Of the two headers the
-older one is overwritten, so that one is always whole, from before the slot has
-its name; the state that it names goes from *writing* over *written* and
-*encoded* to *committed*.  The check sums start from seeds that say whose, when
-and where: a chunk that belongs elsewhere, or to another time, is as good as
-damaged.
+    +----------+----------+------+-------------+--------+----------+
+    | header 0 | header 1 | sums | parity sums | data   | parity   |
+    +----------+----------+------+-------------+--------+----------+
+
+The older of the two headers is overwritten, so one is always whole, from
+before the slot has its name.  The life of a slot, and the state that its
+header says::
+
+    create --> writing --> written --> encoded --> committed
+                 ^   copied      parity      all ranks     |
+                 |   and summed  made        have it       |
+                 +-- a later save takes the same place <---+
+                     (one of ``keep`` places; others stay as they are)
+
+A rank that dies leaves the state of its slots as it is: a restore judges by
+them.  *writing* is no save yet; *written* has data without parity.
+
+The check sums start from seeds of run, save and place: a chunk of another
+place, or of another time, counts as damaged.  `write` copies the extent of a
+rank into its slots, and sums it up on the way.
 """
 
 from __future__ import annotations
@@ -18,22 +32,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from closeranks.checkpoint.erasure.crc32c import Area, Sums, crc32c
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
-from closeranks.checkpoint.placement.slot_header import NAMED, WRITING, Header, name_of
+from closeranks.checkpoint.placement.slot_header import NAMED, WRITING, Header, Layouts, name_of
 from closeranks.checkpoint.placement.stripe_layout import Piece, Share, StripeLayout
 from closeranks.checkpoint.state.device_staging import DeviceBytes, DeviceCopies
 from closeranks.checkpoint.state.rank_image import Extent, ImagePart
 from closeranks.comms.shm.pages import large_page
 from closeranks.comms.shm.shared_file import SharedFile
 from closeranks.comms.shm.shared_folder import ROOT, folder
-from closeranks.errors import CheckpointError
+from closeranks.errors import CheckpointError, Unavailable
 
 #: Bytes of entries that are put together first, and of what they are put together to.
 _SMALL: Final = 128 << 10
@@ -44,7 +58,7 @@ _ZEROS.flags.writeable = False
 
 
 def write(extent: Extent, layout: StripeLayout, rank: int, slots: Mapping[Share, Slot]) -> None:
-    """Copy an extent to where it belongs: data first, then what describes them.
+    """Copy an extent into its slots: data first, then the description.
 
     Local; without the GIL but for some microseconds an entry.
 
@@ -57,7 +71,7 @@ def write(extent: Extent, layout: StripeLayout, rank: int, slots: Mapping[Share,
     rank : int
         This rank.
     slots : mapping of Share to Slot
-        Those that it has a part of, in state *writing*.
+        The slots that it has a part of, in state *writing*.
     """
     pieces = tuple(layout.pieces(rank))
     head, stop = layout.head(rank), layout.extent(rank)
@@ -88,7 +102,7 @@ def sums_of(
     Yields
     ------
     ndarray of uint32
-        Those of a piece.
+        The sums of a piece.
     """
     chunk = layout.chunk
     for piece in layout.pieces(rank):
@@ -118,7 +132,7 @@ def _put(
 
 
 def _filled(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImagePart]:
-    """Give sources, and zeros for what is between them."""
+    """Give sources, and zeros for the gaps between them."""
     ends = accumulate((at + data.size for at, data in sources), max, initial=start)
     for end, (at, data) in zip(ends, (*sources, ImagePart(stop, _ZEROS[:0])), strict=True):
         for place in range(end, at, len(_ZEROS)):
@@ -165,15 +179,15 @@ _MOST_HEADER: Final = 64 << 20
 class Slot:
     """A slot, mapped.
 
-    Made by `create` and `attach`.  Whoever maps it may write its data; the keeper
-    of its share alone writes the header.
+    Made by `create` and `attach`.  Any process that maps it may write its
+    data; the keeper of its share alone writes the header.
 
     Parameters
     ----------
     file : SharedFile
         All of it.
     header : Header
-        What it says.
+        Its newer header.
     room : int
         Bytes of each of its two headers.
     count : int
@@ -186,7 +200,7 @@ class Slot:
     data : Area
         Its data.
     room : ndarray of uint8
-        The blocks of its data: what is in no chunk of them is zero.
+        The blocks of its data: bytes in no chunk are zero.
     parity : tuple of Area
         Its blocks of parity.
     """
@@ -206,13 +220,14 @@ class Slot:
         Parameters
         ----------
         header : Header
-            What it will hold.
+            Its header.
         place : int
             Which of the share's slots it is.
         root : Path, optional
             The file system in memory; /dev/shm.
         bare : bool
-            Only the headers have pages; all who map it `ask` for the others.
+            Only the headers have pages; the processes that map it `ask` for
+            the others.
 
         Returns
         -------
@@ -234,7 +249,7 @@ class Slot:
         return cls(file, header, room, 1)
 
     @classmethod
-    def attach(cls, path: Path, *, whole: bool = True) -> Slot:
+    def attach(cls, path: Path, *, whole: bool = True, known: Header | None = None) -> Slot:
         """Map a slot that is there.
 
         Local.
@@ -244,7 +259,10 @@ class Slot:
         path : Path
             Its name.
         whole : bool
-            Map all pages at once, not those that are touched then.
+            Map all pages at once, and not each when it is touched.
+        known : Header, optional
+            The header that was read before: if it is still there, nothing is
+            decoded.
 
         Returns
         -------
@@ -258,7 +276,7 @@ class Slot:
         Unavailable
             If it is not there, not ours, or no plain file.
         """
-        (header, room, count), nbytes = _look(path)
+        (header, room, count), nbytes = _look(path, known=known)
         return cls(SharedFile.attach(path, nbytes, whole=whole), header, room, count)
 
     @property
@@ -300,7 +318,7 @@ class Slot:
         Parameters
         ----------
         header : Header
-            What is so now.
+            The new header.
         """
         if self._has(self._count + 1) or not self._has(self._count):
             self.reread()  # others have written it meanwhile
@@ -311,19 +329,18 @@ class Slot:
         memory[: len(_MAGIC)] = 0  # what is there now is whole no longer
         memory[_PROLOGUE.size : packed.size] = packed[_PROLOGUE.size :]
         memory[: _PROLOGUE.size] = packed[: _PROLOGUE.size]
-        self.header = header
+        self.following(header)
         with suppress(OSError):  # its time is not that of writes to mapped memory
             os.utime(self.path, follow_symlinks=False)
-        self._name_areas()
 
     def _has(self, count: int) -> bool:
-        """Whether its header of that number is there; whether it is whole nobody looks."""
+        """Whether its header of that number is there, whole or not."""
         start = count % 2 * self._room
         magic, version, number, _, room, _ = _PROLOGUE.unpack_from(self.file.array.data, start)
         return (magic, version, number, room) == (_MAGIC, FORMAT, count, self._room)
 
     def _name_areas(self) -> None:
-        """Find the parts; their check sums start from what the header says."""
+        """Find the parts, and the seeds of their check sums, from the header."""
         header, layout = self.header, self.header.layout
         whole, chunk, block = self.file.array, layout.chunk, layout.block
         places = _places(header, self._room)
@@ -340,13 +357,14 @@ class Slot:
         )  # fmt: skip
 
     def following(self, header: Header) -> Slot:
-        """Take over what the keeper has written into the header; gives itself.  Local."""
-        self.header = header
-        self._name_areas()
+        """Take over the header that the keeper has written; gives itself.  Local."""
+        before, self.header = self.header, header
+        if _contents(before) != _contents(header):
+            self._name_areas()
         return self
 
     def reread(self) -> None:
-        """Look what the header says now.
+        """Read the header again.
 
         Local.
 
@@ -356,10 +374,10 @@ class Slot:
             If it says nothing.
         """
         memory = self.file.array
-        header, self._room, self._count = _read(
-            self.path, lambda nbytes, at: memory[at : at + nbytes].tobytes(), memory.size
+        self.header, self._room, self._count = _read(
+            self.path, lambda nbytes, at: memory[at : at + nbytes].tobytes(), memory.size, None
         )
-        self.following(header)
+        self._name_areas()
 
     def remove(self) -> None:
         """Take its name away, and let go of it.  Local."""
@@ -380,7 +398,7 @@ def path_of(header: Header, place: int, root: Path | None = None) -> Path:
     Parameters
     ----------
     header : Header
-        What it holds.
+        Its header.
     place : int
         Which of the share's slots it is.
     root : Path, optional
@@ -407,7 +425,7 @@ def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
     Yields
     ------
     path : Path
-        In no order; whether they are whole nobody has looked.
+        In no order, and not checked.
     epoch : int
         In which it was made.
     """
@@ -417,8 +435,8 @@ def found(name: str, root: Path | None = None) -> Iterator[tuple[Path, int]]:
             yield path, int(parts[2], 16)
 
 
-def look(path: Path) -> Header:
-    """Read what a slot says of itself, without mapping it.
+def look(path: Path, layouts: Layouts | None = None) -> Header:
+    """Read the header of a slot, without mapping it.
 
     Local.
 
@@ -426,6 +444,8 @@ def look(path: Path) -> Header:
     ----------
     path : Path
         Its name.
+    layouts : dict of bytes to StripeLayout, optional
+        As of `Header.decode`.
 
     Returns
     -------
@@ -439,14 +459,41 @@ def look(path: Path) -> Header:
     Unavailable
         If it is not there, not ours, or no plain file.
     """
-    return _look(path)[0][0]
+    return _look(path, layouts=layouts)[0][0]
 
 
-def _look(path: Path) -> tuple[tuple[Header, int, int], int]:
+def still_says(path: Path, header: Header) -> bool:
+    """Tell whether a slot has the header that was read of it before.
+
+    Local; nothing is decoded.
+
+    Parameters
+    ----------
+    path : Path
+        Its name.
+    header : Header
+        The header that was read before.
+
+    Returns
+    -------
+    bool
+        False also where it is gone.
+    """
+    with suppress(Unavailable), SharedFile.reading(path) as handle:
+        size = os.fstat(handle.fileno()).st_size
+        return _unchanged(partial(os.pread, handle.fileno()), size, header) is not None
+    return False
+
+
+def _look(
+    path: Path, *, known: Header | None = None, layouts: Layouts | None = None
+) -> tuple[tuple[Header, int, int], int]:
     """Read the newer header of a file, and its size; refuse another than it says."""
     with SharedFile.reading(path) as handle:
         size = os.fstat(handle.fileno()).st_size
-        found = _read(path, partial(os.pread, handle.fileno()), size)
+        read = partial(os.pread, handle.fileno())
+        found = None if known is None else _unchanged(read, size, known)
+        found = found or _read(path, read, size, layouts)
     wanted = _places(*found[:2])[-1][1]
     if wanted != size:
         problem = f"{path}: {size} bytes, its header says {wanted}"
@@ -455,7 +502,7 @@ def _look(path: Path) -> tuple[tuple[Header, int, int], int]:
 
 
 def _shape(layout: StripeLayout, share: Share) -> tuple[int, ...]:
-    """Give what decides how long the parts of a slot are, and which chunks it has."""
+    """Give the numbers that decide the lengths of a slot's parts, and its chunks."""
     filled = layout.filled(share)
     return layout.members, layout.parity, layout.block, layout.chunk, filled
 
@@ -472,44 +519,88 @@ def _places(header: Header, room: int) -> tuple[tuple[int, int], ...]:
     return tuple(places)
 
 
+def _contents(header: Header) -> tuple[object, ...]:
+    """Give the part of a header that decides the places of a slot's parts, and seeds."""
+    return header.run, header.epoch, header.generation, header.share, header.layout
+
+
 def _packed(header: Header, room: int, count: int) -> bytes:
     """Give a header as it lies in a slot."""
     text = header.encode()
-    total = crc32c(struct.pack("<IQQQ", FORMAT, count, len(text), room) + text)
-    return _PROLOGUE.pack(_MAGIC, FORMAT, count, len(text), room, total) + text
+    front = _Front(FORMAT, count, len(text), room, 0)
+    return _PROLOGUE.pack(_MAGIC, *front[:-1], _sum(front, text)) + text
 
 
-def _read(path: Path, read: Callable[[int, int], bytes], size: int) -> tuple[Header, int, int]:
+class _Front(NamedTuple):
+    """The numbers before the text of a header, after the magic."""
+
+    version: int
+    number: int
+    length: int
+    room: int
+    total: int
+
+
+def _sum(front: _Front, text: bytes) -> int:
+    """Sum a header up."""
+    return crc32c(struct.pack("<IQQQ", *front[:-1]) + text)
+
+
+def _unchanged(
+    read: Callable[[int, int], bytes], size: int, known: Header
+) -> tuple[Header, int, int] | None:
+    """Compare the newer header of a file with one that is known, byte by byte."""
+    lots = [(front, at) for at in _starts(read, size) if (front := _front(read, at))]
+    front, start = max(lots, key=_number, default=(None, 0))
+    text = known.encode()
+    if front is None or (front.version, front.length) != (FORMAT, len(text)):
+        return None
+    is_same = read(front.length, start + _PROLOGUE.size) == text
+    return (known, front.room, front.number) if is_same else None
+
+
+def _read(
+    path: Path, read: Callable[[int, int], bytes], size: int, layouts: Layouts | None
+) -> tuple[Header, int, int]:
     """Read the newer header that is whole; gives its room and its number too."""
-    best: tuple[Header, int, int] | None = None
-    for start in _starts(read, size):
-        taken = read(_PROLOGUE.size, start)
-        if len(taken) < _PROLOGUE.size:
+    both = [(front, at) for at in _starts(read, size) if (front := _front(read, at))]
+    for front, start in chain(sorted(both, key=_number, reverse=True), _anywhere(read, size)):
+        text = read(front.length, start + _PROLOGUE.size)
+        if _sum(front, text) != front.total:
             continue
-        magic, version, count, length, room, total = _PROLOGUE.unpack(taken)
-        if magic != _MAGIC or length > _MOST_HEADER or room > _MOST_HEADER:
-            continue
-        text = read(length, start + _PROLOGUE.size)
-        words = struct.pack("<IQQQ", version, count, length, room)
-        whole = crc32c(words + text) == total
-        if whole and version > FORMAT:  # else it is the number that is damaged
-            problem = f"{path}: format {version}, newer than {FORMAT}"
+        if front.version > FORMAT:  # else it is the number that is damaged
+            problem = f"{path}: format {front.version}, newer than {FORMAT}"
             raise CheckpointError("restore", problem, "use the closeranks that wrote it")
-        if whole and start == count % 2 * room and (best is None or count > best[2]):
-            best = Header.decode(text), room, count
-        if best is not None and start:
-            break
-    if best is None:
-        raise CheckpointError("restore", f"{path}: no header is whole", "it is left out")
-    return best
+        if start == front.number % 2 * front.room:
+            return Header.decode(text, layouts), front.room, front.number
+    raise CheckpointError("restore", f"{path}: no header is whole", "it is left out")
 
 
-def _starts(read: Callable[[int, int], bytes], size: int) -> Iterator[int]:
-    """Give where headers may start: at the front, and after the room of the first."""
-    yield 0
-    first = read(_PROLOGUE.size, 0)
-    if len(first) == _PROLOGUE.size and first.startswith(_MAGIC):
-        room = _PROLOGUE.unpack(first)[4]
-        if 0 < room < min(size, _MOST_HEADER):
-            yield room
-    yield from range(_PAGE, min(size, 1 << 20), _PAGE)
+def _number(lot: tuple[_Front, int]) -> int:
+    """Give how often a header was written."""
+    return lot[0].number
+
+
+def _front(read: Callable[[int, int], bytes], at: int) -> _Front | None:
+    """Read the numbers before the text of a header; None if nothing does."""
+    taken = read(_PROLOGUE.size, at)
+    if len(taken) < _PROLOGUE.size or not taken.startswith(_MAGIC):
+        return None
+    front = _Front(*_PROLOGUE.unpack(taken)[1:])
+    return front if max(front.length, front.room) <= _MOST_HEADER else None
+
+
+def _starts(read: Callable[[int, int], bytes], size: int) -> list[int]:
+    """Give where the two headers start, as far as the front of the first one says."""
+    taken = read(_PROLOGUE.size, 0)
+    room = _PROLOGUE.unpack(taken)[4] if len(taken) == _PROLOGUE.size else 0
+    is_second = taken.startswith(_MAGIC) and 0 < room < min(size, _MOST_HEADER)
+    return [0, room] if is_second else [0]
+
+
+def _anywhere(read: Callable[[int, int], bytes], size: int) -> Iterator[tuple[_Front, int]]:
+    """Give all that may be a second header, where the first one is damaged."""
+    for at in range(_PAGE, min(size, 1 << 20), _PAGE):
+        front = _front(read, at)
+        if front is not None:
+            yield front, at

@@ -1,11 +1,11 @@
-"""Locks: whose the checkpoints on a node are, as long as he lives.
+"""Locks: which job has the checkpoints on a node, as long as it lives.
 
 A file beside the slots of each name.  Every process of the job that has them
-open holds a shared lock on it; who takes them for a job, or removes slots, an
-exclusive one for a moment.  In it stands which job that is, for others.
-Locks of POSIX: they go with the process, however it ends, and a child
-that it has forked does not hold them.  But they go too when the process closes
-any descriptor of the file: it opens each once.
+open holds a shared lock on it.  A process that takes them for a job, or
+removes slots, holds an exclusive lock for a moment.  In it stands which job
+that is, for others.  Locks of POSIX: they go with the process, however it
+ends, and a child that it has forked does not hold them.  But they go too when
+the process closes any descriptor of the file: it opens each once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Owner:
     Attributes
     ----------
     token : str
-        What tells it from all others.
+        The token that tells it from all others.
     host : str
         Name of the node.
     pid : int
@@ -92,7 +92,7 @@ def take(name: str, owner: Owner, root: Path | None = None) -> str:
     Returns
     -------
     str
-        Who else has them; empty if this job has them now.
+        The other owner; empty if this job has them now.
 
     Raises
     ------
@@ -136,7 +136,7 @@ def holds(name: str, root: Path | None = None) -> bool:
 def release(name: str, root: Path | None = None) -> None:
     """Let others remove slots of a name; harmless twice.
 
-    Local.  Who is the last one removes the file.
+    Local.  The last process removes the file.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ def is_held(place: Path, name: str) -> bool:
 
 
 def owner(place: Path, name: str) -> str:
-    """Tell who has checkpoints of a name open.
+    """Tell which job has checkpoints of a name open.
 
     Local.
 
@@ -202,7 +202,7 @@ def owner(place: Path, name: str) -> str:
     Returns
     -------
     str
-        Host, process and start; empty if nobody has.
+        Host, process and start; empty if none has.
     """
     if not is_held(place, name):
         return ""
@@ -218,7 +218,7 @@ def owner(place: Path, name: str) -> str:
 
 
 def owners(places: Iterable[Path], name: str) -> str:
-    """Tell who has checkpoints of a name open in any of some folders.  Local."""
+    """Tell which job has checkpoints of a name open in any of some folders.  Local."""
     return next(filter(None, (owner(place, name) for place in places)), "")
 
 
@@ -238,7 +238,7 @@ def removing(place: Path, name: str) -> Iterator[bool]:
     Yields
     ------
     bool
-        False if somebody has them open: then nothing may be removed.
+        False if a process has them open: then nothing may be removed.
     """
     path = _path(place, name)
     descriptor = None if _is_mine(path) else _locked(path, fcntl.LOCK_EX)
@@ -251,7 +251,7 @@ def removing(place: Path, name: str) -> Iterator[bool]:
 
 
 def tidy(place: Path) -> None:
-    """Remove the files of locks that nobody holds: their processes were killed.
+    """Remove the files of locks that no process holds: theirs were killed.
 
     Local.
 
@@ -307,7 +307,7 @@ def _unlink(path: Path, descriptor: int) -> None:
 
 
 def _write(path: Path, descriptor: int, owner: Owner) -> None:
-    """Write who has a file, over who had it; the caller has it alone."""
+    """Write the owner into a file, over the one before; the caller has it alone."""
     text = json.dumps(asdict(owner)).encode()
     try:
         os.pwrite(descriptor, text.ljust(_RECORD)[:_RECORD], 0)
@@ -317,7 +317,7 @@ def _write(path: Path, descriptor: int, owner: Owner) -> None:
 
 
 def _read(descriptor: int) -> Owner | None:
-    """Read who has a file, or had it; None where nobody has said so."""
+    """Read the owner of a file, or the last one; None if it is not known."""
     try:
         return Owner(**json.loads(os.pread(descriptor, _RECORD, 0)))
     except (OSError, ValueError, TypeError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from closeranks.checkpoint.memory import slot_locks
-from closeranks.checkpoint.memory.slot_file import Slot, found, look, path_of
+from closeranks.checkpoint.memory.slot_file import Slot, found, path_of, still_says
 from closeranks.checkpoint.placement.slot_header import WRITING, Header
 from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.comms.shm.shared_folder import ROOT, folder
@@ -22,7 +23,8 @@ EVERY: Final = 1 << 63
 class SlotSet:
     """The slots that this rank has mapped, of all generations that are kept.
 
-    Each save takes a *place*, the same on all ranks: that of what is kept no more.
+    Each save takes a *place*, the same on all ranks: the place of a save that
+    is kept no more.
 
     Parameters
     ----------
@@ -34,7 +36,7 @@ class SlotSet:
     Attributes
     ----------
     slots : dict of int to dict of Share to Slot
-        Place -> those in it.
+        Place -> the slots in it.
     """
 
     rank: int
@@ -42,9 +44,10 @@ class SlotSet:
     slots: dict[int, dict[Share, Slot]] = field(default_factory=dict)
 
     def clear(self, place: int, head: Header) -> bool:
-        """Let go of slots that a save cannot use, so that their room is free.
+        """Unmap slots that a save cannot use, so that their room is free.
 
-        Local.  What was in the place is no longer: its headers say so first.
+        Local.  The save that was in the place is lost: its headers say so
+        first.
 
         Parameters
         ----------
@@ -102,12 +105,12 @@ class SlotSet:
         head : Header
             Of the save.
         wanted : set of Share
-            Those that this rank writes into, or reads.
+            The shares that this rank writes into, or reads.
 
         Returns
         -------
         dict of Share to Slot
-            Those, and this rank's own.
+            The wanted slots, and this rank's own.
         """
         slots = self.slots[place]
         for share in wanted:
@@ -169,7 +172,7 @@ class SlotSet:
 def clear_unless_open(name: str, root: Path | None) -> None:
     """Remove the slots of a name on this node, unless a process has it open.
 
-    Local.  What cannot be removed stays.
+    Local.  A slot that cannot be removed stays.
 
     Parameters
     ----------
@@ -202,7 +205,7 @@ def end_alone(name: str, root: Path | None, unwritten: Exception | None, *, keep
     Raises
     ------
     CheckpointError
-        If what is in memory is all that there is; it stays.
+        If the slots are all that is left of the save; they stay.
     """
     if keep:
         return
@@ -215,8 +218,8 @@ def end_alone(name: str, root: Path | None, unwritten: Exception | None, *, keep
 def clear(name: str, epoch: int, root: Path | None) -> None:
     """Remove the slots of earlier epochs.
 
-    Local; once something newer has been committed by all.  What cannot be removed
-    stays until the next time.
+    Local; once something newer has been committed by all.  A slot that cannot
+    be removed stays until the next time.
 
     Parameters
     ----------
@@ -235,28 +238,27 @@ def clear(name: str, epoch: int, root: Path | None) -> None:
 
 
 def clear_before(
-    name: str, epoch: int, run: str | None, age: tuple[int, int], root: Path | None
+    seen: Iterable[tuple[Path, Header]], epoch: int, run: str | None, age: tuple[int, int]
 ) -> None:
-    """Remove what a run has left before a save, and what was being written.
+    """Remove slots of a run before a save, and slots that were being written.
 
-    Local.  What cannot be read or removed stays.
+    Local.  A slot that cannot be removed stays, and so does a slot that has
+    another header by now.
 
     Parameters
     ----------
-    name : str
-        Of the checkpoints.
+    seen : iterable of (Path, Header)
+        Slots of this node, and their headers.
     epoch : int
         Slots of this one, or later, are kept.
     run : str or None
-        Whose slots go.
+        The run of the slots.
     age : (int, int)
         Of the save.
-    root : Path or None
-        The file system in memory.
     """
-    for path, of in found(name, root):
-        with suppress(CheckpointError, Unavailable, OSError):
-            header = look(path)
-            useless = header.state == WRITING or header.age < age
-            if of < epoch and header.run == run and useless:
-                path.unlink()
+    for path, header in seen:
+        useless = header.state == WRITING or header.age < age
+        if header.epoch < epoch and header.run == run and useless:
+            with suppress(OSError):
+                if still_says(path, header):
+                    path.unlink()

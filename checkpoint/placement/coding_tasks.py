@@ -1,4 +1,4 @@
-"""Which blocks are made of which: parity of data, what is lost of what is left.
+"""Which blocks are made of which: parity of data, lost blocks of the others.
 
 Pure: a *task* names a lane, a row, the blocks that are read and those that are
 written, and the matrix between them.  All ranks of a group make the same list.
@@ -39,7 +39,7 @@ class Task:
     read, write : tuple of int
         Numbers of blocks in the row: data first, then parities.
     matrix : ndarray of uint8, shape (len(write), len(read))
-        What the second are of the first.
+        Gives ``write`` as sums of ``read``.
     start, stop : int
         Which bytes of the blocks.
     """
@@ -80,7 +80,7 @@ def holder(layout: StripeLayout, lane: int, row: int, block: int) -> tuple[Share
 
 
 def encoding(layout: StripeLayout, code: Code, *, apart: bool) -> list[Task]:
-    """List what makes all parities of a group.
+    """List the tasks that make all parities of a group.
 
     Local.
 
@@ -117,7 +117,7 @@ def encoding(layout: StripeLayout, code: Code, *, apart: bool) -> list[Task]:
 def rebuilding(
     layout: StripeLayout, code: Code, damage: Damage, worker: Callable[[Share, int], int]
 ) -> list[Task]:
-    """List what makes blocks anew.
+    """List the tasks that make blocks anew.
 
     Local.
 

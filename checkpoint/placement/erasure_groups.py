@@ -1,16 +1,27 @@
-"""Who protects whom: erasure groups of nodes, found from the topology.
+"""Erasure groups: nodes that protect each other, chosen from the topology.
 
-A group is a ring of *members* whose data are coded together; it rebuilds as
-many of them as it has parities.  Members belong to different nodes, and nodes
-of one switch or site to different groups as far as there are groups: nodes are
-dealt to groups in the order of the hierarchy, one to each in turn, so no group
-has more than its share of any part of it, at any level.  The order inside a
-group is that of the hierarchy, so that neighbours are near.  Where there are
-fewer nodes than members a node has several.
+A group is a ring of *members*, with their data coded together; it rebuilds as
+many of them as it has parities.  Members belong to different nodes.  Nodes of
+one switch or site belong to different groups, as far as there are groups:
+nodes are dealt to groups in the order of the hierarchy, one to each in turn.
+For instance, 8 nodes on 2 switches, groups of 4::
+
+    switch A                        switch B
+    +------+------+------+------+   +------+------+------+------+
+    | n0   | n1   | n2   | n3   |   | n4   | n5   | n6   | n7   |
+    | g0   | g1   | g0   | g1   |   | g0   | g1   | g0   | g1   |
+    +------+------+------+------+   +------+------+------+------+
+
+    group 0: n0 -> n2 -> n4 -> n6 -> n0        group 1: n1, n3, n5, n7
+
+So no group has more than its share of any part of the machine, at any level:
+with two parities either switch may be lost.  The order inside a group is that
+of the hierarchy, so that neighbours are near.  If there are fewer nodes than
+members, a node has several.
 
 The data of a node are cut into equal pieces, *lanes* times its members,
-however they are spread over its ranks; a lane is coded for itself, by a rank
-of its own.
+however they are spread over its ranks.  Each lane is coded for itself, by a
+rank of its own.
 
 Everything here is local and pure.
 """
@@ -150,7 +161,7 @@ class Protection:
         return [*lines, *self._promises()]
 
     def _promises(self) -> list[str]:
-        """Write what may be lost."""
+        """Write how much may be lost."""
         nodes = len(self.group_of)
         if not self.keeps_nodes:
             here = "one node has them all" if nodes == 1 else f"{nodes} nodes are too few"
@@ -228,7 +239,7 @@ def _depth(topology: Topology) -> int:
 
 
 def nodes_of(topology: Topology) -> NDArray[np.int32]:
-    """Give the node of each rank; all are on one where nobody says otherwise.
+    """Give the node of each rank; without such a level all are on one node.
 
     Local.
 

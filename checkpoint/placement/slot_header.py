@@ -1,6 +1,7 @@
-"""What the files of slots are called.
+"""The header of a slot, and the name of its file.
 
-What a slot says of itself.
+A header is JSON, and stands in a slot twice.  Its state says how far a save
+has come; `closeranks.checkpoint.memory.slot_file` shows the life of a slot.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def name_of(header: Header, place: int) -> str:
     Parameters
     ----------
     header : Header
-        What it holds.
+        The share.
     place : int
         Which of the share's slots it is.
 
@@ -58,11 +59,15 @@ STATES: Final = (WRITING, WRITTEN, ENCODED, COMMITTED)
 _MOST_EPOCH: Final = 1 << 62
 _TEXTS: Final = ("name", "run", "state")
 _NUMBERS: Final = ("epoch", "generation", "step", "world", "groups")
+#: What stands before the text of the layout, which is the last part of a header.
+_LAYOUT: Final = b',"layout":'
+#: Texts of layouts, with the brace that ends a header -> what they say.
+Layouts = dict[bytes, StripeLayout]
 
 
 @dataclass(frozen=True)
 class Header:
-    """What a slot says of itself.
+    """The header of a slot.
 
     Attributes
     ----------
@@ -84,7 +89,7 @@ class Header:
     groups : int
         Erasure groups of all.
     share : Share
-        What it holds.
+        The share.
     layout : StripeLayout
         Of its group.
     """
@@ -102,7 +107,7 @@ class Header:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders saves of a run: the later, the larger."""
+        """The order of saves of a run: the later, the larger."""
         return self.epoch, self.generation
 
     def encode(self) -> bytes:
@@ -113,11 +118,36 @@ class Header:
         return f'{text[:-1]},"layout":{self.layout.text}}}'.encode()
 
     @classmethod
-    def decode(cls, text: bytes) -> Header:
-        """Read it; CheckpointError if it is none."""
+    def decode(cls, text: bytes, layouts: Layouts | None = None) -> Header:
+        """Read a header.
+
+        Local.
+
+        Parameters
+        ----------
+        text : bytes
+            As `encode` has written it.
+        layouts : dict of bytes to StripeLayout, optional
+            Layouts that were read already, by their text; filled.  All headers of
+            a group have the same.
+
+        Returns
+        -------
+        Header
+            Checked.
+
+        Raises
+        ------
+        CheckpointError
+            If the text is no header.
+        """
         try:
-            found = json.loads(text)
-            layout = StripeLayout.from_json(found["layout"])
+            front, mark, rest = text.rpartition(_LAYOUT)
+            known = (layouts or {}).get(rest) if mark else None
+            found = json.loads(text if known is None else front + b"}")
+            layout = known or StripeLayout.from_json(found["layout"])
+            if layouts is not None and mark:
+                layouts[rest] = layout
             share = Share(layout.group, int(found["lane"]), int(found["member"]))
             is_there = 0 <= share.lane < layout.lanes and 0 <= share.member < layout.members
             if not is_there or found["state"] not in STATES:

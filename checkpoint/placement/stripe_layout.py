@@ -3,13 +3,29 @@
 Each rank has an *extent*: a description, then its data, both rounded up to
 whole chunks.  The extents of a node's ranks follow one another and are cut
 into equal pieces, one for each member and lane of the group that the node is:
-a *share*.  However unequal the ranks are, those that code have equal work.
+a *share*.  However unequal the ranks are, the ranks that code have equal work.
+Three ranks on a node with two lanes::
 
-A lane is coded for itself, in rows that are rotated as in RAID 5 and redset:
-with p members and k parities, parity j of row r lies on member (r + j) mod p,
-data block i on member (r + k + i) mod p, whose i-th chunk row it is.  So each
-member holds p - k blocks of data, which lie as they are, one after the other,
-and k parities.
+    rank 0          rank 1                      rank 2
+    +----+--------+----+----------------------+----+------+
+    |head| data   |head| data                 |head| data |   extents
+    +----+--------+----+----------------------+----+------+
+    |<-------- lane 0 --------->|<-------- lane 1 ------->|   shares
+
+A lane is coded for itself, in rows that are rotated as in RAID 5 and redset.
+With p members and k parities, parity j of row r lies on member (r + j) mod p,
+and data block i of row r on member (r + k + i) mod p, as its i-th block.  So
+each member holds p - k blocks of data, one after the other, and k parities.
+Four members, one parity; ``P`` is a parity, ``Di`` data block i of the row::
+
+             member 0   member 1   member 2   member 3
+    row 0       P          D0         D1         D2
+    row 1       D2         P          D0         D1
+    row 2       D1         D2         P          D0
+    row 3       D0         D1         D2         P
+
+If member 2 is lost, every row lacks one block, and the other three make it
+anew.
 
 Everything here is pure.
 """
@@ -29,7 +45,7 @@ ALIGNED = 64
 
 
 class Share(NamedTuple):
-    """What one member of a group keeps of one lane."""
+    """The part of one lane that one member of a group keeps."""
 
     group: int
     lane: int
@@ -194,7 +210,7 @@ class StripeLayout:
         Returns
         -------
         StripeLayout
-            Checked: whatever it says, no place in it is outside of a share.
+            Checked: no place in it is outside of a share.
 
         Raises
         ------
@@ -260,7 +276,7 @@ def parity_member(layout: StripeLayout, row: int, parity: int) -> int:
 
 
 def slice_of(nbytes: int, ranks: int, at: int) -> tuple[int, int]:
-    """Give which part of what all ranks of a group have alike one of them keeps.
+    """Give the slice of one rank of bytes that all ranks of a group have alike.
 
     Local.
 

@@ -1,9 +1,9 @@
 """Doing the tasks of `coding_tasks`, on slots and between ranks.
 
 A block that the worker has mapped is read where it lies; others come as
-messages, a segment ahead of the arithmetic.  Nobody adds up what travels: to
-whom a parity belongs gets the data and makes it, which moves as many bytes as
-a ring of partial sums and touches memory less often.
+messages, a segment ahead of the arithmetic.  There is no ring of partial sums:
+the owner of a parity block receives the data blocks and computes it.  That
+moves as many bytes, and touches memory less often.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ class Recoding:
     layout : StripeLayout
         Of the group.
     slots : mapping of Share to Slot
-        Those that this rank has mapped.
+        The slots that this rank has mapped.
     server : callable
-        Gives the rank that sends what is in a share to those who do not map it.
+        Gives the rank that sends the bytes of a share to ranks that do not map
+        it.
     reaches : callable
         Tells whether a rank has mapped a share.
     channel : ControlChannel
@@ -110,14 +111,14 @@ class Recoding:
         return max(4096, room // 4096 * 4096)
 
     def _foreign(self, task: Task) -> Iterator[tuple[int, Share, int]]:
-        """Give what a worker reads and has not mapped: number in the row, share, block."""
+        """Give the blocks that a worker reads and has not mapped: number, share, block."""
         for number in task.read:
             share, block = holder(self._layout, task.lane, task.row, number)
             if not self._reaches(task.worker, share):
                 yield number, share, block
 
     def _start(self, start: int) -> Callable[[], None]:
-        """Let the blocks of a segment travel; gives what waits for them."""
+        """Send the blocks of a segment; gives the function that waits for them."""
         sends: list[tuple[int, Bytes]] = []
         receives: list[tuple[int, Bytes]] = []
         me = self._channel.rank

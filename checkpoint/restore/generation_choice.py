@@ -1,12 +1,11 @@
-"""A picture of who holds which save, and in what state.
-
-Local and pure: it is made of what was found.
-
-Which save can be restored: decided from what was found, the same on all ranks.
+"""The choice of the save to restore: from the slots, the same on all ranks.
 
 Pure.  A save is whole if no row of any group has lost more blocks than it has
-parities; what is damaged is lost, and what was not encoded yet has no parity.
-Whether all ranks had agreed on it does not matter: evidence counts, no flag.
+parities.  A damaged block counts as lost, and a slot that was not encoded yet
+has no parity.  Whether all ranks had agreed on the save does not matter: the
+slots decide, no flag.
+
+`Availability` is a picture of it: which node holds which save, in which state.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class GroupMember(NamedTuple):
 
 @dataclass(frozen=True)
 class Availability:
-    """Who holds which save.  Printable.
+    """Which node holds which save.  Printable.
 
     Parameters
     ----------
@@ -77,7 +76,7 @@ class Availability:
                        for member in range(layout.members)})  # fmt: skip
 
     def cell(self, save: Save, seat: GroupMember) -> str:
-        """Tell what a member holds of a save.
+        """Tell which part of a save a member holds.
 
         Local.
 
@@ -158,7 +157,7 @@ class Availability:
         return [f"{self.name}: who holds what", *lines]
 
     def _cells(self, seat: GroupMember) -> list[str]:
-        """Tell what a member holds of each save."""
+        """Tell which part of each save a member holds."""
         return [self.cell(save, seat) for save in self.saves]
 
     def _has_lost(self, seat: GroupMember) -> bool:
@@ -200,7 +199,7 @@ class Availability:
 
 
 def of_nodes(name: str, saves: Sequence[Save], nodes: int) -> Availability:
-    """Picture what the nodes of a job hold.
+    """Picture the slots on the nodes of a job.
 
     Local.
 
@@ -226,7 +225,7 @@ _NAMED: Final = 8
 
 
 class Found(NamedTuple):
-    """A slot that somebody has found.
+    """A slot that was found.
 
     Attributes
     ----------
@@ -235,7 +234,7 @@ class Found(NamedTuple):
     path : str
         Its name there.
     header : Header
-        What it says.
+        Its header.
     """
 
     node: int
@@ -244,7 +243,7 @@ class Found(NamedTuple):
 
 
 class Damaged(NamedTuple):
-    """Chunks of a slot that are not what was written: of its data, of its parities."""
+    """Chunks of a slot that differ from their sums: of its data, of its parities."""
 
     data: tuple[int, ...] = ()
     parity: tuple[tuple[int, int], ...] = ()
@@ -255,7 +254,7 @@ Blocks = dict[tuple[Share, int], list[tuple[int, int]]]
 
 @dataclass(frozen=True)
 class Save:
-    """What is left of a save.
+    """The slots that are left of a save.
 
     Made by `saves`.
 
@@ -280,12 +279,12 @@ class Save:
 
     @property
     def age(self) -> tuple[int, int]:
-        """What orders saves of a run: the later, the larger."""
+        """The order of saves of a run: the later, the larger."""
         return self.header.age
 
     @cached_property
     def lost(self) -> tuple[Share, ...]:
-        """Shares of which nobody has a slot."""
+        """Shares without a slot on any node."""
         return tuple(
             share for layout in self.layouts.values() for share in layout.shares
             if share not in self.found
@@ -303,7 +302,7 @@ class Save:
         group : int
             Which.
         damaged : mapping of Share to Damaged
-            What was found when check sums were looked at.
+            Damage that was found by check sums.
 
         Returns
         -------
@@ -328,7 +327,7 @@ class Save:
         Parameters
         ----------
         damaged : mapping of Share to Damaged, optional
-            What was found when check sums were looked at.
+            Damage that was found by check sums.
 
         Returns
         -------
@@ -356,14 +355,14 @@ class Save:
         Parameters
         ----------
         damaged : mapping of Share to Damaged
-            What was found when check sums were looked at.
+            Damage that was found by check sums.
         """
         both = (self.lost, "lost"), (damaged, "damaged")
         wrong = [f"{len(shares)} shares {what}" for shares, what in both if shares]
         return f"can be restored, {', '.join(wrong)}" if wrong else "whole"
 
     def _worst(self, layout: StripeLayout, damage: Blocks) -> tuple[int, ...]:
-        """Give the members whose blocks are gone where most are."""
+        """Give the members with lost blocks, in the row with most."""
         worst: tuple[int, ...] = ()
         members = {share.member for share, _ in damage}
         if len(members) <= layout.parity:
@@ -397,15 +396,15 @@ class Objection(NamedTuple):
 
 
 def saves(found: Iterable[Found], run: str | None = None) -> list[Save]:
-    """Sort what was found into saves.
+    """Sort slots into saves.
 
     Parameters
     ----------
     found : iterable of Found
         Everything of one name, on all nodes.
     run : str, optional
-        Of which run; of that of the newest save that is whole if not given, for a
-        node that comes back may bring what is left of another one.
+        The run; if not given, the run of the newest whole save, for a node
+        that comes back may bring slots of another one.
 
     Returns
     -------
@@ -445,7 +444,7 @@ def _few(numbers: Sequence[int]) -> str:
 def why_none(
     first: Objection | None, skipped: Sequence[str], steps: Sequence[int], wanted: str
 ) -> Exception:
-    """Give what is raised where no save can be restored.
+    """Give the error for the case that no save can be restored.
 
     Local.
 

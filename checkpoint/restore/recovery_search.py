@@ -1,11 +1,12 @@
-"""What is in the memory of all nodes: every rank hears the same.
+"""Slots in the memory of all nodes: found, mapped, verified and made whole again.
 
-Where a save that is restored comes from: slots in memory, or files.
+`scan` finds the slots of a name; every rank gets the same list.
+`SaveRecovery` maps the slots of one save, checks their sums together with the
+other ranks, and makes lost or damaged shares anew.
 
-Whoever hands it out asks for descriptions and for bytes of the data of old
-ranks, and does not know which of them it is.
-
-What is left on the nodes: mapped, looked at together, and made whole again.
+A `SaveSource` gives descriptions and bytes of the old ranks.  `Slots` is one
+in memory; the other one is on disk, and the reader of both,
+`closeranks.checkpoint.restore.redistribution`, does not tell them apart.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from closeranks.checkpoint.placement.slot_header import (
     ENCODED,
     WRITING,
     Header,
+    Layouts,
     place_of,
 )
 from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
@@ -74,21 +76,27 @@ def scan(
     CheckpointError
         On all ranks, if a node has no such folder.
     """
-    own: list[list[str]] = []
+    own: list[Found] = []
     unread: list[str] = []
+    layouts: Layouts = {}
 
     def look() -> None:
         for path, _ in sorted(slot_file.found(name, root)):
             try:
-                own.append([str(path), slot_file.look(path).encode().decode()])
+                own.append(Found(nodes.here, str(path), slot_file.look(path, layouts)))
             except (CheckpointError, Unavailable) as error:
                 unread.append(str(error))
 
     is_first = nodes.turn(nodes.here, 0) == nodes.rank
     channel.taken("restore", look if is_first else lambda: None)
-    every = channel.everything([own, unread])
-    found = [Found(nodes.nodes[rank], path, Header.decode(text.encode()))
-             for rank, (lot, _) in enumerate(every) for path, text in lot]  # fmt: skip
+    mine = [[one.path, one.header.encode().decode()] for one in own]
+    every = channel.everything([mine, unread])
+    found: list[Found] = []
+    for rank, (lot, _) in enumerate(every):
+        found += own if rank == nodes.rank else [
+            Found(nodes.nodes[rank], path, Header.decode(text.encode(), layouts))
+            for path, text in lot
+        ]  # fmt: skip
     return found, tuple(text for _, lot in every for text in lot)
 
 
@@ -97,7 +105,7 @@ class Unreadable(CheckpointError):
 
 
 class Wanted(NamedTuple):
-    """Bytes of what an old rank has kept.
+    """Bytes of the data of an old rank.
 
     Attributes
     ----------
@@ -128,10 +136,10 @@ class SaveSource(Protocol):
         """Ranks that saved."""
 
     def members(self, rank: int) -> tuple[int, ...]:
-        """Give the ranks that have a slice each of what is alike.  Local."""
+        """Give the ranks that have a slice each of the values that are alike.  Local."""
 
     def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
-        """Give what old ranks have kept.  Collective."""
+        """Give the descriptions of old ranks.  Collective."""
 
     def fetch(self, wants: Sequence[Wanted]) -> None:
         """Get bytes of old ranks.  Collective."""
@@ -161,7 +169,7 @@ class Slots:
         return self._recovery.save.layout_of(rank).everybody
 
     def heads(self, ranks: Iterable[int]) -> dict[int, Description]:
-        """Give what old ranks have kept.  Collective."""
+        """Give the descriptions of old ranks.  Collective."""
         heads: dict[int, Bytes] = {}
         wants: list[Want] = []
         for rank in ranks:
@@ -186,7 +194,7 @@ _T = TypeVar("_T")
 
 
 class RankNodes:
-    """Which ranks are on which nodes, of those that look for a save.
+    """Which ranks are on which nodes, of the ranks that look for a save.
 
     Parameters
     ----------
@@ -211,12 +219,12 @@ class RankNodes:
         self.here = self.nodes[rank]
 
     def turn(self, node: int, number: int) -> int:
-        """Give the rank of a node whose turn it is."""
+        """Give the rank of a node that has its turn."""
         return self.ranks[node][number % len(self.ranks[node])]
 
 
 class SaveRecovery:
-    """A save that is being restored: its slots, mapped, and who serves them.
+    """A save that is being restored: its slots, and the ranks that serve them.
 
     Parameters
     ----------
@@ -257,21 +265,20 @@ class SaveRecovery:
             return None
         if share not in self._slots:
             found = self.save.found.get(share)
-            path = (Path(found.path) if found is not None
-                    else slot_file.path_of(
-                        self._header(share), self._place, self._root
-                    ))  # fmt: skip
+            header = self._header(share) if found is None else found.header
+            path = (slot_file.path_of(header, self._place, self._root) if found is None
+                    else Path(found.path))  # fmt: skip
             slot = self._known.get(path)
             if slot is None or found is None:
-                self._slots[share] = Slot.attach(path, whole=False)
+                self._slots[share] = Slot.attach(path, whole=False, known=header)
             else:
-                self._slots[share] = slot.following(found.header)
+                self._slots[share] = slot.following(header)
         return self._slots[share]
 
     def verify(self, *, data: bool = True, parity: bool = False) -> dict[Share, Damaged]:
         """Look at check sums.
 
-        Collective; each rank reads its part of what is on its node.
+        Collective; each rank reads its part of the slots on its node.
 
         Parameters
         ----------
@@ -310,19 +317,19 @@ class SaveRecovery:
         Returns
         -------
         tuple of int
-            Old ranks whose data, made anew, are not what they saved: none, unless
-            what they were made of was wrong.
+            Old ranks with data, made anew, that differ from the save: none,
+            unless the sources were wrong.
 
         Raises
         ------
         CheckpointError
-            On all ranks, if there is no room for what was lost.
+            On all ranks, if there is no room for the lost shares.
         """
         hurt = {group: damage for group in sorted(self.save.layouts)
                 if (damage := self.save.damage(group, damaged))}  # fmt: skip
         if not hurt:  # all ranks know
             return ()
-        self._seat(self.save.lost)
+        self._assign_lost(self.save.lost)
         self._make_room()
         for group, damage in hurt.items():
             layout = self.save.layouts[group]
@@ -342,7 +349,7 @@ class SaveRecovery:
         Parameters
         ----------
         state : str
-            All ranks have it; or *writing*, for nobody shall use it any more.
+            All ranks have it; or *writing*, so that no rank uses it any more.
         """
         self._channel.taken("restore", partial(self._mark, state))
 
@@ -375,7 +382,7 @@ class SaveRecovery:
         self._slots = {}
 
     def _seen(self, look: Callable[[Share], _T], shares: Iterable[Share]) -> dict[Share, _T]:
-        """Look at slots here; all ranks are told what one has met."""
+        """Look at slots here; an error of one rank is raised on all."""
         return self._channel.taken("restore", lambda: {share: look(share) for share in shares})
 
     def _damaged_data(self, share: Share) -> list[int]:
@@ -412,7 +419,7 @@ class SaveRecovery:
         """Give the rank that makes a row of a share: those of its node take turns."""
         return self._nodes.turn(self._node[share], self._number[share] + row)
 
-    def _seat(self, lost: Sequence[Share]) -> None:
+    def _assign_lost(self, lost: Sequence[Share]) -> None:
         """Decide where lost shares are made anew: where fewest of their group are."""
         for share in lost:
             layout = self.save.layouts[share.group]
@@ -427,7 +434,7 @@ class SaveRecovery:
             )
 
     def _make_room(self) -> None:
-        """Make empty slots for what is lost: all ranks of a node ask for their pages."""
+        """Make empty slots for lost shares: all ranks of a node ask for their pages."""
         made: list[Slot] = []
         ranks = self._nodes.ranks[self._nodes.here]
 
@@ -453,7 +460,7 @@ class SaveRecovery:
             raise
 
     def _prepare(self, made: list[Recoding], layout: StripeLayout, tasks: Sequence[Task]) -> None:
-        """Map what the tasks of a group need, and clean what no sum covers."""
+        """Map the slots that the tasks of a group need; zero bytes that no sum covers."""
         me = self._nodes.rank
         needed = {share for share in layout.shares if self.server(share) == me}
         for task in tasks:
@@ -480,7 +487,7 @@ class SaveRecovery:
                     area.sum(start, stop - start)
 
     def _differing(self, groups: Iterable[int]) -> tuple[int, ...]:
-        """Compare what ranks of some groups have said of their data with what there is."""
+        """Compare the sums in the descriptions of some groups with those of the data."""
         sums: dict[Share, Sums] = {}
         shares = [share for group in groups for share in self.save.layouts[group].shares]
         own = [[list(share), self._mine(share).data.kept.tolist()] for share in shares
@@ -498,7 +505,7 @@ class SaveRecovery:
         return tuple(sorted(rank for lot in self._channel.everything(wrong) for rank in lot))
 
     def _fits(self, rank: int, head: Bytes, sums: Mapping[Share, Sums]) -> bool:
-        """Tell whether the data of an old rank are what its description says."""
+        """Tell whether the data of an old rank fit its description."""
         layout = self.save.layout_of(rank)
         try:
             description = rank_image.read(head)
@@ -512,12 +519,11 @@ class SaveRecovery:
         for share in self._number:
             if self.server(share) == self._nodes.rank:
                 slot = self._mine(share)
-                slot.reread()
                 if slot.header.state != state:
                     slot.write(replace(slot.header, state=state))
 
     def _header(self, share: Share) -> Header:
-        """Give what the slot of a lost share says at first."""
+        """Give the first header of the slot of a lost share."""
         layout = self.save.layouts[share.group]
         return replace(self.save.header, share=share, layout=layout, state=WRITING)
 

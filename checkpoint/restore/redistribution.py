@@ -1,15 +1,15 @@
 """Handing a restored save out: to the ranks that saved it, or to others.
 
-Where as many ranks restore as have saved, each gets back what it had.  For any
+If as many ranks restore as have saved, each gets back its own state.  For any
 other number, or another layout, the caller passes a tree of the shape that it
-wants: shards are put together from the old ones that meet them, what was alike
-on all ranks is alike again, and what each rank had for itself goes through a
+wants.  Shards are put together from the old shards that meet them.  Values
+that were equal on all ranks are equal again.  Values of each rank go through a
 function of the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +21,6 @@ from closeranks.checkpoint.erasure.generator_matrix import Bytes
 from closeranks.checkpoint.placement.stripe_layout import slice_of
 from closeranks.checkpoint.restore.recovery_search import SaveSource, Wanted
 from closeranks.checkpoint.state import state_tree
-from closeranks.checkpoint.state import state_tree as container_types
 from closeranks.checkpoint.state.device_staging import (
     Anywhere,
     assign,
@@ -30,19 +29,74 @@ from closeranks.checkpoint.state.device_staging import (
     memory_of,
 )
 from closeranks.checkpoint.state.rank_image import Description
-from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype
-from closeranks.checkpoint.state.state_tree import Array
+from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.state.state_tree import Array, read_dtype
 from closeranks.errors import CheckpointError
 
 if TYPE_CHECKING:
     from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
-class _Box(NamedTuple):
+class Box(NamedTuple):
     """Part of an array: where it starts, and its shape."""
 
     offset: tuple[int, ...]
     shape: tuple[int, ...]
+
+
+class Intersection(NamedTuple):
+    """The part of a new shard that an old shard has.
+
+    Attributes
+    ----------
+    old : int
+        The old rank.
+    theirs : Box
+        Its shard.
+    overlap : Box
+        The part that both have.
+    """
+
+    old: int
+    theirs: Box
+    overlap: Box
+
+
+def intersections(box: Box, olds: Iterable[tuple[int, Box]]) -> list[Intersection]:
+    """Find the old shards that a new shard is put together from.
+
+    Local and pure.  For instance, an array of 12 rows that 3 ranks have saved and
+    2 ranks want::
+
+        row   saved by       wanted by
+         0    +--------+     +--------+
+              | old 0  |     |        |    new 0 = rows 0 to 4 of old 0
+         4    +--------+     | new 0  |          + rows 4 to 6 of old 1
+              | old 1  |     |        |
+         6    |........|     +--------+
+              |        |     |        |    new 1 = rows 6 to 8 of old 1
+         8    +--------+     | new 1  |          + rows 8 to 12 of old 2
+              | old 2  |     |        |
+        12    +--------+     +--------+
+
+    Parameters
+    ----------
+    box : Box
+        The new shard, without padding.
+    olds : iterable of (int, Box)
+        Old ranks and their shards.
+
+    Returns
+    -------
+    list of Intersection
+        Of several old ranks with the same shard the first one counts.
+    """
+    found: dict[Box, Intersection] = {}
+    for old, theirs in olds:
+        overlap = _overlap(box, theirs)
+        if overlap is not None:
+            found.setdefault(theirs, Intersection(old, theirs, overlap))
+    return list(found.values())
 
 
 class Delivery:
@@ -55,7 +109,7 @@ class Delivery:
     channel : ControlChannel
         Between the ranks.
     into : dict, list, tuple or None
-        What the caller wants it to be like, and whose arrays are filled.
+        The tree that the caller wants; its arrays are filled.
     """
 
     def __init__(self, source: SaveSource, channel: ControlChannel, into: Any) -> None:
@@ -81,7 +135,7 @@ class Delivery:
         Raises
         ------
         CheckpointError
-            On all ranks, if what one of them wants does not fit.
+            On all ranks, if ``into`` does not fit on one of them.
         Unreadable
             On all ranks, if the save is damaged; arrays may be filled in part then.
         """
@@ -111,7 +165,7 @@ class Delivery:
             self._heads = {rank: Description(*rest) for lot in said for rank, *rest in lot}
 
     def _plan(self, mine: Description) -> list[Any]:
-        """Decide what is fetched for each entry."""
+        """Decide which bytes are fetched for each entry."""
         paths = list(state_tree.paths(mine.shape))
         if self._shape is None:
             state_tree.check_kinds(mine.shape)
@@ -209,59 +263,66 @@ class Delivery:
         return into
 
     def _assemble(self, at: int, path: str, into: Shard) -> None:
-        """Put a shard together from the old ones that meet it."""
+        """Put a shard together from the old ones that meet it: check first, then copy."""
         array = state_tree.array_of(into.array, "restore")
         if array is None or not is_writable(array):
             raise CheckpointError("restore", f"{path} is a Shard of what cannot be written",
                                   "pass a writable array")  # fmt: skip
-        box, target = _inside(_Box(into.offset, array.shape), into.global_shape), memory_of(array)
-        met: dict[_Box, _Box] = {}
-        apart: list[tuple[_Box, _Box, NDArray[Any]]] = []
-        for old, head in sorted(self._heads.items()):
-            entry = head.leaves[at]
-            is_shard = entry["kind"] == "shard"
-            offset = tuple(entry["offset"]) if is_shard else (0,) * len(entry["shape"])
-            theirs = _Box(offset, tuple(entry["shape"]))
-            if not is_shard and not entry["alike"]:
-                raise CheckpointError("restore", f"{path} is of each rank, and no part of a whole",
-                                      "pass into with PerRank(function) there")  # fmt: skip
-            whole = tuple(entry["global_shape" if is_shard else "shape"])
-            if whole != into.global_shape or read_dtype(entry["dtype"]) != array.dtype:
-                found = f"{array.dtype} of {into.global_shape}"
-                problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
-                raise CheckpointError("restore", problem, "ask for what was saved")
-            overlap = _overlap(box, theirs)
-            if theirs in met or overlap is None:
-                continue
-            met[theirs] = overlap
-            if target is not None and theirs.shape[1:] == overlap.shape[1:] == array.shape[1:]:
-                self._rows(entry, old, theirs, overlap, _rows_of(target, array, box, overlap))
-            else:
-                of = _Box((overlap.offset[0], *theirs.offset[1:]),
-                          (overlap.shape[0], *theirs.shape[1:]))  # fmt: skip
-                apart.append((overlap, of, np.empty(of.shape, array.dtype)))
-                self._rows(entry, old, theirs, overlap, bytes_of(apart[-1][2]))
-        if not _is_covered(box, list(met.values())):
+        olds = [(old, self._old_box(at, path, old, into, array)) for old in sorted(self._heads)]
+        box = _inside(Box(into.offset, array.shape), into.global_shape)
+        met = intersections(box, olds)
+        if not _is_covered(box, [one.overlap for one in met]):
             problem = f"{path}: nobody has saved all of {box.shape} from {box.offset}"
             raise CheckpointError("restore", problem, "ask for what was saved")
+        self._copy(at, into, array, box, met)
+
+    def _old_box(self, at: int, path: str, old: int, into: Shard, array: Array) -> Box:
+        """Give an old rank's part of an array; refuse an array that is not as wanted."""
+        entry = self._heads[old].leaves[at]
+        is_shard = entry["kind"] == "shard"
+        if not is_shard and not entry["alike"]:
+            raise CheckpointError("restore", f"{path} is of each rank, and no part of a whole",
+                                  "pass into with PerRank(function) there")  # fmt: skip
+        whole = tuple(entry["global_shape" if is_shard else "shape"])
+        if whole != into.global_shape or read_dtype(entry["dtype"]) != array.dtype:
+            found = f"{array.dtype} of {into.global_shape}"
+            problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
+            raise CheckpointError("restore", problem, "ask for what was saved")
+        offset = tuple(entry["offset"]) if is_shard else (0,) * len(entry["shape"])
+        return Box(offset, tuple(entry["shape"]))
+
+    def _copy(
+        self, at: int, into: Shard, array: Array, box: Box, met: Sequence[Intersection]
+    ) -> None:
+        """Fetch the rows of intersections, into the shard if columns are cut alike."""
+        target = memory_of(array)
+        apart: list[tuple[Box, Box, NDArray[Any]]] = []
+        for one in met:
+            theirs, overlap = one.theirs, one.overlap
+            if target is not None and theirs.shape[1:] == overlap.shape[1:] == array.shape[1:]:
+                self._rows(at, one, _rows_of(target, array, box, overlap))
+            else:
+                rows = Box((overlap.offset[0], *theirs.offset[1:]),
+                           (overlap.shape[0], *theirs.shape[1:]))  # fmt: skip
+                apart.append((overlap, rows, np.empty(rows.shape, array.dtype)))
+                self._rows(at, one, bytes_of(apart[-1][2]))
 
         def finish() -> Shard:
-            for overlap, of, rows in apart:
-                assign(array, _within(overlap, box), rows[_within(overlap, of)])
+            for overlap, rows, data in apart:
+                assign(array, _within(overlap, box), data[_within(overlap, rows)])
             return into
 
         self._later.append((at, finish))
 
-    def _rows(
-        self, entry: dict[str, Any], old: int, box: _Box, overlap: _Box, target: Anywhere
-    ) -> None:
+    def _rows(self, at: int, one: Intersection, target: Anywhere) -> None:
         """Fetch the rows of an old shard that meet a new one."""
+        entry, box, overlap = self._heads[one.old].leaves[at], one.theirs, one.overlap
         row_bytes = target.size // overlap.shape[0] if box.shape else 0
         first = overlap.offset[0] - box.offset[0] if box.shape else 0
-        self._want(entry, None if entry["alike"] else old, first * row_bytes, target)
+        self._want(entry, None if entry["alike"] else one.old, first * row_bytes, target)
 
     def _want(self, entry: dict[str, Any], old: int | None, start: int, target: Anywhere) -> None:
-        """Ask for bytes of an entry: of an old rank's own, or of what was alike on all."""
+        """Ask for bytes of an entry: an old rank's own, or alike on all ranks."""
         at = entry["at"] + start
         if old is not None:
             self._wants.append(Wanted(old, self._heads[old].own + at, target))
@@ -277,17 +338,17 @@ class Delivery:
 
 
 def _taken_apart(into: Any) -> tuple[Any, list[Any]]:
-    """Take apart what a caller wants filled: functions are leaves there."""
+    """Take the caller's tree apart: functions are leaves there."""
     if into is None:
         return None, []
     leaves: list[Any] = []
 
     def shape(part: Any) -> Any:
-        kind = container_types.kind_of(part, "into", "restore")
+        kind = state_tree.kind_of(part, "into", "restore")
         if kind is None:
             leaves.append(part)
             return len(leaves) - 1
-        if container_types.is_mapping(kind):
+        if state_tree.is_mapping(kind):
             return {kind: [[key, shape(value)] for key, value in part.items()]}
         return {kind: [shape(value) for value in part]}
 
@@ -308,22 +369,22 @@ def _check_like(path: str, entry: dict[str, Any], into: Array) -> None:
         raise CheckpointError("restore", f"{problem} {saved}", "pass a writable array like it")
 
 
-def _inside(box: _Box, whole: tuple[int, ...]) -> _Box:
-    """Give what of a box is inside of the whole: the rest is padding."""
+def _inside(box: Box, whole: tuple[int, ...]) -> Box:
+    """Give the part of a box inside of the whole: the rest is padding."""
     ends = zip(box.offset, box.shape, whole, strict=True)
-    return _Box(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
+    return Box(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
 
 
-def _overlap(one: _Box, other: _Box) -> _Box | None:
-    """Give what two boxes share, None if that is nothing."""
+def _overlap(one: Box, other: Box) -> Box | None:
+    """Give the intersection of two boxes, None if it is empty."""
     offset = tuple(map(max, one.offset, other.offset))
     ends = [min(a + m, b + n) for a, m, b, n in
             zip(one.offset, one.shape, other.offset, other.shape, strict=True)]  # fmt: skip
     shape = tuple(end - start for start, end in zip(offset, ends, strict=True))
-    return _Box(offset, shape) if all(length > 0 for length in shape) else None
+    return Box(offset, shape) if all(length > 0 for length in shape) else None
 
 
-def _rows_of(target: Anywhere, array: Array, box: _Box, part: _Box) -> Anywhere:
+def _rows_of(target: Anywhere, array: Array, box: Box, part: Box) -> Anywhere:
     """Give the bytes of an array where whole rows of it lie."""
     if not box.shape:
         return target
@@ -332,7 +393,7 @@ def _rows_of(target: Anywhere, array: Array, box: _Box, part: _Box) -> Anywhere:
     return target[first : first + part.shape[0] * row_bytes]
 
 
-def _within(part: _Box, whole: _Box) -> tuple[slice, ...]:
+def _within(part: Box, whole: Box) -> tuple[slice, ...]:
     """Give where one box lies in another."""
     return tuple(
         slice(start - origin, start - origin + length)
@@ -340,7 +401,7 @@ def _within(part: _Box, whole: _Box) -> tuple[slice, ...]:
     )
 
 
-def _is_covered(box: _Box, parts: Sequence[_Box]) -> bool:
+def _is_covered(box: Box, parts: Sequence[Box]) -> bool:
     """Tell whether parts of a box fill it."""
     if 0 in box.shape:
         return True

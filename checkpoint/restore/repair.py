@@ -1,11 +1,12 @@
-"""A later look at parity that a restore did not need: the next loss may need it.
+"""Checking saves, and making them whole again, in one process without MPI.
 
-Checking saves, and making them whole again, in one process without MPI.
+The code is that of the ranks, on slots in folders, each taken for a node.  A
+damaged slot is never worked on where it lies, but as a copy.  The copy takes
+its place once all that was made anew has been compared with the sums of the
+save.
 
-By the code that ranks run, on slots that lie in folders, each taken for a
-node.  What is damaged is never worked on where it lies: a copy of it is, and
-takes its place once all that was made anew has been compared with what ranks
-had saved.
+`repair_parity` is for ranks: a later look at parity that a restore did not
+need, because the next loss may need it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.memory import slot_file
 from closeranks.checkpoint.placement.slot_header import WRITING, name_of, place_of
 from closeranks.checkpoint.placement.stripe_layout import Share
-from closeranks.checkpoint.restore.fetch import carry, copy, scratch
 from closeranks.checkpoint.restore.generation_choice import Damaged, Found, Save
 from closeranks.checkpoint.restore.recovery_search import RankNodes, SaveRecovery, SaveSource, Slots
+from closeranks.checkpoint.restore.slot_inventory import carry, copy, scratch
 from closeranks.comms.shm.shared_folder import folder
 from closeranks.errors import CheckpointError, PeerError, TooManyErasures, Unavailable, named
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 def repair_parity(
     begin: Callable[[], SaveRecovery], channel: ControlChannel, pending: Pending
 ) -> None:
-    """Look at parity of a save whose data are whole; make anew what is damaged.
+    """Check the parity of a save with whole data; make damaged parity anew.
 
     Collective; on any thread.  Raises nothing: of lost ranks other calls tell.
 
@@ -46,7 +47,7 @@ def repair_parity(
     channel : ControlChannel
         Between the ranks.
     pending : Pending
-        Committed at the end, whatever came of it.
+        Committed at the end, also after a failure.
     """
     recovery = begin()
     try:
@@ -67,7 +68,7 @@ WHOLE, REPAIRABLE, LOST = "whole", "repairable", "lost"
 
 
 class ChecksumVerdict(NamedTuple):
-    """What the check sums of a save say.
+    """The verdict of the check sums of a save.
 
     Attributes
     ----------
@@ -76,7 +77,7 @@ class ChecksumVerdict(NamedTuple):
     text : str
         Why, for a reader; empty if it is whole.
     damaged : dict of Share to Damaged
-        What does not fit its check sums.
+        The chunks that do not fit their check sums.
     """
 
     outcome: str
@@ -99,7 +100,7 @@ def verify(save: Save, done: Callable[[int], None]) -> ChecksumVerdict:
     Returns
     -------
     ChecksumVerdict
-        On what is here.
+        On the slots that are here.
 
     Raises
     ------
@@ -118,7 +119,7 @@ def verify(save: Save, done: Callable[[int], None]) -> ChecksumVerdict:
 
 
 def judge(save: Save, damaged: Mapping[Share, Damaged]) -> ChecksumVerdict:
-    """Say what damage means.
+    """Judge the damage of a save.
 
     Local and pure.
 
@@ -127,12 +128,12 @@ def judge(save: Save, damaged: Mapping[Share, Damaged]) -> ChecksumVerdict:
     save : Save
         Which.
     damaged : mapping of Share to Damaged
-        What does not fit its check sums.
+        The chunks that do not fit their check sums.
 
     Returns
     -------
     ChecksumVerdict
-        On what is here.
+        On the slots that are here.
     """
     text = ", ".join(_told(save, damaged))
     objection = save.objection(damaged)
@@ -159,7 +160,7 @@ def repair(
     places: Sequence[Path],
     into: Path | None = None,
 ) -> list[Path]:
-    """Make what is lost or damaged anew, and put it where it belongs.
+    """Make lost and damaged slots anew, and put them in their places.
 
     Local.  Nothing is changed before all of a group is made and compared.
 
@@ -184,7 +185,7 @@ def repair(
     TooManyErasures
         If more is lost than can be made anew.
     CheckpointError
-        If what was made anew is not what was saved, or there is no place for it.
+        If the result is not equal to the save, or there is no place for it.
     Unavailable
         If there is no room.
     """
@@ -209,7 +210,7 @@ def repair(
 def rebuilt(
     save: Save, damaged: Mapping[Share, Damaged], work: Path, *, lasting: bool = False
 ) -> Save:
-    """Make copies of what is damaged, and slots for what is lost, and fill them.
+    """Copy damaged slots, make slots for lost shares, and fill them.
 
     Local.
 
@@ -227,12 +228,12 @@ def rebuilt(
     Returns
     -------
     Save
-        Whole: as found, but for what was made.
+        Whole: as found, but for the new slots.
 
     Raises
     ------
     CheckpointError
-        If what was made anew is not what was saved.
+        If the result is not equal to the save.
     Unavailable
         If there is no room.
     """
@@ -258,7 +259,7 @@ def rebuilt(
 
 @contextmanager
 def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Iterator[SaveSource]:
-    """Have a save that can be read; what is lost of it is made anew beside it.
+    """Have a save that can be read; its lost parts are made anew beside it.
 
     Local; nothing of the save is changed.
 
@@ -269,7 +270,7 @@ def readable(save: Save, damaged: Mapping[Share, Damaged], place: Path) -> Itera
     damaged : mapping of Share to Damaged
         As `verify` has found it.
     place : Path
-        Where there is room for what is lost or damaged, meanwhile.
+        A folder with room for lost and damaged slots, meanwhile.
 
     Yields
     ------
@@ -295,13 +296,13 @@ def _recovery(save: Save, root: Path | None) -> Iterator[SaveRecovery]:
 
 
 def _of_group(save: Save, group: int) -> Save:
-    """Give what of a save is of one group."""
+    """Give one group of a save."""
     found = {share: one for share, one in save.found.items() if share.group == group}
     return replace(save, layouts={group: save.layouts[group]}, found=found)
 
 
 def _told(save: Save, damaged: Mapping[Share, Damaged]) -> Iterator[str]:
-    """Name what is wrong."""
+    """Name the damage."""
     if save.lost:
         yield f"{_many(len(save.lost), 'share')} lost"
     if damaged:
@@ -320,22 +321,22 @@ def _many(number: int, what: str) -> str:
 def _targets(
     save: Save, hurt: Sequence[Share], places: Sequence[Path], into: Path | None
 ) -> dict[Share, Path]:
-    """Decide where what was made anew goes: what is damaged where it is."""
-    seats = {share: Path(one.path).parent for share, one in save.found.items()}
+    """Decide where new slots go: a damaged one is replaced where it is."""
+    folders = {share: Path(one.path).parent for share, one in save.found.items()}
     place = place_of(Path(next(iter(save.found.values())).path))
     targets = {}
     for share in hurt:
         header = replace(save.header, share=share, layout=save.layouts[share.group])
         name = name_of(header, place)
         if share not in save.found:
-            beside = [seat for other, seat in seats.items() if other.lane == share.lane]
-            every = list(seats.values())
+            beside = [folder_of for other, folder_of in folders.items() if other.lane == share.lane]
+            every = list(folders.values())
             free = [one for one in ([into] if into else places) if not _is_slot(one / name)]
             if not free:
                 raise CheckpointError("repair", f"{name}: a slot of this name is in the way",
                                       "name another folder with --into")  # fmt: skip
-            seats[share] = min(free, key=lambda one: (beside.count(one), every.count(one)))
-        targets[share] = seats[share] / name
+            folders[share] = min(free, key=lambda one: (beside.count(one), every.count(one)))
+        targets[share] = folders[share] / name
     return targets
 
 

@@ -1,24 +1,32 @@
-"""What lies in folders of slots, for who looks after them without a running job.
+"""Folders of slots, for tools that look after them without a running job.
 
 Each folder is taken for a node: the one of this node, or several into which
-the slots of nodes were collected.  Looking changes nothing.
+the slots of nodes were collected.  Looking changes nothing.  `copy` and
+`carry` put a slot into another folder, in one step and never over a slot that
+is in use; `remove` removes slots that no job needs.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
+import shutil
 import stat
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from tempfile import mkdtemp
+from typing import Any, Final, NamedTuple
 
-from closeranks.checkpoint.memory import slot_file
+from closeranks.checkpoint.memory import slot_file, slot_locks
 from closeranks.checkpoint.placement.slot_header import NAMED, STATES, Header, name_of, place_of
 from closeranks.checkpoint.restore.generation_choice import Found, Objection, Save, saves
-from closeranks.comms.shm.shared_folder import ROOT
+from closeranks.comms.shm.shared_file import SharedFile
+from closeranks.comms.shm.shared_folder import ROOT, is_own_folder
 from closeranks.errors import CheckpointError, Unavailable, UsageError
 
 #: State of what cannot be read.
@@ -41,7 +49,7 @@ class SlotNamedFile(NamedTuple):
     changed : float
         When its header was last written, seconds since 1970.
     header : Header or None
-        What it says; None if it cannot be read.
+        Its header; None if it cannot be read.
     problem : str
         Why not.
     """
@@ -56,7 +64,7 @@ class SlotNamedFile(NamedTuple):
 
 
 def places(directories: Sequence[Path]) -> list[Path]:
-    """Find the folders that somebody means.
+    """Find the folders of slots that a caller means.
 
     Local.
 
@@ -91,7 +99,7 @@ def places(directories: Sequence[Path]) -> list[Path]:
 
 
 def look(places: Sequence[Path]) -> list[SlotNamedFile]:
-    """Look what is in folders.
+    """List the slots in folders.
 
     Local.
 
@@ -103,7 +111,7 @@ def look(places: Sequence[Path]) -> list[SlotNamedFile]:
     Returns
     -------
     list of SlotNamedFile
-        By name; what vanishes meanwhile is left out.
+        By name; a file that vanishes meanwhile is left out.
     """
     found = []
     for node, place in enumerate(places):
@@ -116,7 +124,7 @@ def look(places: Sequence[Path]) -> list[SlotNamedFile]:
 
 @dataclass(frozen=True)
 class Holding:
-    """What is left of one save in some folders, or files of no use.
+    """The slots of one save in some folders, or files of no use.
 
     Made by `holdings`.
 
@@ -136,7 +144,7 @@ class Holding:
 
     @property
     def header(self) -> Header | None:
-        """What one of the files says, None if they cannot be read."""
+        """The header of one of the files, None if they cannot be read."""
         return self.files[0].header
 
     @property
@@ -151,7 +159,7 @@ class Holding:
 
     @property
     def state(self) -> str:
-        """How far it has come: what one says, all had reached."""
+        """How far it has come: the furthest state of a file, for all had reached it."""
         if self.header is None:
             return UNREADABLE
         states = [one.header.state for one in self.files if one.header is not None]
@@ -159,7 +167,7 @@ class Holding:
 
     @cached_property
     def objection(self) -> Objection | None:
-        """Why it cannot be restored from what is here, None if it can."""
+        """Why it cannot be restored from these files, None if it can."""
         if self.save is None:
             told = self.files[0].problem or "it was being written"
             return Objection(told, (), 0)
@@ -167,7 +175,7 @@ class Holding:
 
     @property
     def verdict(self) -> str:
-        """Whether it can be restored from what is here, for a reader."""
+        """Whether it can be restored from these files, for a reader."""
         if self.objection is not None:
             return self.objection.text
         lost = len(self.save.lost) if self.save else 0
@@ -183,7 +191,7 @@ class Holding:
         now : float
             Seconds since 1970.
         owner : str
-            Who has it open; empty if nobody has.
+            The process that has it open; empty if none has.
 
         Returns
         -------
@@ -220,12 +228,12 @@ def holdings(kept: Iterable[SlotNamedFile]) -> list[Holding]:
     Parameters
     ----------
     kept : iterable of SlotNamedFile
-        What was found.
+        The files that were found.
 
     Returns
     -------
     list of Holding
-        By name, the newest save first, what cannot be read last.
+        By name, the newest save first, unreadable files last.
     """
     lots: dict[tuple[Any, ...], list[SlotNamedFile]] = {}
     for one in kept:
@@ -269,3 +277,158 @@ def _check_place(place: Path) -> None:
         problem = f"{place} is not this user's, or others may write into it"
         remedy = "copy the slots into a folder of your own, or chmod go-w it"
         raise UsageError("checkpoint", problem, remedy)
+
+
+#: Start of the names of folders to work in.
+_SCRATCH: Final = ".closeranks-repair-"
+#: How old they are when nobody works there any more, seconds.
+_FORGOTTEN_S: Final = 86400.0
+
+
+@contextmanager
+def scratch(place: Path) -> Iterator[Path]:
+    """Have a folder to work in, of which nothing stays.
+
+    Local.  If the process is killed it stays, until the first use a day later.
+
+    Parameters
+    ----------
+    place : Path
+        Where it is made.
+
+    Yields
+    ------
+    Path
+        Of this user alone.
+    """
+    try:
+        for old in place.glob(f"{_SCRATCH}*"):
+            is_own = is_own_folder(old, _SCRATCH)
+            if is_own and old.lstat().st_mtime < time.time() - _FORGOTTEN_S:
+                shutil.rmtree(old, ignore_errors=True)
+        work = Path(mkdtemp(prefix=_SCRATCH, dir=place))
+    except OSError as error:
+        raise Unavailable(
+            f"{place}: {error.strerror}", "make it writable, or take another"
+        ) from error
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a slot into a new file that has room for it.
+
+    Local.
+
+    Parameters
+    ----------
+    source : Path
+        Of a file of this user's.
+    target : Path
+        Where nothing is.
+
+    Raises
+    ------
+    Unavailable
+        If there is no room.
+    """
+    with SharedFile.reading(source) as handle:
+        nbytes = os.fstat(handle.fileno()).st_size
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            descriptor = os.open(target, flags, 0o600)
+            with os.fdopen(descriptor, "wb", buffering=0) as made:
+                os.posix_fallocate(descriptor, 0, nbytes)
+                shutil.copyfileobj(handle, made, 1 << 20)
+        except OSError as error:
+            problem = f"{target}: {nbytes} bytes wanted, {error.strerror}"
+            raise Unavailable(problem, "make room there, or name another folder") from error
+
+
+def carry(source: Path, target: Path) -> None:
+    """Put a slot in its place at once, and on the disk where there is one.
+
+    Local.
+
+    Parameters
+    ----------
+    source : Path
+        Where it is; not any more, then.
+    target : Path
+        A file of this name is replaced.
+
+    Raises
+    ------
+    Unavailable
+        If that is not possible; the file that was there stays.
+    """
+    arrival = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+    try:
+        try:
+            source.rename(arrival)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            copy(source, arrival)
+        with SharedFile.reading(arrival) as handle:
+            os.fsync(handle.fileno())
+        arrival.rename(target)
+    except OSError as error:
+        raise Unavailable(f"{target}: {error.strerror}", "look what is in the way") from error
+    finally:
+        with suppress(FileNotFoundError):
+            arrival.unlink()
+
+
+#: What a slot starts with; or it is new, or its header is being written.
+_STARTS: Final = (b"clsrslot", bytes(8))
+
+
+def remove(holding: Holding, places: Sequence[Path]) -> str:
+    """Remove the slots of a save.
+
+    Local.  No process can open them meanwhile.  A file that has become another
+    save since it was looked at stays, and so does a file that is no slot.
+
+    Parameters
+    ----------
+    holding : Holding
+        The slots to remove.
+    places : sequence of Path
+        The folders that it is in.
+
+    Returns
+    -------
+    str
+        Why something was kept; empty if nothing was.
+    """
+    with ExitStack() as stack:
+        for place in places:
+            if not stack.enter_context(slot_locks.removing(place, holding.name)):
+                return "open in a process"
+        problems = [_remove(one) for one in holding.files]
+    return "; ".join(dict.fromkeys(filter(None, problems)))
+
+
+def _remove(one: SlotNamedFile) -> str:
+    """Remove a slot; gives why it was kept."""
+    try:
+        if one.header is None:
+            with SharedFile.reading(one.path) as handle:
+                start = handle.read(8)
+            if start and not any(own.startswith(start) for own in _STARTS):
+                return f"{one.path.name} is no slot"
+        else:
+            now = slot_file.look(one.path)
+            if (now.run, now.age) != (one.header.run, one.header.age):
+                return "overwritten meanwhile"
+        one.path.unlink()
+    except CheckpointError as error:
+        return error.problem
+    except Unavailable as error:
+        return error.what
+    except OSError as error:
+        return f"{one.path}: {error.strerror}"
+    return ""

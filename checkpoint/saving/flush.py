@@ -1,12 +1,11 @@
 """Saves on their way to disk, beside all else that a job does.
 
 A thread of its own writes, so that neither the program nor the next save waits
-for a disk.  One rank of each node writes the node's file, from the slots where
-they lie; those are not written over before that is done.  All ranks hear what
-became of it.
+for a disk.  One rank of each node writes the node's file, from the slots; the
+slots are not written over before that is done.  All ranks hear the outcome.
 
-Whoever leaves in the middle of it all, by an exception or a signal, writes the
-newest save of its node without asking anybody: what is found on disk decides.
+A rank that leaves by an exception or a signal writes the newest save of its
+node without asking others: the files on disk decide.
 """
 
 from __future__ import annotations
@@ -56,14 +55,14 @@ class Flushing:
     ----------
     comm : Communicator
         Of the job.
-    library : SavedFileIndex
-        What is on disk, and which nodes see it.
+    index : SavedFileIndex
+        The files on disk, and which nodes see them.
     persist : Persist
-        What is asked for.
+        The request.
     known : sequence of SavedFile
-        What is there.
+        The saves on disk.
     run : str
-        This run: what is of other ones stays.
+        This run: saves of other runs stay.
     last : int
         Generation of the newest save that is anywhere: others count from it.
     """
@@ -71,14 +70,14 @@ class Flushing:
     def __init__(
         self,
         comm: Communicator,
-        library: SavedFileIndex,
+        index: SavedFileIndex,
         persist: Persist,
         known: list[SavedFile],
         run: str,
         last: int,
     ) -> None:
-        self._channel, self._nodes, self._persist = ControlChannel(comm), library.nodes, persist
-        self._is_shared = library.is_shared()
+        self._channel, self._nodes, self._persist = ControlChannel(comm), index.nodes, persist
+        self._is_shared = index.is_shared()
         self._worker = Worker("checkpoint files") if comm.threaded else None
         self._others = {one.folder for one in known if one.run not in (None, run)}
         self._whole = sorted(one.age for one in known if one.run == run and one.objection() is None)
@@ -99,7 +98,7 @@ class Flushing:
         Parameters
         ----------
         pending : Pending
-            Who is told.
+            Hears of the outcome.
         generation : int
             Its number.
         """
@@ -119,7 +118,7 @@ class Flushing:
         slots : mapping of Share to Slot
             All of this rank's node.
         pending : Pending
-            Who is told.
+            Hears of the outcome.
         """
         self._newest = PersistedSave.of(slots)
         self._last = self._newest.header.generation
@@ -157,7 +156,7 @@ class Flushing:
         return None if job.pending.persisted.error is None else job.pending
 
     def finish(self) -> Exception | None:
-        """Wait for all that is being written; gives what nobody was told.  Local."""
+        """Wait for all files being written; gives a failure not raised yet.  Local."""
         found = [self.wait(place) for place in sorted(self._jobs)]
         untold = [one.persisted for one in found if one is not None and not one.persisted.is_told]
         for mark in untold:
@@ -193,7 +192,7 @@ class Flushing:
     def leave(self, places: Mapping[int, Mapping[Share, Slot]]) -> None:
         """Write the newest save of this node, for the process goes.
 
-        Local; on any thread, for a minute at most.  What hinders it is a warning.
+        Local; on any thread, for a minute at most.  A failure is a warning.
 
         Parameters
         ----------
@@ -225,10 +224,10 @@ class Flushing:
         self._channel.close()
 
     def _candidates(self, places: Mapping[int, Mapping[Share, Slot]]) -> list[PersistedSave]:
-        """Give what this node should have on disk, the newest first.
+        """Give the saves that this node should have on disk, the newest first.
 
-        Where this rank was not told that a save is committed, others may have been:
-        what is copied everywhere is written, and the one before, too.
+        Other ranks may know of a commit that this rank has not heard of.  So a
+        save that is copied everywhere is written, and the one before, too.
         """
         known = [] if self._newest is None else [self._newest]
         for slots in list(places.values()):
@@ -242,7 +241,7 @@ class Flushing:
         return known
 
     def _do(self, job: _Job) -> None:
-        """Write a save, and tell what became of it."""
+        """Write a save, and report the outcome."""
         mark = job.pending.persisted
         try:
             problem: Exception | None = None
@@ -263,7 +262,7 @@ class Flushing:
             job.done.set()
 
     def _tried(self, job: _Job) -> Exception | None:
-        """Write a save; gives what was met."""
+        """Write a save; gives the error, if any."""
         header = job.kept.header
 
         def check() -> None:
@@ -285,7 +284,7 @@ class Flushing:
             self._writing.release()
 
     def _about(self, kept: PersistedSave) -> About:
-        """Give what the file of this node says of itself."""
+        """Give the header of this node's file."""
         order = sorted(self._nodes.ranks)
         return kept.about(self._persist.name, order.index(self._nodes.here), len(order))
 
@@ -298,7 +297,7 @@ class Flushing:
                 saved_files.discard(self._persist.folder, about, is_written=job.is_written)
 
     def _prune(self) -> None:
-        """Remove what is older than those that are kept, which are whole."""
+        """Remove saves that are older than the whole ones that are kept."""
         sound = [age for age in self._whole if age not in self._damaged]
         self._whole = sound[-self._persist.keep :]
         if len(self._whole) < self._persist.keep:

@@ -1,4 +1,4 @@
-"""Which ranks have the checkpoints of a name: those of one job, while they live."""
+"""The claim of one job, while it lives, to the checkpoints of a name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FIRST_S, _SLOWER, _SLOWEST_S = 0.01, 1.5, 0.3
 
 
 class Claim(NamedTuple):
-    """What ranks have in common that have the slots of a name.
+    """The claim that the ranks of a job share to the slots of a name.
 
     Made by `claim`.
 
@@ -32,9 +32,9 @@ class Claim(NamedTuple):
     key : str
         Name of the checkpoints, with that of the job.
     token : str
-        What tells these ranks from all others: 16 digits.
+        Tells these ranks from all others: 16 digits.
     run : str or None
-        What tells this run from others of the name; None if that is not known.
+        Tells this run from others of the name; None if that is not known.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Claim(NamedTuple):
 
 
 class Meeting(NamedTuple):
-    """What ranks that have met know.
+    """The result of a meeting of all ranks.
 
     Attributes
     ----------
@@ -66,9 +66,10 @@ def meet(
     options: Mapping[str, Any],
     is_open: bool = False,
 ) -> Meeting:
-    """Agree whose checkpoints these are, and take their slots.
+    """Agree which claim counts, and take the slots.
 
-    Collective.  What members of before know counts, else what the first rank does.
+    Collective.  The claim of members of the term before counts, else the first
+    rank's.
 
     Parameters
     ----------
@@ -77,11 +78,11 @@ def meet(
     nodes : RankNodes
         Where they are.
     asked : Claim or str
-        What this rank knows as a member of before; the key, if it is none.
+        The claim of the term before, if this rank was a member; else the key.
     root : Path or None
         The file system in memory.
     options : mapping of str to object
-        What must be alike on all ranks, as plain JSON.
+        The options that must be equal on all ranks, as plain JSON.
     is_open : bool
         Whether another checkpointer of this process has the key open.
 
@@ -95,8 +96,8 @@ def meet(
     UsageError, Disagreement
         On all ranks, if one has them open already, or their options differ.
     CheckpointError
-        On all ranks, if others have them, or a node has no such folder; who was no
-        member of before holds nothing then.
+        On all ranks, if others have them, or a node has no such folder.  A
+        rank that was no member of the term before holds nothing then.
     """
     try:
         return _met(channel, nodes, asked, root, options, is_open=is_open)
@@ -176,7 +177,7 @@ def _take(channel: ControlChannel, nodes: RankNodes, claim: Claim, root: Path | 
 
 
 def _refuse(key: str, others: Sequence[str]) -> None:
-    """Raise if somebody else has them on a node."""
+    """Raise if another job has them on a node."""
     told = next(filter(None, others), "")
     if told:
         remedy = "let it end, or give one of the two another name, or another CLOSERANKS_RUN"

@@ -1,10 +1,15 @@
-"""A term: what ranks have in common from their meeting to the next recovery."""
+"""A term: the common state of the ranks from a meeting to the next recovery.
+
+`choose_run` decides, without I/O, how a term counts.  `MembershipTerm.open`
+does the collective work of a meeting; the other methods serve a
+`Checkpointer`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from closeranks.checkpoint.control.control_channel import ControlChannel
 from closeranks.checkpoint.control.pending import Pending
@@ -16,6 +21,7 @@ from closeranks.checkpoint.placement.slot_header import WRITING, WRITTEN, Header
 from closeranks.checkpoint.placement.stripe_layout import Share, StripeLayout
 from closeranks.checkpoint.restore.generation_choice import (
     Availability,
+    Found,
     Objection,
     Save,
     of_nodes,
@@ -39,88 +45,188 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
 
 
-class MembershipTerm:
-    """Who the ranks are, where their slots are, and how saves are counted.
+class RunChoice(NamedTuple):
+    """How a term counts.
 
-    Making it is collective: all find out what is there.  Slots of earlier terms
-    stay until something newer is committed.
+    Attributes
+    ----------
+    run : str or None
+        Run that the slots and files belong to; None where there are none.
+    epochs : int
+        Terms before this one, as far as slots and files tell.
+    generation : int
+        Number of the newest save.
+    """
+
+    run: str | None
+    epochs: int
+    generation: int
+
+    def epoch(self, drawn: int) -> int:
+        """Give the number of this term: the next one, with 32 bits drawn for it."""
+        return self.epochs + 1 << 32 | drawn
+
+
+def choose_run(
+    saved: Sequence[Save], files: Sequence[SavedFile], seen: Iterable[int] = ()
+) -> RunChoice:
+    """Choose which run goes on, and where its numbers do.
+
+    Local and pure.
 
     Parameters
     ----------
-    comm : Communicator
-        Of the job.
-    protection : Protection
-        Its erasure groups.
-    asked : Claim or str
-        That of the term before; the key, where there was none.
+    saved : sequence of Save
+        In memory, the newest first.
+    files : sequence of SavedFile
+        On disk, the newest first.
+    seen : iterable of int
+        Epochs of all slots, also of slots that hold no save.
+
+    Returns
+    -------
+    RunChoice
+        The run in memory comes first, then the run on disk.  Epochs and
+        generations count from the largest of both.
+    """
+    runs = [save.header.run for save in saved] + [one.run for one in files if one.run]
+    ages = [save.age for save in saved] + [one.age for one in files]
+    epochs = max((epoch >> 32 for epoch in (*seen, *(epoch for epoch, _ in ages))), default=0)
+    generation = max((generation for _, generation in ages), default=0)
+    return RunChoice(runs[0] if runs else None, epochs, generation)
+
+
+class TermOptions(NamedTuple):
+    """The options of a `Checkpointer` that a term needs.
+
+    Attributes
+    ----------
     root : Path or None
         The file system in memory.
     keep : int
         Saves that are kept.
     chunk_bytes : int
-        At most so many in a chunk.
-    persist : Persist, optional
-        What is written to disk.
-    options, is_open
-        As of `closeranks.checkpoint.saving.job_claim.meet`.
+        Bytes of a chunk at most.
+    persist : Persist or None
+        The request for disk, if any.
+    """
+
+    root: Path | None
+    keep: int
+    chunk_bytes: int
+    persist: Persist | None = None
+
+
+class MembershipTerm:
+    """Where the slots of the ranks are, and how saves are counted.
+
+    `open` makes one.  Slots of earlier terms stay until something newer is
+    committed.
+
+    Parameters
+    ----------
+    channel, background : ControlChannel
+        Between the ranks: for the caller's thread, and for the thread that saves.
+    place : Place
+        Where this rank stands.
+    options : TermOptions
+        The request.
+    claim : Claim
+        The claim to the slots; with the run, if it is known.
 
     Attributes
     ----------
     channel : ControlChannel
-        What the caller's thread says to other ranks.
-    run : str
-        What tells this run from others of the same name: 16 digits.
+        The channel of the caller's thread.
+    run : str or None
+        Tells this run from others of the same name: 16 digits.
     key : str
         Name of the checkpoints, with that of the job.
     claim : Claim
-        What the next term takes over.
+        The next term takes it over.
     unread : tuple of str
         Why files could not be read when they were last looked for.
     """
 
     def __init__(
         self,
+        channel: ControlChannel,
+        background: ControlChannel,
+        place: Place,
+        options: TermOptions,
+        claim: Claim,
+    ) -> None:
+        self.channel, self._background, self._place = channel, background, place
+        self._root, self._keep, self._chunk_bytes, persist = options
+        self._nodes = RankNodes(place.nodes, place.rank)
+        self.claim, self.key, self.run = claim, claim.key, claim.run
+        self._slot_set, self._kept = SlotSet(place.rank, self._root), list[int]()
+        self._index = SavedFileIndex(channel, self._nodes, persist.folder) if persist else None
+        self._flushing: Flushing | None = None
+        self._epoch = self._generation = 0
+        self._seen: list[Found] = []
+        self._first: list[Save | SavedFile] | None = None
+        self._unseen: Save | None = None
+        self._spoilt = set[tuple[type, tuple[int, int]]]()
+        self.unread: tuple[str, ...] = ()
+
+    @classmethod
+    def open(
+        cls,
         comm: Communicator,
         protection: Protection,
         asked: Claim | str,
-        root: Path | None,
+        term: TermOptions,
         *,
-        keep: int,
-        chunk_bytes: int,
-        persist: Persist | None = None,
         options: Mapping[str, Any],
         is_open: bool = False,
-    ) -> None:
-        self._root, self._keep, self._chunk_bytes = root, keep, chunk_bytes
-        self.channel = ControlChannel(comm)
-        nodes = nodes_of(comm.hierarchy).tolist()
-        self._nodes = RankNodes(nodes, self.channel.rank)
-        claim, drawn = meet(
-            self.channel, self._nodes, asked, root, options=options, is_open=is_open
-        )
-        self._background, self.key = ControlChannel(comm), claim.key
-        self._place = Place(protection, tuple(nodes), self.channel.rank)
-        self._slot_set, self._kept = SlotSet(self.channel.rank, root), list[int]()
-        self._library = (
-            SavedFileIndex(self.channel, self._nodes, persist.folder) if persist else None
-        )
-        self.run = claim.run
-        saved, volumes = self.saves(), self.volumes()
-        if self.run is None:  # that of what is in memory, else of what is on disk
-            runs = [save.header.run for save in saved] + [one.run for one in volumes if one.run]
-            self.run = runs[0] if runs else claim.token
-        self.claim = claim._replace(run=self.run)
-        ages = [save.age for save in saved] + [volume.age for volume in volumes]
-        epochs = self._epochs | {epoch for epoch, _ in ages}
-        number = 1 + max((of >> 32 for of in epochs), default=0)
-        self._epoch = number << 32 | drawn
-        self._generation = max((generation for _, generation in ages), default=0)
-        self._unseen: Save | None = None
-        self._spoilt = set[tuple[type, tuple[int, int]]]()
-        self._flushing: Flushing | None = None
-        if persist is not None and self._library is not None:
-            last = self._generation
-            self._flushing = Flushing(comm, self._library, persist, volumes, self.run, last)
+    ) -> MembershipTerm:
+        """Meet the other ranks, and find their slots and files.
+
+        Collective.  All ranks take five steps together: a channel; the claim;
+        a channel for the background; the scan of memory and disk; a channel
+        for the thread that writes files.
+
+        Parameters
+        ----------
+        comm : Communicator
+            Of the job.
+        protection : Protection
+            Its erasure groups.
+        asked : Claim or str
+            Claim of the term before; the key, where there was none.
+        term : TermOptions
+            The request.
+        options, is_open
+            As of `closeranks.checkpoint.saving.job_claim.meet`.
+
+        Returns
+        -------
+        MembershipTerm
+            The same on all ranks.
+
+        Raises
+        ------
+        UsageError, Disagreement, CheckpointError
+            As of `closeranks.checkpoint.saving.job_claim.meet`.
+        """
+        channel = ControlChannel(comm)
+        nodes = tuple(nodes_of(comm.hierarchy).tolist())
+        place = Place(protection, nodes, channel.rank)
+        of_ranks = RankNodes(nodes, channel.rank)
+        claim, drawn = meet(channel, of_ranks, asked, term.root, options=options, is_open=is_open)
+        made = cls(channel, ControlChannel(comm), place, term, claim)
+        saved, files = made.saves(), made.files()
+        chosen = choose_run(saved, files, {one.header.epoch for one in made._seen})
+        run = claim.run or chosen.run or claim.token
+        made.claim, made.run = claim._replace(run=run), run
+        made._epoch, made._generation = chosen.epoch(drawn), chosen.generation
+        made._first = made._of_run(saved, files)
+        if made._index is not None and term.persist is not None:
+            made._flushing = Flushing(
+                comm, made._index, term.persist, files, run, chosen.generation
+            )
+        return made
 
     @property
     def epoch(self) -> int:
@@ -128,22 +234,34 @@ class MembershipTerm:
         return self.channel.epoch
 
     def saves(self) -> list[Save]:
-        """Find what is there of this run, the newest first.  Collective."""
-        seen, self.unread = scan(self.channel, self._nodes, self.key, self._root)
-        self._epochs = {one.header.epoch for one in seen}
-        return saves(seen, self.run)
+        """Find the saves of this run in memory, the newest first.  Collective."""
+        self._seen, self.unread = scan(self.channel, self._nodes, self.key, self._root)
+        return saves(self._seen, self.run)
 
-    def volumes(self) -> list[SavedFile]:
-        """Find what is on disk, the newest first.  Collective."""
-        return [] if self._library is None else self._library.scan()
+    def files(self) -> list[SavedFile]:
+        """Find the saves on disk, the newest first.  Collective."""
+        return [] if self._index is None else self._index.scan()
 
     def found(self) -> list[Save | SavedFile]:
         """Find all that is there of this run, the newest first.  Collective.
 
-        Of one save what is in memory comes first.
+        Of one save the slots come before the files.  The result of the scan in
+        `open` is taken as it is, unless `look_anew` was called since.
         """
-        of_run = [one for one in self.volumes() if one.run in (None, self.run)]
-        return sorted([*self.saves(), *of_run], key=lambda one: one.age, reverse=True)
+        first, self._first = self._first, None
+        if first is not None:
+            return first
+        files = self.files()
+        return self._of_run(self.saves(), files)
+
+    def look_anew(self) -> None:
+        """Have `found` look again: time has passed since the term was opened.  Local."""
+        self._first = None
+
+    def _of_run(self, saved: Sequence[Save], files: Sequence[SavedFile]) -> list[Save | SavedFile]:
+        """Put the saves of this run in order."""
+        of_run = [one for one in files if one.run in (None, self.run)]
+        return sorted([*saved, *of_run], key=lambda one: one.age, reverse=True)
 
     def expect(self, pending: Pending) -> None:
         """Say of a new save whether it will be written to disk.  Local."""
@@ -157,14 +275,14 @@ class MembershipTerm:
         return self._flushing is None or self._flushing.is_free(self._next)
 
     def save(self, saving: Saving) -> None:
-        """Carry a save out, and tell what became of it.
+        """Carry a save out, and report the outcome.
 
         Collective; on any thread, one at a time.
 
         Parameters
         ----------
         saving : Saving
-            Whose state.
+            The save.
         """
         self._generation += 1
         generation, step = self._generation, saving.pending.step
@@ -208,7 +326,7 @@ class MembershipTerm:
                 pending.report = CheckpointError("save", problem, "this save goes on")
 
     def restore(self, one: Save | SavedFile, into: Any) -> tuple[Any, Objection | None]:
-        """Give a state back, with what was lost made anew.
+        """Give a state back, with lost parts made anew.
 
         Collective.
 
@@ -217,7 +335,7 @@ class MembershipTerm:
         one : Save or SavedFile
             Which.
         into : dict, list, tuple or None
-            What the caller wants filled.
+            The tree that the caller wants filled.
 
         Returns
         -------
@@ -242,21 +360,21 @@ class MembershipTerm:
         """Note whether a save that was looked at can be restored."""
         (self._spoilt.discard if is_whole else self._spoilt.add)((type(one), one.age))
 
-    def _read(self, volume: SavedFile, into: Any) -> tuple[Any, Objection | None]:
+    def _read(self, save: SavedFile, into: Any) -> tuple[Any, Objection | None]:
         """Give a state back from disk."""
-        assert self._library is not None
+        assert self._index is not None
         assert self._flushing is not None
-        files = Files(volume, self._library)
+        files = Files(save, self._index)
         try:
             return Delivery(files, self.channel, into).run(), None
         except Unreadable as error:
-            self._flushing.distrust(volume.age)
+            self._flushing.distrust(save.age)
             return None, Objection(f"on disk: {error.problem}", (), 0)
         finally:
             files.close()
 
     def _revive(self, save: Save, into: Any) -> tuple[Any, Objection | None]:
-        """Give a state back from memory, with what was lost made anew."""
+        """Give a state back from memory, with lost parts made anew."""
         known = self._slot_set.known()
         recovery = SaveRecovery(save, self.channel, self._nodes, self._root, known)
         try:
@@ -317,7 +435,7 @@ class MembershipTerm:
         return pending
 
     def forget_before(self, one: Save | SavedFile) -> None:
-        """Remove what is older than a save that was restored, so that there is room.
+        """Remove saves that are older than a restored one, to make room.
 
         Local.  Slots that were being written in terms before are of no use, either.
 
@@ -327,10 +445,12 @@ class MembershipTerm:
             Whole.
         """
         if self._nodes.turn(self._nodes.here, 0) == self._nodes.rank:
-            clear_before(self.key, self._epoch, self.run, one.age, self._root)
+            here = [(Path(found.path), found.header) for found in self._seen
+                    if found.node == self._nodes.here]  # fmt: skip
+            clear_before(here, self._epoch, self.run, one.age)
 
     def verify(self) -> dict[int, str]:
-        """Look at all check sums; step -> what is wrong.  Collective."""
+        """Look at all check sums; step -> verdict.  Collective."""
         memory: dict[int, str] = {}
         disk: dict[int, str] = {}
         for one in reversed(self.found()):
@@ -342,9 +462,9 @@ class MembershipTerm:
         """Look at all check sums of a save."""
         objection = one.objection()
         if isinstance(one, SavedFile):
-            assert self._library is not None
+            assert self._index is not None
             assert self._flushing is not None
-            wrong = [] if objection else self._library.damaged(one)
+            wrong = [] if objection else self._index.damaged(one)
             if wrong:
                 self._flushing.distrust(one.age)
                 self._judge(one, is_whole=False)
@@ -360,7 +480,7 @@ class MembershipTerm:
         return objection.text if objection else one.told(damaged)
 
     def finish(self) -> Exception | None:
-        """Wait for what is being written to disk; gives what nobody was told.  Local."""
+        """Wait for files being written; gives a failure that was not raised yet.  Local."""
         return None if self._flushing is None else self._flushing.finish()
 
     def leave(self) -> None:
@@ -369,7 +489,7 @@ class MembershipTerm:
             self._flushing.leave(self._slot_set.slots)
 
     def availability(self) -> Availability:
-        """Picture who holds which save.  Collective."""
+        """Picture which node holds which save.  Collective."""
         return of_nodes(self.key, self.saves(), len(self._nodes.ranks))
 
     def end(self, problem: Exception | None, *, keep: bool) -> None:
@@ -380,7 +500,7 @@ class MembershipTerm:
         Parameters
         ----------
         problem : Exception or None
-            What keeps this rank from removing what is there.
+            The reason why this rank removes nothing.
         keep : bool
             Whether to leave it.
 

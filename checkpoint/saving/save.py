@@ -1,8 +1,8 @@
 """One save: how ranks come from a state to a generation that all have.
 
-Its phases, each of which ends with a word of all ranks, so that none goes on
-where another one could not: the same state; room for it; copied; coded;
-committed.  Until the last one the generation before is not touched.
+Its phases: the same state; room for it; copied; coded; committed.  Each ends
+with an agreement of all ranks, so no rank goes on where another one could not.
+Until the last one the generation before is not touched.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
@@ -101,7 +101,7 @@ class Saving:
     Parameters
     ----------
     pending : Pending
-        Who is told.
+        Hears of the outcome.
     shape, leaves
         The state, as `closeranks.checkpoint.state.state_tree.flatten` takes it
         apart; empty where that was not possible.
@@ -128,14 +128,14 @@ class Saving:
     def of(cls, pending: Pending, state: Any, problem: Exception | None, *, checks: bool) -> Saving:
         """Take a state apart.
 
-        Local; raises nothing, for other ranks are told first what is wrong.
+        Local; raises nothing, for the problem is told to other ranks first.
 
         Parameters
         ----------
         pending : Pending
-            Who is told; its step becomes a plain integer.
+            Hears of the outcome; its step becomes a plain integer.
         state : dict, list or tuple
-            What the caller wants kept.
+            The state that the caller passes.
         problem : Exception or None
             Why nothing can be.
         checks : bool
@@ -155,7 +155,7 @@ class Saving:
         return cls(pending, None, (), problem, checks=False)
 
     def agree(self, channel: ControlChannel) -> tuple[bool, ...]:
-        """Make sure that all ranks save the same state; gives what of it is alike.
+        """Make sure that all ranks save the same state; gives the equal leaves.
 
         Collective.
 
@@ -172,8 +172,8 @@ class Saving:
         Raises
         ------
         CheckpointError
-            On all ranks, if they differ in steps, paths or kinds, or if one has what
-            cannot be saved.
+            On all ranks, if they differ in steps, paths or kinds, or if one
+            has an entry that cannot be saved.
         """
 
         def words() -> NDArray[np.int64]:
@@ -189,7 +189,7 @@ class Saving:
         return self._alike(channel)
 
     def _alike(self, channel: ControlChannel) -> tuple[bool, ...]:
-        """Find out what all ranks have alike: at a glance, then by reading the rest."""
+        """Find the leaves that all ranks have alike: by their fronts, then by the rest."""
         shared, before = tuple(not leaf.own for leaf in self._leaves), self._before
         if before is not None:
             return _agreed(channel, shared, lambda: before)
@@ -201,7 +201,7 @@ class Saving:
         return _agreed(channel, alike, lambda: _digests(self._leaves, longer))
 
     def extent(self, alike: Sequence[bool], place: Place) -> Extent:
-        """Decide what this rank keeps.  Local."""
+        """Decide which bytes this rank keeps.  Local."""
         members = place.members
         at = members.index(place.rank)
         return describe(self._shape, self._leaves, alike, len(members), at)
@@ -257,49 +257,88 @@ def carry_out(
     Raises
     ------
     CheckpointError
-        On all ranks alike, what one of them met.
+        On all ranks alike, the error of one.
     PeerLost, Revoked
         If ranks have died.
     """
-    alike = saving.agree(channel)
+    turn = _Turn(saving, channel, place, slot_set, number)
+    alike = saving.agree(channel)  # the same state
+    held, header = _room(turn, alike, head, chunk_bytes)
+    slots = _copied(turn, held, header)
+    _coded(turn, header.layout, slots)
+    _committed(turn)
+
+
+class _Turn(NamedTuple):
+    """The common arguments of all phases of a save, as of `carry_out`."""
+
+    saving: Saving
+    channel: ControlChannel
+    place: Place
+    slot_set: SlotSet
+    number: int
+
+
+def _room(
+    turn: _Turn, alike: Sequence[bool], head: Callable[[StripeLayout], Header], chunk_bytes: int
+) -> tuple[list[Extent], Header]:
+    """Lay the group out, and have slots for it; gives the extent, in a list.
+
+    The next phase takes it out of the list: nothing else refers to the caller's
+    arrays then.
+    """
+    _, channel, place, slot_set, number = turn
     held = list[Extent]()
 
     def size() -> Size:
-        held.append(saving.extent(alike, place))
+        held.append(turn.saving.extent(alike, place))
         return held[0].size
 
-    sizes = [
-        Size(*map(int, pair))
-        for pair in channel.told("save", size, len(Size._fields), channel.gather)
-    ]
-    layout = place.layout(sizes, chunk_bytes)
-    header = head(layout)
+    said = channel.told("save", size, len(Size._fields), channel.gather)
+    header = head(place.layout([Size(*map(int, pair)) for pair in said], chunk_bytes))
     [is_ready] = channel.told("save", lambda: [slot_set.clear(number, header)], 1, channel.least)
     if not is_ready:  # room is taken once all have given theirs back
         channel.taken("save", lambda: slot_set.make(number, header))
-    here = place.nodes[place.rank]
-    near = {share for share in layout.shares if layout.ring[share.member] == here}
-    slots: dict[Share, Slot] = {}
+    return held, header
 
-    def copy() -> None:
-        slots.update(slot_set.map(number, header, near))
+
+def _copied(turn: _Turn, held: list[Extent], header: Header) -> dict[Share, Slot]:
+    """Copy the state into slots, and give the caller's arrays back; gives the slots."""
+    saving, channel, place, slot_set, number = turn
+    layout, here = header.layout, place.nodes[place.rank]
+    local = {share for share in layout.shares if layout.ring[share.member] == here}
+
+    def copy() -> dict[Share, Slot]:
+        slots = slot_set.map(number, header, local)
         slot_file.write(held.pop(), layout, place.rank, slots)  # the arrays may go then
         saving.check_unchanged()
         saving.forget()
         saving.pending.copied.reach()
+        return slots
 
-    channel.taken("save", copy)
+    return {**channel.taken("save", copy)}
 
-    def coded() -> Recoding:
+
+def _coded(turn: _Turn, layout: StripeLayout, slots: Mapping[Share, Slot]) -> None:
+    """Say that the data are there, and make the parities."""
+    saving, channel, place, slot_set, number = turn
+
+    def prepared() -> Recoding:
         slot_set.mark(number, WRITTEN)
         return recoding_of(layout, slots, place, channel)
 
-    recoding = channel.taken("save", coded)
+    recoding = channel.taken("save", prepared)
     recoding.run(channel.pace(saving.pending.committed.is_awaited))
     channel.taken("save", lambda: slot_set.mark(number, ENCODED))
-    # It is a fact now.  A header that cannot be written says no less: evidence counts.
+
+
+def _committed(turn: _Turn) -> None:
+    """Say that all ranks have it: a fact by now, for each has said that it is coded.
+
+    A header that cannot be written says no less: evidence counts.
+    """
     with suppress(CheckpointError):
-        slot_set.mark(number, COMMITTED)
+        turn.slot_set.mark(turn.number, COMMITTED)
 
 
 def recoding_of(
@@ -335,7 +374,7 @@ def recoding_of(
 
 
 def _signature(shape: Any, leaves: Sequence[StateLeaf]) -> tuple[int, int]:
-    """Give 126 bits of what a tree and the kinds of its entries are."""
+    """Give 126 bits of a digest of a tree and the kinds of its entries."""
     kinds = [(leaf.path, leaf.own, leaf.described.get("global_shape")) for leaf in leaves]
     digest = xxhash.xxh3_128(repr((shape, kinds)).encode()).intdigest()
     return digest >> 65, digest & (1 << 63) - 1
@@ -344,7 +383,7 @@ def _signature(shape: Any, leaves: Sequence[StateLeaf]) -> tuple[int, int]:
 def _agreed(
     channel: ControlChannel, alike: tuple[bool, ...], digests: Callable[[], NDArray[np.int64]]
 ) -> tuple[bool, ...]:
-    """Give what is still alike once ranks have compared digests.  Collective."""
+    """Give the leaves that are still alike by their digests.  Collective."""
     same = np.all(_same(channel, digests, 2 * len(alike)).reshape(-1, 2), axis=1)
     return tuple(maybe and bool(equal) for maybe, equal in zip(alike, same, strict=True))
 
@@ -370,7 +409,7 @@ def _digests(
     compared = [at for at in range(len(leaves)) if chosen is None or chosen[at]]
     arrays = (leaves[at].array for at in compared)
     arrivals = DeviceCopies(
-        _distant(array, most) for array in arrays if isinstance(array, DeviceArray)
+        _device_front(array, most) for array in arrays if isinstance(array, DeviceArray)
     )
     for at in compared:
         described, array = leaves[at].described, leaves[at].array
@@ -384,14 +423,14 @@ def _digests(
 def _front(array: Array, most: int | None) -> Anywhere:
     """Give about so many of the first bytes of an array, all if not said."""
     if isinstance(array, DeviceArray):
-        return _distant(array, most)
+        return _device_front(array, most)
     if most is None or array.nbytes <= most:
         return bytes_of(array)
     count = most // array.itemsize
     return bytes_of(array.reshape(-1)[:count] if array.flags.c_contiguous else array.flat[:count])
 
 
-def _distant(array: DeviceArray, most: int | None) -> DeviceBytes:
+def _device_front(array: DeviceArray, most: int | None) -> DeviceBytes:
     """Give as many of the first bytes of an array on a device."""
     size = array.dtype.itemsize
     return DeviceBytes(array)[: None if most is None else most // size * size]

@@ -88,7 +88,7 @@ def bytes_of(array: NDArray[Any] | DeviceArray) -> Anywhere:
     Parameters
     ----------
     array : ndarray or DeviceArray
-        Any; what lies on the host in several pieces is copied.
+        Any; an array in several pieces on the host is copied.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def is_writable(array: NDArray[Any] | DeviceArray) -> bool:
 
 
 def _cut(array: DeviceArray) -> Iterator[DeviceArray]:
-    """Cut an array along its first indices, so that what has gaps fits a buffer."""
+    """Cut an array with gaps along its first indices, so that parts fit a buffer."""
     if array.row_major or array.nbytes <= PIECE:
         yield array
         return
@@ -179,7 +179,7 @@ class _Load(NamedTuple):
 
 
 class DeviceCopies:
-    """Bytes that come from devices, a buffer ahead of whoever takes them.
+    """Bytes that come from devices, a buffer ahead of the consumer.
 
     Parameters
     ----------
@@ -284,7 +284,7 @@ class Filling:
         self.fill(target, lambda at, out: np.copyto(out, data[at : at + out.size]))
 
     def fill(self, target: Anywhere, read: Callable[[int, Bytes], None]) -> None:
-        """Have somebody write bytes, a buffer at a time.
+        """Have a function write bytes, a buffer at a time.
 
         Local.  See `end` for the array.
 
@@ -307,7 +307,7 @@ class Filling:
         self._arrays[id(target.array)] = target.array
 
     def end(self) -> None:
-        """Let whoever uses the arrays next find what was put, and give the buffers back.
+        """Order the next use of arrays after the copies; give buffers back.
 
         Local.  Their streams wait for it; the host does for arrays that tell none.
         """

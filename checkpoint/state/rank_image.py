@@ -1,10 +1,11 @@
-"""A rank's bytes as they are remembered: a description, then data.
+"""The bytes of a rank as they are kept: a description, then data.
 
-The description stands with the data, so it is coded with them: it comes back
+The description stands with the data, so it is coded with them, and comes back
 from parity as they do.  At its front it has check sums of itself and of all
-sums of the data: who has rebuilt an extent knows whether it is what was saved.
+sums of the data: they tell whether a rebuilt extent equals the saved one.
 
-What all ranks of a group have alike is kept once: each has a slice of it.
+A value that is equal on all ranks of a group is kept once: each rank has a
+slice of it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ImagePart(NamedTuple):
 
 @dataclass(frozen=True)
 class Extent:
-    """What a rank is going to keep.
+    """The bytes that a rank is going to keep.
 
     Made by `describe`.
 
@@ -61,7 +62,7 @@ class Extent:
     body : int
         Bytes of data.
     sources : tuple of ImagePart
-        Ascending, without overlap; what is between them is zero.
+        Ascending, without overlap; gaps between them are zero.
     """
 
     text: bytes
@@ -74,7 +75,7 @@ class Extent:
         return Size(FRONT + len(self.text), self.body)
 
     def head(self, sums: Sequence[Sums]) -> Bytes:
-        """Write what stands at the front.
+        """Write the front of the extent.
 
         Local.
 
@@ -97,7 +98,7 @@ class Extent:
 def describe(
     shape: Any, leaves: Sequence[StateLeaf], alike: Sequence[bool], ranks: int, at: int
 ) -> Extent:
-    """Decide what a rank keeps, and where.
+    """Decide which bytes a rank keeps, and where.
 
     Local; arrays are looked at, not copied, unless they lie in several pieces on
     the host.
@@ -107,7 +108,7 @@ def describe(
     shape : object
         The tree, see `closeranks.checkpoint.state.state_tree.flatten`.
     leaves : sequence of StateLeaf
-        What is in it.
+        The leaves of the tree.
     alike : sequence of bool
         Which of them all ranks have alike.
     ranks, at : int
@@ -116,7 +117,7 @@ def describe(
     Returns
     -------
     Extent
-        The same part of what is alike as on no other rank of the group.
+        With a slice of its own of the values that are alike.
     """
     entries: list[dict[str, Any]] = []
     lots: tuple[list[ImagePart], list[ImagePart]] = [], []
@@ -139,7 +140,7 @@ def describe(
 
 
 def _cut(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImagePart]:
-    """Give what of sources lies between two places, counted from the first."""
+    """Give the parts of sources between two places, counted from the first."""
     for at, data in sources:
         first, last = max(at, start), min(at + data.size, stop)
         if first < last:
@@ -148,7 +149,7 @@ def _cut(sources: Sequence[ImagePart], start: int, stop: int) -> Iterator[ImageP
 
 @dataclass(frozen=True)
 class Description:
-    """What a rank has kept.
+    """The description of a rank that has saved.
 
     Made by `read`.
 
@@ -157,8 +158,8 @@ class Description:
     shape : object
         The tree.
     leaves : list of dict
-        What is in it, each with ``alike``, and with ``at`` where it has bytes: its
-        place in what is alike, or behind the slice of that.
+        The leaves, each with ``alike``; with ``at`` if it has bytes: its place
+        in the bytes that are alike, or behind their slice.
     alike : int
         Bytes that all ranks of the group have alike.
     own : int
@@ -243,7 +244,7 @@ def parse(text: bytes, body: int, of_sums: int = 0) -> Description:
     Returns
     -------
     Description
-        Whether it makes sense nobody has looked.
+        Parsed, and not checked.
 
     Raises
     ------

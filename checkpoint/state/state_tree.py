@@ -1,15 +1,13 @@
-"""What the dicts, lists and tuples of a state are, to come back as the same.
-
-Python's own kinds are kept, and named tuples; others are refused, for what
-else they hold nobody knows.  Nothing is imported to make one anew.
-
-A state as a tree of leaves, and the description that is kept with its bytes.
+"""A state as a tree of leaves, and the description that is kept with its bytes.
 
 Dicts, lists and tuples hold arrays, on the host or on a device, numbers,
-strings and bytes; of a class derived of `str` or `bytes` they come back as
-these, and a `numpy.memmap` as a plain array.  A leaf is described by plain
-JSON; what is an array, or as long as one, has bytes beside it.  Nothing of it
-is ever executed: no pickle.
+strings and bytes.  A leaf is described by plain JSON; arrays, and long strings
+and bytes, have their data beside it.  Nothing is ever executed: no pickle.
+
+Python's own kinds of dicts, lists and tuples come back as they were, and so do
+named tuples.  Other classes are refused, because their attributes would be
+lost.  Nothing is imported to make one anew.  Strings and bytes of a derived
+class come back as plain ones, a `numpy.memmap` as a plain array.
 """
 
 from __future__ import annotations
@@ -19,13 +17,14 @@ import json
 import sys
 from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.checkpoint.erasure.generator_matrix import Bytes
-from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype, write_dtype
+from closeranks.checkpoint.state.shards import PerRank, Shard
 from closeranks.comms.gpu.array_interface import foreign_array
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.comms.numeric_argument import shown
@@ -39,7 +38,7 @@ _DEFAULT, _NAMED = "defaultdict", "namedtuple"
 
 
 def kind_of(part: Any, path: str, operation: str) -> str | None:
-    """Say what a part of a tree is.
+    """Give the kind of a part of a tree.
 
     Local.
 
@@ -108,7 +107,7 @@ def made(kind: str, items: Iterable[Any]) -> Any:
     kind : str
         As of `kind_of`.
     items : iterable
-        What is in it: pairs of a key and a value, or values.
+        The contents: pairs of a key and a value, or values.
 
     Raises
     ------
@@ -127,7 +126,7 @@ def made(kind: str, items: Iterable[Any]) -> Any:
 
 
 def _named(kind: str) -> type[tuple[Any, ...]] | None:
-    """Find the class of a named tuple, among what has been imported."""
+    """Find the class of a named tuple, among imported modules."""
     _, place, fields = kind.split(" ")
     module, _, path = place.partition(":")
     found: Any = sys.modules.get(module)
@@ -156,11 +155,11 @@ class StateLeaf(NamedTuple):
     path : str
         Such as ``model/layers/0/weight``.
     described : dict
-        What it is, as plain JSON.
+        The description, as plain JSON.
     array : ndarray, DeviceArray or None
         Its bytes, where they lie beside the description.
     own : bool
-        Whether this rank alone has it, as somebody said: a `Shard` or a `PerRank`.
+        Whether it was passed as this rank's own: a `Shard` or a `PerRank`.
     """
 
     path: str
@@ -172,8 +171,8 @@ class StateLeaf(NamedTuple):
 def flatten(state: State) -> tuple[Any, list[StateLeaf]]:
     """Take a state apart.
 
-    Local; arrays are looked at, not copied.  Those on devices are what the work
-    that their streams have been given until now makes of them.
+    Local; arrays are looked at, not copied.  Arrays on devices have the values
+    after the work that their streams have been given until now.
 
     Parameters
     ----------
@@ -192,14 +191,15 @@ def flatten(state: State) -> tuple[Any, list[StateLeaf]]:
     UsageError
         If something else is in it.
     Unavailable
-        If an array lies on a device, and what copies from there is missing.
+        If an array lies on a device, and no library to copy from there is
+        here.
     """
     leaves: list[StateLeaf] = []
     return _shape(state, "", False, leaves), leaves
 
 
 def _shape(state: State, path: str, own: bool, leaves: list[StateLeaf]) -> Any:
-    """Describe a tree, and collect what is in it."""
+    """Describe a tree, and collect its leaves."""
     if isinstance(state, PerRank):
         return _shape(state.value, path, True, leaves)
     kind = kind_of(state, path, "save")
@@ -227,7 +227,7 @@ def _below(path: str, key: object) -> str:
 
 
 def _leaf(value: Any, path: str, own: bool) -> StateLeaf:
-    """Describe what is no tree."""
+    """Describe a leaf."""
     if isinstance(value, Shard):
         leaf = _leaf(value.array, path, True)
         place: Described = {"global_shape": list(value.global_shape), "offset": list(value.offset)}
@@ -263,7 +263,7 @@ def _plain(value: Any) -> Any:
 
 
 def array_of(value: Any, operation: str) -> Array | None:
-    """See an entry as an array, of whatever library.
+    """See an entry as an array, of any library.
 
     Local; nothing is copied.
 
@@ -272,7 +272,7 @@ def array_of(value: Any, operation: str) -> Array | None:
     value : object
         Any.
     operation : str
-        Who asks, for the text of an error.
+        Name of the operation, for the message.
 
     Returns
     -------
@@ -307,6 +307,68 @@ def _array(array: Array, path: str) -> Described:
                          "pass np.asarray(...), and what else it holds beside it")  # fmt: skip
     dress |= {_RECORD: True} if array.dtype.type is np.record else {}
     return {"kind": "array", "dtype": dtype, "shape": list(array.shape), **dress}
+
+
+def write_dtype(dtype: np.dtype[Any]) -> Any:
+    """Write a type: its name where NumPy's description says too little.
+
+    Local.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of an array.
+    """
+    described: Any = np.lib.format.dtype_to_descr(dtype)
+    return dtype.name if described == dtype.str and not _says_all(dtype) else described
+
+
+def _says_all(dtype: np.dtype[Any]) -> bool:
+    """Tell whether NumPy makes the same type of its own description."""
+    with suppress(TypeError):  # some it does not know itself
+        return np.dtype(dtype.str) == dtype
+    return False
+
+
+def read_dtype(described: Any) -> np.dtype[Any]:
+    """Read the type of an array's elements.
+
+    Local.
+
+    Parameters
+    ----------
+    described : object
+        As `write_dtype` has written it.
+
+    Returns
+    -------
+    dtype
+        Without objects.
+
+    Raises
+    ------
+    CheckpointError
+        If it is none.
+    """
+    import ml_dtypes  # noqa: F401 - which makes its names known to NumPy
+
+    try:
+        plain = described if isinstance(described, str) else _tuples(described)
+        dtype = np.dtype(plain) if isinstance(plain, str) else np.lib.format.descr_to_dtype(plain)
+    except (TypeError, ValueError, KeyError, SyntaxError) as error:
+        raise CheckpointError("restore", f"no type of elements: {str(described)[:80]}") from error
+    if dtype.hasobject:
+        raise CheckpointError("restore", "elements that are objects", "they are never read")
+    return dtype
+
+
+def _tuples(described: Any) -> Any:
+    """Give fields as NumPy wants them; JSON knows lists alone."""
+    if isinstance(described, list):
+        return [tuple(_tuples(part) if isinstance(part, list) and part and isinstance(part[0], list)
+                      else tuple(part) if isinstance(part, list) else part
+                      for part in field) for field in described]  # fmt: skip
+    return described
 
 
 def dressed(described: Described, array: NDArray[Any]) -> NDArray[Any]:
@@ -382,7 +444,7 @@ def value(described: Described, data: Bytes | None) -> Any:
     Parameters
     ----------
     described : dict
-        What it is.
+        The description.
     data : ndarray of uint8, or None
         Its bytes, if any lie beside the description; an array keeps them.
 
@@ -419,7 +481,7 @@ def unflatten(shape: Any, leaves: Sequence[Any]) -> State:
     shape : object
         As `flatten` has given it.
     leaves : sequence
-        What stands for its numbers.
+        The values, in the order of their numbers.
 
     Returns
     -------

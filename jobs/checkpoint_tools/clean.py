@@ -17,7 +17,7 @@ from closeranks.checkpoint.control.single_process import SingleProcessChannel
 from closeranks.checkpoint.disk.export import export
 from closeranks.checkpoint.disk.saved_files import Files, SavedFile, SavedFileIndex
 from closeranks.checkpoint.memory import slot_locks
-from closeranks.checkpoint.restore import fetch, repair
+from closeranks.checkpoint.restore import repair, slot_inventory
 from closeranks.checkpoint.restore.generation_choice import Save
 from closeranks.checkpoint.restore.recovery_search import RankNodes
 from closeranks.checkpoint.restore.slot_inventory import Holding
@@ -83,7 +83,7 @@ def clean(sight: Sight, older_s: float, *, removes: bool) -> list[Row]:
         job = job_of(one.name)
         reason = f"open: {owner}" if owner else ask(job) if job else ""
         if not reason and removes:
-            reason = fetch.remove(one, sight.places)
+            reason = slot_inventory.remove(one, sight.places)
         done = "removed" if removes else "can be removed"
         fate = f"kept: {reason}" if reason else done
         rows.append({**row, "kept": bool(reason), "fate": fate})

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from closeranks.checkpoint.disk.saved_files import SavedFile, volumes
+from closeranks.checkpoint.disk.saved_files import SavedFile, find_saves
 from closeranks.checkpoint.memory.run_key import JOB
 from closeranks.checkpoint.restore import slot_inventory
 from closeranks.checkpoint.restore.slot_inventory import Holding
@@ -182,7 +182,7 @@ def look(
     every = slot_inventory.holdings(slot_inventory.look(places))
     if persist is not None and not persist.is_dir():
         raise UsageError(f"checkpoint {verb}", f"no folder {persist}", "give that of persist=")
-    filed = [(one, volume) for one, lot in (volumes(persist) if persist else {}).items()
+    filed = [(one, volume) for one, lot in (find_saves(persist) if persist else {}).items()
              for volume in lot]  # fmt: skip
     found = tuple(one for one in every if name is None or is_held_as(one.name, name))
     # On disk names are without the job.

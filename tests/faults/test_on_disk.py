@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from closeranks.checkpoint.control.sigterm_handler import FAREWELL
+from closeranks.checkpoint.control.sigterm_handler import SIGTERM_HANDLER
 from closeranks.checkpoint.disk import saved_files
 from closeranks.checkpoint.memory import slot_file
 from tests.checkpoint.filed import save
@@ -58,7 +58,7 @@ def test_a_writer_is_killed(tmp_path: Path, point: str) -> None:
         save(tmp_path, states, [(0, 1), (2,)], generation=2, step=20)
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
-    (found,) = saved_files.volumes(tmp_path.parent, tmp_path.name).values()
+    (found,) = saved_files.find_saves(tmp_path.parent, tmp_path.name).values()
     assert [(one.step, one.objection() is None) for one in found if one.step == 10] == [(10, True)]
     if point == "named":
         assert [one.step for one in found] == [20, 10]
@@ -114,11 +114,11 @@ def test_a_job_that_is_told_to_end_comes_back_on_other_numbers_of_ranks(
 
 SIGNALLED = """
 import os, signal, sys, time, threading
-from closeranks.checkpoint.control.sigterm_handler import FAREWELL
+from closeranks.checkpoint.control.sigterm_handler import SIGTERM_HANDLER
 {before}
 def task():
     print("task", threading.current_thread() is threading.main_thread(), flush=True)
-FAREWELL.add(task)
+SIGTERM_HANDLER.add(task)
 {after}
 os.kill(os.getpid(), signal.SIGTERM)
 end = time.monotonic() + 5
@@ -151,7 +151,7 @@ os.kill = lambda *_: None
     (HANDLER, "", ["task False", "handler 15", "went on"], 0),
     ("signal.signal(signal.SIGTERM, signal.SIG_IGN)", "ended = not time.sleep(0)",
      ["task False", "went on"], 0),
-    (HANDLER, "FAREWELL.remove(task)", ["handler 15", "went on"], 0),
+    (HANDLER, "SIGTERM_HANDLER.remove(task)", ["handler 15", "went on"], 0),
     ("", "signal.set_wakeup_fd(-1)", ["task False"], -signal.SIGTERM),
     ("", FORK, ["child 15", "went on"], 0),
 ])  # fmt: skip
@@ -169,8 +169,8 @@ def test_who_is_told_to_end(before: str, after: str, said: list[str], code: int)
 
 def test_other_threads_have_no_signals() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    thread = threading.Thread(target=FAREWELL.add, args=(print,))
+    thread = threading.Thread(target=SIGTERM_HANDLER.add, args=(print,))
     thread.start()
     thread.join()
-    assert FAREWELL.tasks == []
+    assert SIGTERM_HANDLER.tasks == []
     assert signal.getsignal(signal.SIGTERM) == before

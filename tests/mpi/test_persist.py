@@ -93,7 +93,7 @@ def test_a_state_comes_back_from_disk(
             keeper.restore(step=9)
     world.Barrier()
     if not world.rank:
-        (listed,) = saved_files.volumes(place).values()
+        (listed,) = saved_files.find_saves(place).values()
         assert [(one.step, one.objection(), one.world) for one in listed] == [
             (3, None, world.size), (2, None, world.size),
         ]  # fmt: skip

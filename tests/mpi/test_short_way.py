@@ -17,8 +17,8 @@ import closeranks as cr
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.fastpath import (
     shortcut,
-    shortcut_layout,
     shortcut_proof,
+    shortcut_record,
     shortcut_versions,
 )
 from closeranks.collectives.plans.collective import OPERATIONS
@@ -358,9 +358,9 @@ def test_the_code_is_proven_on_sentinels_and_listed(
     assert shortcut_proof.holds(), "what stands in memory here is not what the code reads"
     listed = shortcut_versions.are_listed()
     assert listed, f"add {shortcut_versions.versions()} to PROVEN in shortcut_versions"
-    types = shortcut_layout._plain().copy()
+    types = shortcut_record._plain().copy()
     types[:, 2] = np.roll(types[:, 2], 1)  # each datatype means another type
-    monkeypatch.setattr(shortcut_layout, "_plain", lambda: types)
+    monkeypatch.setattr(shortcut_record, "_plain", lambda: types)
     assert not shortcut_proof.holds()
 
 
@@ -369,7 +369,7 @@ def test_shortcuts_are_off_where_nobody_has_proven_them(
 ) -> None:
     if world is None or world.size != 2:
         return
-    monkeypatch.setattr(shortcut, "PROVEN", frozenset())
+    monkeypatch.setattr(shortcut_versions, "PROVEN", frozenset())
     shortcut.are_proven.cache_clear()
     try:
         with world.Dup() as duplicate:

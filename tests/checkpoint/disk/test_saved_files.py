@@ -27,7 +27,7 @@ NODES = [(0, 1), (2, 3)]
 
 def listed(folder: Path) -> list[tuple[int, str | None]]:
     """Give steps and what is wrong with them."""
-    found = saved_files.volumes(folder.parent, folder.name).get(folder.name, [])
+    found = saved_files.find_saves(folder.parent, folder.name).get(folder.name, [])
     return [(one.step, (why := one.objection()) and why.text) for one in found]
 
 
@@ -36,7 +36,7 @@ def test_a_save_is_whole_when_all_its_files_are(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
         paths = save(folder, STATES, NODES, generation=generation, step=-generation)
     assert listed(folder) == [(-3, None), (-2, None), (-1, None)]
-    (lot,) = saved_files.volumes(tmp_path, folder.name).values()
+    (lot,) = saved_files.find_saves(tmp_path, folder.name).values()
     assert lot[0].nbytes == sum(path.stat().st_size for path in paths)
     paths[1].unlink()
     assert listed(folder)[0] == (-3, "on disk: 1 complete files of 2")
@@ -47,7 +47,7 @@ def test_a_save_is_whole_when_all_its_files_are(tmp_path: Path) -> None:
     paths[0].write_bytes(b"none")
     assert str(paths[0]) in str(listed(folder)[0][1])
     assert listed(folder)[1:] == [(-2, None), (-1, None)]
-    assert list(saved_files.volumes(tmp_path)) == [folder.name]
+    assert list(saved_files.find_saves(tmp_path)) == [folder.name]
     assert saved_files.names(tmp_path / "nowhere") == []
 
 
@@ -80,7 +80,7 @@ def test_a_file_in_the_folder_of_another_save(tmp_path: Path) -> None:
 def test_what_is_old_goes(tmp_path: Path) -> None:
     for generation in range(1, 6):
         save(tmp_path, STATES, NODES, generation=generation, step=generation)
-    (lot,) = saved_files.volumes(tmp_path.parent, tmp_path.name).values()
+    (lot,) = saved_files.find_saves(tmp_path.parent, tmp_path.name).values()
     (tmp_path / "mine.txt").touch()
     (tmp_path / lot[-2].folder / "mine.txt").touch()
     saved_files.prune(tmp_path, (1 << 32, 3), {lot[-1].folder}, node=1)

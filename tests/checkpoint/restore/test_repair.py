@@ -12,7 +12,7 @@ import pytest
 
 from closeranks.checkpoint.memory.slot_file import Slot, look
 from closeranks.checkpoint.placement.slot_header import COMMITTED, WRITTEN
-from closeranks.checkpoint.restore import fetch, repair, slot_inventory
+from closeranks.checkpoint.restore import repair, slot_inventory
 from closeranks.checkpoint.restore.slot_inventory import Holding
 from closeranks.errors import CheckpointError, TooManyErasures
 from tests.checkpoint.ground import Ground, collect, contents, make
@@ -131,7 +131,7 @@ def test_what_a_killed_repair_has_left_goes_in_time(shm: Path) -> None:
     for left in (old, new):
         (left / "below").mkdir(parents=True)
     os.utime(old, (1e9, 1e9))
-    with fetch.scratch(shm) as work:
+    with slot_inventory.scratch(shm) as work:
         assert sorted(shm.iterdir()) == sorted([new, work])
     assert list(shm.iterdir()) == [new]
 

@@ -15,7 +15,7 @@ import pytest
 from closeranks.checkpoint.erasure.crc32c import crc32c
 from closeranks.checkpoint.memory.slot_file import Slot, look
 from closeranks.checkpoint.placement.slot_header import ENCODED, WRITING
-from closeranks.checkpoint.restore import fetch, slot_inventory
+from closeranks.checkpoint.restore import slot_inventory
 from closeranks.checkpoint.restore.generation_choice import Availability, of_nodes, saves
 from closeranks.errors import TopologyError, UsageError
 from tests.checkpoint.ground import collect, make
@@ -121,7 +121,7 @@ def test_what_is_no_slot_is_told_and_stays(shm: Path) -> None:
     assert (one.state, len(one.files)) == (slot_inventory.UNREADABLE, 4)
     told = " ".join(file.problem for file in one.files)
     assert "its header says" in told or "no header is whole" in told
-    kept = fetch.remove(one, [paths[0].parent])
+    kept = slot_inventory.remove(one, [paths[0].parent])
     assert "is no slot" in kept
     assert sorted(path.name for path in paths[0].parent.iterdir()) == sorted(
         path.name for path in (paths[0], paths[2], paths[3])
@@ -136,7 +136,7 @@ def test_what_has_become_another_save_stays(shm: Path) -> None:
     slot = Slot.attach(first)
     slot.write(replace(slot.header, generation=7))
     slot.close()
-    assert fetch.remove(one, [first.parent]) == "overwritten meanwhile"
+    assert slot_inventory.remove(one, [first.parent]) == "overwritten meanwhile"
     assert list(first.parent.iterdir()) == [first]
     assert not any(path.exists() for path in rest)
 

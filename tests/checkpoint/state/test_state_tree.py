@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from closeranks.checkpoint.state import state_tree
-from closeranks.checkpoint.state.shards import PerRank, Shard, read_dtype
+from closeranks.checkpoint.state.shards import PerRank, Shard
+from closeranks.checkpoint.state.state_tree import read_dtype
 from closeranks.errors import CheckpointError, UsageError
 
 LEAVES = some.one_of(

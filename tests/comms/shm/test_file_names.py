@@ -9,7 +9,7 @@ from tempfile import mkdtemp
 import pytest
 
 from closeranks.checkpoint.disk import saved_files
-from closeranks.checkpoint.restore import fetch
+from closeranks.checkpoint.restore import slot_inventory
 from closeranks.comms.shm.shared_folder import is_own_folder
 
 PREFIX = ".closeranks-x-"
@@ -38,7 +38,7 @@ def test_a_repair_leaves_what_users_have_beside_it(tmp_path: Path) -> None:
         path.mkdir()
         (path / "text").write_text("mine")
         os.utime(path, (1, 1))
-    with fetch.scratch(tmp_path) as work:
+    with slot_inventory.scratch(tmp_path) as work:
         assert is_own_folder(work, ".closeranks-repair-")
     assert sorted(tmp_path.iterdir()) == sorted(mine)
     assert all((path / "text").exists() for path in mine)
