@@ -28,7 +28,7 @@ def agreed_tuning(plain: MPI.Intracomm, given: Any) -> Any:
     Returns
     -------
     object
-        For `closeranks.collectives.selection.tuning_file.tuning`.
+        For `closeranks.collectives.selection.tuning_table.tuning`.
 
     Raises
     ------
