@@ -39,14 +39,14 @@ class RankAssignment(NamedTuple):
         none.
     joined : tuple of int
         Seats of newcomers.
-    elder : int
+    first_survivor : int
         Rank, among the members, of the first one that was a member before.
     """
 
     seats: tuple[int, ...]
     seat_of: dict[int, int]
     joined: tuple[int, ...]
-    elder: int
+    first_survivor: int
 
 
 def is_over(reports: Sequence[ProcessReport]) -> bool:
@@ -85,10 +85,12 @@ def assign_seats(reports: Sequence[ProcessReport], seats: int) -> RankAssignment
         With all members, and as many spares as there are vacant seats.
     """
     seat_of = {rank: said.seat for rank, said in enumerate(reports) if said.seat is not None}
-    elder = seat_of[min(seat_of)]
+    first_survivor = seat_of[min(seat_of)]
     vacant = sorted(set(range(seats)) - set(seat_of.values()))
     spares = [rank for rank, said in enumerate(reports) if said.seat is None]
     newcomers = dict(zip(spares, vacant, strict=False))
     seat_of |= newcomers
     taken = tuple(sorted(seat_of.values()))
-    return RankAssignment(taken, seat_of, tuple(sorted(newcomers.values())), taken.index(elder))
+    return RankAssignment(
+        taken, seat_of, tuple(sorted(newcomers.values())), taken.index(first_survivor)
+    )

@@ -251,7 +251,8 @@ class Recovery:
         -------
         Outcome
             Of the bits that all members have agreed on; where the library cannot
-            agree, of the own vote.
+            agree, of the own vote.  If the member that voted to leave has died before
+            it told its error, `Outcome.REPEAT`.
         """
         world = self._family.world
         if vote == AGREED and world.revoked:
@@ -435,9 +436,11 @@ class Recovery:
         def told() -> JoinMessage:
             root = self._root
             facts = (
-                JoinMessage.of(family, root.chooser, epoch) if plain.rank == seated.elder else None
+                JoinMessage.of(family, root.chooser, epoch)
+                if plain.rank == seated.first_survivor
+                else None
             )
-            taken: JoinMessage = bcast(plain, facts, seated.elder)
+            taken: JoinMessage = bcast(plain, facts, seated.first_survivor)
             return taken
 
         facts = all_or_none(plain, told)

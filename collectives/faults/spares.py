@@ -219,7 +219,7 @@ class SparePool:
         plain = split(whole, reports, seated)
         if plain is None:
             return SpareSeat(whole, seated=seated)
-        facts = all_or_none(plain, lambda: bcast(plain, None, seated.elder))
+        facts = all_or_none(plain, lambda: bcast(plain, None, seated.first_survivor))
         peers().wait_for_ending(limit_s)
 
         def world_of() -> World:

@@ -20,12 +20,12 @@ def test_vacant_seats_go_to_spares_in_order() -> None:
     assert found.seats == (0, 1, 2, 3)
     assert found.seat_of == {0: 0, 1: 3, 2: 1, 3: 2}
     assert found.joined == (1, 2)
-    assert found.elder == 0
+    assert found.first_survivor == 0
 
 
 def test_without_vacancies_spares_wait() -> None:
     found = assign_seats([ProcessReport(None), ProcessReport(1), ProcessReport(0)], 2)
-    assert (found.seats, found.joined, found.elder) == ((0, 1), (), 1)
+    assert (found.seats, found.joined, found.first_survivor) == ((0, 1), (), 1)
     assert 0 not in found.seat_of
 
 
