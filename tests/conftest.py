@@ -18,6 +18,8 @@ from closeranks.jobs.launch.openmpi_mpirun import session
 from tests.faults.cells import SEED
 from tests.shares import shares
 
+pytest_plugins = ["closeranks.testing"]
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Of so many reports it is said what each file took.
 _MANY = 1000
