@@ -138,7 +138,7 @@ def _world(config: pytest.Config) -> MPI.Intracomm:
 def _compare(
     config: pytest.Config, where: str, outcome: tuple[str, str] | None
 ) -> dict[int, tuple[str, str]]:
-    """Give the outcomes by rank, of the ranks that have one; end where ranks are apart."""
+    """Give the outcomes of all ranks; end where two are in different tests."""
     world = _world(config)
     heard = world.allgather((where, outcome))
     if len({place for place, _ in heard}) > 1:
@@ -171,10 +171,11 @@ def _agree(item: pytest.Item, phase: str, error: BaseException | None) -> None:
 
 
 def _watch(config: pytest.Config, limit_s: float) -> None:
-    """Write a traceback of this rank in `limit_s`; rank 0 writes last and ends the launch.
+    """Write a traceback of this rank in `limit_s`; rank 0 does it last, and ends.
 
-    The launcher ends all ranks when the first one ends, so that each rank must have
-    written by then. No thread of Python does this: a rank may hang with the lock held.
+    The launcher ends all ranks when the first one ends. So each rank must have
+    written by then. No thread of Python does this: a rank may hang with the
+    lock of the interpreter held.
     """
     world = _world(config)
     later_s = _WRITING_S * (world.size - 1 - world.rank) / max(1, world.size - 1)

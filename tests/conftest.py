@@ -1,4 +1,4 @@
-"""What all tests share: the launcher of real ranks and the deadlines."""
+"""What all tests have: the launcher of real ranks, the share of a day, the deadlines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -15,12 +15,15 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from closeranks.jobs.launch.openmpi_mpirun import session
-from tests.faults.cells import SEED
-from tests.shares import shares
+from tests.shares import SEED, seconds_by_file, share
 
 pytest_plugins = ["closeranks.testing"]
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Fixtures of tests that start ranks: one after the other, each with all cores.
+_STARTING = {"launch", "mpirun", "mpi_library"}
+#: Of the parameters of such a test every ninth is taken, if the test says nothing else.
+_OF = 9
 #: Of so many reports it is said what each file took.
 _MANY = 1000
 INSIDE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
@@ -162,8 +165,32 @@ def mpirun(mpi_library: str, launch: Launch) -> Run:
 
 
 def pytest_report_header() -> str:
-    """Say which cells of the matrix of faults are run, to run the same again."""
-    return f"FAULTS_SEED={SEED}"
+    """Say which share of long lists of parameters is run, to run the same again."""
+    return f"TESTS_SEED={SEED}"
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Mark what starts ranks; at the end take the share of the day."""
+    for item in items:
+        if _STARTING.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.serial)
+            if item.get_closest_marker("share") is None:
+                item.add_marker(pytest.mark.share(_OF))
+    yield
+    groups: dict[tuple[str, int, int], list[pytest.Item]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("share"):
+            key = (item.nodeid.partition("[")[0], mark.args[0], mark.kwargs.get("least", 1))
+            groups.setdefault(key, []).append(item)
+    left: set[pytest.Item] = set()
+    for (name, of, least), group in groups.items():
+        left |= set(group) - set(share(group, of, name, least=least))
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -176,7 +203,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     reports = [one for some in ended for one in some if hasattr(one, "duration")]
     if len(reports) > _MANY:
         spent = ((one.nodeid, one.duration) for one in reports)
-        terminalreporter.write_line(f"by file: {shares(spent)}")
+        terminalreporter.write_line(f"by file: {seconds_by_file(spent)}")
 
 
 @pytest.fixture

@@ -1,12 +1,42 @@
-"""Where the time of tests goes: seconds of each file, the longest first."""
+"""What one run of the tests takes of long lists of parameters, and where its time goes."""
 
 from __future__ import annotations
 
+import os
+import time
+import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+#: "all", or the number of a share: the days since the beginning of 1970.
+SEED = os.environ.get("TESTS_SEED") or str(int(time.time()) // 86400)
 
 
-def shares(spent: Iterable[tuple[str, float]], most: int = 25) -> str:
+def share(sets: Sequence[_T], of: int, name: str = "", *, least: int = 1) -> list[_T]:
+    """Give every `of`-th of some sets of parameters, other ones each day, or all.
+
+    Parameters
+    ----------
+    sets : sequence
+        In an order that does not change from run to run.
+    of : int
+        After so many days all sets have been given.
+    name : str
+        Of the test: tests of one day do not all take their first sets.
+    least : int
+        1, or 0 if a list shorter than `of` may give nothing on some days.
+    """
+    if SEED == "all":
+        return list(sets)
+    step = min(of, len(sets)) if least else of
+    first = (zlib.crc32(name.encode()) + int(SEED)) % max(1, step)
+    return list(sets)[first::step]
+
+
+def seconds_by_file(spent: Iterable[tuple[str, float]], most: int = 25) -> str:
     """Write the seconds of each file, of those with the most.
 
     Parameters

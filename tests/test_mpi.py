@@ -10,8 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.faults.cells import SEED
-from tests.shares import shares
+from tests.shares import SEED, seconds_by_file
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 PYTEST = ("-m", "pytest", "--with-mpi", "--capture=sys", "--color=no", "-p", "no:cacheprovider")
@@ -22,20 +21,18 @@ PYTEST = ("-m", "pytest", "--with-mpi", "--capture=sys", "--color=no", "-p", "no
 def test_real_ranks(
     mpirun: Run,
     mpi_library: str,
-    monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
 ) -> None:
-    """On four ranks, and by turns on one, two or three; on all of them where FAULTS_SEED=all."""
-    monkeypatch.setenv("MPI_SEED", SEED)
+    """On four ranks, and by turns on one, two or three."""
     done = mpirun(4, *PYTEST, "tests/mpi", "--durations=0", timeout_s=900)
     assert done.returncode == 0, done.stdout
     ended = re.search(r"=+ (.*\b[1-9]\d* passed.*?) =+$", done.stdout, re.MULTILINE)
     assert ended, done.stdout
     record_property(
-        "layer", f"real ranks, {mpi_library}, MPI_SEED={SEED} mpirun -n 4 tests/mpi: {ended[1]}"
+        "layer", f"real ranks, {mpi_library}, TESTS_SEED={SEED} mpirun -n 4 tests/mpi: {ended[1]}"
     )
     spent = re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(\S+)", done.stdout, re.MULTILINE)
-    said = shares((name, float(seconds)) for seconds, name in spent)
+    said = seconds_by_file((name, float(seconds)) for seconds, name in spent)
     record_property("layer", f"real ranks, by file: {said}")
 
 

@@ -20,7 +20,7 @@ import pytest
 from closeranks.jobs.bench.churn import campaign
 from closeranks.jobs.bench.churn.model import episode
 from tests.conftest import ROOT, Launch
-from tests.faults.cells import SEED
+from tests.shares import SEED
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 

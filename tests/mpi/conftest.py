@@ -30,10 +30,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say of every test here that it needs real ranks."""
+    """Say of every test here that it needs real ranks, and which share a day has.
+
+    A test is called on 4 ranks every day. Its calls on fewer ranks take turns.
+    """
     for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.mpi)
+        if HERE not in item.path.parents:
+            continue
+        item.add_marker(pytest.mark.mpi)
+        size = item.callspec.params.get("comm") if hasattr(item, "callspec") else None
+        few = size in (1, 2, 3)
+        item.add_marker(pytest.mark.share(18, least=0) if few else pytest.mark.share(6))
 
 
 @pytest.fixture
