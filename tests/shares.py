@@ -36,6 +36,31 @@ def share(sets: Sequence[_T], of: int, name: str = "", *, least: int = 1) -> lis
     return list(sets)[first::step]
 
 
+def table(ended: Iterable[tuple[str, str, float]]) -> str:
+    """Write how the tests of each folder ended, and their seconds.
+
+    Parameters
+    ----------
+    ended : iterable of (str, str, float)
+        Name of a test, how a phase of it ended ("passed", "skipped", "failed"; ""
+        for a phase that counts for its seconds alone), and the seconds of the phase.
+    """
+    kinds = ("passed", "skipped", "failed")
+    counts: Counter[tuple[str, str]] = Counter()
+    spent: Counter[str] = Counter()
+    for name, kind, seconds in ended:
+        parts = name.partition("::")[0].removeprefix("tests/").split("/")
+        folder = parts[0] if len(parts) > 1 else "."
+        for key in (folder, "all"):
+            counts[key, kind] += 1
+            spent[key] += round(1000 * seconds)
+    rows = [
+        f"| {key} | {' | '.join(str(counts[key, kind]) for kind in kinds)} | {ms / 1000:.0f} |"
+        for key, ms in sorted(spent.items(), key=lambda row: (row[0] == "all", row[0]))
+    ]
+    return "\n".join([f"| folder | {' | '.join(kinds)} | s |", "|---|---|---|---|---|", *rows])
+
+
 def seconds_by_file(spent: Iterable[tuple[str, float]], most: int = 25) -> str:
     """Write the seconds of each file, of those with the most.
 
