@@ -28,7 +28,7 @@ def changed() -> list[Path]:
     return [Path(line) for line in lines]
 
 
-def tests_of(path: Path) -> Path | None:
+def covering(path: Path) -> Path | None:
     """Give the file or the folder with the tests of a file, if there is one.
 
     Parameters
@@ -38,21 +38,20 @@ def tests_of(path: Path) -> Path | None:
     """
     if path.suffix != ".py":
         return None
-    parts = path.parts
-    if parts[0] == "tests":
-        if path.name.startswith("test_"):
-            found = path
-        else:  # what the tests of a folder share; what all share has no tests of its own
-            found = path.parent
-            return found if len(parts) > 2 else None
-    elif parts[0] in ROOMS and len(parts) > 2:
-        found = Path("tests", *parts[:-1])
+    folder, stem = path.parent, path.stem.strip("_")
+    if path.parts[0] == "tests":
+        if not path.name.startswith("test_"):  # what all tests share has no tests of its own
+            path = folder if len(path.parts) > 2 else path.with_name(f"test_{stem}.py")
+        candidates = [path]
+    elif path.parts[0] in ROOMS:
+        mirror = "tests" / folder
+        whole = [mirror, mirror.with_name(f"test_{folder.name}.py")] if len(path.parts) > 2 else []
+        candidates = [*whole, mirror / f"test_{stem}.py"]
     else:
-        room = parts[:1] if parts[0] in ROOMS else ()
-        found = Path("tests", *room, f"test_{path.stem.strip('_')}.py")
-    return found if (ROOT / found).exists() else None
+        candidates = [Path("tests", f"test_{stem}.py")]
+    return next((found for found in candidates if (ROOT / found).exists()), None)
 
 
 if __name__ == "__main__":
-    for found in sorted({str(test) for path in changed() if (test := tests_of(path))}):
+    for found in sorted({str(test) for path in changed() if (test := covering(path))}):
         print(found)  # noqa: T201 - what the Makefile reads

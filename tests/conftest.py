@@ -22,7 +22,7 @@ pytest_plugins = ["closeranks.testing"]
 
 ROOT = Path(__file__).resolve().parents[1]
 #: Fixtures of tests that start ranks: one after the other, each with all cores.
-_STARTING = {"launch", "mpirun", "mpi_library"}
+_STARTING = {"launch", "mpirun", "mpi_library", "linked"}
 #: Folders and files that start ranks otherwise, measure time, or count what is left of a job.
 _SERIAL = (
     "cluster", "exceptions", "faults", "gpu", "comms/exit", "comms/liveness",
