@@ -220,7 +220,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == "layer" and report.when == "call":
                 terminalreporter.write_line(str(value))
-    if SUMMARY:
+    if SUMMARY and "PYTEST_XDIST_WORKER" not in os.environ:
         _write_summary(terminalreporter, SUMMARY)
     ended = [terminalreporter.stats.get(kind, []) for kind in ("passed", "failed", "error")]
     reports = [one for some in ended for one in some if hasattr(one, "duration")]
@@ -239,6 +239,8 @@ def _write_summary(reporter: pytest.TerminalReporter, path: str) -> None:
         for one in reporter.stats.get(stat, [])
         if isinstance(one, pytest.TestReport)
     ]
+    if not reports:
+        return
     found = _launcher()
     library = found[1] if found else "no MPI"
     option = reporter.config.option
