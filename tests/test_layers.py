@@ -94,7 +94,7 @@ TALKERS = {
     "jobs.bench.benches.pack", "jobs.bench.benches.plan_steps", "jobs.bench.benches.point_to_point",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
-    "jobs.tune.command", "jobs.tune.survey",
+    "jobs.tune.command", "jobs.tune.survey", "testing",
 }  # fmt: skip
 
 #: Modules that may be imported before MPI is started: none imports mpi4py, however far down.

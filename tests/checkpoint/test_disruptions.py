@@ -87,6 +87,7 @@ def worst_row(how: str, members: tuple[int, ...], parity: int) -> int:
     return 0
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("parity", [1, 2, 3])
 @pytest.mark.parametrize("how", HURTS)
 def test_which_step_comes_back(root: Path, how: str, parity: int) -> None:

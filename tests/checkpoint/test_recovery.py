@@ -65,6 +65,7 @@ def states_of(ground: Ground) -> list[object]:
     return found
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize(
     ("members", "parity"), [(n, k) for n in range(3, 9) for k in (1, 2, 3) if k < n]

@@ -112,6 +112,7 @@ def served(problem: Problem, algorithm: Algorithm) -> Problem | None:
     return None if algorithm.objection(problem) else problem
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("operation", "algorithm"), LISTED, ids=NAMES)
 def test_every_algorithm_on_few_ranks(operation: str, algorithm: Algorithm) -> None:
     chance = random.Random(f"{operation} {algorithm.name}")
@@ -126,6 +127,7 @@ def test_every_algorithm_on_few_ranks(operation: str, algorithm: Algorithm) -> N
     assert proved > 5
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(("operation", "algorithm"), LISTED, ids=NAMES)
 def test_every_algorithm_on_more_ranks(operation: str, algorithm: Algorithm) -> None:
     chance = random.Random(f"{algorithm.name} {operation}")

@@ -133,6 +133,7 @@ def test_every_rank_holds_the_same_bits(algorithm: Algorithm) -> None:
         assert np.array_equal(first, again)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("operation", [o for o in ALGORITHMS if o != "alltoallv"])
 def test_sixteen_thousand_ranks_are_no_trouble(operation: str) -> None:
     """First step in 1 ms, 3 us a step, 50 ms in all where steps are few.

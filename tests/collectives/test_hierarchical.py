@@ -79,6 +79,7 @@ def sent(plan: Plan, rank: int) -> dict[int, tuple[int, int]]:
     return found
 
 
+@pytest.mark.share(3)
 @EVERY
 @EACH
 def test_right_on_irregular_topologies(

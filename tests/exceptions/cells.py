@@ -1,18 +1,14 @@
 """The cells of the matrix: where the others are, what one rank leaves by, on what.
 
-`CELLS` are all of them; `due` are those of one run of the suite, others every day.
+`CELLS` are all of them, drawn so that a share has many places, errors and platforms.
 """
 
 from __future__ import annotations
 
-import os
-import time
 from itertools import product
 from random import Random
 from typing import NamedTuple
 
-#: Everything, or a number whose remainder by 12 says which twelfth.
-SEED = os.environ.get("EXCEPTIONS_SEED", str(int(time.time()) // 86400))
 STATUS = {"ValueError": 1, "SystemExit": 3, "KeyboardInterrupt": 130}
 PLACES = {
     "before": "before any call: the others close",
@@ -76,15 +72,9 @@ class Cell(NamedTuple):
 
 
 #: Nobody sees that a process ends by SystemExit that has left no block.
-CELLS = [
+_CELLS = [
     Cell(*words)
     for words in product(PLACES, STATUS, ("node", "lab"))
     if words[:2] != ("open", "SystemExit")
 ]
-
-
-def due() -> list[Cell]:
-    """Give the cells of this run: of other places, errors and platforms each day."""
-    if SEED == "all":
-        return CELLS
-    return Random(len(CELLS)).sample(CELLS, len(CELLS))[int(SEED) % 12 :: 12]
+CELLS = Random(len(_CELLS)).sample(_CELLS, len(_CELLS))

@@ -190,7 +190,8 @@ if __name__ == "__main__":
     elif WHERE == "pytest":
         import pytest
 
-        plugins = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]  # whose import is long
+        unused = ("cacheprovider", "hypothesispytest", "xdist", "pytest_mpi")  # long to import
+        plugins = [word for name in unused for word in ("-p", f"no:{name}")]
         shown = ["-q", "--tb=line", "--capture=sys"]
         raise SystemExit(pytest.main([*shown, "--noconftest", *plugins, __file__]))
     else:

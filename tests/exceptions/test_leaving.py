@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.exceptions.cells import HELD, PLACES, SEED, Cell, due
+from tests.exceptions.cells import CELLS, HELD, PLACES, Cell
 from tests.pace import slowness
 
 PROGRAM = str(Path(__file__).parent / "leaving.py")
@@ -40,7 +40,8 @@ def _soon(output: str, since: re.Pattern[str] = LEFT) -> float:
     return time.time() - float(found[1])
 
 
-@pytest.mark.parametrize("cell", due(), ids="-".join)
+@pytest.mark.share(18)
+@pytest.mark.parametrize("cell", CELLS, ids="-".join)
 @pytest.mark.usefixtures("mpi_library")
 def test_the_job_ends_by_itself(launch: Launch, mpi_library: str, cell: Cell) -> None:
     done = launch(_command(cell.platform, cell.where, cell.error), timeout_s=110)
@@ -74,9 +75,7 @@ def _has_crashed(done: subprocess.CompletedProcess[str], wanted: set[int]) -> bo
 CAUGHT = list(product(("before", "wait", "node", "split"), ("node", "lab")))
 
 
-@pytest.mark.parametrize(
-    ("where", "platform"), CAUGHT if SEED == "all" else CAUGHT[int(SEED) % 4 :: 4]
-)
+@pytest.mark.parametrize(("where", "platform"), CAUGHT)
 @pytest.mark.usefixtures("mpi_library")
 def test_who_catches_on_all_ranks_ends_in_order(launch: Launch, where: str, platform: str) -> None:
     error = "zero" if where == "wait" else "ValueError"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.exceptions.cells import SEED
 from tests.exceptions.test_leaving import HEARD, LEFT
 from tests.pace import slowness
 
@@ -16,7 +15,6 @@ PROGRAM = str(Path(__file__).parent / "refusing.py")
 WAYS = ("blocking", "settled", "child", "root", "I", "init", "lower", "library")
 #: By which the others wait where they can be told; elsewhere they are ended.
 TOLD = ("I", "init")
-DUE = WAYS if SEED == "all" else (WAYS[int(SEED) % len(WAYS)], TOLD[int(SEED) % 2])
 
 
 def _said(launch: Launch, how: str, way: str) -> tuple[int, str]:
@@ -25,7 +23,7 @@ def _said(launch: Launch, how: str, way: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.parametrize("way", sorted(set(DUE)))
+@pytest.mark.parametrize("way", sorted(WAYS))
 @pytest.mark.usefixtures("mpi_library")
 def test_all_hear_of_a_call_that_one_rank_refuses(launch: Launch, way: str) -> None:
     status, output = _said(launch, "alone", way)
@@ -44,7 +42,7 @@ def test_all_hear_of_a_call_that_one_rank_refuses(launch: Launch, way: str) -> N
         assert len(heard) == 3 or "ends, in a call of the MPI library: rank 1 refused" in output
 
 
-@pytest.mark.parametrize("way", sorted(set(DUE)))
+@pytest.mark.parametrize("way", sorted(WAYS))
 @pytest.mark.usefixtures("mpi_library")
 def test_a_call_that_all_ranks_refuse_ends_nothing(launch: Launch, way: str) -> None:
     status, output = _said(launch, "all", way)

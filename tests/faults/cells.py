@@ -1,21 +1,15 @@
 """The cells of the matrix: where a rank fails, how, and on what.
 
 A cell is a schedule of faults; the program checks every sum of every step, and
-the test who is left.  `CELLS` are all of them, `third` is what one run of the
-suite takes, another one every day, as other tests take what is `due`.
+the test who is left.
 """
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterable
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-_C = TypeVar("_C")
+from tests.shares import SEED
 
-#: Everything, or a number whose remainder by 3 says which third.
-SEED = os.environ.get("FAULTS_SEED", str(int(time.time()) // 86400))
 STEP = 20
 
 
@@ -123,19 +117,10 @@ def _replaced(cells: list[Cell]) -> list[Cell]:
 
 
 _SHRUNK = [*_windows(), *_nodes()]
-CELLS = [*_SHRUNK, *_replaced(_SHRUNK), *_sweeps()]
-
-
-def due(cells: Iterable[_C]) -> list[_C]:
-    """Give what is to be run: all, or every third, from the one that the seed says."""
-    every = list(cells)
-    return every if SEED == "all" else every[int(SEED) % 3 :: 3]
-
-
-def third() -> list[Cell]:
-    """Give the cells that are `due`.
-
-    Sweeps of the recovery are run by `make faults` alone, see docs/internals/faults.md:
-    where a rank dies while Open MPI makes a communicator others may crash.
-    """
-    return due(one for one in CELLS if SEED == "all" or "during the recovery" not in one.name)
+#: Sweeps of the recovery are run with all seeds only, see docs/internals/faults.md: where a rank
+#: dies while Open MPI makes a communicator, others may crash.
+CELLS = [
+    cell
+    for cell in (*_SHRUNK, *_replaced(_SHRUNK), *_sweeps())
+    if SEED == "all" or "during the recovery" not in cell.name
+]

@@ -1,8 +1,8 @@
 """A program whose ranks leave attempts in every way there is.
 
-    closeranks run --faults -n 4 -- leave.py CASE
+    closeranks run --faults -n 4 -- leave.py CASE ...
 
-Each survivor prints what it met, in one line.
+Each survivor prints what it met, in one line; of several cases each has its name in it.
 """
 
 from __future__ import annotations
@@ -486,19 +486,27 @@ CASES: dict[str, Callable[[cr.Communicator], object]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    """Run one case and say what came of it."""
+def run(case: str) -> tuple[int, object]:
+    """Run one case; gives the seat, and what came of it."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
     comm = cr.init(on_failure="replace" if "CLOSERANKS_SPARES" in os.environ else "shrink")
     seat = comm.seat
     try:
-        said = CASES[sys.argv[1]](comm)
+        said = CASES[case](comm)
     except (cr.Error, RuntimeError) as error:
         comm.abandon()
         said = f"{type(error).__name__} {error}"
     else:
         comm.close()
-    print(f"seat {seat}: {said}", flush=True)  # noqa: T201 - what the test reads
+    return seat, said
+
+
+def main() -> None:
+    """Run the cases one after the other, and say what came of each."""
+    for case in sys.argv[1:]:
+        seat, said = run(case)
+        name = f"{case}, " if len(sys.argv) > 2 else ""
+        print(f"{name}seat {seat}: {said}", flush=True)  # noqa: T201 - what the test reads
 
 
 main()

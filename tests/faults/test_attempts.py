@@ -92,6 +92,55 @@ def leave(launch: Launch, case: str, ranks: str = "-n 4") -> dict[int, str]:
     return {int(seat): words for seat, words in sorted(said.items())}
 
 
+#: What each seat says at the end of a case in which a rank dies.
+DEATHS: dict[str, dict[int, str]] = {
+    "an_error_untold": dict.fromkeys((0, 2, 3), "(3, 2)"),
+    "a_break": dict.fromkeys((0, 1, 3), "3"),
+    "a_named_break": dict.fromkeys((0, 1, 3), "3"),
+    "no_use": dict.fromkeys((0, 3), "[(2, 'revoked'), (1, 'revoked'), (1, '2')]"),
+    "fruitless": dict.fromkeys(
+        (0, 1, 3),
+        "Revoked attempts: they fail again and again, though nobody is lost; see the cause",
+    ),
+    "before_the_loop": dict.fromkeys((0, 1, 2), "(3, (3,), 1)"),
+    "messages": dict.fromkeys((0, 1, 3), "3"),
+    "children": {
+        0: str([0b1011, 0b0001, 0b0011, 0b0001, 0b1011]),
+        1: str([0b1011, 0b1010, 0b0011, 0b1010, 0b1011]),
+        3: str([0b1011, 0b1010, 0b1000, 0b1010, 0b1011]),
+    },
+    "topologies": {0: "[3, 1]", 1: "[0, 3]", 3: "[1, 0]"},
+}
+
+
+@pytest.mark.share(4)
+@pytest.mark.parametrize("case", DEATHS)
+def test_what_survivors_have_met(launch: Launch, case: str) -> None:
+    assert leave(launch, case) == DEATHS[case]
+
+
+#: What each seat says at the end of a case that nobody leaves: one launch for all of them.
+LIVES: dict[str, dict[int, str]] = {
+    "beside_starts": dict.fromkeys(range(4), "4.0"),
+    "many_messages": dict.fromkeys(range(4), "[2, 2, 2]"),
+    "kept_quiet": dict.fromkeys(range(4), "(4, True)"),
+    "first_call_of_a_child": dict.fromkeys(range(4), "(4, 2)"),
+    "plain_side": dict.fromkeys(range(4), "4"),
+    "ways": {0: "told 20 of 20", 1: "4", 2: "4", 3: "4"},
+}
+
+
+@pytest.mark.timeout(300)
+def test_what_all_have_met_where_nobody_dies(launch: Launch) -> None:
+    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
+    done = launch(
+        [*command, sys.executable, str(PROGRAM.with_name("leave.py")), *LIVES], timeout_s=200
+    )
+    for case, expected in LIVES.items():
+        said = re.findall(rf"^{case}, seat (\d): (.*)$", done.stdout, re.MULTILINE)
+        assert {int(seat): words for seat, words in said} == expected, done.stdout
+
+
 @pytest.mark.parametrize("case", ["an_error", "an_error_of_one"])
 def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch, case: str) -> None:
     said = leave(launch, case)
@@ -107,10 +156,6 @@ def test_an_error_that_cannot_be_written_is_named() -> None:
 
     assert words_of(Mute()) == "Mute"
     assert words_of(ValueError("more")) == "ValueError('more')"
-
-
-def test_who_gives_up_and_dies_is_one_of_the_dead(launch: Launch) -> None:
-    assert leave(launch, "an_error_untold") == dict.fromkeys((0, 2, 3), "(3, 2)")
 
 
 def test_who_gives_up_and_dies_is_replaced(launch: Launch) -> None:
@@ -132,26 +177,6 @@ def test_who_leaves_a_failed_attempt_cannot_end_well(launch: Launch) -> None:
     said = leave(launch, "a_break_at_the_end")
     assert said.pop(0).startswith("Revoked close: an attempt has failed and was left")
     assert said == dict.fromkeys((1, 3), str((0b1010, 3)))
-
-
-def test_what_is_of_no_use_ends_the_loop(launch: Launch) -> None:
-    said = leave(launch, "no_use")
-    assert said == dict.fromkeys((0, 3), "[(2, 'revoked'), (1, 'revoked'), (1, '2')]")
-
-
-def test_agreements_are_true_beside_starts_of_mpi4py(launch: Launch) -> None:
-    assert leave(launch, "beside_starts") == dict.fromkeys(range(4), "4.0")
-
-
-def test_what_cannot_go_well_is_not_repeated_for_ever(launch: Launch) -> None:
-    said = leave(launch, "fruitless")
-    words = "Revoked attempts: they fail again and again, though nobody is lost; see the cause"
-    assert said == dict.fromkeys((0, 1, 3), words)
-
-
-@pytest.mark.parametrize("case", ["a_break", "a_named_break"])
-def test_leaving_by_break_repeats_nothing_and_is_told(launch: Launch, case: str) -> None:
-    assert leave(launch, case) == dict.fromkeys((0, 1, 3), "3")
 
 
 def test_a_limit_and_too_few_members_end_it_on_all(launch: Launch) -> None:
@@ -177,18 +202,10 @@ def test_wrong_use_is_refused_on_all(launch: Launch) -> None:
         assert words.startswith("PeerLost attempts: rank 0 lost (UsageError"), words
 
 
-def test_what_was_met_before_the_loop_is_recovered_from(launch: Launch) -> None:
-    assert set(leave(launch, "before_the_loop").values()) == {"(3, (3,), 1)"}
-
-
 def test_who_comes_late_counts_as_the_others_do(launch: Launch) -> None:
     said = leave(launch, "a_late_start")
     assert said == {0: said[0], 3: said[0].replace("allreduce", "attempts")}
     assert said[0] == "[(3, 2, (2,)), ('allreduce', (1,))]"
-
-
-def test_plain_messages_that_fail_are_repeated(launch: Launch) -> None:
-    assert leave(launch, "messages") == dict.fromkeys((0, 1, 3), "3")
 
 
 def test_what_waits_for_several_requests_is_repeated(launch: Launch) -> None:
@@ -197,40 +214,6 @@ def test_what_waits_for_several_requests_is_repeated(launch: Launch) -> None:
     said = sorted(re.findall(r"^seat (.*)$", done.stdout, re.MULTILINE))
     assert said == [f"{seat}: [2, 2, 2, 2]" for seat in range(3)], done.stdout
     assert done.returncode == 0
-
-
-def test_messages_that_fail_together_are_repeated(launch: Launch) -> None:
-    assert leave(launch, "many_messages") == dict.fromkeys(range(4), "[2, 2, 2]")
-
-
-def test_a_body_that_keeps_quiet_is_repeated(launch: Launch) -> None:
-    assert leave(launch, "kept_quiet") == dict.fromkeys(range(4), "(4, True)")
-
-
-def test_who_opens_a_child_comes_to_the_vote(launch: Launch) -> None:
-    said = leave(launch, "first_call_of_a_child")
-    assert said == dict.fromkeys(range(4), "(4, 2)")
-
-
-def test_the_other_side_may_be_plain(launch: Launch) -> None:
-    assert leave(launch, "plain_side") == dict.fromkeys(range(4), "4")
-
-
-def test_what_was_split_is_split_again(launch: Launch) -> None:
-    everybody, odd = 0b1011, 0b1010
-    assert leave(launch, "children") == {
-        0: str([everybody, 0b0001, 0b0011, 0b0001, everybody]),
-        1: str([everybody, odd, 0b0011, odd, everybody]),
-        3: str([everybody, odd, 0b1000, odd, everybody]),
-    }
-
-
-def test_who_waits_in_a_topology_is_told(launch: Launch) -> None:
-    assert leave(launch, "topologies") == {0: "[3, 1]", 1: "[0, 3]", 3: "[1, 0]"}
-
-
-def test_all_that_is_made_of_a_communicator_is_revoked_with_it(launch: Launch) -> None:
-    assert leave(launch, "ways") == {0: "told 20 of 20", 1: "4", 2: "4", 3: "4"}
 
 
 def test_calls_inside_of_an_attempt_take_as_long(launch: Launch) -> None:

@@ -20,12 +20,13 @@ import pytest
 from closeranks.jobs.bench.churn import campaign
 from closeranks.jobs.bench.churn.model import episode
 from tests.conftest import ROOT, Launch
-from tests.faults.cells import SEED
+from tests.shares import SEED
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
 #: Of 23 jobs that kept -41 to 628 KiB, no six in 20 000 draws had such a median.
 _MOST_KIB = 600
+_JOBS = 6
 
 
 def test_ranks_that_die_and_are_replaced(launch: Launch, tmp_path: Path) -> None:
@@ -42,18 +43,21 @@ def test_ranks_that_die_and_are_replaced(launch: Launch, tmp_path: Path) -> None
 
 
 def test_a_minute_of_it(launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all seeds; on other days a quarter of a minute."""
+    minutes = 1.0 if SEED == "all" else 0.25
     # What is freed is overwritten: the launcher must not look at it once more.
     monkeypatch.setenv("MALLOC_PERTURB_", "165")
     path = tmp_path / "churn.json"
-    command = [sys.executable, "-m", "closeranks", "bench", "churn", "--minutes", "1"]
+    command = [sys.executable, "-m", "closeranks", "bench", "churn", "--minutes", str(minutes)]
     command += ["--seed", "0" if SEED == "all" else SEED, "--json", str(path)]
     done = launch(command, timeout_s=240)
     rows = json.loads(path.read_text())
     for row in rows:
         assert (row["wrong"], row["hangs"]) == (0, 0), done.stdout
-    assert sum(row["kills"] + row["stops"] + row["joins"] for row in rows) > 32
+    assert sum(row["kills"] + row["stops"] + row["joins"] for row in rows) > 32 * minutes
     assert max(campaign.seen(rows, "files_a_recovery")) <= -1.5  # connections to the dead
-    assert median(campaign.seen(rows, "kib_a_recovery")) < _MOST_KIB
+    if len(rows) >= _JOBS or SEED == "all":
+        assert median(campaign.seen(rows, "kib_a_recovery")) < _MOST_KIB
 
 
 def test_what_each_death_costs_the_library_alone(launch: Launch) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT, Launch
-from tests.faults.cells import due
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -18,8 +17,8 @@ PROGRAM = str(ROOT / "docs" / "limits" / "freed.py")
 
 @pytest.mark.parametrize(
     ("what", "free", "received"),
-    due([("killed", [], 1), ("broken", ["free"], 666), ("killed", ["free"], 666),
-         ("broken", [], 1)]),
+    [("killed", [], 1), ("broken", ["free"], 666), ("killed", ["free"], 666),
+         ("broken", [], 1)],
 )  # fmt: skip
 def test_a_freed_number_takes_what_the_lost_rank_has_sent(
     launch: Launch, what: str, free: list[str], received: int

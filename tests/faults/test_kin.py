@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import due
 from tests.faults.kin import KINDS
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
@@ -19,9 +18,9 @@ GIVES_UP = {"first_calls_are_timed", "start_is_unfinished", "forsaken"}
 
 @pytest.mark.parametrize(
     "case",
-    due(["freed_parent", "freed_parent_in_use", "group_of_some", "given_up", "left_by_a_death",
+    ["freed_parent", "freed_parent_in_use", "group_of_some", "given_up", "left_by_a_death",
          "closed_in_vain", "first_calls_are_timed", "wire_is_kept", "held_methods",
-         "start_is_unfinished", "counts_are_asked", "forsaken"]),
+         "start_is_unfinished", "counts_are_asked", "forsaken"],
 )  # fmt: skip
 def test_a_family_goes_on(launch: Launch, case: str) -> None:
     start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
@@ -38,7 +37,7 @@ def test_what_was_forsaken_stays_so_where_a_second_rank_dies(launch: Launch) -> 
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.parametrize("kind", due(KINDS))
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_was_started_before_a_recovery_is_void(launch: Launch, kind: str) -> None:
     start = [sys.executable, "-m", "closeranks", "run", "-n", "4", "--faults", "--"]
     done = launch([*start, sys.executable, str(PROGRAM), kind])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch, Run
-from tests.faults.cells import due
 
 PROGRAM = Path(__file__).parent / "late.py"
 
@@ -40,7 +39,7 @@ def test_all_name_the_rank_that_is_stopped(mpirun: Run, when: str) -> None:
     assert done.returncode == 0
 
 
-@pytest.mark.parametrize("algorithm", due(["native", "ring", "shared"]))
+@pytest.mark.parametrize("algorithm", ["native", "ring", "shared"])
 def test_no_call_is_served_after_that_and_the_end_is_quick(mpirun: Run, algorithm: str) -> None:
     """A call of the library would meet the one before it, which some ranks never made."""
     done = mpirun(4, str(PROGRAM), "after", algorithm)

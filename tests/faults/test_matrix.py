@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import Cell, third
+from tests.faults.cells import CELLS, Cell
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -35,7 +35,8 @@ def _command(cell: Cell) -> list[str]:
     return [*start, sys.executable, *words]
 
 
-@pytest.mark.parametrize("cell", third(), ids=lambda cell: f"{cell.platform}: {cell.name}")
+@pytest.mark.share(18)
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.platform}: {cell.name}")
 def test_those_who_are_left_have_the_right_sums(
     launch: Launch, monkeypatch: pytest.MonkeyPatch, cell: Cell
 ) -> None:

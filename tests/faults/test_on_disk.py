@@ -19,7 +19,6 @@ from closeranks.checkpoint.control.sigterm_handler import SIGTERM_HANDLER
 from closeranks.checkpoint.disk import saved_files
 from closeranks.checkpoint.memory import slot_file
 from tests.checkpoint.filed import save
-from tests.faults.cells import due
 from tests.faults.on_disk import POINTS
 from tests.faults.remember import die_at
 
@@ -70,7 +69,7 @@ def test_a_writer_is_killed(tmp_path: Path, point: str) -> None:
     assert [one.name for one in tmp_path.iterdir()] == [found[-1].folder]
 
 
-@pytest.mark.parametrize("point", due(POINTS)[:1])
+@pytest.mark.parametrize("point", POINTS)
 def test_a_job_is_killed_while_it_writes(
     mpirun: Run, name: str, tmp_path: Path, point: str
 ) -> None:

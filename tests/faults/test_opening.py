@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import due
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -34,7 +33,6 @@ WINDOWS = [
 ]
 #: Where who fails alone is missed when it has ended.
 EARLY = WINDOWS[:3]
-TAKEN = due(WINDOWS)
 
 
 def open_with(launch: Launch, *words: str, spares: int = 0) -> tuple[int, dict[int, str]]:
@@ -56,7 +54,7 @@ def names_the_dead(said: dict[int, str], dead: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("at", TAKEN)
+@pytest.mark.parametrize("at", WINDOWS)
 @pytest.mark.parametrize("spares", [0, 1])
 def test_who_is_left_names_the_dead(launch: Launch, at: str, spares: int) -> None:
     status, said = open_with(launch, "dies", at, spares=spares)
@@ -77,7 +75,7 @@ def test_spares_go_home_where_the_first_rank_dies(launch: Launch) -> None:
     assert status == 1
 
 
-@pytest.mark.parametrize("at", TAKEN[1:])
+@pytest.mark.parametrize("at", WINDOWS[1:])
 def test_one_fails_alone_and_all_leave(launch: Launch, at: str) -> None:
     """In a part that all make together, before one or after it."""
     status, said = open_with(launch, "fails", at)
@@ -97,7 +95,7 @@ def test_spares_go_home_where_nothing_is_opened(launch: Launch) -> None:
 
 
 #: A node whose memory has our folder already, from another user.
-TAKEN_FOLDER = (
+WINDOWS_FOLDER = (
     "mount -t tmpfs -o mode=1777 tmpfs /dev/shm && mkdir -m 777 /dev/shm/closeranks-0"
     ' && chown 65534 /dev/shm/closeranks-0 && "$@"; status=$?'
     '; [ -z "$(ls -A /dev/shm/closeranks-0)" ] && exit $status'
@@ -108,7 +106,7 @@ TAKEN_FOLDER = (
 def test_all_ranks_name_the_owner_of_a_folder_that_is_not_ours(
     launch: Launch, faults: list[str]
 ) -> None:
-    alone = ["unshare", "--mount", "sh", "-c", TAKEN_FOLDER, "sh"]
+    alone = ["unshare", "--mount", "sh", "-c", WINDOWS_FOLDER, "sh"]
     if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
         pytest.skip("only the superuser may mount")
     start = [sys.executable, "-m", "closeranks", "run", *faults, "-n", "3", "--", sys.executable]

@@ -23,7 +23,7 @@ from closeranks.checkpoint.memory import slot_file
 from closeranks.comms.wait import Deadline
 from closeranks.errors import CheckpointError
 from tests.checkpoint.mishaps import MISHAPS, hurt
-from tests.faults.cells import SEED, due
+from tests.shares import SEED
 
 PROGRAM = str(Path(__file__).parent / "remember.py")
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -52,7 +52,7 @@ CUTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("point", "who"), due(product(CUTS, ("2", "0,1,2,3"))))
+@pytest.mark.parametrize(("point", "who"), list(product(CUTS, ("2", "0,1,2,3"))))
 def test_a_save_is_cut_off(mpirun: Run, name: str, point: str, who: str) -> None:
     cut = mpirun(4, PROGRAM, name, "save", "3", point, who)
     assert cut.returncode != 0, cut.stdout
@@ -64,7 +64,7 @@ def test_a_save_is_cut_off(mpirun: Run, name: str, point: str, who: str) -> None
     assert ", whole" in done.stdout
 
 
-@pytest.mark.parametrize("point", due(["verified", "rebuilding", "rebuilt"]))
+@pytest.mark.parametrize("point", ["verified", "rebuilding", "rebuilt"])
 def test_a_restore_is_cut_off(mpirun: Run, name: str, point: str) -> None:
     saved = mpirun(4, PROGRAM, name, "save", "2")
     assert saved.returncode == 0, saved.stdout
@@ -102,11 +102,8 @@ def committed(folder: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-#: Runs of which each takes two launches: three of them, others every day, or all.
-DRAWN = range(50) if SEED == "all" else [(3 * int(SEED) + at) % 50 for at in range(3)]
-
-
-@pytest.mark.parametrize("seed", DRAWN)
+@pytest.mark.share(25)  # each takes two launches
+@pytest.mark.parametrize("seed", range(50))
 def test_killed_from_outside_at_any_moment(
     mpirun: Run, name: str, tmp_path: Path, seed: int
 ) -> None:
@@ -134,7 +131,7 @@ def test_killed_from_outside_at_any_moment(
     assert found[0] >= steps[-1], told
 
 
-@pytest.mark.skipif(SEED != "all", reason="2.2 GiB take half a minute: make faults")
+@pytest.mark.skipif(SEED != "all", reason="2.2 GiB take half a minute: make test-all")
 @pytest.mark.timeout(300)
 def test_more_than_two_gibibytes(mpirun: Run, name: str) -> None:
     room = os.statvfs("/dev/shm")

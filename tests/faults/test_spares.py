@@ -6,11 +6,11 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import due
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -43,13 +43,25 @@ def members(number: int, epoch: int, newcomers: tuple[int, ...]) -> list[tuple[s
     ]
 
 
-@pytest.mark.parametrize("form", ["blocking", "in place", "request"])
-def test_a_spare_takes_the_seat(launch: Launch, form: str) -> None:
-    assert replace(launch, "2@20", form=form) == members(4, 1, (2,))
+#: What dies, options of `replace`, and who is new at the end, after how many recoveries.
+SEATS: dict[str, tuple[str, dict[str, Any], int, tuple[int, ...]]] = {
+    "blocking": ("2@20", {}, 1, (2,)),
+    "in place": ("2@20", {"form": "in place"}, 1, (2,)),
+    "request": ("2@20", {"form": "request"}, 1, (2,)),
+    "one after the other, the first of all too": ("0@10,3@20:after", {"spares": 2}, 2, (0, 3)),
+    "new process": ("2@20", {"spares": 0, "more": "recruits"}, 1, (2,)),
+    "new processes": ("0@10,3@20:after", {"spares": 0, "more": "recruits"}, 2, (0, 3)),
+    "later than new processes": ("0@10,3@20:after", {"spares": 0, "more": "late"}, 2, (0, 3)),
+    "the spare, then a new process": ("1@10,2@10", {"more": "recruits"}, 1, (1, 2)),
+    "nobody dies": ("", {"spares": 2}, 0, ()),
+}
 
 
-def test_one_after_the_other_the_first_of_all_too(launch: Launch) -> None:
-    assert replace(launch, "0@10,3@20:after", spares=2) == members(4, 2, (0, 3))
+@pytest.mark.share(3)
+@pytest.mark.parametrize("case", SEATS)
+def test_seats_are_taken(launch: Launch, case: str) -> None:
+    kills, options, epoch, newcomers = SEATS[case]
+    assert replace(launch, kills, **options) == members(4, epoch, newcomers)
 
 
 def test_two_at_once(launch: Launch) -> None:
@@ -67,7 +79,7 @@ def test_without_spares_left_the_others_go_on(launch: Launch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "spares"), due([("twice", 3), ("child", 3), ("failed", 4), ("later", 3)])
+    ("way", "spares"), [("twice", 3), ("child", 3), ("failed", 4), ("later", 3)]
 )
 def test_newcomers_outvote_nobody_in_a_second_state(launch: Launch, way: str, spares: int) -> None:
     program = str(PROGRAM.parent / "two_states.py")
@@ -78,25 +90,8 @@ def test_newcomers_outvote_nobody_in_a_second_state(launch: Launch, way: str, sp
     ], done.stdout
 
 
-@pytest.mark.parametrize("kills", ["2@20", "0@10,3@20:after"])
-def test_new_processes_take_the_seats(launch: Launch, kills: str) -> None:
-    dead = tuple(int(word[0]) for word in kills.split(","))
-    said = replace(launch, kills, spares=0, more="recruits")
-    assert said == members(4, len(dead), dead)
-
-
-def test_who_ends_later_than_new_processes_ends_too(launch: Launch) -> None:
-    said = replace(launch, "0@10,3@20:after", spares=0, more="late")
-    assert said == members(4, 2, (0, 3))
-
-
 def test_a_program_may_take_longer_to_start_than_a_recovery_may(launch: Launch) -> None:
     assert replace(launch, "2@20", spares=0, more="slow") == members(4, 1, (2,))
-
-
-def test_the_spare_comes_first_then_a_new_process(launch: Launch) -> None:
-    said = replace(launch, "1@10,2@10", more="recruits")
-    assert said == members(4, 1, (1, 2))
 
 
 def test_of_two_that_came_together_one_may_die_alone(launch: Launch) -> None:
@@ -246,10 +241,6 @@ def test_nobody_comes_where_nobody_can(launch: Launch) -> None:
     done = launch([*start, "--no-check", "--faults", "--", sys.executable, "-c", asks])
     assert "new processes in the place of the dead" in done.stdout
     assert "start the job on one node by closeranks run --faults" in done.stdout
-
-
-def test_spares_that_nobody_needs_go_home(launch: Launch) -> None:
-    assert replace(launch, "", spares=2) == members(4, 0, ())
 
 
 def test_on_an_emulated_cluster(launch: Launch) -> None:

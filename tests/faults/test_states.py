@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import due
 
 HERE = Path(__file__).parent
 RUN = [sys.executable, "-m", "closeranks", "run"]
@@ -20,7 +19,7 @@ DEATHS = [(3, 0.005), (0, 0.01), (2, 0.02), (3, 0.03), (1, 0.04), (3, 0.05), (0,
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("needs_open_mpi")
-@pytest.mark.parametrize(("seat", "after_s"), due(DEATHS), ids=lambda given: f"{given}")
+@pytest.mark.parametrize(("seat", "after_s"), DEATHS, ids=lambda given: f"{given}")
 def test_a_second_may_die_while_a_newcomer_gets_the_state(
     launch: Launch, seat: int, after_s: float
 ) -> None:

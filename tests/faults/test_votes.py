@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
-from tests.faults.cells import due
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -101,18 +100,16 @@ def test_every_group_has_a_say(launch: Launch, case: str, status: int, line: str
 
 @pytest.mark.parametrize(
     ("case", "statuses", "line"),
-    due(
-        [
-            ("one_exits_at_once", {0}, "seat 3: 3"),
-            ("survivors_exit", {5}, "seat 3: 3"),
-            ("survivors_of_a_kill_exit", {5}, "seat 3: 3"),
-            ("one_more_exits_later", {3, 4}, "seat 3: 3"),  # of two the launcher knows one
-            ("all_exit_at_once", {3}, ""),
-            ("exits_last", {3}, ""),
-            ("nobody_recovers", {3}, "seat 3: lost"),
-            ("exits_first", {3}, "seat 2: 2"),
-        ]
-    ),
+    [
+        ("one_exits_at_once", {0}, "seat 3: 3"),
+        ("survivors_exit", {5}, "seat 3: 3"),
+        ("survivors_of_a_kill_exit", {5}, "seat 3: 3"),
+        ("one_more_exits_later", {3, 4}, "seat 3: 3"),  # of two the launcher knows one
+        ("all_exit_at_once", {3}, ""),
+        ("exits_last", {3}, ""),
+        ("nobody_recovers", {3}, "seat 3: lost"),
+        ("exits_first", {3}, "seat 2: 2"),
+    ],
 )
 def test_the_status_of_the_dead_is_not_that_of_the_job(
     launch: Launch, case: str, statuses: set[int], line: str

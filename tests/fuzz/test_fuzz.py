@@ -34,6 +34,7 @@ def test_sequences_of_the_day(mpi_library: str, ranks: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
+@pytest.mark.share(1)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_what_was_found_before(mpi_library: str, ranks: int) -> None:
     sequences = [json.loads(path.read_text()) for path in FOUND]

@@ -42,6 +42,7 @@ def test_loading_the_command_line_loads_nothing_heavy() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     "words",
     [
@@ -84,6 +85,7 @@ def test_wrong_usage_is_one_line_and_status_2(words: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [

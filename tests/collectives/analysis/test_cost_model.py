@@ -43,6 +43,7 @@ def problem_of(operation: str, topology: Topology, count: int) -> Problem:
     return Problem(operation, topology, count=0 if counts is not None else count, counts=counts)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("operation", "name"), EVERY)
 def test_cost_equals_the_simulated_moves(operation: str, name: str) -> None:
     for topology in TOPOLOGIES:

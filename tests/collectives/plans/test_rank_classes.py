@@ -72,6 +72,7 @@ def sent(plan: Plan, rank: int) -> tuple[Counter[int], Counter[int]]:
     return messages, +items
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize(("operation", "algorithm"), WITH_CLASSES, ids=NAMES)
 def test_ranks_of_a_class_send_as_much_over_every_level(
     operation: str, algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch

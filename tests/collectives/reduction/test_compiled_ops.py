@@ -48,6 +48,7 @@ def call(address: int, *arrays: Any) -> None:
     ctypes.CFUNCTYPE(None, *types)(address)(*(a.ctypes.data for a in arrays), len(arrays[0]))
 
 
+@pytest.mark.share(3)
 @pytest.mark.filterwarnings("ignore:invalid value")
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("name", OPS)

@@ -34,6 +34,7 @@ def play(node: Node, name: str, n: int, root: int) -> None:
         assert np.array_equal(taken[rank][: len(wanted)], wanted), (name, n, rank)
 
 
+@pytest.mark.share(3)
 @pytest.mark.parametrize("stream", [NEVER, 0])
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("name", NAMES)

@@ -78,6 +78,7 @@ class Call:
             assert np.array_equal(self.taken[rank][: len(wanted)], wanted), (self.name, rank)
 
 
+@pytest.mark.share(4)
 @pytest.mark.parametrize("stream", [NEVER, 0])
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("name", NAMES)

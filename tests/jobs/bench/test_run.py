@@ -31,6 +31,7 @@ def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.Com
     )
 
 
+@pytest.mark.share(6)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
