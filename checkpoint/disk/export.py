@@ -54,7 +54,7 @@ _AWKWARD: Final = re.compile("[\0\ud800-\udfff]")
 #: Bytes of what HDF5 says beside an entry, and more.
 _BESIDE: Final = 256 << 10
 _BYTE: Final = np.dtype(np.uint8)
-Box = tuple[tuple[int, ...], tuple[int, ...]]
+IndexBox = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def export(
@@ -224,9 +224,9 @@ class _Writing:
         """Have room on disk for an entry: HDF5 that finds none crashes at its end."""
         os.posix_fallocate(self._handle, self._file.id.get_filesize(), nbytes + _BESIDE)
 
-    def _boxes(self, at: int) -> dict[Box, int]:
+    def _boxes(self, at: int) -> dict[IndexBox, int]:
         """Give the parts inside of an array, each once, and a rank that has it."""
-        boxes: dict[Box, int] = {}
+        boxes: dict[IndexBox, int] = {}
         for rank, head in self._heads.items():
             entry = head.leaves[at]
             shape = tuple(
@@ -260,7 +260,7 @@ class _Writing:
         return data
 
 
-def is_covered(whole: Sequence[int], boxes: Sequence[Box]) -> bool:
+def is_covered(whole: Sequence[int], boxes: Sequence[IndexBox]) -> bool:
     """Tell whether boxes fill an array.
 
     Local and pure: the array is cut at all of their faces, and each piece looked

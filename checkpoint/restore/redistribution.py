@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from closeranks.checkpoint.control.control_channel import ControlChannel
 
 
-class Box(NamedTuple):
+class IndexBox(NamedTuple):
     """Part of an array: where it starts, and its shape."""
 
     offset: tuple[int, ...]
@@ -51,18 +51,18 @@ class Intersection(NamedTuple):
     ----------
     old : int
         The old rank.
-    theirs : Box
+    theirs : IndexBox
         Its shard.
-    overlap : Box
+    overlap : IndexBox
         The part that both have.
     """
 
     old: int
-    theirs: Box
-    overlap: Box
+    theirs: IndexBox
+    overlap: IndexBox
 
 
-def intersections(box: Box, olds: Iterable[tuple[int, Box]]) -> list[Intersection]:
+def intersections(box: IndexBox, olds: Iterable[tuple[int, IndexBox]]) -> list[Intersection]:
     """Find the old shards that a new shard is put together from.
 
     Local and pure.  For instance, an array of 12 rows that 3 ranks have saved and
@@ -81,9 +81,9 @@ def intersections(box: Box, olds: Iterable[tuple[int, Box]]) -> list[Intersectio
 
     Parameters
     ----------
-    box : Box
+    box : IndexBox
         The new shard, without padding.
-    olds : iterable of (int, Box)
+    olds : iterable of (int, IndexBox)
         Old ranks and their shards.
 
     Returns
@@ -91,7 +91,7 @@ def intersections(box: Box, olds: Iterable[tuple[int, Box]]) -> list[Intersectio
     list of Intersection
         Of several old ranks with the same shard the first one counts.
     """
-    found: dict[Box, Intersection] = {}
+    found: dict[IndexBox, Intersection] = {}
     for old, theirs in olds:
         overlap = _overlap(box, theirs)
         if overlap is not None:
@@ -269,14 +269,14 @@ class Delivery:
             raise CheckpointError("restore", f"{path} is a Shard of what cannot be written",
                                   "pass a writable array")  # fmt: skip
         olds = [(old, self._old_box(at, path, old, into, array)) for old in sorted(self._heads)]
-        box = _inside(Box(into.offset, array.shape), into.global_shape)
+        box = _inside(IndexBox(into.offset, array.shape), into.global_shape)
         met = intersections(box, olds)
         if not _is_covered(box, [one.overlap for one in met]):
             problem = f"{path}: nobody has saved all of {box.shape} from {box.offset}"
             raise CheckpointError("restore", problem, "ask for what was saved")
         self._copy(at, into, array, box, met)
 
-    def _old_box(self, at: int, path: str, old: int, into: Shard, array: Array) -> Box:
+    def _old_box(self, at: int, path: str, old: int, into: Shard, array: Array) -> IndexBox:
         """Give an old rank's part of an array; refuse an array that is not as wanted."""
         entry = self._heads[old].leaves[at]
         is_shard = entry["kind"] == "shard"
@@ -289,20 +289,20 @@ class Delivery:
             problem = f"{path} is wanted as {found}, saved as {entry['dtype']} of {whole}"
             raise CheckpointError("restore", problem, "ask for what was saved")
         offset = tuple(entry["offset"]) if is_shard else (0,) * len(entry["shape"])
-        return Box(offset, tuple(entry["shape"]))
+        return IndexBox(offset, tuple(entry["shape"]))
 
     def _copy(
-        self, at: int, into: Shard, array: Array, box: Box, met: Sequence[Intersection]
+        self, at: int, into: Shard, array: Array, box: IndexBox, met: Sequence[Intersection]
     ) -> None:
         """Fetch the rows of intersections, into the shard if columns are cut alike."""
         target = memory_of(array)
-        apart: list[tuple[Box, Box, NDArray[Any]]] = []
+        apart: list[tuple[IndexBox, IndexBox, NDArray[Any]]] = []
         for one in met:
             theirs, overlap = one.theirs, one.overlap
             if target is not None and theirs.shape[1:] == overlap.shape[1:] == array.shape[1:]:
                 self._rows(at, one, _rows_of(target, array, box, overlap))
             else:
-                rows = Box((overlap.offset[0], *theirs.offset[1:]),
+                rows = IndexBox((overlap.offset[0], *theirs.offset[1:]),
                            (overlap.shape[0], *theirs.shape[1:]))  # fmt: skip
                 apart.append((overlap, rows, np.empty(rows.shape, array.dtype)))
                 self._rows(at, one, bytes_of(apart[-1][2]))
@@ -369,22 +369,22 @@ def _check_like(path: str, entry: dict[str, Any], into: Array) -> None:
         raise CheckpointError("restore", f"{problem} {saved}", "pass a writable array like it")
 
 
-def _inside(box: Box, whole: tuple[int, ...]) -> Box:
+def _inside(box: IndexBox, whole: tuple[int, ...]) -> IndexBox:
     """Give the part of a box inside of the whole: the rest is padding."""
     ends = zip(box.offset, box.shape, whole, strict=True)
-    return Box(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
+    return IndexBox(box.offset, tuple(max(0, min(n, end - start)) for start, n, end in ends))
 
 
-def _overlap(one: Box, other: Box) -> Box | None:
+def _overlap(one: IndexBox, other: IndexBox) -> IndexBox | None:
     """Give the intersection of two boxes, None if it is empty."""
     offset = tuple(map(max, one.offset, other.offset))
     ends = [min(a + m, b + n) for a, m, b, n in
             zip(one.offset, one.shape, other.offset, other.shape, strict=True)]  # fmt: skip
     shape = tuple(end - start for start, end in zip(offset, ends, strict=True))
-    return Box(offset, shape) if all(length > 0 for length in shape) else None
+    return IndexBox(offset, shape) if all(length > 0 for length in shape) else None
 
 
-def _rows_of(target: Anywhere, array: Array, box: Box, part: Box) -> Anywhere:
+def _rows_of(target: Anywhere, array: Array, box: IndexBox, part: IndexBox) -> Anywhere:
     """Give the bytes of an array where whole rows of it lie."""
     if not box.shape:
         return target
@@ -393,7 +393,7 @@ def _rows_of(target: Anywhere, array: Array, box: Box, part: Box) -> Anywhere:
     return target[first : first + part.shape[0] * row_bytes]
 
 
-def _within(part: Box, whole: Box) -> tuple[slice, ...]:
+def _within(part: IndexBox, whole: IndexBox) -> tuple[slice, ...]:
     """Give where one box lies in another."""
     return tuple(
         slice(start - origin, start - origin + length)
@@ -401,7 +401,7 @@ def _within(part: Box, whole: Box) -> tuple[slice, ...]:
     )
 
 
-def _is_covered(box: Box, parts: Sequence[Box]) -> bool:
+def _is_covered(box: IndexBox, parts: Sequence[IndexBox]) -> bool:
     """Tell whether parts of a box fill it."""
     if 0 in box.shape:
         return True
