@@ -27,8 +27,8 @@ def typemap(datatype: MPI.Datatype) -> StridedBlock | None:
     Returns
     -------
     StridedBlock or None
-        Its origin is the address that the type is used with.  None if its bytes are
-        at no regular places (structures, uneven indices, darray).
+        Its origin is the address that the type is used with.  None if its bytes
+        are at no regular places (structures, uneven indices, darray).
     """
     global _keyval
     if datatype.is_predefined:

@@ -97,7 +97,8 @@ def note_processes(everybody: int, group: int = -1) -> None:
     everybody : int
         The number.
     group : int, optional
-        Given by members that begin with them, see `enter_world`, and by their spares.
+        Given by members that begin with them, see `enter_world`, and by their
+        spares.
     """
     if group >= 0 and not _Member.attends:
         _Member.group, _Member.all_first = group, everybody
@@ -264,7 +265,7 @@ def send_status_at_exit(peer: socket.socket) -> bool:
     """Let one byte, the exit status, be sent to a peer when this process ends.
 
     Local.  Python's own exit functions run before the status is known.  The GNU C
-    library calls ``on_exit`` functions with the status and a pointer, which are the
+    library calls ``on_exit`` functions with the status and a pointer, the
     arguments of ``fputc``.  Nothing is sent if the process is killed or ends by
     ``os._exit``, nor in a library without ``on_exit``.
 

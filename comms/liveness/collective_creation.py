@@ -56,9 +56,9 @@ def all_or_none(
     the next agreement for ever.  So all steps that may fail before an agreement,
     or that make a communicator, are made here.
 
-    ``make`` may call this function for parts, on the same communicator.  A rank may
-    fail before or after a part while others fail inside it.  A rank outside of all
-    parts waits until no rank is inside a part.
+    ``make`` may call this function for parts, on the same communicator.  A rank
+    may fail before or after a part while others fail inside it.  A rank outside
+    of all parts waits until no rank is inside a part.
 
     Parameters
     ----------

@@ -2,9 +2,9 @@
 
 A stopped rank (SIGSTOP, a full terminal, an operator) is not dead.  The
 library waits for it for ever, in a collective and in the recovery from it.  So
-the watchdog kills it, and the library notices the death.  Only the kernel's word
-counts: the rank is stopped, and has not run since the previous look.  Three
-kinds of ranks are left alone:
+the watchdog kills it, and the library notices the death.  Only the kernel's
+word counts: the rank is stopped, and has not run since the previous look.
+Three kinds of ranks are left alone:
 
 * a rank that computes, however long or little;
 * a rank that a debugger traces;
@@ -109,8 +109,8 @@ def start(pids: Iterable[int], silence_s: float) -> None:
     Local; it ends when the last of the processes has.  It is no child of this
     process, so no program waits for it.  It has a process group of its own, so
     signals of a terminal to the ranks spare it.  But it has no session of its own:
-    Linux schedules sessions against each other.  Linux 6.18 lets a session wait for
-    seconds behind one with processes that yield all the time, as MPI ranks do.
+    Linux schedules sessions against each other.  Linux 6.18 lets a session wait
+    for seconds behind one with processes that always yield, as MPI ranks do.
 
     Parameters
     ----------

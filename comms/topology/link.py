@@ -41,8 +41,8 @@ class Link:
         Where the numbers come from: "given", "default", "measured", "nic
         speed", "tuned".
     segment_s : float or None, default None
-        Cost of a message of at least `SEGMENT_BYTES` beside its bytes, if measured,
-        seconds; None is ``latency_s``.
+        Cost of a message of at least `SEGMENT_BYTES` beside its bytes, if
+        measured, seconds; None is ``latency_s``.
 
     Raises
     ------

@@ -62,7 +62,7 @@ def test_code_is_made_anew_when_a_source_has_changed(tmp_path: Path) -> None:
     for room in ("closeranks", "checkpoint", "collectives", "comms"):
         shutil.copytree(ROOT / room, root / room, symlinks=True)
     assert [answer(_ASKS, folder, root)[0] for _ in range(2)] == ["True", "False"]
-    changed = root / "comms" / "atomics.py"
+    changed = root / "comms" / "jit" / "atomics.py"
     changed.write_text(changed.read_text() + "\n")
     assert answer(_ASKS, folder, root)[0] == "True"
 
