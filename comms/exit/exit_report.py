@@ -265,9 +265,9 @@ def send_status_at_exit(peer: socket.socket) -> bool:
     """Let one byte, the exit status, be sent to a peer when this process ends.
 
     Local.  Python's own exit functions run before the status is known.  The GNU C
-    library calls ``on_exit`` functions with the status and a pointer, which are
-    the arguments of ``fputc``.  Nothing is sent if the process is killed or ends
-    by ``os._exit``, nor in a library without ``on_exit``.
+    library calls ``on_exit`` functions with the status and a pointer, the
+    arguments of ``fputc``.  Nothing is sent if the process is killed or ends by
+    ``os._exit``, nor in a library without ``on_exit``.
 
     Parameters
     ----------

@@ -62,7 +62,7 @@ def emit(text: str, function: str) -> bytes:
     Returns
     -------
     bytes
-        For `start_nvml`, on this kind of processor.
+        For `load_function`, on this kind of processor.
 
     Raises
     ------

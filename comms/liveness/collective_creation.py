@@ -57,8 +57,8 @@ def all_or_none(
     or that make a communicator, are made here.
 
     ``make`` may call this function for parts, on the same communicator.  A rank
-    may fail before or after a part while others fail inside it.  A rank outside of
-    all parts waits until no rank is inside a part.
+    may fail before or after a part while others fail inside it.  A rank outside
+    of all parts waits until no rank is inside a part.
 
     Parameters
     ----------

@@ -110,7 +110,7 @@ def start(pids: Iterable[int], silence_s: float) -> None:
     process, so no program waits for it.  It has a process group of its own, so
     signals of a terminal to the ranks spare it.  But it has no session of its own:
     Linux schedules sessions against each other.  Linux 6.18 lets a session wait
-    for seconds behind one with processes that yield all the time, as MPI ranks do.
+    for seconds behind one with processes that always yield, as MPI ranks do.
 
     Parameters
     ----------

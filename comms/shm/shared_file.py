@@ -263,9 +263,9 @@ def share(
     nbytes : int
         Its size, equal on all ranks.
     own : iterable of (int, int), optional
-        Parts, as first byte and length, of which this rank asks for the pages:
-        they come from the memory nearest to it.  Together the ranks name all
-        parts. Default: the first rank asks for all.
+        Parts, as first byte and length: this rank asks for their pages, which
+        come from the memory nearest to it.  Together the ranks name all parts.
+        Default: the first rank asks for all.
     root : Path, optional
         The file system in memory; /dev/shm.
 

@@ -1,9 +1,9 @@
 """The JSON form of topologies and node descriptions: versioned, bounded.
 
-`start_nvml` and `Members` read text that need not be trusted.  Rows of
-integers are run-length text: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.  `encode_node`
-and `decode_node` write a node's description as compact JSON, for the other
-ranks of a job.
+`parse_json` and `Members` read text that need not be trusted.  Rows of
+integers are run-length text: ``0..3*2 7`` is 0 0 1 1 2 2 3 3 7.
+`encode_node` and `decode_node` write and read a node's description as compact
+JSON, for the other ranks of a job.
 """
 
 from __future__ import annotations
