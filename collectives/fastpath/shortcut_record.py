@@ -1,4 +1,4 @@
-"""What the machine code of shortcuts is told: the interpreter, MPI, and known sizes.
+"""The record of the machine code of shortcuts: interpreter, MPI, known sizes.
 
 What is known of sizes stands in two places: here, until too many others have
 come, and in a table that machine code reads, where a size has one row and the
