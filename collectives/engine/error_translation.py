@@ -341,7 +341,7 @@ def _news_of(whole: World, world: World) -> Lateness | None:
 
 
 def late(operation: str, missed: Lateness, phase: str = "") -> PeerLate:
-    """Say who was late, as a roll call has found.  Local."""
+    """Name the late ranks, as a query of arrivals has found.  Local."""
     return PeerLate(
         operation,
         missed.ranks,
