@@ -11,46 +11,20 @@ import warnings
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from closeranks.collectives.engine.execution import Execution, Fast
+from closeranks.collectives.engine.execution import execution as execution
 from closeranks.collectives.engine.execution_arrays import load_loop, loop_is_stored
 from closeranks.collectives.fastpath.shm_call import make_way
 from closeranks.collectives.fastpath.shortcut_layout import CODE
-from closeranks.collectives.plans.identity import Identity
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.jit import code_cache
 from closeranks.comms.settings import runs_compiled
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
-    from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.epoch_world import World
 
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
-
-
-def execution(
-    bound: Bound, identity: Identity, *, priority: int = 0, deadline: Deadline | None = None
-) -> Execution:
-    """Make an execution that the best interpreter at hand runs.
-
-    Local.
-
-    Parameters
-    ----------
-    bound, identity, priority, deadline
-        As for `Execution`.
-
-    Returns
-    -------
-    Execution
-        To be started on the engine.
-    """
-    kind = Fast if bound.world.compiled else Execution
-    made = kind(bound, identity, priority=priority, deadline=deadline)
-    if deadline is not None:  # a reduction that is new here was compiled meanwhile
-        deadline.restart()
-    return made
 
 
 def prepare(world: World, *, together: bool) -> None:

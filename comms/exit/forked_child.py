@@ -18,8 +18,14 @@ from typing import Any, Final, NoReturn
 from closeranks.errors import UsageError
 
 
-class _Process:
-    """Whether this process is such a child."""
+class Process:
+    """Whether this process is such a child.
+
+    Attributes
+    ----------
+    is_copy : bool
+        For who asks at each call; others call `is_copy`.
+    """
 
     is_copy = False
 
@@ -30,7 +36,7 @@ _CONCERNED: Final[dict[int, weakref.ref[Any]]] = {}
 
 def is_copy() -> bool:
     """Tell whether this process was forked by one that MPI knows.  Local."""
-    return _Process.is_copy
+    return Process.is_copy
 
 
 def refuse(operation: str) -> None:
@@ -48,7 +54,7 @@ def refuse(operation: str) -> None:
     UsageError
         In the child; nothing has been sent or written.
     """
-    if _Process.is_copy:
+    if Process.is_copy:
         _refused(operation)
 
 
@@ -94,9 +100,9 @@ def _class_of_copies(kind: type) -> type:
 def _begin_copy() -> None:
     """Become a child; MPI must know the parent, or nothing has been forked of it."""
     known: Any = sys.modules.get("mpi4py.MPI")
-    if _Process.is_copy or known is None or not known.Is_initialized():
+    if Process.is_copy or known is None or not known.Is_initialized():
         return
-    _Process.is_copy = True
+    Process.is_copy = True
     for one in tuple(_CONCERNED.values()):
         thing = one()
         if thing is None:

@@ -33,7 +33,7 @@ FOLDER = str(Path(closeranks.__file__).parent) + os.sep
 #: Calls of a kind before the one that is looked at.
 CALLS_BEFORE = 2
 #: Communicators on which the third call is looked at.
-TRIES = 5
+TRIES = 8
 
 
 class Entry(NamedTuple):
