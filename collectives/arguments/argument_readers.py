@@ -1,14 +1,14 @@
-"""Send and receive buffers that lie in the same memory.
+"""How the arguments of each operation are read.
 
-MPI forbids it but for `IN_PLACE`.  Where what is sent lies just where
-`IN_PLACE` looks for it, the call is made in place; all other overlaps are
-refused, for what is received would overwrite what is still to be sent.
+One function reads one operation: those that move equal blocks, and those that
+move blocks of different sizes, are here; those that reduce are in
+`closeranks.collectives.arguments.reduction_arguments`.  `read` calls them, and
+sees to what all operations have in common.
 
-Demands that move equal blocks: bcast, gather, scatter, all-gather, all-to-all.
-
-Demands that move blocks of different sizes: the v-operations.
-
-How the arguments of each operation are read, and in what they travel.
+MPI forbids that a send buffer and a receive buffer overlap, but for
+`IN_PLACE`.  If the send buffer lies just where `IN_PLACE` looks for it, the
+call is made in place.  All other overlaps are refused: the data that arrive
+would overwrite data that are still to be sent.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from closeranks.collectives.arguments import reduction_arguments
 from closeranks.collectives.arguments.collective_call import CollectiveCall
+from closeranks.collectives.arguments.native_handover import spoilt
 from closeranks.collectives.arguments.reduction_arguments import is_in_place, read_root
 from closeranks.collectives.plans.collective import OF_ONE, REDUCING
 from closeranks.collectives.reduction.op import Mean, name_of
@@ -31,10 +32,6 @@ from closeranks.comms.buffers.datatype import go_together, signature
 from closeranks.comms.buffers.half_as_float import HALVES, WIDE, widened
 from closeranks.comms.mpi import messages
 from closeranks.errors import UsageError
-
-if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import CollectiveCall
-
 
 #: Operations in place that read this rank's block where all blocks are.
 _OWN_BLOCK: Final = {"allgather", "allgatherv", "gather", "gatherv"}
@@ -61,11 +58,11 @@ def check_disjoint(demand: CollectiveCall) -> None:
         If what is received would overwrite what is sent.
     """
     source, target = demand.source, demand.target
-    if source is None or target is None or demand.in_place or not (source.nbytes and target.nbytes):
+    if source is None or target is None or demand.in_place:
         return
     if not np.may_share_memory(source.memory.data, target.memory.data):
         return
-    if not _overlap(source, target):
+    if not (source.nbytes and target.nbytes and _overlap(source, target)):
         return
     if _is_in_place(demand, source, target):
         _make_in_place(demand)
@@ -447,7 +444,7 @@ def read(
     arguments: tuple[Any, ...],
     *,
     wide: bool = False,
-    spoilt: frozenset[str] = frozenset(),
+    form: str = "",
 ) -> CollectiveCall:
     """Read the arguments of a call.
 
@@ -463,8 +460,8 @@ def read(
         What the caller passed.
     wide : bool
         Whether sums and products travel in float32.
-    spoilt : frozenset of str
-        Operations that the library gets wrong in place.
+    form : str
+        "" for blocking calls, "I" or "_init".
 
     Returns
     -------
@@ -479,14 +476,15 @@ def read(
     demand = READERS[operation](rank, size, *arguments)
     if demand.source is not None and demand.target is not None:
         check_disjoint(demand)
-        _check_types(demand)
+        if demand.source is not None and demand.source.element is not demand.target.element:
+            _check_types(demand)
     if wide and operation in REDUCING and _rounds(demand):
         _widen(demand)
     nbytes = demand.nbytes if operation in OF_ONE else demand.nbytes * size
     if not (demand.native or demand.planned):
-        if messages.is_long(nbytes):
+        if nbytes >= 2 * messages.LONGEST:
             demand.native = f"{nbytes} bytes are more than the library counts in one call"
-        elif demand.in_place and operation in spoilt:
+        elif demand.in_place and operation in spoilt(form):
             demand.native = "this MPI library gets it wrong in place"
     return demand
 

@@ -3,20 +3,15 @@
 It has two parts.  What MPI obliges all ranks to agree on is in `Agreed`: by it
 alone algorithms are chosen and trials are kept, since all ranks must choose
 alike.  What differs from rank to rank is in `Local`: a rank keeps bound plans
-and kernels for itself by both parts together.
+and kernels for itself by both parts together.  A call makes its key once, see
+`closeranks.collectives.arguments.collective_call.CollectiveCall.key`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
-
-from closeranks.collectives.plans.collective import REDUCING
-from closeranks.collectives.reduction.op import title
-
-if TYPE_CHECKING:
-    from closeranks.collectives.arguments.collective_call import CollectiveCall
 
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
 UNSIZED: Final = frozenset({"gatherv", "scatterv", "alltoallv"})
@@ -109,66 +104,6 @@ class CallKey(NamedTuple):
     local: Local
 
 
-def key_of(demand: CollectiveCall) -> CallKey:
-    """Give the key of a call.  Local.
-
-    Parameters
-    ----------
-    demand : CollectiveCall
-        The call.
-
-    Returns
-    -------
-    CallKey
-        Equal for calls that a rank serves alike.
-    """
-    return CallKey(agreed_of(demand), _local(demand))
-
-
-def agreed_of(demand: CollectiveCall) -> Agreed:
-    """Give the part of the key that all ranks share.  Local."""
-    operation, reduces = demand.operation, demand.operation in REDUCING
-    return Agreed(
-        operation,
-        0 if operation in UNSIZED else size_class(demand.nbytes),
-        demand.commutative,
-        demand.native is None,
-        demand.root,
-        title(demand.op) if reduces else "",
-        demand.dtype if reduces else None,
-    )
-
-
 def size_class(nbytes: int) -> int:
     """Class of a size: sizes from a power of two up to the next share one."""
     return int(nbytes).bit_length()
-
-
-def _local(demand: CollectiveCall) -> Local:
-    counts = None if demand.counts is None else demand.counts.tobytes()
-    sent, received = (
-        None if part is None else part.element.dtype for part in (demand.source, demand.target)
-    )
-    return Local(
-        demand.nbytes, demand.count, counts, demand.in_place, id(demand.op),
-        arrays_of(demand), sent, received,
-    )  # fmt: skip
-
-
-def arrays_of(demand: CollectiveCall) -> tuple[object, object]:
-    """Give the types of the arrays that are passed to a call.  Local.
-
-    Parameters
-    ----------
-    demand : CollectiveCall
-        The call.
-
-    Returns
-    -------
-    tuple of object
-        Of the first buffer and of the second one; None for what has no type of its
-        own (a list, `IN_PLACE`).
-    """
-    number = {"barrier": 0, "bcast": 1}.get(demand.operation, 2)
-    first, second, *_ = (*demand.arguments[:number], None, None)
-    return getattr(first, "dtype", None), getattr(second, "dtype", None)

@@ -1,9 +1,9 @@
 """One collective call, as the caller asked for it.
 
-A demand is read from the arguments before anything is sent: what is wrong with
-them is known here, on the rank that passed them.  It can be served in two
-ways: by the MPI library with the caller's own arguments, or by a plan on plain
-bytes.
+It is read from the arguments before anything is sent: what is wrong with them
+is known here, on the rank that passed them.  It can be served in two ways: by
+the MPI library with the caller's own arguments, or by a plan on plain bytes.
+Its key is made here too, once.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, CallKey, Local
+from closeranks.collectives.plans.collective import REDUCING
 from closeranks.collectives.reduction.op import (
     MEAN,
     Mean,
     Reducer,
     is_commutative,
+    predefined,
     reducer,
+    title,
     undefined,
 )
 from closeranks.comms.buffers.array_memory import Bytes
@@ -66,10 +70,17 @@ class CollectiveCall:
         The reduction.
     in_place : bool
         Whether input and output share memory.
+    commutative : bool
+        Whether operands may change places.
+    reducer : Reducer or None
+        What combines two blocks; None where nothing is reduced.
     native : str or None
         Why the library cannot do it.
     planned : str or None
         Why no plan can do it.
+    key : CallKey
+        Equal for calls that a rank serves alike; made once, when it is asked for
+        first, so after all else is known.
     background : bool
         Whether it returns before it is done, so that a result on a device must
         be there when it is: no stream of the caller's knows when that was.
@@ -88,20 +99,21 @@ class CollectiveCall:
     root: int = 0
     op: MPI.Op | Mean | None = None
     in_place: bool = False
+    commutative: bool = True
+    reducer: Reducer | None = field(default=None, repr=False)
     native: str | None = None
     planned: str | None = None
     background: bool = False
-    _reducer: Reducer | None = field(default=None, repr=False)
+    key: CallKey = field(init=False, repr=False)
 
-    @property
-    def commutative(self) -> bool:
-        """Whether operands may change places."""
-        return self.op is None or is_commutative(self.op)
+    if not TYPE_CHECKING:
 
-    @property
-    def reducer(self) -> Reducer | None:
-        """What combines two blocks, or None where nothing is reduced."""
-        return self._reducer
+        def __getattr__(self, name: str) -> CallKey:
+            """Make the key when it is first asked for; then it is an attribute."""
+            if name != "key":
+                raise AttributeError(name)
+            self.key = _made_key(self)
+            return self.key
 
     @property
     def foreign(self) -> bool:
@@ -111,8 +123,10 @@ class CollectiveCall:
     @property
     def on_device(self) -> bool:
         """Whether a buffer lies in device memory."""
-        parts = self.source, self.target
-        return any(part is not None and part.memory.device is not None for part in parts)
+        source, target = self.source, self.target
+        if source is not None and source.memory.device is not None:
+            return True
+        return target is not None and target.memory.device is not None
 
     def settle(self) -> None:
         """Wait until a result that was sent to a device is there, where nobody else does."""
@@ -121,22 +135,29 @@ class CollectiveCall:
             there.settle()
 
     def reduce_with(self, op: MPI.Op | Mean, element: Any) -> None:
-        """Note the reduction, and who can do it on this element."""
-        self.op = op
+        """Note the reduction, and what can do it on this element."""
+        self.op, dtype = op, element.dtype
         if element.datatype is None:
             self.native = f"MPI has no name for {element}"
-        if element.dtype is None and not element.plain:
+        if dtype is None and not element.plain:
             self.planned = f"plans do not reduce {element}"
             if not isinstance(op, Mean):
                 self._refuse(undefined(op, element.datatype))
+            self.commutative = is_commutative(op)
             return
-        self.dtype = element.dtype or np.dtype((np.void, element.extent))
+        self.dtype = dtype or np.dtype((np.void, element.extent))
         try:
-            self._reducer = reducer(op, element.dtype or element.datatype)
+            if dtype is None or isinstance(op, Mean) or not op.is_predefined:
+                self.reducer = reducer(op, dtype or element.datatype)
+            else:
+                self.reducer = predefined(op.handle, dtype)
         except UsageError as error:
             if isinstance(op, Mean):
                 raise
             self._refuse(error.problem)  # nor has the library that op
+            self.commutative = is_commutative(op)
+        else:
+            self.commutative = self.reducer.commutative
 
     def _refuse(self, problem: str) -> None:
         """Refuse an op that is not defined on the type, before anything is sent."""
@@ -146,6 +167,50 @@ class CollectiveCall:
     def divisor(self) -> int:
         """By how much the result is divided: the number of ranks for `MEAN`, else 1."""
         return self.size if self.op is MEAN else 1
+
+
+def _made_key(demand: CollectiveCall) -> CallKey:
+    """Make the key of a call.  Local."""
+    operation, reduces, reducer = demand.operation, demand.operation in REDUCING, demand.reducer
+    agreed = Agreed(
+        operation,
+        0 if operation in UNSIZED else int(demand.nbytes).bit_length(),  # as `size_class`
+        demand.commutative,
+        demand.native is None,
+        demand.root,
+        title(demand.op) if reduces and reducer is None else reducer.title if reducer else "",
+        demand.dtype if reduces else None,
+    )
+    source, target = demand.source, demand.target
+    counts = None if demand.counts is None else demand.counts.tobytes()
+    sent = None if source is None else source.element.dtype
+    received = None if target is None else target.element.dtype
+    local = Local(
+        demand.nbytes, demand.count, counts, demand.in_place, id(demand.op),
+        arrays_of(demand), sent, received,
+    )  # fmt: skip
+    return CallKey(agreed, local)
+
+
+def arrays_of(demand: CollectiveCall) -> tuple[object, object]:
+    """Give the types of the arrays that are passed to a call.  Local.
+
+    Parameters
+    ----------
+    demand : CollectiveCall
+        The call.
+
+    Returns
+    -------
+    tuple of object
+        Of the first buffer and of the second one; None for what has no type of its
+        own (a list, `IN_PLACE`).
+    """
+    arguments = demand.arguments
+    if demand.operation == "barrier":
+        return None, None
+    first = getattr(arguments[0], "dtype", None)
+    return first, None if demand.operation == "bcast" else getattr(arguments[1], "dtype", None)
 
 
 @dataclass(slots=True)
@@ -188,16 +253,23 @@ def lay_out(demand: CollectiveCall) -> CallMemory:
     given: Bytes | None
     taken: Bytes | None
     later: list[Event] | None = [] if demand.background else None
+    lies = None if target is None else target.straight
     if demand.in_place:
         given, taken = _in_place(demand, later)
     else:
-        given = None if source is None else source.data(later)
-        taken = None if target is None else _room(demand, target)
+        given, taken = None if source is None else source.straight, lies
+        if given is None and source is not None:
+            given = source.data(later)
+        if taken is None and target is not None:
+            taken = _room(demand, target)
     if demand.operation == "bcast" and given is not None:
         # Plans fill everybody's output; at the root it may be the input itself.
         taken = given if given.flags.writeable else np.empty_like(given)
     arrives = (lambda: all(event.done for event in later)) if later else None
-    return CallMemory(given, taken, _finish(demand, taken), arrives)
+    finish = None
+    if taken is not None and target is not None and (lies is None or demand.op is MEAN):
+        finish = _finish(demand, target, taken)
+    return CallMemory(given, taken, finish, arrives)
 
 
 def _room(demand: CollectiveCall, target: Message | Vector) -> Bytes:
@@ -230,11 +302,9 @@ def _own(demand: CollectiveCall) -> slice:
     return slice(start, start + int(demand.counts[demand.rank]))
 
 
-def _finish(demand: CollectiveCall, taken: Bytes | None) -> Callable[[], None] | None:
+def _finish(demand: CollectiveCall, target: Message | Vector, taken: Bytes) -> Callable[[], None]:
     """Give what is left to do when the output is there."""
-    target, divisor = demand.target, demand.divisor()
-    if taken is None or target is None or (target.direct and divisor == 1):
-        return None
+    divisor = demand.divisor()
 
     def finish() -> None:
         if divisor != 1:

@@ -1,8 +1,10 @@
-"""Demands that reduce: all-reduce, reduce, reduce-scatter, scan, exscan."""
+"""How the arguments of calls that reduce are read: all-reduce, scan, ..."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from mpi4py import MPI
 
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.reduction.op import MEAN, Mean
@@ -10,16 +12,11 @@ from closeranks.comms import argument
 from closeranks.comms.buffers.buffer_spec import Message, Spec, message, numbers
 from closeranks.errors import UsageError
 
-if TYPE_CHECKING:
-    from mpi4py import MPI
-
 Op = Any
 
 
 def is_in_place(spec: Spec) -> bool:
     """Tell whether an argument says "in place", as mpi4py does.  Local."""
-    from mpi4py import MPI
-
     return spec is None or spec is MPI.IN_PLACE
 
 
@@ -54,8 +51,9 @@ def like_vector(
         Nothing is copied.
     """
     target = message(recvbuf, name, writable=True)
-    source = None if is_in_place(sendbuf) else message(sendbuf, name)
-    demand = CollectiveCall(name.lower(), (sendbuf, recvbuf, _native(op)), rank, size)
+    source = None if sendbuf is None or sendbuf is MPI.IN_PLACE else message(sendbuf, name)
+    served_by = MPI.SUM if isinstance(op, Mean) else op
+    demand = CollectiveCall(name.lower(), (sendbuf, recvbuf, served_by), rank, size)
     if op is MEAN and name != "Allreduce":
         raise UsageError(name, "MEAN has no partial results", "use MPI.SUM and divide")
     _reducing(demand, op, source, target)
@@ -197,8 +195,6 @@ def received_count(name: str, recvbuf: Spec) -> int:
 
 def _native(op: Op) -> MPI.Op:
     """Give the op that the library applies."""
-    from mpi4py import MPI
-
     return MPI.SUM if isinstance(op, Mean) else op
 
 
@@ -211,13 +207,13 @@ def _reducing(
     same: bool = True,
 ) -> None:
     """Fill in buffers and op; refuse buffers that do not go together."""
-    from mpi4py import MPI
-
     name = demand.operation.capitalize()
     if not isinstance(op, (MPI.Op, Mean)):
         raise UsageError(name, f"op {op!r} is no reduction", "an MPI.Op or closeranks.MEAN")
     if source is not None and target is not None:
-        _go_together(name, source, target, same=same)
+        same_type = source.element is target.element and source.element.dtype is not None
+        if not same_type or (same and source.count != target.count):
+            _go_together(name, source, target, same=same)
     demand.source, demand.target = source, target
     demand.in_place = demand.in_place or source is None
     known = source or target

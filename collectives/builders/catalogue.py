@@ -64,6 +64,10 @@ ALGORITHMS: dict[str, tuple[Algorithm, ...]] = {
     )
     for operation, flat in _FLAT.items()
 }
+_BY_NAME: dict[str, dict[str, Algorithm]] = {
+    operation: {algorithm.name: algorithm for algorithm in known}
+    for operation, known in ALGORITHMS.items()
+}
 
 
 def algorithms(operation: str) -> tuple[str, ...]:
@@ -87,16 +91,18 @@ def algorithms(operation: str) -> tuple[str, ...]:
     if not isinstance(operation, str) or operation not in ALGORITHMS:
         problem = f"no operation {argument.shown(operation)}"
         raise UsageError("algorithms", problem, f"one of {', '.join(ALGORITHMS)}")
-    return tuple(algorithm.name for algorithm in ALGORITHMS[operation])
+    return tuple(_BY_NAME[operation])
 
 
 def find(operation: str, name: str) -> Algorithm:
     """Return the algorithm ``name`` of an operation; UsageError names the choices."""
-    names = algorithms(operation)
-    if not isinstance(name, str) or name not in names:
+    is_text = isinstance(operation, str) and isinstance(name, str)
+    found = _BY_NAME.get(operation, {}).get(name) if is_text else None
+    if found is None:
+        names = algorithms(operation)
         raise UsageError(
             operation,
             f"no algorithm {argument.shown(name)}",
             f"one of auto, native, {', '.join(names)}",
         )
-    return ALGORITHMS[operation][names.index(name)]
+    return found

@@ -1,8 +1,10 @@
-"""Calls that are counted, so that ranks can say which one they have refused.
+"""How the calls of one communicator are served: by the library or by a plan.
 
-What a communicator would do with a call: `Communicator.explain`.
-
-How the calls of one communicator are served: by the library or by a plan.
+A call goes from `Service.block` straight on: it is counted, its arguments are
+read, its algorithm is chosen, it is run, and it is noted in the statistics.
+Its key is made once, see
+`closeranks.collectives.arguments.collective_call.CollectiveCall.key`.  What a
+call would be served by, `foretell` says without serving it.
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
-from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, agreed_of, size_class
+from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, CallKey, size_class
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
@@ -36,7 +38,7 @@ from closeranks.collectives.dispatch.request import Outstanding, Request
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
 from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
-from closeranks.collectives.engine.execution import Execution
+from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shm_call import ShmCalls
@@ -44,7 +46,7 @@ from closeranks.collectives.fastpath.shortcut import size_of
 from closeranks.collectives.plans.collective import OF_ONE, OPERATIONS, REDUCING
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
-from closeranks.collectives.selection.call_options import AUTO
+from closeranks.collectives.selection.call_options import ACTIVE, AUTO
 from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
 from closeranks.collectives.selection.explanation import Explanation, explain
 from closeranks.comms import argument
@@ -63,7 +65,10 @@ if TYPE_CHECKING:
     from closeranks.collectives.fastpath.shortcut import Shortcuts
     from closeranks.collectives.selection.trial import Trial
     from closeranks.comms.liveness.call_counter import CallCounter
+    from closeranks.comms.wait import Deadline
 
+#: The most keys of calls that are remembered with an algorithm that can serve them.
+_MOST_FITTING: Final = 1024
 
 _T = TypeVar("_T")
 
@@ -107,7 +112,9 @@ class Counting:
         object
             What it gives.
         """
-        number = self.calls.begin()
+        count = self.calls.count  # as `CallCounter.begin`
+        number = count[0]
+        count[0] = number + 1
         with signal_handlers.DeferredHandlers():
             try:
                 return serve(operation, *arguments)
@@ -151,8 +158,12 @@ class Counting:
 
     def meet(self) -> None:
         """Wait for all ranks before or after what is timed; as short as can be."""
-        with self.family.notices.inside:
+        inside = self.family.notices.inside
+        inside.begin()
+        try:
             MPI.Intracomm.Barrier(self.plain)
+        finally:
+            inside.end()
 
     def wire(self) -> str | None:
         """Give the type in which half-precision sums travel, None for their own."""
@@ -161,7 +172,13 @@ class Counting:
 
     def is_timed(self) -> bool:
         """Whether a call has a deadline.  Local."""
-        return call_options.deadline(self.family) is not None
+        return self._deadline() is not None
+
+    def _deadline(self) -> Deadline | None:
+        """Start the clock of a call, if it has one; most programs set none."""
+        if self.family.timeout_s is None and not ACTIVE.get():
+            return None
+        return call_options.deadline(self.family)
 
     def wanted(self, operation: str, algorithm: str) -> str:
         """Give the algorithm that the call or a ``using`` block asks for."""
@@ -264,6 +281,7 @@ class Service(Counting):
     def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
+        self._fitting: set[tuple[CallKey, str]] = set()
         self._shm_calls, self._asked = (
             ShmCalls(lambda: self.world) for _ in "ab"
         )  # an entry is in one
@@ -312,13 +330,15 @@ class Service(Counting):
 
     def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> CollectiveCall:
         """Read the arguments; sums of half precision travel as a ``using`` block says."""
-        own, wide, spoilt = (
-            (self.rank, self.size),
-            self.wire() is not None,
-            native_handover.spoilt(form),
-        )
-        with self.calls.reading:
-            return argument_readers.read(operation, *own, arguments, wide=wide, spoilt=spoilt)
+        wide = bool(ACTIVE.get()) and self.wire() is not None
+        reading = self.calls.reading
+        reading.begin()
+        try:
+            return argument_readers.read(
+                operation, self.rank, self.size, arguments, wide=wide, form=form
+            )
+        finally:
+            reading.end()
 
     def _compared(
         self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
@@ -342,8 +362,8 @@ class Service(Counting):
 
     def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
         """Serve a blocking call."""
-        known = self.shortcuts.asked_for(algorithm)
-        probe = known and known.probes.get(operation)
+        probes = self.shortcuts.probes_of.get(algorithm) if isinstance(algorithm, str) else None
+        probe = probes and probes.get(operation)
         if probe and probe(*arguments) is None:
             return
         started = time.perf_counter()
@@ -357,10 +377,9 @@ class Service(Counting):
         """Serve a blocking call that takes no shortcut; returns the algorithm."""
         demand = self.read(operation, "", algorithm, arguments)
         again = partial(self.read, operation, "", algorithm, arguments)
-        serve = partial(self.serve, algorithm, again)
         if not self.family.devices:
-            return serve(demand)
-        wanted = self.wanted(operation, algorithm)
+            return self.serve(algorithm, again, demand)
+        serve, wanted = partial(self.serve, algorithm, again), self.wanted(operation, algorithm)
         return self.relay.serve(demand, wanted, serve, timed=self.is_timed())
 
     def explained(self, operation: str, error: MPI.Exception) -> Exception:
@@ -372,6 +391,11 @@ class Service(Counting):
     ) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
+        if trial is None and name not in (NATIVE, SHARED):  # a plan, and nothing to learn
+            if self.world.compiled is None:
+                interpreter.prepare(self.world, together=True)
+            self._launch(demand, name, waits=True)
+            return name
         if trial is not None:
             signal_handlers.defer_handlers()  # what is done beside the call waits for all
         timed = self.is_timed()
@@ -405,9 +429,12 @@ class Service(Counting):
         if name == SHARED and not timed:
             way = self._shm_calls.of(demand)
             if way is not None and not self.world.node_memory.turns:
-                interpreter.prepare(self.world, together=True)  # shortcuts come with it
+                if self.world.compiled is None:
+                    interpreter.prepare(self.world, together=True)  # shortcuts come with it
                 quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
-                return in_time(demand, lambda: way.ready(demand, quick))
+                if demand.on_device:
+                    return in_time(demand, lambda: way.ready(demand, quick))
+                return way.ready(demand, quick)
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: self._launch(demand, name, waits=True)
@@ -465,40 +492,41 @@ class Service(Counting):
 
         From its number on the others wait for it, whatever a signal's handler raises.
         """
-        driver, number, execution = engine(), None, None
+        driver, number, begun = engine(), None, None
         alone = name == NATIVE and "world" not in self.__dict__  # a rank may follow it alone
         world = self.family.world if alone else self.world
         try:
             if name == NATIVE:
-                execution = followed(world, self.plain, demand, call_options.deadline(self.family))
-                self.outstanding.follow(execution)
+                begun = followed(world, self.plain, demand, self._deadline())
+                self.outstanding.follow(begun)
             else:
                 bound = self._bound(demand, name, bound)
                 number = world.sequence()  # noted before Python looks for signals again
-                execution = self._execution(bound, Identity(world.epoch, number))
-            driver.start(execution, background=self.family.threaded and not waits)
+                begun = self._execution(bound, Identity(world.epoch, number))
+            driver.start(begun, background=self.family.threaded and not waits)
             if waits:
-                driver.wait(execution)
+                driver.wait(begun)
         except BaseException:
-            if execution is not None:
-                driver.leave(execution)
+            if begun is not None:
+                driver.leave(begun)
             elif number is not None:
                 world.revoke()
             raise
-        return execution
+        return begun
 
     def _bound(self, demand: CollectiveCall, name: str, bound: Bound | None) -> Bound:
         """Give the plan of a call with its arrays."""
-        interpreter.prepare(self.world, together=False)
+        if self.world.compiled is None:
+            interpreter.prepare(self.world, together=False)
         if bound is None:
             bound, sent = self.bindings.take(demand, name)
-            self.counters.sent.update(sent)
+            self.counters.count_sent(sent)
         else:
             self.bindings.tie(bound, demand)
         return bound
 
     def _execution(self, bound: Bound, identity: Identity) -> Execution:
-        return interpreter.execution(bound, identity, deadline=call_options.deadline(self.family))
+        return execution(bound, identity, deadline=self._deadline())
 
     def statistics(self) -> Statistics:
         """Give the counters as they stand.  Local."""
@@ -515,17 +543,30 @@ class Service(Counting):
         self, demand: CollectiveCall, algorithm: str, form: str = ""
     ) -> tuple[str, Trial | None]:
         """Choose; the same on every rank.  A trial takes the time of the call."""
-        wanted = self.wanted(demand.operation, algorithm)
+        is_free = algorithm is AUTO and not ACTIVE.get()
+        if not is_free and isinstance(algorithm, str) and (demand.key, algorithm) in self._fitting:
+            return algorithm, None
+        wanted = AUTO if is_free else self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
             return self._insist(demand, wanted), None
         return self._choose(demand, form)
 
     def _insist(self, demand: CollectiveCall, name: str) -> str:
         """Return an algorithm that was asked for, or say why it cannot be."""
+        if (demand.key, name) in self._fitting:
+            return name
         if objection := self._objection(demand, name):
             raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
                              "pass algorithm='auto'")  # fmt: skip
+        self._note_fitting(demand, name)
         return name
+
+    def _note_fitting(self, demand: CollectiveCall, name: str) -> None:
+        """Note that an algorithm can serve calls with this key, so that none asks again."""
+        if len(self._fitting) == _MOST_FITTING:
+            self._fitting.clear()
+        if not demand.planned:  # of which the key does not say why
+            self._fitting.add((demand.key, name))
 
     def _objection(self, demand: CollectiveCall, name: str) -> str | None:
         """Say why an algorithm cannot serve a call, or None."""
@@ -548,20 +589,24 @@ class Service(Counting):
             return NATIVE, None
         if not (blocking or family.threaded or family.deterministic or demand.native):
             return NATIVE, None
-        forced = family.tuning.name(demand.operation, demand.nbytes)
+        has_rules = bool(family.tuning.ladders)
+        forced = family.tuning.name(demand.operation, demand.nbytes) if has_rules else None
         if forced is not None and not self._objection(demand, forced):
             return forced, None
-        if blocking and self.shortcuts.is_known(demand.operation, size_of(demand)):
+        if blocking and self.shortcuts.is_library(demand):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = (self.chooser.choose if blocking else self.chooser.settled)(agreed_of(demand))
+        choice = (self.chooser.choose if blocking else self.chooser.settled)(demand.key.agreed)
         name, trial = choice.algorithm, choice.trial
         if not blocking:
             name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
         elif trial is not None and trial.winner is not None:
             trial = None
-        problem = None if name == NATIVE else self.bindings.problem(demand)
-        if problem is not None and find(demand.operation, name).objection(problem):
-            name = self.chooser.cheapest(problem)
+        if name != NATIVE and (demand.key, name) not in self._fitting:
+            problem = self.bindings.problem(demand)
+            if find(demand.operation, name).objection(problem):
+                name = self.chooser.cheapest(problem)
+            else:
+                self._note_fitting(demand, name)
         return name, trial
 
     def _remember(self, demand: CollectiveCall, name: str, algorithm: str = AUTO) -> None:
@@ -569,7 +614,7 @@ class Service(Counting):
         known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
         if known is None or size is None or not self.family.straight or demand.divisor() != 1:
             return
-        if algorithm == AUTO and not self.chooser.is_lasting(agreed_of(demand)):
+        if algorithm == AUTO and not self.chooser.is_lasting(demand.key.agreed):
             return
         if name == NATIVE:
             known.learn(demand.operation, size)

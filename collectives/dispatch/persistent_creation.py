@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.call_key import agreed_of
 from closeranks.collectives.arguments.collective_call import CallMemory, lay_out
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.collectives.engine import interpreter
@@ -402,12 +401,12 @@ def persistent(
     demand.background = True
     untimed = not (service.is_timed() or service.family.devices)
     if untimed and not demand.planned and service.wanted(operation, algorithm) == AUTO:
-        rehearse(service, demand, service.chooser.settled(agreed_of(demand)))
+        rehearse(service, demand, service.chooser.settled(demand.key.agreed))
     name, _ = service.decide(demand, algorithm, "_init")
     if name not in (NATIVE, SHARED):
         interpreter.prepare(service.world, together=True)
     call = (algorithm, *arguments)
-    if name == SHARED and is_brief(service, demand, service.chooser.settled(agreed_of(demand))):
+    if name == SHARED and is_brief(service, demand, service.chooser.settled(demand.key.agreed)):
         made: Persistent = ShmPersistent(service, demand, call)
     else:
         made = Persistent(service, demand, name, call, info)

@@ -1,6 +1,6 @@
-"""How much each rank receives, asked where the caller does not say.
+"""Bound plans kept for the next call of the same kind.
 
-Bound plans kept for the next call of the same kind.
+How much each rank receives is asked here too, where the caller does not say.
 """
 
 from __future__ import annotations
@@ -8,12 +8,11 @@ from __future__ import annotations
 from array import array
 from collections import OrderedDict
 from mmap import mmap
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.call_key import key_of
 from closeranks.collectives.arguments.collective_call import CollectiveCall, lay_out
 from closeranks.collectives.arguments.reduction_arguments import received_count
 from closeranks.collectives.builders.catalogue import find
@@ -136,7 +135,7 @@ class PlanCache:
         sent : dict of str to int
             Level -> bytes this rank sends.
         """
-        key = key_of(demand), algorithm
+        key = demand.key, algorithm
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(self.plan(demand, algorithm))
@@ -197,18 +196,13 @@ class PlanCache:
 
 def is_lent(demand: CollectiveCall) -> bool:
     """Tell whether memory of a demand is of one of `_LENDERS`.  Local."""
-    parts = (demand.source, demand.target)
-    return any(
-        part is not None and isinstance(_owner(part.memory.data), _LENDERS) for part in parts
-    )
-
-
-def _owner(data: np.ndarray[Any, Any]) -> object:
-    """Give what an array is a view of in the end, None where that is an array."""
-    owner: object = data
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    return owner
+    for part in (demand.source, demand.target):
+        owner: object = None if part is None else part.memory.data
+        while isinstance(owner, np.ndarray):
+            owner = owner.base  # in the end what it is a view of, None where that is an array
+        if isinstance(owner, _LENDERS):
+            return True
+    return False
 
 
 def _weight(bound: Bound) -> int:

@@ -1,18 +1,17 @@
-"""Long messages over slow links, cut so that the library need not ask first.
-
-An MPI library sends a long message only after a handshake.  Over TCP the
-answer queues behind whatever its sender is sending, so both directions starve
-in turn: of 1 MiB exchanged by four nodes at 200 Mbit/s the wire carried 57 %,
-of the same in pieces of 32 KiB, which need no handshake, 96 %.  Where links
-are fast the handshake is cheap and saves a copy: there messages stay whole, up
-to what MPI can count, see `closeranks.comms.mpi.messages`.
-
-A plan tied to memory: what a rank needs to run it again and again.
+"""A plan tied to memory: what a rank needs to run it again and again.
 
 Binding lowers the steps once, lays out the scratch, and cuts every block whose
 place is known into views that MPI and NumPy take without further work, so that
 running allocates nothing.  Blocks that a register places are cut while the
 plan runs.
+
+Binding also cuts long messages into pieces where links are slow.  An MPI
+library sends a long message only after a handshake.  Over TCP the answer waits
+behind the data that its sender is sending, so both directions starve in turn:
+of 1 MiB exchanged by four nodes at 200 Mbit/s the wire carried 57 %.  Of the
+same in pieces of 32 KiB, which need no handshake, it carried 96 %.  Where
+links are fast the handshake is cheap and saves a copy: there messages stay
+whole, up to what MPI can count, see `closeranks.comms.mpi.messages`.
 """
 
 from __future__ import annotations
@@ -212,7 +211,7 @@ class Bound:
         """
         if self.busy:
             raise UsageError(str(self.plan), "still running", "wait for it before attaching")
-        if _place(input) != self.places[0] or _place(output) != self.places[1]:
+        if (_place(input), _place(output)) != self.places:
             self._attach(input, output, self._touching)
         self._given = (input, output)
 
@@ -229,10 +228,6 @@ class Bound:
             self.payloads[step] = None
         self.places, self._given = (_NOWHERE, _NOWHERE), (None, None)
         self.epilogue = self.arrives = None
-
-    def admits(self, sequence: int) -> bool:
-        """Whether an execution may begin: its tags are free, and the input is there."""
-        return self.world.admits(sequence) and (self.arrives is None or self.arrives())
 
     def type_of(self, buffer: int) -> np.dtype[Any]:
         """Return the dtype of a buffer's items."""

@@ -1,8 +1,7 @@
-"""Which calls a communicator still takes.
+"""Which calls a communicator still takes, and how many it has taken.
 
-Counters of a communicator, as data.
-
-Where the native collectives of a group of ranks run, one after the other.
+The lane of native collectives, in which those of a group of ranks run one
+after the other, is here too.
 """
 
 from __future__ import annotations
@@ -50,10 +49,18 @@ class CallGuard:
             raise Revoked(operation, problem=self._shut, remedy="make a new one", for_good=True)
 
     def refuse(self, operation: str) -> None:
-        """Raise if a call cannot be served, whatever its arguments are."""
-        self.refuse_shut(operation)
-        self._family.refuse(operation)
-        self.refuse_late(operation)
+        """Raise if a call cannot be served, whatever its arguments are.
+
+        What is asked of a call that is right is asked here, without further calls.
+        """
+        family, own = self._family, self._opened()
+        if forked_child.Process.is_child or self._shut:
+            self.refuse_shut(operation)
+        if family.left:
+            family.refuse(operation)
+        is_told = family.world.attendance.told or (own is not None and own.attendance.told)
+        if is_told or family.notices.notice is not None:
+            self.refuse_late(operation)
 
     def refuse_late(self, operation: str) -> None:
         """Raise what has ended the world, see `is_over`."""
@@ -72,17 +79,13 @@ class CallGuard:
         """
         if self._family.notices.notice is not None:
             return True
-        return not ulfm.is_on() and any(
-            world.revoked and world.attendance.told for world in self._worlds()
-        )
+        told = [world for world in self._worlds() if world.attendance.told]
+        return bool(told) and not ulfm.is_on() and any(world.revoked for world in told)
 
     def _worlds(self) -> tuple[World, ...]:
         own = self._opened()
         return (self._family.world,) if own is None else (self._family.world, own)
 
-
-if TYPE_CHECKING:
-    pass
 
 #: Ways of device arrays: the library took them, or they went through pinned memory.
 LIBRARY, WHOLE, PIECES = "library", "whole", "pieces"
@@ -140,8 +143,16 @@ class Counters:
 
     def count(self, operation: str, algorithm: str, seconds: float = 0.0) -> None:
         """Count one call."""
-        self.algorithms.setdefault(operation, Counter())[algorithm] += 1
+        counts = self.algorithms.get(operation)
+        if counts is None:
+            counts = self.algorithms.setdefault(operation, Counter())
+        counts[algorithm] += 1
         self.seconds[operation] += seconds  # type: ignore[assignment]
+
+    def count_sent(self, sent: Mapping[str, int]) -> None:
+        """Count bytes, by level."""
+        for level, nbytes in sent.items():
+            self.sent[level] += nbytes
 
     def add(self, calls: Mapping[tuple[str, str], int]) -> None:
         """Count calls, by operation and algorithm."""

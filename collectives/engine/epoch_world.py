@@ -100,6 +100,9 @@ class World:
         Address of the int64 that is the number of the next collective.
     window : int
         How many executions may be in flight before one must have drained.
+    undrained : dict of int to None
+        Numbers of the executions in flight, in their order; they add and remove
+        themselves.
     kernels : bool
         Whether all ranks of this node can run those of node memory; without them
         leaves are written out as moves.
@@ -139,7 +142,7 @@ class World:
         self._born_s, self._numbers = time.monotonic(), np.zeros(1, np.int64)
         self._sequence = self._numbers.data
         self.sequence_at = self._numbers.ctypes.data
-        self._entered: dict[int, None] = {}
+        self.undrained: dict[int, None] = {}
         self._lanes: dict[tuple[int, ...], Lane] = {}
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
         self._word = memoryview(bytearray(_WORDS)).cast("q")
@@ -295,7 +298,7 @@ class World:
 
     def check(self, operation: str) -> None:
         """Raise `PeerError` if this world is of no use any more.  Local."""
-        if self.revoked:
+        if self._marked or self._word[0] != 0 or self.notices.notice is not None:
             knows = self.attendance.told and self.notices.notice is None
             raise Revoked(operation) if knows else self.verdict(operation)
 
@@ -386,16 +389,4 @@ class World:
 
     def first_tag(self, sequence: int) -> int:
         """Return the tag of slot 0 of execution ``sequence``."""
-        return message_tags.first(sequence, self.window)
-
-    def entered(self, sequence: int) -> None:
-        """Note that an execution is in flight; in the order of their numbers."""
-        self._entered[sequence] = None
-
-    def left(self, sequence: int) -> None:
-        """Note that an execution has drained."""
-        self._entered.pop(sequence, None)
-
-    def admits(self, sequence: int) -> bool:
-        """Whether no undrained execution could share tags with ``sequence``."""
-        return sequence - next(iter(self._entered), sequence) < self.window
+        return sequence % self.window << message_tags.SLOT_BITS

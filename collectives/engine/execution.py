@@ -200,8 +200,12 @@ class Execution:
         """
         if self.drained or self._advancing or self.error is not None:
             return self.finished
-        if not (self._admitted or self.bound.admits(self.identity.sequence)):
-            return False
+        if not self._admitted:
+            sequence, world, arrives = self.identity.sequence, self.bound.world, self.bound.arrives
+            if sequence - next(iter(world.undrained), sequence) >= world.window:
+                return False  # an execution that has not drained has the same tags
+            if arrives is not None and not arrives():
+                return False
         self._admitted = self._advancing = True
         try:
             if self._required == 0 and not self.finished:  # nothing to do, or nothing to wait for
@@ -372,7 +376,7 @@ class Execution:
 
     def _drain(self) -> None:
         self._symbolic = None
-        self.bound.world.left(self.identity.sequence)
+        self.bound.world.undrained.pop(self.identity.sequence, None)
         self.bound.release()
         self.drained = True  # last: what a signal ends before may be done again
 
@@ -437,9 +441,13 @@ class Fast(Execution):
         if layout is None:
             layout = self.bound.layout = ExecutionLayout(self.bound)
         assert isinstance(layout, ExecutionLayout)
-        layout.reset(self.bound, self._base)
+        if layout.attached != self.bound.attached:
+            layout.follow_memory(self.bound)
+        state = layout.state
+        state[:], layout.steps[:] = layout.first_state, layout.first_steps
+        state[sweep.TAG] = self._base
         self._layout = layout
-        self._required = int(layout.state[sweep.REQUIRED])
+        self._required = int(state[sweep.REQUIRED])
         self.done = layout.steps[sweep.DONE]
         self._ready = []
         #: Requests made in Python keep the memory of their messages.
@@ -539,3 +547,27 @@ class Fast(Execution):
             handles, self._owners = self._layout.under_way()
             self._requests = [MPI.Request.fromhandle(one & _MASK) for one in handles]
         super().fail(error)
+
+
+def execution(
+    bound: Bound, identity: Identity, *, priority: int = 0, deadline: Deadline | None = None
+) -> Execution:
+    """Make an execution that the best interpreter at hand runs.
+
+    Local.
+
+    Parameters
+    ----------
+    bound, identity, priority, deadline
+        As for `Execution`.
+
+    Returns
+    -------
+    Execution
+        To be started on the engine.
+    """
+    kind = Fast if bound.world.compiled else Execution
+    made = kind(bound, identity, priority=priority, deadline=deadline)
+    if deadline is not None:  # a reduction that is new here was compiled meanwhile
+        deadline.restart()
+    return made

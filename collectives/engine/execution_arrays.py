@@ -77,12 +77,16 @@ class ExecutionLayout:
     state, rows, following, steps, flights, requests, counts : ndarray
         What `closeranks.collectives.engine.compiled_loop.advance` reads and
         writes.
+    first_state, first_steps : ndarray
+        What ``state`` and ``steps`` are when an execution begins.
+    attached : int
+        What `Bound.attached` was when they last pointed at its memory.
     place : int
         Where their addresses stand: what the loop is given.
     """
 
     def __init__(self, bound: Bound) -> None:
-        self._attached = -1
+        self.attached = -1
         self._places = bound.places
         self.rows = np.zeros((len(bound.table), sweep.WIDTH), np.int64)
         self.following = np.array(bound.table.successors)
@@ -95,7 +99,7 @@ class ExecutionLayout:
         self.statuses = np.zeros((room, error_place()[0]), np.int32)
         self.state = np.zeros(sweep.STATES, np.int64)
         self._write_names(bound)
-        self._first_state, self._first_steps = self.state.copy(), np.zeros_like(self.steps)
+        self.first_state, self.first_steps = self.state.copy(), np.zeros_like(self.steps)
         self._write_first(bound)
         self._frame = self._write_frame()
         self.place = self._frame.ctypes.data
@@ -112,13 +116,10 @@ class ExecutionLayout:
         frame[sweep.FLIGHTS], frame[sweep.N_HANDLES] = self.flights.shape[1], len(self.requests)
         return frame
 
-    def reset(self, bound: Bound, first_tag: int) -> None:
-        """Make ready for an execution; looks whether other memory was attached."""
-        if self._attached != bound.attached and not self._shift(bound):
+    def follow_memory(self, bound: Bound) -> None:
+        """Point at the memory that is attached now, where it is another one."""
+        if self.attached != bound.attached and not self._shift(bound):
             self._write_rows(bound)
-        self.state[:] = self._first_state
-        self.state[sweep.TAG] = first_tag
-        self.steps[:] = self._first_steps
 
     def follow(self, step: int, request: int) -> None:
         """Take a request that Python made; its step is done when it is."""
@@ -178,12 +179,12 @@ class ExecutionLayout:
 
     def _write_first(self, bound: Bound) -> None:
         """Write what is ready and what is waited for at the start."""
-        self._first_steps[sweep.LEFT] = bound.need
-        self._first_steps[sweep.READY, : len(bound.first)] = bound.first
+        self.first_steps[sweep.LEFT] = bound.need
+        self.first_steps[sweep.READY, : len(bound.first)] = bound.first
         required = len(bound.need) - len(bound.optional)
-        self._first_state[sweep.N_READY] = len(bound.first)
-        self._first_state[sweep.REQUIRED] = required
-        self._first_state[sweep.TOLD] = required == 0
+        self.first_state[sweep.N_READY] = len(bound.first)
+        self.first_state[sweep.REQUIRED] = required
+        self.first_state[sweep.TOLD] = required == 0
 
     def _shift(self, bound: Bound) -> bool:
         """Follow the caller's memory to where it is now; False if more than that changed."""
@@ -193,7 +194,7 @@ class ExecutionLayout:
         flat = self.rows.reshape(-1)
         for users, before, now in zip(self._users, old, new, strict=True):
             flat[users] += now[0] - before[0]
-        self._attached, self._places = bound.attached, new
+        self.attached, self._places = bound.attached, new
         return True
 
     def _note_users(self, buffers: Numbers, sources: Numbers) -> None:
@@ -216,7 +217,7 @@ class ExecutionLayout:
 
     def _write_rows(self, bound: Bound) -> None:
         rows = self.rows
-        self._attached, self._places = bound.attached, bound.places
+        self.attached, self._places = bound.attached, bound.places
         given = bound.table.rows
         rows[:, sweep.WAY] = _WAYS[np.array(bound.ways, np.int64)]
         rows[:, sweep.PEER] = given[:, columns.PEER]

@@ -11,17 +11,15 @@ import warnings
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
-from closeranks.collectives.engine.execution import Execution, Fast
+from closeranks.collectives.engine.execution import execution as execution
 from closeranks.collectives.engine.execution_arrays import load_loop, loop_is_stored
 from closeranks.collectives.engine.progress_engine import make_way
-from closeranks.collectives.plans.identity import Identity
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.jit import code_cache
 from closeranks.comms.settings import runs_compiled
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
-    from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.epoch_world import World
 
 #: Module and name of the function that shortcuts are, see
@@ -29,30 +27,6 @@ if TYPE_CHECKING:
 SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
-
-
-def execution(
-    bound: Bound, identity: Identity, *, priority: int = 0, deadline: Deadline | None = None
-) -> Execution:
-    """Make an execution that the best interpreter at hand runs.
-
-    Local.
-
-    Parameters
-    ----------
-    bound, identity, priority, deadline
-        As for `Execution`.
-
-    Returns
-    -------
-    Execution
-        To be started on the engine.
-    """
-    kind = Fast if bound.world.compiled else Execution
-    made = kind(bound, identity, priority=priority, deadline=deadline)
-    if deadline is not None:  # a reduction that is new here was compiled meanwhile
-        deadline.restart()
-    return made
 
 
 def prepare(world: World, *, together: bool) -> None:

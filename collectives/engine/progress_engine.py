@@ -1,17 +1,16 @@
-"""How the library gets to work while a rank waits for what calls nothing of it.
-
-The one engine of a process: it drives everything that is in flight.
+"""The one engine of a process: it drives everything that is in flight.
 
 All MPI calls of the package happen under its lock.  A blocking call, an ``I``
 call and a persistent operation are three ways to drive the same executions:
-start one and wait; start one and come back; start one again and again.
+start one and wait; start one and come back; start one again and again.  While
+a rank waits for a kernel, which calls nothing of the MPI library, `let_work`
+lets the library serve the other ranks.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from functools import cache, partial
 from typing import TYPE_CHECKING, Final
 
@@ -130,7 +129,8 @@ class Engine:
             )
         try:
             with self._claimed():
-                execution.bound.world.check(execution.operation)
+                bound = execution.bound
+                bound.world.check(bound.plan.problem.operation)
                 self._enter(execution)
                 self._advance(execution)
                 self._look_now_and_then()
@@ -150,7 +150,7 @@ class Engine:
 
     def _enter(self, execution: Execution) -> None:
         """Let an execution be in flight; the last line says that it is."""
-        execution.bound.world.entered(execution.identity.sequence)
+        execution.bound.world.undrained[execution.identity.sequence] = None
         if execution.deadline is not None:
             execution.turn = execution.bound.world.attendance.enter()
         for step, native in execution.bound.native.items():
@@ -249,21 +249,24 @@ class Engine:
             Of the handler of a signal: the operation goes on without the caller and
             keeps its buffers, or is dead where it came between two lines of it.
         """
-        self._until(lambda: execution.finished, execution, timeout_s)
+        self._until(execution, timeout_s, drains=False)
 
     def drain(self, execution: Execution, timeout_s: float | None = None) -> None:
         """Drive the engine until ``execution`` has drained; as `wait` otherwise."""
-        self._until(lambda: execution.drained, execution, timeout_s)
+        self._until(execution, timeout_s, drains=True)
 
-    def _until(
-        self, ready: Callable[[], bool], execution: Execution, timeout_s: float | None
-    ) -> None:
+    def _until(self, execution: Execution, timeout_s: float | None, *, drains: bool) -> None:
+        def is_over() -> bool:
+            if execution.error is not None:
+                return True
+            return execution.drained if drains else execution.finished
+
         deadline = None if timeout_s is None else Deadline(timeout_s)
         spin_ns = 0 if is_crowded() else _WAITING_NS
         patience = Patience(_WAITING_NS, spin_ns, 0, self._driving.wanted)
         try:
             over = wait(
-                lambda: execution.error is not None or ready(),
+                is_over,
                 progress=partial(self.progress, patience),
                 deadline=deadline,
             )

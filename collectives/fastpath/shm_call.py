@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from closeranks.collectives.arguments.call_key import CallKey, arrays_of, key_of
-from closeranks.collectives.arguments.collective_call import lay_out
+from closeranks.collectives.arguments.call_key import CallKey
+from closeranks.collectives.arguments.collective_call import arrays_of, lay_out
 from closeranks.collectives.engine.leaves import (
     combiner_for,
     kernel_address,
@@ -243,7 +243,7 @@ class ShmCall:
 
     def __init__(self, world: World, demand: CollectiveCall) -> None:
         self._world, self._operation = world, demand.operation
-        self.key = key_of(demand)
+        self.key = demand.key
         memory = world.node_memory
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
@@ -295,9 +295,8 @@ class ShmCall:
             Runs it, once.
         """
         memory, counted = lay_out(demand), self._entry.data
-        given, taken = (
-            0 if part is None else part.ctypes.data for part in (memory.input, memory.output)
-        )
+        given = 0 if memory.input is None else memory.input.ctypes.data
+        taken = 0 if memory.output is None else memory.output.ctypes.data
 
         def serve() -> None:
             if memory.finish is None and quick(*demand.arguments) is None:
@@ -365,15 +364,15 @@ class ShmCalls:
 
     def of(self, demand: CollectiveCall) -> ShmCall | None:
         """Give the short way of a call that goes to ``shared``, or None.  Local."""
-        world = self._open_world()
-        if not is_near(world, demand):
-            return None
-        key = key_of(demand)
-        if key not in self._known:
+        known = self._known.get(demand.key)
+        if known is None:
+            world = self._open_world()
+            if not is_near(world, demand):
+                return None
             if len(self._known) == _MOST:
                 self._known.pop(next(iter(self._known)))
-            self._known[key] = ShmCall(world, demand)
-        return self._known[key]
+            known = self._known[demand.key] = ShmCall(world, demand)
+        return known
 
 
 def dtypes(demand: CollectiveCall) -> tuple[object, object]:

@@ -142,6 +142,8 @@ class Shortcuts:
         Operation -> what does a call, given all its arguments, if it is a known
         one, and returns `NotImplemented` if it is not: for who holds on to a
         method that has been replaced since, or calls it from one of his own.
+    probes_of : dict of str to dict of str to callable
+        Algorithm that a call asks for -> ``probes``, where there may be any.
     """
 
     def __init__(self, member: MPI.Intracomm, *, replaces: bool = True) -> None:
@@ -154,9 +156,11 @@ class Shortcuts:
         self._known = {name: KnownSizes() for name in RULES}
         self._quick: dict[ShmCall, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
+        self._learnt: set[str] = set()
         self._records: dict[str, Record] = {}
         self._allowed = self._keeps = False
         self.probes: dict[str, Callable[..., object]] = {}
+        self.probes_of: dict[str, dict[str, Callable[..., object]]] = {AUTO: self.probes}
 
     def asked_for(self, algorithm: str) -> Shortcuts | None:
         """Give what serves calls that ask for an algorithm.  Local.
@@ -188,12 +192,15 @@ class Shortcuts:
             asked.keep(self._keeps)
             with self._lock:
                 self._asked[algorithm] = asked
+                self.probes_of[algorithm] = asked.probes
                 asked.allow(self._allowed)
         return self._asked.get(algorithm)
 
-    def is_known(self, operation: str, nbytes: int | None) -> bool:
-        """Tell whether calls of a size are the library's.  Local."""
-        return self._known[operation].is_library(nbytes)
+    def is_library(self, demand: CollectiveCall) -> bool:
+        """Tell whether calls of this size are the library's.  Local."""
+        if demand.operation not in self._learnt:
+            return False
+        return self._known[demand.operation].is_library(size_of(demand))
 
     def learn(self, operation: str, nbytes: int) -> None:
         """Note that calls of a size are the library's.  Local.
@@ -207,6 +214,7 @@ class Shortcuts:
         """
         with self._lock:
             self._known[operation].learn(nbytes)
+            self._learnt.add(operation)
             self._install(operation)
 
     def learn_near(self, operation: str, nbytes: int, near: ShmCall) -> None:
@@ -243,9 +251,9 @@ class Shortcuts:
             As one of ``probes``.
         """
         member = self._member()
-        if nbytes is None or member is None or not _is_possible():
-            return _not_known
         known = self._quick.get(near)
+        if nbytes is None or member is None or (known is None and not _is_possible()):
+            return _not_known
         if known is None:
             if len(self._quick) == _MOST_QUICK:
                 self._quick.clear()

@@ -39,19 +39,6 @@ def window() -> int:
     return executions
 
 
-def first(sequence: int, executions: int) -> int:
-    """Return the tag of slot 0 of an execution.
-
-    Parameters
-    ----------
-    sequence : int
-        Its number in its world.
-    executions : int
-        How many may be in flight, see `window`.
-    """
-    return (sequence % executions) << SLOT_BITS
-
-
 def roll_call(executions: int) -> int:
     """Return the tag of arrival queries, with as many executions in flight."""
     return executions << SLOT_BITS

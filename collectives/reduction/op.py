@@ -75,9 +75,11 @@ class Reducer:
         The predefined op by MPI's name ("SUM"), None for ops of the user.
     commutative : bool
         Whether operands may change places.
+    title : str
+        The op as all ranks know it, see `title`.
     """
 
-    __slots__ = ("_combine", "commutative", "datatype", "name", "op")
+    __slots__ = ("_combine", "commutative", "datatype", "name", "op", "title")
 
     def __init__(
         self,
@@ -93,6 +95,7 @@ class Reducer:
         self.op = op
         self.datatype = datatype
         self.commutative = commutative
+        self.title = name or ""
 
     def __call__(self, source: Array, target: Array) -> None:
         """Leave ``source op target`` in ``target``; 1-D arrays of equal length."""
@@ -131,17 +134,34 @@ def reducer(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reduce
         neither NumPy nor MPI defines on it.
     """
     if isinstance(op, Mean) or not isinstance(datatype, np.dtype) or not op.is_predefined:
-        return _made(op, datatype)
+        made = _made(op, datatype)
+        made.title = title(op)
+        return made
     handle: int = op.handle
-    return _predefined(handle, datatype)
+    return predefined(handle, datatype)
 
 
 @lru_cache(maxsize=256)
-def _predefined(handle: int, dtype: np.dtype[Any]) -> Reducer:
-    """Make the function of a predefined op once."""
+def predefined(handle: int, dtype: np.dtype[Any]) -> Reducer:
+    """Make the function of a predefined op once, see `reducer`.  Local.
+
+    Parameters
+    ----------
+    handle : int
+        Of the op.
+    dtype : numpy.dtype
+        The element.
+
+    Returns
+    -------
+    Reducer
+        The same for each call.
+    """
     from mpi4py import MPI
 
-    return _made(MPI.Op.fromhandle(handle), dtype)
+    made = _made(MPI.Op.fromhandle(handle), dtype)
+    made.title = _title(handle)
+    return made
 
 
 def _made(op: MPI.Op | Mean, datatype: MPI.Datatype | np.dtype[Any]) -> Reducer:

@@ -287,13 +287,13 @@ class Chooser:
             inherited = self._heritage[call]
             if self._takes(call, inherited):
                 return Choice(inherited, 0.0, {}, {}, None)
-        found = self.settled(call)
+        found = self._settled(call)
         if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
-            found.trial.serve()  # calls of those two are not counted alike on all ranks
-            found = self.settled(call)
+            found.trial.serve()  # those two go ways that nobody counts alike on all ranks
+            found = self._settled(call)
         if found.trial is None or found.trial.winner is not None:
             return found
-        return found._replace(algorithm=found.trial.turn)
+        return Choice(found.trial.turn, *found[1:])
 
     def _takes(self, call: Agreed, name: str) -> bool:
         """Tell whether the fastest algorithm of other ranks can serve a call here."""
@@ -303,7 +303,9 @@ class Chooser:
 
     def settled(self, call: Agreed) -> Choice:
         """Return the agreed fastest, or the best prediction as long as there is none."""
-        call = call.choice
+        return self._settled(call.choice)
+
+    def _settled(self, call: Agreed) -> Choice:
         known = self._choices.get(call)
         if known is None:
             known = self._choices[call] = self._consider(call)

@@ -24,9 +24,9 @@ Bytes = NDArray[np.uint8]
 _NO_BYTES = np.empty(0, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class ArrayMemory:
-    """Where an object keeps its elements.
+    """Where an object keeps its elements; nothing is changed after it is made.
 
     Attributes
     ----------

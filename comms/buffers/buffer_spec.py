@@ -13,7 +13,7 @@ stands for equal counts, or for the distance between blocks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import index
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes, memory
-from closeranks.comms.buffers.datatype import Element, element
+from closeranks.comms.buffers.datatype import OF_DTYPE, Element, element
 from closeranks.comms.buffers.pack_entries import pack_memory, room, unpack
 from closeranks.comms.gpu.pinned_staging import Span, fetch, put
 from closeranks.comms.mpi import messages
@@ -58,9 +58,9 @@ class SpecParts:
     datatype: MPI.Datatype | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, eq=False, slots=True)
 class Message:
-    """Entries at one place of a buffer.
+    """Entries at one place of a buffer; nothing is changed after it is made.
 
     Attributes
     ----------
@@ -72,17 +72,32 @@ class Message:
         Entries, over all blocks.
     offset : int
         Bytes from the start of the buffer to the first entry.
+    nbytes : int
+        Bytes of the data: the weight of the type signature.
+    as_it_is : bool
+        Whether the data lie side by side where the caller has them, in host
+        memory or on a device.
+    straight : ndarray of uint8 or None
+        The data in the caller's memory; None where they do not lie side by
+        side there, or where only a device can reach them.
     """
 
     memory: ArrayMemory
     element: Element
     count: int
     offset: int
+    nbytes: int
+    as_it_is: bool
+    straight: Bytes | None = field(repr=False)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the data: the weight of the type signature."""
-        return self.count * self.element.nbytes
+    def __init__(self, memory: ArrayMemory, element: Element, count: int, offset: int) -> None:
+        self.memory, self.element, self.count, self.offset = memory, element, count, offset
+        self.nbytes = nbytes = count * element.nbytes
+        self.as_it_is = memory.contiguous and element.plain
+        self.straight = None
+        if self.as_it_is and memory.device is None:
+            is_all = offset == 0 and nbytes == memory.nbytes
+            self.straight = memory.data if is_all else memory.data[offset : offset + nbytes]
 
     @property
     def place(self) -> tuple[Any, ...] | None:
@@ -99,14 +114,9 @@ class Message:
         return not memory.contiguous or self.element.datatype is None or memory.device is not None
 
     @property
-    def as_it_is(self) -> bool:
-        """Whether the caller's data, on host or device, lie side by side."""
-        return self.memory.contiguous and self.element.plain
-
-    @property
     def direct(self) -> bool:
         """Whether the data lie side by side in the caller's memory."""
-        return self.as_it_is and self.memory.device is None
+        return self.straight is not None
 
     def data(self, later: list[Event] | None = None) -> Bytes:
         """Give the data side by side: the caller's memory, or a copy.
@@ -122,27 +132,23 @@ class Message:
         ndarray of uint8
             Of length ``nbytes``.
         """
-        if self.direct:
-            return self._place()
+        if self.straight is not None:
+            return self.straight
         out = room(self.memory, self.nbytes)
         pack_memory(self.memory, self.element, self.count, self.offset, out, later)
         return out
 
     def space(self) -> Bytes:
         """Give room for the data: the caller's memory, or new memory."""
-        return self._place() if self.direct else room(self.memory, self.nbytes)
+        return room(self.memory, self.nbytes) if self.straight is None else self.straight
 
     def store(self, data: Bytes) -> None:
-        """Put data into the caller's memory; no-op for the memory itself."""
-        if self.direct:
-            place = self._place()
-            if place.ctypes.data != data.ctypes.data:
-                place[:] = data
+        """Put data into the caller's memory; nothing to do where they are there."""
+        if self.straight is not None:
+            if self.straight.ctypes.data != data.ctypes.data:
+                self.straight[:] = data
         else:
             unpack(data, self.memory, self.element, self.count, self.offset)
-
-    def _place(self) -> Bytes:
-        return self.memory.data[self.offset : self.offset + self.nbytes]
 
 
 def take_apart(spec: Spec, operation: str, *, vector: bool = False) -> SpecParts:
@@ -227,6 +233,15 @@ def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = Fal
         If the specification cannot be read or asks for more than the buffer
         holds.
     """
+    if type(spec) is np.ndarray:  # the usual one, which says all by itself
+        dtype, flags = spec.dtype, spec.flags
+        known = OF_DTYPE.get(dtype)
+        is_plain = flags.c_contiguous and spec.ndim and not dtype.hasobject
+        if known is not None and is_plain and (flags.writeable or not writable):
+            count, flat = spec.size, spec if spec.ndim == 1 else spec.reshape(-1)
+            if spec.nbytes and count % blocks == 0 and known.extent == dtype.itemsize:
+                whole = ArrayMemory(flat.view(np.uint8), dtype, spec.nbytes, True)
+                return Message(whole, known, count, 0)
     parts = take_apart(spec, operation)
     found = found_memory(parts.buffer, operation, writable=writable)
     kind = element(parts.datatype, found.dtype, operation)
@@ -396,6 +411,11 @@ class Vector:
         if not messages.is_long(self.memory.nbytes) or not self.element.plain:
             return False
         return messages.is_long(int(self.displacements.max(initial=0)))
+
+    @property
+    def straight(self) -> Bytes | None:
+        """The data in the caller's memory, where they lie side by side, in rank order."""
+        return self.memory.data[: self.nbytes] if self.direct else None
 
     @property
     def direct(self) -> bool:

@@ -53,7 +53,8 @@ class Element:
         return self.datatype.Get_name() or "a derived datatype" if self.datatype else "bytes"
 
 
-_of_dtype: dict[np.dtype[Any], Element] = {}
+#: Elements that are known already, by NumPy type.
+OF_DTYPE: dict[np.dtype[Any], Element] = {}
 _of_handle: dict[int, Element] = {}
 
 
@@ -85,9 +86,9 @@ def element(datatype: MPI.Datatype | str | None, dtype: np.dtype[Any], operation
         If it is no datatype at all.
     """
     if datatype is None:
-        known = _of_dtype.get(dtype)
+        known = OF_DTYPE.get(dtype)
         if known is None:
-            known = _of_dtype[dtype] = _from_numpy(dtype)
+            known = OF_DTYPE[dtype] = _from_numpy(dtype)
         return known
     if isinstance(datatype, str):
         datatype = _named(datatype, operation)

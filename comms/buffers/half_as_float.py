@@ -23,7 +23,7 @@ HALVES: Final = frozenset({"float16", "bfloat16"})
 WIDE: Final = np.dtype(np.float32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(init=False, eq=False, slots=True)
 class Widened(Message):
     """Entries of float32 that stand for entries of half precision.
 
@@ -37,20 +37,16 @@ class Widened(Message):
 
     narrow: Message
 
-    @property
-    def as_it_is(self) -> bool:
-        """False: the sent data are wider."""
-        return False
+    def __init__(self, narrow: Message) -> None:
+        wide = element(None, WIDE, "widen")
+        Message.__init__(self, narrow.memory, wide, narrow.count, narrow.offset)
+        self.narrow = narrow
+        self.as_it_is, self.straight = False, None  # the data that are sent are wider
 
     @property
     def foreign(self) -> bool:
         """True: mpi4py would take the caller's buffer, which is narrower."""
         return True
-
-    @property
-    def direct(self) -> bool:
-        """False: the data are never in the caller's memory."""
-        return False
 
     def data(self, later: list[Event] | None = None) -> Bytes:  # noqa: ARG002
         """Give a widened copy of the data; the host waits for them."""
@@ -89,5 +85,4 @@ def widened(narrow: Message) -> Widened:
     Widened
         As many entries.
     """
-    wide = element(None, WIDE, "widen")
-    return Widened(narrow.memory, wide, narrow.count, narrow.offset, narrow)
+    return Widened(narrow)

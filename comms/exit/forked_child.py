@@ -17,8 +17,14 @@ from typing import Any, Final, NoReturn
 from closeranks.errors import UsageError
 
 
-class _Process:
-    """Whether this process is a child of an MPI process."""
+class Process:
+    """Whether this process is such a child.
+
+    Attributes
+    ----------
+    is_child : bool
+        For who asks at each call; others call `is_child`.
+    """
 
     is_child = False
 
@@ -28,8 +34,8 @@ _CONCERNED: Final[dict[int, weakref.ref[Any]]] = {}
 
 
 def is_child() -> bool:
-    """Tell whether this process was forked by an MPI process.  Local."""
-    return _Process.is_child
+    """Tell whether this process was forked by one that MPI knows.  Local."""
+    return Process.is_child
 
 
 def refuse_in_child(operation: str) -> None:
@@ -47,7 +53,7 @@ def refuse_in_child(operation: str) -> None:
     UsageError
         In the child; nothing has been sent or written.
     """
-    if _Process.is_child:
+    if Process.is_child:
         _refused(operation)
 
 
@@ -93,9 +99,9 @@ def _class_in_child(kind: type) -> type:
 def _become_child() -> None:
     """Become a child; does nothing if the parent had not initialised MPI."""
     known: Any = sys.modules.get("mpi4py.MPI")
-    if _Process.is_child or known is None or not known.Is_initialized():
+    if Process.is_child or known is None or not known.Is_initialized():
         return
-    _Process.is_child = True
+    Process.is_child = True
     for one in tuple(_CONCERNED.values()):
         thing = one()
         if thing is None:

@@ -10,6 +10,7 @@ a second later does not wait.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 import time
@@ -17,6 +18,7 @@ import time
 # Below `signal`, which makes an enum of each argument and result: 0.3 ms for all signals.
 from _signal import getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
+from threading import get_ident
 from types import FrameType, TracebackType
 from typing import Any, ClassVar, Final
 
@@ -29,6 +31,7 @@ _SIGNALS: Final = tuple(map(int, signal.valid_signals()))
 class _Waiting:
     """State of the main thread, which alone runs handlers."""
 
+    thread = threading.main_thread().ident
     depth = 0
     handlers: dict[int, _Handler] | None = None
     #: Signal -> time of its first arrival, in this order.
@@ -44,7 +47,7 @@ class DeferredHandlers:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        if _is_main():
+        if get_ident() == _Waiting.thread:
             _Waiting.depth += 1
 
     def __exit__(
@@ -53,7 +56,7 @@ class DeferredHandlers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if _is_main():
+        if get_ident() == _Waiting.thread:
             _Waiting.depth -= 1
             if not _Waiting.depth and _Waiting.handlers is not None:
                 _release()
@@ -79,7 +82,15 @@ def are_deferred() -> bool:
 
 
 def _is_main() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+    return get_ident() == _Waiting.thread
+
+
+def _begin_copy() -> None:
+    """Take the thread that has forked for the main one of this child."""
+    _Waiting.thread = get_ident()
+
+
+os.register_at_fork(after_in_child=_begin_copy)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from types import TracebackType
 
 import numpy as np
@@ -16,13 +17,17 @@ class PendingCalls:
     Attributes
     ----------
     word : ndarray of int64, shape (1,)
-        How many of them machine code is in; it counts here itself.
+        How many of them machine code has made, which counts here itself.
+    begin, end : callable
+        Do what the context manager does, without a call of Python.
     """
 
     def __init__(self) -> None:
         self.word = np.zeros(1, np.int64)
         self._word = self.word.data
-        self._under_way: deque[None] = deque()  # threads would lose increments of an integer
+        self._under_way: deque[None] = deque()  # a count would lose some where threads meet
+        self.begin = partial(self._under_way.append, None)
+        self.end = self._under_way.pop
 
     def __enter__(self) -> None:
         self._under_way.append(None)
@@ -56,27 +61,29 @@ class CallCounter:
         As given.
     word : ndarray of int64, shape (1,)
         How many calls have begun; machine code counts here too.
+    count : memoryview
+        The same memory, as a program in Python reads and writes it fastest.
     refused : set of int
         Numbers of the calls that this rank has refused.
     reading : PendingCalls
         Calls of which the arguments are being read: they may still be refused.
     """
 
-    __slots__ = ("__weakref__", "_word", "key", "reading", "refused", "word")
+    __slots__ = ("__weakref__", "count", "key", "reading", "refused", "word")
 
     def __init__(self, key: str) -> None:
         self.key, self.refused, self.reading = key, set[int](), PendingCalls()
         self.word = np.zeros(1, np.int64)
-        self._word = self.word.data
+        self.count = self.word.data
 
     @property
     def begun(self) -> int:
-        """How many calls have begun."""
-        count: int = self._word[0]
-        return count
+        """How many have begun."""
+        begun: int = self.count[0]
+        return begun
 
     def begin(self) -> int:
-        """Count a call; give its number.  Local."""
-        number: int = self._word[0]
-        self._word[0] = number + 1
+        """Count a call; gives its number.  Local."""
+        number: int = self.count[0]
+        self.count[0] = number + 1
         return number

@@ -150,8 +150,8 @@ def pretended(
         rank=0,
         size=2,
         first_tag=lambda sequence: sequence << 10,
-        admits=lambda _: True,
-        left=lambda _: None,
+        window=1 << 30,
+        undrained={},
     )
     with patch.context() as inner:
         inner.setattr(execution, "_FEW", 10**9)

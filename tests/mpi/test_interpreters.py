@@ -238,7 +238,7 @@ def test_a_shift_is_what_writing_anew_gives(alone: MPI.Intracomm) -> None:
         for first, second in ((128, 64), (0, 128), (0, 0), (64, 64), (0, 8), (16, 24), (1, 65)):
             bound.attach(data[first:][:48], data[second:][:48])
             written.append(not layout._shift(bound))
-            layout.reset(bound, 0)
+            layout.follow_memory(bound)
             fresh = ExecutionLayout(bound).rows
             used = fresh[:, sweep.WAY] != sweep.PYTHON
             np.testing.assert_array_equal(layout.rows[:, sweep.WAY], fresh[:, sweep.WAY])

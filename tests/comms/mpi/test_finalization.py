@@ -29,7 +29,7 @@ def test_the_last_task_comes_first_and_a_failure_stops_none(
 
 def test_a_child_that_was_forked_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finalization, "_TASKS", [])
-    monkeypatch.setattr(forked_child._Process, "is_child", True)
+    monkeypatch.setattr(forked_child.Process, "is_child", True)
     done: list[str] = []
     finalization.before_finalize(lambda: done.append("child"))
     finalization._finish()
