@@ -97,6 +97,8 @@ class Execution:
         Why it failed.
     completed : int
         Steps done so far.
+    operation : str
+        Name of the operation that users know.
     turn : int
         How many collectives with a deadline its world had begun before; or -1.
     """
@@ -123,6 +125,7 @@ class Execution:
         "error",
         "finished",
         "identity",
+        "operation",
         "priority",
         "turn",
     )
@@ -138,6 +141,7 @@ class Execution:
         assert not bound.busy, "one execution at a time may use a bound plan"
         bound.busy = True
         self.bound, self.identity = bound, identity
+        self.operation = bound.plan.problem.operation
         self.priority, self.deadline = priority, deadline
         self.finished = self.drained = False
         self.error: BaseException | None = None
@@ -168,11 +172,6 @@ class Execution:
             f"<{self.operation} {self.identity.epoch}.{self.identity.sequence}: {state},"
             f" {self.completed} of {len(self.bound.need)} steps>"
         )
-
-    @property
-    def operation(self) -> str:
-        """Name of the collective."""
-        return self.bound.plan.problem.operation
 
     def when_finished(self, callback: Callable[[Execution], None]) -> None:
         """Call ``callback(self)`` once it has finished or failed; at once if it has.

@@ -45,20 +45,10 @@ class Aside:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self.undrained: dict[int, None] = {}  # of these alone: they keep no plan waiting
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._world, name)
-
-    def entered(self, sequence: int) -> None:
-        """Note nothing."""
-
-    def left(self, sequence: int) -> None:
-        """Note nothing."""
-
-    def admits(self, sequence: int) -> bool:
-        """Let everybody start."""
-        del sequence
-        return True
 
     def first_tag(self, sequence: int) -> int:
         """Give a tag that nobody uses."""
@@ -84,8 +74,7 @@ class LibraryCall(Execution):
         Of it.
     """
 
-    __slots__ = ("operation", "request")
-    operation: str
+    __slots__ = ("request",)
     request: MPI.Request
 
     def is_held(self) -> bool:

@@ -129,8 +129,7 @@ class Engine:
             )
         try:
             with self._claimed():
-                bound = execution.bound
-                bound.world.check(bound.plan.problem.operation)
+                execution.bound.world.check(execution.operation)
                 self._enter(execution)
                 self._advance(execution)
                 self._look_now_and_then()

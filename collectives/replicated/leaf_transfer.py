@@ -229,9 +229,7 @@ class Transfer(Execution):
         "_leaving",
         "_sent",
         "_tag",
-        "operation",
     )
-    operation: str
 
     def __init__(
         self,
@@ -249,12 +247,13 @@ class Transfer(Execution):
             world=Aside(world),  # type: ignore[arg-type]
             events=(self._is_through,),
         )
-        self.operation, self._tag = "synchronize", message_tags.state(world.window)
+        self._tag = message_tags.state(world.window)
         self._sent, self._expected, self._come = iter(sent), deque(expected), deque[Any]()
         self._leaving = deque[tuple[int, "MPI.Request", object]]()
         self._arriving: list[MPI.Request] = []
         self._data: NDArray[np.uint8] | None = None
         super().__init__(bound, Identity(world.epoch, -1), deadline=deadline)
+        self.operation = "synchronize"
 
     def __enter__(self) -> Self:
         engine().start(self)
