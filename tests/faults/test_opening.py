@@ -18,18 +18,18 @@ SAID = re.compile(r"^rank (\d): (\w+)(.*)$", re.MULTILINE)
 RANKS = 4
 #: In the order in which `init` comes to them.
 WINDOWS = [
-    "collectives.init:_guarded",
-    "collectives.init:age_s",
-    "collectives.init:_staffed",
-    "collectives.init:agreed_tuning",
-    "comms.discover:assemble",
-    "collectives.init:fitting",
-    "comms.measure:settle",
-    "comms.measure:_Meeting",
-    "collectives.init:_abilities",
-    "collectives.init:World",
-    "collectives.world:share",
-    "collectives.init:calibrate",
+    "collectives.communicator.initialization:_guarded",
+    "collectives.communicator.initialization:process_age_s",
+    "collectives.communicator.initialization:_staffed",
+    "collectives.communicator.initialization:agreed_tuning",
+    "comms.discovery.discovery:assemble",
+    "collectives.communicator.initialization:fitting",
+    "comms.discovery.link_survey:settle",
+    "comms.discovery.link_survey:_Meeting",
+    "collectives.communicator.initialization:_abilities",
+    "collectives.communicator.initialization:World",
+    "collectives.engine.epoch_world:share",
+    "collectives.communicator.initialization:calibrate",
 ]
 #: Where who fails alone is missed when it has ended.
 EARLY = WINDOWS[:3]
@@ -62,7 +62,13 @@ def test_who_is_left_names_the_dead(launch: Launch, at: str, spares: int) -> Non
     assert status == 1
 
 
-@pytest.mark.parametrize("at", ["collectives.init:age_s", "collectives.init:calibrate"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        "collectives.communicator.initialization:process_age_s",
+        "collectives.communicator.initialization:calibrate",
+    ],
+)
 def test_what_goes_wrong_for_want_of_the_dead_is_their_death(launch: Launch, at: str) -> None:
     status, said = open_with(launch, "misleads", at)
     assert names_the_dead(said, 1), said
@@ -70,7 +76,9 @@ def test_what_goes_wrong_for_want_of_the_dead_is_their_death(launch: Launch, at:
 
 
 def test_spares_go_home_where_the_first_rank_dies(launch: Launch) -> None:
-    status, said = open_with(launch, "dies", "collectives.init:World", "0", spares=1)
+    status, said = open_with(
+        launch, "dies", "collectives.communicator.initialization:World", "0", spares=1
+    )
     assert names_the_dead(said, 0), said
     assert status == 1
 
