@@ -391,7 +391,8 @@ class Service(Counting):
     ) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
         name, trial = self.decide(demand, algorithm)
-        if trial is None and name not in (NATIVE, SHARED):  # a plan, and nothing to learn
+        if trial is None and name not in (NATIVE, SHARED) and not self.family.devices:
+            # A plan on the host, and nothing to learn from its time.
             if self.world.compiled is None:
                 interpreter.prepare(self.world, together=True)
             self._launch(demand, name, waits=True)
