@@ -293,6 +293,25 @@ def prepare(plain: MPI.Intracomm, given: Handover, info: MPI.Info) -> MPI.Preque
     return made
 
 
+def is_idle(operation: MPI.Prequest) -> bool:
+    """Tell whether the library takes an operation for one that is not under way.
+
+    Local.
+
+    Parameters
+    ----------
+    operation : MPI.Prequest
+        The library's own, which has not been started.
+
+    Returns
+    -------
+    bool
+        True by the standard.  MPICH 5.0 takes what was never started for
+        unfinished, in ``Waitall`` and ``Testall``.
+    """
+    return bool(MPI.Request.Testall([operation]))
+
+
 def pack_again(demand: CollectiveCall, given: Handover) -> None:
     """Bring packed copies up to date with what the caller's arrays hold now.  Local.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.native_handover import hand_over, pack_again, prepare
+from closeranks.collectives.arguments.native_handover import hand_over, is_idle, pack_again, prepare
 from closeranks.collectives.dispatch.persistent_starts import Startable
 from closeranks.collectives.engine.error_translation import ended, has_ended, is_gone
 from closeranks.collectives.selection import call_options
@@ -198,7 +198,7 @@ class Persistent(Outliving):
         self._finishes: list[Callable[[], None]] = []
         #: Held by the thread that asks the library: it takes no two.
         self._library = threading.RLock()
-        #: Whether the handle is that of the library's operation.
+        #: Whether the library alone serves its starts.
         self._is_library = False
         self._tally = service.counters.tally(demand.operation, algorithm)
         if algorithm != "native":
@@ -219,16 +219,30 @@ class Persistent(Outliving):
         # Else each start has something to be done that the library does not know.
         if ready is not None and not careful and not self._demand.foreign:
             self._is_library = self._given.finish is None
-        if ready is not None and self._is_library:
+        if ready is None or not self._is_library:
+            self._listen()
+        elif is_idle(ready) or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
             self._take_handle(ready)
         else:
-            self._listen()
+            # Until the first start: `Waitall` of MPICH 5.0 waits for its own persistent
+            # collectives as long as they have not been started.
+            self._make_handle()
 
     def _listen(self) -> None:
-        """Hear of starts that mpi4py makes, from now on."""
+        """Hear of starts that mpi4py makes, from now on, before each call."""
         self._is_library = False
-        self._make_handle()
+        if self._tag is None:
+            self._make_handle()
         self._service.listen()
+
+    def _settle_handle(self) -> None:
+        """Have the handle for the start that is to come.  Local; nothing is under way."""
+        ready = self._ready
+        if ready is None or self._needs_engine():
+            self._listen()
+        elif self._tag is not None:
+            self._drop_handle()
+            self._take_handle(ready)
 
     def __enter__(self) -> Persistent:
         return self
@@ -279,8 +293,8 @@ class Persistent(Outliving):
             self.Wait()  # at once
             self.start()
             return
-        if self._is_library and self._needs_engine():
-            self._listen()
+        if self._is_library:
+            self._settle_handle()
         ends = self._start_handle()
         try:
             self._begin(ends)
@@ -298,7 +312,7 @@ class Persistent(Outliving):
                           remedy="start it by its own start() once, or make a new one")  # fmt: skip
         self._keep()
         self._tally[0] += 1
-        if self._ready is None or self._needs_engine():
+        if self._ready is None or (self._needs_engine() and not self._is_library):
             self._under_way = self._service.request(self._demand, self._algorithm, self._bound)
             self._under_way.when_over(partial(self._let_end, ends))
             self._messages = ends

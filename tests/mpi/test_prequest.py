@@ -11,6 +11,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.dispatch import persistent_operation
 from closeranks.collectives.dispatch.persistent_creation import ShmPersistent
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.errors import UsageError
@@ -18,6 +19,7 @@ from closeranks.errors import UsageError
 #: The library's own handle, a kernel's start, plans, and what is packed or divided after it.
 WAYS = ("native", "shared", "ring", "mean", "strided")
 N = 50
+IS_MPICH = MPI.get_vendor()[0] == "MPICH"
 
 
 class Pair:
@@ -109,7 +111,8 @@ def test_every_start_meets_every_wait(world: cr.Communicator, way: str) -> None:
 def test_what_was_not_started_is_not_waited_for(world: cr.Communicator, way: str) -> None:
     pair = Pair(world, way)
     requests = [pair.operation, pair.own]
-    assert MPI.Request.Waitall(requests)
+    # MPICH 5.0 waits for ever for a persistent collective of its own that was never started.
+    assert MPI.Request.Waitall(requests[:1] if IS_MPICH else requests)
     assert MPI.Request.Testsome(requests) is None
     _one_by_one(requests)
     for request in requests:
@@ -120,6 +123,67 @@ def test_what_was_not_started_is_not_waited_for(world: cr.Communicator, way: str
     pair.operation.close()  # which waits
     pair.own.Wait()
     pair.check()
+    pair.close()
+
+
+def _is_idle(operation: Persistent) -> bool:
+    """Ask all that may be asked, what cannot block first."""
+    ones = [operation]
+    operation.wait(timeout_s=0.0)
+    return (
+        MPI.Request.Testall(ones)
+        and operation.Test()
+        and operation.test()
+        and operation.Get_status()
+        and MPI.Request.Testany(ones) == (MPI.UNDEFINED, True)
+        and MPI.Request.Testsome(ones) is None
+        and MPI.Request.Waitall(ones)
+        and operation.Wait()
+        and MPI.Request.Waitany(ones) == MPI.UNDEFINED
+        and MPI.Request.Waitsome(ones) is None
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_before_its_first_start_every_wait_returns_at_once(
+    world: cr.Communicator, way: str
+) -> None:
+    pair = Pair(world, way)
+    assert _is_idle(pair.operation)
+    MPI.Prequest.Startall([pair.operation, pair.own])
+    MPI.Request.Waitall([pair.operation, pair.own])
+    pair.check()
+    pair.close()
+    pair = Pair(world, way)
+    assert _is_idle(pair.operation)
+    pair.close()
+
+
+@pytest.mark.parametrize("start", ["start", "Startall"])
+@pytest.mark.parametrize("options", [{}, {"timeout_s": 30.0}], ids=["plain", "timed"])
+def test_a_library_that_waits_for_idle_operations_gets_them_started(
+    world: cr.Communicator,
+    monkeypatch: pytest.MonkeyPatch,
+    options: dict[str, Any],
+    start: str,
+) -> None:
+    monkeypatch.setattr(persistent_operation, "is_idle", lambda _operation: False)
+    pair = Pair(world, "native")
+    operation, requests = pair.operation, [pair.operation, pair.own]
+    becomes_plain = operation._is_library and start == "start" and not options
+    assert operation._tag is not None
+    assert _is_idle(operation)
+    with world.using(**options):
+        for _ in range(2):
+            (MPI.Prequest.Startall if start == "Startall" else _one_by_one)(requests)
+            MPI.Request.Waitall(requests)
+            pair.check()
+    assert (operation._tag is None) == becomes_plain, "from its start on the handle is its own"
+    for begin in (_one_by_one, MPI.Prequest.Startall):
+        begin(requests)
+        MPI.Request.Waitall(requests)
+        pair.check()
+    assert MPI.Request.Waitall(requests)
     pair.close()
 
 
