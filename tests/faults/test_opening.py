@@ -18,9 +18,9 @@ SAID = re.compile(r"^rank (\d): (\w+)(.*)$", re.MULTILINE)
 RANKS = 4
 #: In the order in which `init` comes to them.
 WINDOWS = [
-    "collectives.communicator.initialization:_guarded",
+    "collectives.communicator.initialization:_watch_node",
     "collectives.communicator.initialization:process_age_s",
-    "collectives.communicator.initialization:_staffed",
+    "collectives.communicator.initialization:_set_spares_apart",
     "collectives.communicator.initialization:agreed_tuning",
     "comms.discovery.discovery:assemble",
     "collectives.communicator.initialization:fitting",

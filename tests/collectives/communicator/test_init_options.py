@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from closeranks.collectives.communicator.initialization import InitOptions, options
+from closeranks.collectives.communicator.init_options import InitOptions
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import TopologyError, UsageError
@@ -39,7 +39,7 @@ def survives(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def asked(**wanted: Any) -> InitOptions:
-    return options(**(PLAIN | wanted))
+    return InitOptions.parse(**(PLAIN | wanted))
 
 
 def test_spares_of_the_command_line_are_those_of_the_whole_job(
