@@ -74,7 +74,7 @@ class CallGuard:
 
         It revokes nothing without ULFM: where somebody was late, a call is under
         way on some ranks that others will never make.  Calls before the one at which
-        this rank hears of it are made by all, whatever has come to its ears.  Not so
+        this rank hears of it are made by all ranks.  Not so
         where a rank has given up: nobody knows which was its last.
         """
         if self._family.notices.notice is not None:

@@ -81,7 +81,7 @@ class Engine:
         self._unfinished: list[Execution] = []
         self._rounds = 0
         self._thread: threading.Thread | None = None
-        self._bell = threading.Event()
+        self._wake_event = threading.Event()
         self._background: set[Execution] = set()
         self._stopping = False
         #: Not 0 while a thread wants the lock from one that waits in compiled code.
@@ -303,18 +303,18 @@ class Engine:
                 execution.fail(error)
             finally:
                 if execution.error is not None:
-                    self._bury(execution)
+                    self._revoke_failed(execution)
 
     def _advance(self, execution: Execution, patience: Patience | None = None) -> None:
         try:
             execution.advance(patience)
         finally:
             if execution.error is not None:
-                self._bury(execution)
+                self._revoke_failed(execution)
             elif execution.drained:
                 self._flying.remove(execution)
 
-    def _bury(self, execution: Execution) -> None:
+    def _revoke_failed(self, execution: Execution) -> None:
         """Revoke the world of a failed execution; keep its buffers until MPI lets go."""
         execution.announce()  # again, where a signal came while it failed
         if execution not in self._unfinished:
@@ -371,7 +371,7 @@ class Engine:
         """
         thread = self._thread
         self._stopping = True
-        self._bell.set()
+        self._wake_event.set()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=1.0)
         self._stopping = False
@@ -384,7 +384,7 @@ class Engine:
 
     def _start_thread(self) -> None:
         """Wake the thread, or make it."""
-        self._bell.set()
+        self._wake_event.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._drive, name="closeranks", daemon=True)
             self._thread.start()
@@ -403,10 +403,10 @@ class Engine:
                     progress=partial(self.progress, self._driving),
                     polite=True,
                 )
-                rings = self._bell.wait(0 if self._stopping else _STAYING_S)
+                is_woken = self._wake_event.wait(0 if self._stopping else _STAYING_S)
                 with self.lock:
-                    self._bell.clear()
-                    if self._stopping or not (rings or self._background):
+                    self._wake_event.clear()
+                    if self._stopping or not (is_woken or self._background):
                         self._thread = None
                         return
 

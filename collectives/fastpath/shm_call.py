@@ -78,7 +78,7 @@ class Watch:
     def __init__(self) -> None:
         self.asleep = True
         self._memories: Registry[NodeMemory] = Registry()
-        self._bell, self._stopping = threading.Event(), False
+        self._wake_event, self._stopping = threading.Event(), False
         self._thread: threading.Thread | None = None
 
     def keep(self, memory: NodeMemory) -> None:
@@ -90,12 +90,12 @@ class Watch:
         if self._thread is None:
             self._thread = threading.Thread(target=self._look, name="closeranks watch", daemon=True)
             self._thread.start()
-        self._bell.set()
+        self._wake_event.set()
 
     def stop(self) -> None:
         """End the thread.  Local; called when the interpreter exits."""
         self._stopping = True
-        self._bell.set()
+        self._wake_event.set()
         if self._thread is not None:
             self._thread.join(timeout=1.0)
 
@@ -107,9 +107,9 @@ class Watch:
             vain = 0 if any(found.values()) else vain + 1
             pause_s = longer(pause_s) if again else _PAUSE_S
             seen = found
-            if vain > _IN_VAIN:  # whoever has started since it said so has rung
-                self._bell.wait()
-                self._bell.clear()
+            if vain > _IN_VAIN:  # a start since then has set the event
+                self._wake_event.wait()
+                self._wake_event.clear()
                 vain = 0
             self.asleep = vain == _IN_VAIN
             time.sleep(pause_s)

@@ -486,7 +486,7 @@ class Recovery:
             world.own(cast("Resource", child))
         exit_report.note_processes(made.whole.size)
         old.close()
-        shared_arrays.bury(old.comm, made.whole)
+        shared_arrays.release_lost(old.comm, made.whole)
 
     def last_resort(self, more_s: float = 0) -> HardDeadline:
         """Bound a part of a recovery: the process ends if it takes longer.  Local."""

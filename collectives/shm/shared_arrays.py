@@ -8,7 +8,7 @@ of that memory have mapped.
 The first pages of the file behind an array hold two marks for every rank: that
 the rank has dropped its array, and that it has had one.  The rank that drops
 the last array gives the memory back.  Survivors set the marks of ranks that
-have died, see `bury`.
+have died, see `release_lost`.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ def let_go() -> None:
             gone.file.close()
 
 
-def bury(before: MPI.Intracomm, left: MPI.Intracomm) -> None:
-    """Drop the arrays of ranks that have died.
+def release_lost(before: MPI.Intracomm, left: MPI.Intracomm) -> None:
+    """Release the arrays of ranks that have died.
 
     Local; called when no survivor has a call in flight that uses them.
 

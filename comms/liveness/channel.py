@@ -210,17 +210,17 @@ def _name(secret: bytes) -> str:
 
 
 def _bound(secret: bytes) -> socket.socket:
-    ear = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-    ear.bind(_name(secret))
-    return ear
+    own = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    own.bind(_name(secret))
+    return own
 
 
-def _send(ear: socket.socket, name: str, data: bytes) -> None:
+def _send(own: socket.socket, name: str, data: bytes) -> None:
     """Send to a socket of this node, which may be full or closed."""
     until_s = time.monotonic() + _TAKEN_S
     while time.monotonic() < until_s:
         try:
-            ear.sendto(data, socket.MSG_DONTWAIT, name)
+            own.sendto(data, socket.MSG_DONTWAIT, name)
         except BlockingIOError:
             time.sleep(1e-3)
         except OSError:

@@ -319,18 +319,18 @@ class ExitReportListener:
 
     def __init__(self, *, here: bool = False) -> None:
         self.votes = ExitReports()
-        self._ear = socket.create_server((_LOOP if here else "", 0), backlog=1024)
-        self._ear.setblocking(False)
-        self._bell, self._rope = socket.socketpair()
+        self._server = socket.create_server((_LOOP if here else "", 0), backlog=1024)
+        self._server.setblocking(False)
+        self._wake_receiver, self._wake_sender = socket.socketpair()
         self._token = secrets.token_hex(16)
-        port = self._ear.getsockname()[1]
+        port = self._server.getsockname()[1]
         named = [_LOOP] if here else own_addresses()
         self.environment = {VARIABLE: f"{','.join(named)}:{port}:{self._token}"}
         self._callers: dict[socket.socket, _Caller] = {}
         self._leavers: dict[socket.socket, _Leaver] = {}
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._ear, selectors.EVENT_READ)
-        self._selector.register(self._bell, selectors.EVENT_READ)
+        self._selector.register(self._server, selectors.EVENT_READ)
+        self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._child: subprocess.Popen[bytes] | None = None
         self._end_s, self._means = float("inf"), signal.SIGTERM
         self._look_s, self._blind = float("inf"), 0
@@ -352,7 +352,7 @@ class ExitReportListener:
         self._child = child
         if starts_all:
             self._look_s = time.monotonic() + _LOOK_S
-        self._rope.send(b"\0")
+        self._wake_sender.send(b"\0")
 
     def judge(self, status: int, ranks: int = 0) -> int:
         """Give the exit status of the job, and say why if nobody else has.
@@ -381,10 +381,11 @@ class ExitReportListener:
     def close(self) -> None:
         """Hear nothing any more."""
         self._over = True
-        self._rope.send(b"\0")
+        self._wake_sender.send(b"\0")
         self._thread.join()
         self._selector.close()
-        for one in (*self._callers, *self._leavers, self._ear, self._bell, self._rope):
+        own = (self._server, self._wake_receiver, self._wake_sender)
+        for one in (*self._callers, *self._leavers, *own):
             one.close()
 
     def _listen(self) -> None:
@@ -392,9 +393,9 @@ class ExitReportListener:
             for key, _ in self._selector.select(self._next_s()):
                 found = key.fileobj
                 assert isinstance(found, socket.socket)
-                if found is self._bell:
+                if found is self._wake_receiver:
                     found.recv(16)
-                elif found is self._ear:
+                elif found is self._server:
                     self._admit()
                 elif found in self._callers:  # else dropped by an earlier event
                     self._hear(found)
@@ -413,7 +414,7 @@ class ExitReportListener:
     def _admit(self) -> None:
         """Take a call; the oldest is dropped if there are too many."""
         with suppress(OSError):
-            caller, _ = self._ear.accept()
+            caller, _ = self._server.accept()
             caller.setblocking(False)
             if len(self._callers) == CALLERS:
                 self._drop(next(iter(self._callers)))

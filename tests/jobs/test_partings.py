@@ -63,7 +63,7 @@ def test_whoever_is_missing_may_be_the_one_that_failed(said: tuple[str, ...]) ->
 
 
 @pytest.fixture
-def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
     """A poll that processes which are started know of."""
     with open_poll() as opened:
         for name, text in opened.environment.items():
@@ -102,30 +102,30 @@ exec(sys.argv[2])
     ],
 )
 def test_the_system_says_how_a_process_ends(
-    ear: ExitReportListener, end: str, status: int | None
+    listener: ExitReportListener, end: str, status: int | None
 ) -> None:
     subprocess.run([sys.executable, "-c", LEAVER, "3", end], check=False, timeout=60,
                    stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-    ear.judge(1)
+    listener.judge(1)
     expected = [] if status is None else [Parting(0, 1, 4, 3, status)]
-    assert list(ear.votes.left) == expected
+    assert list(listener.votes.left) == expected
 
 
 @pytest.mark.parametrize("words", ["exit_report.report_opening()", "os.fork() and os._exit(0)"])
-def test_who_may_be_another_says_nothing(ear: ExitReportListener, words: str) -> None:
+def test_who_may_be_another_says_nothing(listener: ExitReportListener, words: str) -> None:
     program = LEAVER.replace(
         "exit_report.report_status_at_exit()", f"{words}\nexit_report.report_status_at_exit()"
     )
     command = [sys.executable, "-c", program, "3", ""]
     subprocess.run(command, check=True, timeout=60, start_new_session=True)
-    ear.judge(1)
-    assert not ear.votes.left
+    listener.judge(1)
+    assert not listener.votes.left
 
 
-def test_who_was_started_by_a_script_does_not_speak_for_it(ear: ExitReportListener) -> None:
+def test_who_was_started_by_a_script_does_not_speak_for_it(listener: ExitReportListener) -> None:
     subprocess.run([sys.executable, "-c", LEAVER, "3", ""], check=True, timeout=60)
-    ear.judge(1)
-    assert not ear.votes.left
+    listener.judge(1)
+    assert not listener.votes.left
 
 
 def test_what_the_last_ones_end_with_counts_beside_a_signal_s_status() -> None:
@@ -135,9 +135,9 @@ def test_what_the_last_ones_end_with_counts_beside_a_signal_s_status() -> None:
     assert counted("begun", "ended 1 0", "left 0:0 3 3 4", "left 0:1 3 2 0").judge(137, 3) == 0
 
 
-def test_of_very_many_nobody_says_how_it_ends(ear: ExitReportListener) -> None:
+def test_of_very_many_nobody_says_how_it_ends(listener: ExitReportListener) -> None:
     for number in (exit_report.MOST_LEAVERS, exit_report.MOST_LEAVERS + 1):
         command = [sys.executable, "-c", LEAVER, str(number), ""]
         subprocess.run(command, check=True, timeout=60, start_new_session=True)
-    ear.judge(1)
-    assert [one.last for one in ear.votes.left] == [exit_report.MOST_LEAVERS]
+    listener.judge(1)
+    assert [one.last for one in listener.votes.left] == [exit_report.MOST_LEAVERS]

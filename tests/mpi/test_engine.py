@@ -317,14 +317,14 @@ def test_what_is_interrupted_and_cannot_go_on_alone_is_given_up(
 
 
 def test_the_others_hear_at_once_of_what_ends_a_step(comm: MPI.Intracomm) -> None:
-    def ring_the_bell() -> bool:
+    def fail() -> bool:
         raise _Alarm
 
     if comm.size > 1:
         return
     with opened(comm) as world:
         bound = gated(world)[0]
-        bound.events = (ring_the_bell,)
+        bound.events = (fail,)
         with pytest.raises(_Alarm):
             start(bound)
         assert world.revoked

@@ -105,8 +105,8 @@ def test_none_is_ended_before_its_time(sleepers: list[subprocess.Popen[bytes]]) 
 def test_a_warden_holds_nothing_that_a_rank_has_open(
     sleepers: list[subprocess.Popen[bytes]],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as ear:
-        ear.set_inheritable(True)  # as the library's are
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.set_inheritable(True)  # as the library's are
         watchdog.start([sleepers[0].pid], 1.0)
         (watcher,) = _wardens(sleepers[0].pid)
         held = {int(path.name) for path in Path(f"/proc/{watcher.pid}/fd").iterdir()}
@@ -155,13 +155,13 @@ def test_nobody_sleeps_who_is_not_there() -> None:
 
 
 def test_one_call_waits_for_a_launcher_that_sleeps() -> None:
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as ear:
-        place = f"127.0.0.1:{ear.getsockname()[1]}:secret"
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as server:
+        place = f"127.0.0.1:{server.getsockname()[1]}:secret"
         launcher = watchdog.WatchedLauncher({"CLOSERANKS_VOTES": place})
         assert all(launcher.sleeps() for _ in range(5))
         others = [watchdog.WatchedLauncher({"CLOSERANKS_VOTES": place}) for _ in range(3)]
         assert all(other.sleeps() for other in others), "its queue is full"
-        ear.accept()[0].close()
+        server.accept()[0].close()
         assert not launcher.sleeps()
 
 

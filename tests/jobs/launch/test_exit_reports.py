@@ -155,7 +155,7 @@ def test_statuses_are_those_that_the_system_gives(code: object, status: int) -> 
 
 
 @pytest.fixture
-def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
+def listener(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
     """A poll, and this process a rank that knows of it."""
     for name, value in (
         ("process", 0), ("rank", sys.maxsize), ("epoch", 0), ("group", 0), ("size", 0),
@@ -168,16 +168,16 @@ def ear(monkeypatch: pytest.MonkeyPatch) -> Iterator[ExitReportListener]:
         yield opened
 
 
-def test_a_rank_is_heard(ear: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_is_heard(listener: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
     exit_report.report_end(1)  # it has no seat
-    assert ear.votes == ExitReports()
+    assert listener.votes == ExitReports()
     exit_report.enter_world(0, 0)
-    assert ear.votes == ExitReports(begun=frozenset({0}))
+    assert listener.votes == ExitReports(begun=frozenset({0}))
     exit_report.enter_world(2, 3)
     exit_report.report_end(0)
-    assert ear.votes == ExitReports(begun=frozenset({0}), last={0: (3, 0)})
+    assert listener.votes == ExitReports(begun=frozenset({0}), last={0: (3, 0)})
     assert exit_report.request_abort(300)
-    assert ear.votes.aborted == 300 & 0xFF
+    assert listener.votes.aborted == 300 & 0xFF
     assert capfd.readouterr().err == ""
 
 
@@ -198,65 +198,65 @@ def test_ranks_of_this_machine_alone_are_heard_by_no_network() -> None:
                 socket.create_connection((outer, int(port)), timeout=2).close()
 
 
-def test_of_many_ranks_only_the_first_say_that_all_is_well(ear: ExitReportListener) -> None:
+def test_of_many_ranks_only_the_first_say_that_all_is_well(listener: ExitReportListener) -> None:
     exit_report.enter_world(exit_report.SPEAKERS, 0)
     exit_report.report_end(0)
-    assert ear.votes == ExitReports()
+    assert listener.votes == ExitReports()
     exit_report.report_end(1)
-    assert ear.votes == ExitReports(begun=frozenset({0}), last={0: (0, 1)})
+    assert listener.votes == ExitReports(begun=frozenset({0}), last={0: (0, 1)})
 
 
-def test_a_rank_votes_for_the_group_that_it_was_in_first(ear: ExitReportListener) -> None:
+def test_a_rank_votes_for_the_group_that_it_was_in_first(listener: ExitReportListener) -> None:
     exit_report.enter_world(0, 0, 2)
     exit_report.enter_world(1, 1, 2)
-    assert ear.votes == ExitReports(begun=frozenset({2}))
+    assert listener.votes == ExitReports(begun=frozenset({2}))
     exit_report.enter_world(3, 0, 0)
     exit_report.report_end(4)
     votes = ExitReports(begun=frozenset({2}), mixed=frozenset({2}), last={2: (1, 4)})
-    assert ear.votes == votes
+    assert listener.votes == votes
 
 
 @pytest.mark.parametrize("place", [(1, 0), (0, 3)])  # no name, or a newcomer
 def test_only_who_gave_a_group_its_name_says_that_it_is_mixed(
-    ear: ExitReportListener, place: tuple[int, int]
+    listener: ExitReportListener, place: tuple[int, int]
 ) -> None:
     exit_report.enter_world(*place, 2)
     exit_report.enter_world(1, 0, 0)
-    assert ear.votes == ExitReports()
+    assert listener.votes == ExitReports()
     exit_report.report_end(0)
-    assert ear.votes == ExitReports(begun=frozenset({2}), last={2: (place[1], 0)})
+    assert listener.votes == ExitReports(begun=frozenset({2}), last={2: (place[1], 0)})
 
 
 @pytest.mark.parametrize(("size", "mixed"), [(2, set()), (1, set()), (4, {0})])
 def test_a_group_is_mixed_with_those_outside_of_it(
-    ear: ExitReportListener, size: int, mixed: set[int]
+    listener: ExitReportListener, size: int, mixed: set[int]
 ) -> None:
     exit_report.enter_world(0, 0, 0, 2)
     exit_report.enter_world(0, 0, 0, size)
-    assert ear.votes == ExitReports(begun=frozenset({0}), mixed=frozenset(mixed))
+    assert listener.votes == ExitReports(begun=frozenset({0}), mixed=frozenset(mixed))
 
 
-def test_who_is_among_the_first_to_close_says_how_it_ends(ear: ExitReportListener) -> None:
+def test_who_is_among_the_first_to_close_says_how_it_ends(listener: ExitReportListener) -> None:
     exit_report.enter_world(9, 0)
     for _ in range(2):  # two families
         exit_report.note_opened_family()
     exit_report.note_closed_family(0)
-    assert not ear.votes.closed
+    assert not listener.votes.closed
     exit_report.note_closed_family(1)
-    assert len(ear.votes.closed) == 1
+    assert len(listener.votes.closed) == 1
     exit_report.report_opening()
-    assert not ear.votes.closed
+    assert not listener.votes.closed
     exit_report.note_opened_family()
     assert exit_report.has_family()
     exit_report.note_closed_family(2)
-    assert [mark[:2] for mark in ear.votes.closed] == ["2."]
+    assert [mark[:2] for mark in listener.votes.closed] == ["2."]
     exit_report.report_end(0)
-    assert not ear.votes.closed
-    assert ear.votes.last == {0: (0, 0)}
+    assert not listener.votes.closed
+    assert listener.votes.last == {0: (0, 0)}
 
 
 def test_who_is_heard_late_takes_it_back_all_the_same(
-    ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
+    listener: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exit_report.enter_world(0, 0)
     exit_report.note_opened_family()
@@ -269,32 +269,34 @@ def test_who_is_heard_late_takes_it_back_all_the_same(
     with monkeypatch.context() as patched:
         patched.setattr(exit_report, "_tell", unheard)
         exit_report.note_closed_family(0)
-    ear.votes = ear.votes.after(late[0].split())  # from the backlog of its socket
+    listener.votes = listener.votes.after(late[0].split())  # from the backlog of its socket
     exit_report.report_end(0)
-    assert not ear.votes.closed
-    assert ear.judge(0) == 0
+    assert not listener.votes.closed
+    assert listener.judge(0) == 0
 
 
-def test_of_many_ranks_only_the_first_say_that_they_have_closed(ear: ExitReportListener) -> None:
+def test_of_many_ranks_only_the_first_say_that_they_have_closed(
+    listener: ExitReportListener,
+) -> None:
     exit_report.enter_world(9, 0)
     exit_report.note_opened_family()
     exit_report.note_closed_family(exit_report.SPEAKERS)
     exit_report.report_end(0)
-    assert ear.votes == ExitReports()
+    assert listener.votes == ExitReports()
 
 
 def test_a_child_of_a_rank_has_no_vote(
-    ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
+    listener: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     exit_report.enter_world(0, 0)
     monkeypatch.setattr(exit_report._Member, "process", exit_report._Member.process + 1)
     exit_report.report_end(1)
-    assert ear.votes.last == {}
+    assert listener.votes.last == {}
 
 
-def line_to(ear: ExitReportListener, said: bytes) -> bytes:
+def line_to(listener: ExitReportListener, said: bytes) -> bytes:
     """Call, say something, and give the answer."""
-    port = int(next(iter(ear.environment.values())).split(":")[1])
+    port = int(next(iter(listener.environment.values())).split(":")[1])
     with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
         try:
             caller.sendall(said)
@@ -303,26 +305,29 @@ def line_to(ear: ExitReportListener, said: bytes) -> bytes:
             return b""
 
 
-def test_strangers_are_not_heard(ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch) -> None:
-    token = next(iter(ear.environment.values())).split(":")[2].encode()
+def test_strangers_are_not_heard(
+    listener: ExitReportListener,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    token = next(iter(listener.environment.values())).split(":")[2].encode()
     monkeypatch.setattr(exit_reports, "_PATIENCE_S", 0.2)
     for said in (b"begun\n", b"x begun\n", b"\xff\n", b"\n", b"x" * (1 << 20), token + b" begun"):
-        assert line_to(ear, said) == b""
-    assert line_to(ear, token + b" ended 0 " + b"9" * 200 + b"\n") == b""
-    assert line_to(ear, token + b" began\n") == b""
-    assert ear.votes == ExitReports()
-    assert line_to(ear, token + b" begun\n") == exit_report.HEARD
+        assert line_to(listener, said) == b""
+    assert line_to(listener, token + b" ended 0 " + b"9" * 200 + b"\n") == b""
+    assert line_to(listener, token + b" began\n") == b""
+    assert listener.votes == ExitReports()
+    assert line_to(listener, token + b" begun\n") == exit_report.HEARD
 
 
 def test_callers_who_say_nothing_keep_nobody_out(
-    ear: ExitReportListener, monkeypatch: pytest.MonkeyPatch
+    listener: ExitReportListener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exit_reports, "CALLERS", 4)
-    port = int(next(iter(ear.environment.values())).split(":")[1])
+    port = int(next(iter(listener.environment.values())).split(":")[1])
     silent = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(20)]
     exit_report.enter_world(0, 0)
-    assert ear.votes.begun
-    assert len(ear._callers) <= 4
+    assert listener.votes.begun
+    assert len(listener._callers) <= 4
     for one in silent:
         one.close()
 
@@ -365,7 +370,7 @@ def test_without_a_launcher_that_hears_nothing_is_said(
 @pytest.mark.parametrize("say", [lambda: exit_report.request_abort(3), exit_report.report_overdue])
 @pytest.mark.parametrize("program", ["sleep 60", "trap '' TERM; while :; do sleep 1; done"])
 def test_an_abort_or_a_time_out_ends_the_launcher(
-    ear: ExitReportListener,
+    listener: ExitReportListener,
     monkeypatch: pytest.MonkeyPatch,
     say: Callable[[], object],
     program: str,
@@ -375,14 +380,14 @@ def test_an_abort_or_a_time_out_ends_the_launcher(
     exit_report.enter_world(1, 0)
     child = subprocess.Popen(["sh", "-c", program])
     try:
-        ear.attach(child)
+        listener.attach(child)
         say()
         status = child.wait(timeout=10)
     finally:
         child.kill()
         child.wait()
     assert status < 0
-    assert ear.judge(128 - status) in (3, 75)
+    assert listener.judge(128 - status) in (3, 75)
 
 
 #: Starts two processes, which end; hears of it, or does not, and stays.
@@ -397,7 +402,7 @@ time.sleep(float(sys.argv[2]))
 
 
 def test_a_launcher_that_does_not_notice_the_end_is_ended(
-    ear: ExitReportListener, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    listener: ExitReportListener, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exit_reports, "_LOOK_S", 0.1)
     for how, stays_s, status in (("hears", "1.5", 0), ("does not", "60", -signal.SIGTERM)):
@@ -405,25 +410,28 @@ def test_a_launcher_that_does_not_notice_the_end_is_ended(
         with subprocess.Popen(words, stdout=subprocess.PIPE) as launcher:
             assert launcher.stdout is not None
             launcher.stdout.readline()
-            ear.attach(launcher, starts_all=True)
+            listener.attach(launcher, starts_all=True)
             assert launcher.wait(10) == status, how
         assert ("has not noticed" in capfd.readouterr().err) == (status != 0)
 
 
 def test_the_silence_of_the_dead_is_spoken_of(
-    ear: ExitReportListener, capfd: pytest.CaptureFixture[str]
+    listener: ExitReportListener, capfd: pytest.CaptureFixture[str]
 ) -> None:
     exit_report.enter_world(0, 0)
-    assert ear.judge(0) == 1
+    assert listener.judge(0) == 1
     said = capfd.readouterr().err
     assert "nobody is left to say how it ended" in said
     assert said.count("\n") == 1
 
 
-def test_so_is_that_of_a_group(ear: ExitReportListener, capfd: pytest.CaptureFixture[str]) -> None:
+def test_so_is_that_of_a_group(
+    listener: ExitReportListener,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     exit_report.enter_world(0, 0, 2)
-    ear.votes = ear.votes.after(["ended", "0", "0"])
-    assert ear.judge(0) == 1
+    listener.votes = listener.votes.after(["ended", "0", "0"])
+    assert listener.judge(0) == 1
     said = capfd.readouterr().err
     assert "the group of rank 2 had begun, and nobody is left to say how it ended" in said
     assert said.count("\n") == 1
