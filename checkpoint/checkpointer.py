@@ -249,19 +249,19 @@ class Checkpointer:
         term = self._open()
         self.skipped = ()
         step = agreed_step(term.channel, step)
-        every = term.found()
-        first: Objection | None = None
-        for save in every:
-            if step in (None, save.step):
-                state, objection = term.restore(save, into)
-                if objection is None:
-                    self._came_back(term, save, is_newest=step is None)
-                    return save.step, state
-                first = first if first is not None and first.lost else objection
-                self.skipped += (f"step {save.step}: {objection.text}",)
-        if every:
-            steps = [save.step for save in every]
-            raise why_none(first, self.skipped, steps, f"{step} of {self.key}")
+        saves, objections = term.found(), list[Objection]()
+        for save in saves:
+            if step is not None and save.step != step:
+                continue
+            state, objection = term.restore(save, into)
+            if objection is None:
+                self._came_back(term, save, is_newest=step is None)
+                return save.step, state
+            objections.append(objection)
+            self.skipped += (f"step {save.step}: {objection.text}",)
+        if saves:
+            steps = [save.step for save in saves]
+            raise why_none(objections, self.skipped, steps, f"{step} of {self.key}")
         if term.unread:
             raise CheckpointError("restore", "; ".join(term.unread[:4]), "remove what is of no use")
         return None

@@ -442,7 +442,7 @@ def _few(numbers: Sequence[int]) -> str:
 
 
 def why_none(
-    first: Objection | None, skipped: Sequence[str], steps: Sequence[int], wanted: str
+    objections: Sequence[Objection], skipped: Sequence[str], steps: Sequence[int], wanted: str
 ) -> Exception:
     """Give the error for the case that no save can be restored.
 
@@ -450,17 +450,22 @@ def why_none(
 
     Parameters
     ----------
-    first : Objection or None
-        To the newest one that was wanted, best one that has lost something; None
-        if there is none such.
+    objections : sequence of Objection
+        To the saves of the wanted step, the newest first; empty if there is none.
     skipped : sequence of str
-        All that was said against any.
+        The same in words.
     steps : sequence of int
-        That there are.
+        Steps of all saves that there are.
     wanted : str
-        Which step, of what.
+        The wanted step and its key, in words.
+
+    Returns
+    -------
+    TooManyErasures or NotFound
+        What the newest of these saves has lost, if any has lost something.
     """
-    if first is None:
+    if not objections:
         known = ", ".join(dict.fromkeys(map(str, steps)))
         return NotFound("restore", f"no step {wanted}; there are {known}")
-    return TooManyErasures("restore", first.lost, first.tolerated, "; ".join(skipped))
+    worst = next((one for one in objections if one.lost), objections[-1])
+    return TooManyErasures("restore", worst.lost, worst.tolerated, "; ".join(skipped))
