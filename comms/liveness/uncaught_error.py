@@ -16,13 +16,10 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn, Protocol
 
-from closeranks.comms.liveness.failure_notice import status_of
+from closeranks.comms.liveness.failure_notice import Notice, status_of
 from closeranks.errors import Revoked
-
-if TYPE_CHECKING:
-    from closeranks.comms.liveness.failure_notices import Notices
 
 #: How long other ranks may take to report errors of their own, seconds.
 _OTHERS_S: Final = 0.5
@@ -35,37 +32,56 @@ _ERRORS: Final = 2
 _Show = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
+class LeavableFamily(Protocol):
+    """A family that this process has opened, and may leave by an error.
+
+    `closeranks.comms.liveness.failure_notices.Notices`, which imports this module,
+    is one.
+    """
+
+    notice: Notice | None
+
+    def leave(self, error: BaseException | None) -> None:
+        """Tell all ranks that this one gives up."""
+
+    def all_left(self) -> bool:
+        """Tell whether all other ranks have left."""
+
+    def close(self) -> None:
+        """Send and receive nothing any more."""
+
+
 class _Process:
     """Families that this process has opened, and the last one it has left."""
 
     number = 0
-    opened: Final[dict[int, Notices]] = {}
-    left: Notices | None = None
+    opened: Final[dict[int, LeavableFamily]] = {}
+    left: LeavableFamily | None = None
     exit: SystemExit | None = None
     shown: BaseException | None = None
     shows = False
 
 
-def family_opened(notices: Notices) -> None:
+def family_opened(family: LeavableFamily) -> None:
     """Note that a family begins; a family left before is over.  Local."""
     if not _Process.number:
         atexit.register(_end_of_process)
     _Process.number, _Process.exit = os.getpid(), None
-    _Process.opened[id(notices)] = notices
+    _Process.opened[id(family)] = family
     _drop_left()
     _hook_in()
 
 
-def family_closed(notices: Notices) -> None:
+def family_closed(family: LeavableFamily) -> None:
     """Note that a family has ended.  Local, harmless twice."""
-    _Process.opened.pop(id(notices), None)
+    _Process.opened.pop(id(family), None)
 
 
-def family_left(notices: Notices, error: BaseException | None) -> None:
+def family_left(family: LeavableFamily, error: BaseException | None) -> None:
     """Note that this process has left a family by an error.  Local."""
-    _Process.opened.pop(id(notices), None)
+    _Process.opened.pop(id(family), None)
     _drop_left()
-    _Process.left = notices
+    _Process.left = family
     if threading.current_thread() is threading.main_thread():
         _Process.exit = error if isinstance(error, SystemExit) else None
         _hook_in()  # the program may have set its own since
@@ -152,7 +168,7 @@ def _end_of_process() -> None:
         _abort(status, [family], hurries=False)
 
 
-def _abort(status: int, families: list[Notices], *, hurries: bool) -> None:
+def _abort(status: int, families: list[LeavableFamily], *, hurries: bool) -> None:
     """End the job a moment later; not if all ranks end in the same way."""
     until_s = time.monotonic() + _OTHERS_S
     while time.monotonic() < until_s:
