@@ -1,8 +1,7 @@
-"""The main job in miniature: handwritten digits and a small network.
+"""``closeranks demo``: the main job in miniature, on real data and real ranks.
 
-Pure: data, model and batches; the caller sums the gradients.
-
-``closeranks demo``: the main job in miniature, on real data and real ranks.
+A small network learns handwritten digits.  Data, `Network` and batches know
+nothing of ranks; their caller sums the gradients.
 """
 
 from __future__ import annotations

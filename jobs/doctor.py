@@ -1,10 +1,8 @@
-"""One line of the doctor's report.
+"""``closeranks doctor``: checks that everything a job needs works here.
 
-The doctor's checks of Python, its packages, HDF5, numba and devices.
-
-The doctor's checks of cores, memory, MPI, SLURM and emulated cluster.
-
-``closeranks doctor``: checks that everything a job needs works here.
+`look_at_software` checks Python, its packages, HDF5, Numba and devices.
+`look_at_machine` checks cores, memory, MPI, SLURM and the emulated cluster.  A
+`Finding` is one line of the report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Do all ranks ask for the same?  One all-reduce of a digest tells."""
+"""The check that all ranks ask for the same: one all-reduce of a digest."""
 
 from __future__ import annotations
 

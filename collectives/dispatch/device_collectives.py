@@ -1,14 +1,14 @@
-"""Long vectors on devices, in pieces that overlap.
+"""Collectives of arrays on devices: in pieces, or among the devices themselves.
 
-While one is combined, the next is copied out and the one before copied back.
-Each piece is a call of its own, served like any other, on pinned host memory.
-All ranks cut alike, also those whose buffers lie on the host: whether vectors
-of a size are cut is agreed once, at the first call of that size.
+`DevicePipeline` serves blocking calls, and cuts long vectors into pieces.
+While one piece is combined, the next is copied out and the one before is
+copied back.  Each piece is a call of its own, on pinned host memory.  All
+ranks cut alike, also ranks whose buffers lie on the host: at the first call of
+a size the ranks agree whether vectors of that size are cut.
 
-Algorithms "nccl" and "ipc": collectives that devices do among themselves.
-
-Asked for by name, on every rank.  The group of devices is made at the first
-such call, by all ranks, and belongs to the world of the communicator.
+`DeviceCalls` serves the algorithms "nccl" and "ipc", which a program asks for
+by name on every rank.  All ranks make the group of devices at the first such
+call.  The group belongs to the world of the communicator.
 """
 
 from __future__ import annotations

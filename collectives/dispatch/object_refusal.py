@@ -1,9 +1,10 @@
-"""Objects, and why a rank has none to give: told with the parts of a call.
+"""Calls with objects in which a rank tells why it has no object to give.
 
-A rank that cannot pickle its object, or has not as many as there are ranks,
-would leave the others waiting.  So it takes part, and says why in the place of
-its object: the sign of a length tells.  Reductions carry such words through
-the tree of mpi4py, whose operation is ours there: it raises nothing.
+A rank may be unable to pickle its object, or have another number of objects
+than there are ranks.  If it left the call, the other ranks would wait for it.
+So it takes part, and sends the reason in place of its object; the sign of a
+length tells that.  Reductions carry the reason through the tree of mpi4py,
+whose operation is ours there: it raises nothing.
 """
 
 from __future__ import annotations

@@ -1,18 +1,15 @@
-"""Persistent operations whose starts are kernels in node memory.
+"""The creation of persistent operations, and those whose starts are kernels.
 
-A start runs the kernel with little patience: it lays out this rank's data and,
-where the others are there already, may be over.  Else the wait goes on with
-it.
-Meanwhile it has its turn in the memory, and who comes next lets it go on, see
-`closeranks.collectives.shm.segment`; if nobody comes,
-`closeranks.collectives.fastpath.shm_call` does.
+`persistent` makes an operation, which keeps the algorithm that it is made
+with.  If no algorithm is known to be the fastest yet, `rehearse` settles the
+trial by calls of that kind on memory of our own.
 
-Trials before the first call of operations that are made once.
-
-A persistent operation keeps the algorithm that it is made with.  Where nothing
-is known yet, calls of its kind on memory of our own decide.
-
-How persistent operations are made.
+The starts of `ShmPersistent` are kernels in node memory.  A start runs the
+kernel with little patience: it lays out this rank's data and, where the others
+are there already, may be over.  Else the wait goes on with the kernel.
+Meanwhile the operation has its turn in the memory.  The next call that uses
+the memory lets the kernel go on, see `closeranks.collectives.shm.segment`.  If
+there is none, `closeranks.collectives.fastpath.shm_call` does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What becomes of a persistent operation in a recovery.
+"""Persistent operations: planned once, started again and again.
 
-Persistent operations: planned once, started again and again.
+`Outliving` says what becomes of an operation in a recovery.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""How starts are heard of that mpi4py makes, by `MPI.Prequest.Startall` say.
+"""Persistent requests that mpi4py can start, by `MPI.Prequest.Startall` say.
 
-They call the library with a handle, and nothing of ours.  So a persistent
-operation that the library does not serve has the handle of a synchronous
-message to its own process.  Its start is that of the operation, the message
-says which and in what order, and whoever waits for the handle waits until the
-message is received, which is at the end of the operation.
+mpi4py then calls the library with a handle, and nothing of this package.  So
+an operation that the library does not serve has the handle of a synchronous
+message to its own process.  The start of that message is the start of the
+operation.  The message says which operation it is, and in what order.  It is
+received at the end of the operation, so a wait for the handle ends then.
 
-Messages are looked for before each call of a communicator that has such
-operations, since all ranks begin what they do in one order, and by a thread,
-for a program that does nothing else but wait.
-
-What mpi4py may start and wait for in the place of its own persistent requests.
+`Starts` looks for messages before each call of a communicator that has such
+operations, since all ranks begin what they do in one order.  For a program
+that does nothing but wait, a thread looks for them.
 """
 
 from __future__ import annotations

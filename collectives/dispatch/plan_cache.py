@@ -1,6 +1,7 @@
 """Bound plans kept for the next call of the same kind.
 
-How much each rank receives is asked here too, where the caller does not say.
+`received_counts` asks the ranks how much each of them receives, where a caller
+does not say.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
-"""Buffers of requests that the program has dropped before they were over.
+"""Requests: what ``I...`` calls return, and what is kept for the library.
 
-The library goes on reading and writing them.  So they are kept here, and let
-go when it is done; the request itself stays the library's, as with mpi4py.
+If a program drops a request before it is over, the library goes on reading and
+writing its buffers.  `keep` holds them until the library is done; the request
+itself stays the library's, as with mpi4py.
 
-The library's operations of a communicator that nobody has waited for yet.
-
-MPI lets a communicator be freed while they are under way.  With Open MPI 5.0
-what is left of a non-blocking collective ends the process then.
-
-Requests: what ``I...`` calls return.
+MPI lets a communicator be freed while operations are under way.  With Open MPI
+5.0, what is left of a non-blocking collective then ends the process.  So
+`Outstanding` lists the library's operations of a communicator that nobody has
+waited for yet.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """A plan tied to memory: what a rank needs to run it again and again.
 
 Binding lowers the steps once, lays out the scratch, and cuts every block whose
-place is known into views that MPI and NumPy take without further work, so that
+place is known into views that MPI and NumPy take without further work.  So
 running allocates nothing.  Blocks that a register places are cut while the
 plan runs.
 
 Binding also cuts long messages into pieces where links are slow.  An MPI
 library sends a long message only after a handshake.  Over TCP the answer waits
-behind the data that its sender is sending, so both directions starve in turn:
-of 1 MiB exchanged by four nodes at 200 Mbit/s the wire carried 57 %.  Of the
-same in pieces of 32 KiB, which need no handshake, it carried 96 %.  Where
-links are fast the handshake is cheap and saves a copy: there messages stay
+behind the data that its sender is sending, so each direction waits for the
+other in turn.  Four nodes that exchanged 1 MiB at 200 Mbit/s used 57 % of the
+wire.  In pieces of 32 KiB, which need no handshake, they used 96 %.  Where
+links are fast, the handshake is cheap and saves a copy: there messages stay
 whole, up to what MPI can count, see `closeranks.comms.mpi.messages`.
 """
 

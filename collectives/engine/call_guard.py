@@ -1,7 +1,8 @@
-"""Which calls a communicator still takes, and how many it has taken.
+"""The calls of a communicator: refused, counted, and in turn.
 
-The lane of native collectives, in which those of a group of ranks run one
-after the other, is here too.
+`CallGuard` refuses calls that the communicator does not take any more.
+`Counters` counts the calls that it has taken.  A `Lane` runs the native
+collectives of a group of ranks one after the other.
 """
 
 from __future__ import annotations

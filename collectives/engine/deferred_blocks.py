@@ -1,10 +1,11 @@
-"""Long messages of plans with registers: a receiver may not know the length.
+"""Steps that run one by one in Python, with blocks known only when they start.
 
-Steps whose blocks are known only while the plan runs, or no moves.
+`DeferredBlocks` runs any step: it resolves the registers, allocates the memory
+whose size they give, cuts the views, and acts.  Plans without registers,
+events and leaves never come here.
 
-The general way to run a step: resolve its registers, allocate what they size,
-cut the views, act.  Plans without registers, events and leaves never come
-here.
+A `LongMessage` of such a plan travels in pieces.  Its receiver may not know
+the length.
 """
 
 from __future__ import annotations

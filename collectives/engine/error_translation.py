@@ -1,12 +1,15 @@
-"""Collective calls that end where a rank has given up: for what is set up.
+"""Errors of the MPI library, translated into those of the package.
 
-MPI's blocking calls wait for such a rank for ever. So who waits here looks
-for the news. What MPI has in a blocking form only is called when all have
-come.
+`translated`, `explained` and `opening` give the user the error of the package
+for what the library has raised: `PeerLost`, `PeerLate` or `Revoked`.
 
-Where warnings and errors change nothing, and say nothing.
+`Interruptible` is a communicator for the set-up, whose collective calls raise
+`Revoked` if a rank has given up.  MPI's blocking calls would wait for that
+rank for ever, so these calls look for notices while they wait.  If MPI has a
+call in a blocking form only, it is made when all ranks have come.
 
-From what went wrong below to the errors of the package.
+Reductions and kernels run in `QUIET`, where overflow and NaN warn nobody, as
+in MPI.  `quietly` drops the MPI errors of an execution that has failed.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""Run a bound plan, a little at a time.
+"""Run a bound plan, a little at a time: in Python, or in compiled code.
 
 An `Execution` is one run of a plan on this rank.  `Execution.advance` starts
 every step that is ready, in the order of the steps' numbers, looks at what has
 completed, and returns; it never blocks.  This interpreter is the reference:
 what it does with a table is what every other one must do.
 
+`Fast` does the same with the same plan, in the same order, without the GIL.
+It runs in `closeranks.collectives.engine.compiled_loop`, as far as that goes.
+
 Tags.  Messages travel on the world's own duplicate of the communicator (so an
 epoch never meets another), with ``tag = (sequence mod window) * 2**20 +
 slot``; `window` is as large as the library's MPI_TAG_UB allows.  An execution
 starts only when the one ``window`` before it has drained on this rank: MPI
 keeps the order of equal tags, so no execution takes another's messages.
-
-Run a bound plan in compiled code, as far as it goes.
-
-`Fast` does what the reference,
-`closeranks.collectives.engine.execution.Execution`, does with the same plan,
-in the same order, and without the GIL: see
-`closeranks.collectives.engine.compiled_loop`.
 """
 
 from __future__ import annotations

@@ -1,25 +1,24 @@
-"""The watch over kernels that were started and that nobody waits for.
+"""Calls served by one kernel in node memory, and kernels that nobody waits for.
 
-A kernel goes on where its rank waits for it.  While the program does something
-else the others would wait for it, for ever if it is they whom it waits for.
-So a thread looks, every millisecond at first, and lets what it finds twice go
-on, and what was started after it.  Nobody wakes it as long as it is awake: a
-program that starts and waits at once pays for a look now and then.
+A `ShmCall` is a blocking call that runs one kernel, with nothing between.
+Machine code calls it, see `closeranks.collectives.fastpath.shortcut`.  The
+order of a node's segments is that of the calls, so this way is open only while
+no leaf waits for its turn.  A rank whose call goes through the engine meets
+the others all the same: both ways run the same kernel and count the same
+sequence number.
 
-A kernel whose caller was interrupted: it goes on without them.
+A kernel goes on only while its rank runs it, and the other ranks wait for it.
+`Watch` is a thread that looks, every millisecond at first, for kernels that
+were started and that nobody waits for.  A kernel that it finds twice goes on,
+and so do the kernels that were started after it.  While the thread is awake,
+no start has to wake it: a program that starts and waits at once pays only for
+these looks.
 
-The handler of a signal may raise in a call that waits for the others: Ctrl-C,
-or an alarm of the program's own.  The others know nothing of it, and the
-memory of a node serves one call after the other: so the call keeps its turn,
-and whoever looks next ends it, on the arrays that it was given.
-
-The short way into node memory: a blocking call, one kernel, nothing between.
-
-For calls that are known to be served by a kernel alone: machine code calls it,
-see `closeranks.collectives.fastpath.shortcut`.  The order of a node's segments
-is that of the calls, so this way is open only while no leaf waits for its
-turn; a rank that takes the engine's way meanwhile meets the others all the
-same, since both ways run the same kernel and count the same sequence number.
+`Interrupted` is a kernel whose caller was interrupted.  The handler of a
+signal may raise in a call: Ctrl-C, or an alarm of the program's own.  The
+other ranks know nothing of it, and the memory of a node serves one call after
+the other.  So the call keeps its turn, and the next look ends it, on the
+arrays that it was given.
 """
 
 from __future__ import annotations

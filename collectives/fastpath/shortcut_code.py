@@ -1,12 +1,8 @@
-"""How the machine code of shortcuts reads the messages of a call.
+"""The machine code of shortcuts: reads the messages of a call, and serves it.
 
-Importing this imports Numba.  What stands here is compiled into
-`closeranks.collectives.fastpath.shortcut_code`.
-
-What a shortcut does, as machine code; see `shortcut`.
-
-Importing this imports Numba.  The code talks to the interpreter through the
-functions of its C interface, whose addresses stand in the record.
+`closeranks.collectives.fastpath.shortcut` says what a shortcut does.  The code
+talks to the interpreter through the functions of its C interface, whose
+addresses stand in the record.  Importing this module imports Numba.
 """
 
 from __future__ import annotations

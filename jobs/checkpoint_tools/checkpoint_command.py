@@ -1,6 +1,7 @@
-"""An end that somebody asks for, and that leaves nothing half done behind.
+"""``closeranks checkpoint``: looks after the checkpoints that jobs have left.
 
-``closeranks checkpoint``: looks after what jobs have left to be remembered.
+If a user or the system asks a verb to end, `orderly` lets it undo what it has
+begun.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Which checkpoints are removed, and why others are not.
+"""Checkpoints removed, and a save written as one plain file.
 
-A save as one plain file.
+`clean` removes checkpoints, and says why it leaves others.  `from_memory` and
+`from_disk` write a save as one file, for ``closeranks checkpoint convert``.
 """
 
 from __future__ import annotations

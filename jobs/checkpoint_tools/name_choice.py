@@ -1,6 +1,7 @@
-"""Whether SLURM still knows a job.
+"""The checkpoints that a name on the command line stands for.
 
-Which checkpoints somebody means by a name.
+`look` finds them in memory and on disk.  `state` asks SLURM whether the job
+of a name goes on.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Saves on disk, described and checked as those in memory are.
+"""Checkpoints as tables.
 
-Checkpoints as tables.
+`row` and `verify` describe and check saves on disk as those in memory are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""The lab's self-check: every wire carries the rate that was asked for.
-
-The wires of a lab: bridges, veth pairs and token buckets.
+"""The network of a lab: bridges, veth pairs and token buckets.
 
 The commands are pure text for ``ip -batch`` and ``tc -batch``; `build`
-executes them, each in the network namespace it belongs to.
+executes them, each in the network namespace it belongs to.  `check` measures
+whether every wire carries the rate that was asked for.
 """
 
 from __future__ import annotations

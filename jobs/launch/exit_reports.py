@@ -1,6 +1,7 @@
 """How a job with ranks that may die has ended, by the ranks' own reports.
 
-The launcher listens: ranks that may die tell it how the job goes.
+`ExitReportListener` receives the reports in the launcher.  `ExitReports` gives
+the exit status of the job that follows from them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Running a launcher to its end, and passing on what asks the job to end.
+"""Programs started on the ranks of a job, as often as needed.
 
-Starting programs on the ranks of a job, as often as needed.
+`Launch` starts them.  `execute` runs one launcher to its end, and passes on
+signals that ask the job to end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""From what the user wrote after ``--`` to the words a rank executes.
+"""The program of a job: its words, and MPI for a verb.
 
-Starting MPI for a verb, which may be called without a launcher.
+`resolve` makes the words that a rank executes from what the user wrote after
+``--``.  `begin` starts MPI for a verb, which may be called without a launcher.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The nodes that SLURM gave this job, their CPUs and tasks.
+"""The command line of SLURM's ``srun`` inside an allocation.
 
-The command line of SLURM's ``srun`` inside an allocation.
+An `Allocation` has the nodes that SLURM gave this job, their CPUs and tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Tables for a terminal, and flat rows for programs, of `closeranks tune`.
+"""``closeranks tune``: measures a machine, and writes a tuning table.
 
-The command ``closeranks tune``.
+What was measured is shown as tables on a terminal, and written as flat rows
+for programs.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
-"""The stages of hierarchical collectives, each as a plan of its own; pure.
+"""The survey of a machine: stages of hierarchical collectives, timed on ranks.
 
 A stage is the work of a tier on a segment: on its way up (``sum``: ranks of a
 group reduce-scatter), on its way down (``gather``: they all-gather), or of the
 rails of the last tier (``allreduce``).  All groups of a tier work at the same
-time, as they do in the whole collective.
+time, as they do in the whole collective.  Each stage is a plan of its own.
 
-From times of stages to numbers of levels; pure.
-
-Time the stages of a machine on its own ranks.
-
-Every function here is collective: called by every rank with equal arguments;
-what it returns is the same on every rank.
+`survey`, `memory_speed` and `native_model` are collective: every rank calls
+them with equal arguments, and they return the same on every rank.  All other
+public functions are pure: they list and price stages, or derive numbers of
+levels from times of stages.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The schedule of an episode: events, the seats they meet, and their steps.
+"""An episode without processes: its schedule, and what the protocol promises.
 
-An episode without processes: what the protocol promises, for the judge.
-
-Hundreds run in a second.  `assign_seats` gives the seats, as in a job.
+`episode` makes the schedule: events, the seats that they meet, and the steps.
+`Model` runs it for the judge, hundreds in a second.  `assign_seats` gives the
+seats, as in a job.
 """
 
 from __future__ import annotations

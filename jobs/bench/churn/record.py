@@ -1,10 +1,11 @@
-"""Summands of members: their bits, and marks that no other step has.
+"""Sums of a step, and the records of them that outlive a process.
 
-Bits alone are the same in every step, and 3 * 1 == 1 + 2.  A sum of the step
-before may look right then, and so may one in which a part is missing and
-another counts three times.
+A summand of a member has its bits, and a mark that no other step has.  Bits
+alone are the same in every step, and 3 * 1 == 1 + 2.  A sum of the step before
+may look right then, and so may a sum in which one part is missing and another
+counts three times.
 
-The record that a process writes after every step outlives it.
+A process writes a `Record` after every step.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The collectives the suite knows, one entry each.
+"""The collectives that the suite knows, one entry each.
 
-A collective with its buffers on a communicator, ready to be called.
+A `Case` is a collective with its buffers on a communicator, ready for calls.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How often to call, in how many blocks, and whether in batches: pure.
+"""Times of calls that all ranks make together.
 
-The times of one measurement, and what a row says of them.
+`Effort` says how often to call, in how many blocks, and whether in batches.
+`Timing` has the times of one measurement, and what a row says of them.  Both
+communicate with nobody.
 
-Timing calls on all ranks together.
-
-Every function here is collective: called by every rank of the communicator
+All functions that take a communicator are collective.  Every rank calls them
 with equal numbers, so that all ranks take the same decisions.
 """
 
