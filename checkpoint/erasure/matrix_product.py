@@ -282,7 +282,7 @@ def _table(addresses: list[int]) -> Any:
     return (ctypes.c_int64 * len(addresses))(*addresses)
 
 
-#: Functions of the interpreter, in the order of `closeranks.checkpoint.erasure.matrix_product`.
+#: Functions of the interpreter, in the order of the offsets in `product_layout`.
 _FUNCTIONS: Final = (
     "PyObject_GetBuffer", "PyBuffer_Release", "PyErr_Clear", "PyEval_SaveThread",
     "PyEval_RestoreThread", "PyLong_FromSsize_t",

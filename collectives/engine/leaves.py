@@ -154,7 +154,7 @@ _BYTES: dict[str, Callable[[Array, Array, int], int]] = {
 
 
 def make(leaf: Leaf, world: World, reducer: object, dtype: np.dtype[Any]) -> Shared | None:
-    """Choose a kernel for a leaf, see `closeranks.collectives.engine.leaves`.
+    """Choose a kernel for a SHARED leaf.
 
     Collective over the leaf's members at the first leaf of those ranks.
 

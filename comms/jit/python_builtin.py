@@ -20,7 +20,7 @@ from closeranks.comms.jit import code_cache
 #: METH_FASTCALL, and METH_KEYWORDS.
 FAST: Final = 0x80
 KEYWORDS: Final = 0x02
-#: Functions of the interpreter, in the order of `closeranks.comms.jit.python_builtin`.
+#: Functions of the interpreter, in the order of the offsets in `python_builtin_layout`.
 _FUNCTIONS: Final = (
     "PyLong_AsSsize_t",
     "PyErr_Occurred",
