@@ -3,6 +3,7 @@
 Five files are one knot and need each other: ``epoch_world``, ``bound_plan``,
 ``execution``, ``progress_engine``, ``error_translation``.  In reading order:
 
+* ``init_state``: all that the communicators of one `init` share;
 * ``epoch_world``: all that lives as long as one epoch of a communicator;
 * ``bound_plan``: a plan on the buffers of a call;
 * ``deferred_blocks``, ``leaves``, ``native_call``: blocks of late known
@@ -15,5 +16,6 @@ Five files are one knot and need each other: ``epoch_world``, ``bound_plan``,
 * ``call_guard``: calls that a communicator still takes;
 * ``error_translation``: errors of MPI as errors of this package;
 * ``late_ranks``, ``late_ranks_protocol``: ranks that miss a deadline;
-* ``tracked_communicators``: communicators of the program.
+* ``tracked_communicators``: communicators of the program;
+* ``fault_injection``: faults on purpose, by a schedule.
 """

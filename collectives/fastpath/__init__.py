@@ -1,1 +1,12 @@
-"""The package collectives.fastpath."""
+"""Fast path: known calls, served without the steps that read a new one.
+
+In reading order:
+
+* ``shm_call``: a call that is one kernel in the memory of the node;
+* ``shortcut``: a call of a known kind, by the library or by such a kernel;
+* ``shortcut_record``, ``shortcut_layout``: the facts that machine code reads,
+  and their places in memory;
+* ``shortcut_code``: that machine code, compiled by Numba;
+* ``shortcut_versions``, ``shortcut_proof``: the interpreters whose objects it
+  may read, and the proof that it reads them rightly.
+"""

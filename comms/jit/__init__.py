@@ -5,5 +5,6 @@
 * `atomics`: atomic loads, stores and copies as Numba intrinsics.
 * `c_calls`: memory and C functions by address, as Numba intrinsics.
 * `python_builtin`: builtin Python functions that call machine code.
+* `python_builtin_layout`: the facts that this code reads, in memory.
 * `python_builtin_code`: the machine code of these functions.
 """

@@ -1,6 +1,8 @@
 """Churn: seats are killed, stopped and filled again, and a judge reads the sums.
 
-A campaign is a series of episodes.  An episode is one job: members add their
-bits step after step under a seeded `schedule` and write down what they got;
-a `model` does the same without processes.  The `judge` reads the logs.
+* ``campaign``: a series of episodes, until its time is over;
+* ``model``: an episode without processes: its schedule, and its right sums;
+* ``member``: the program of one process of an episode;
+* ``record``: the sums of a step, in files that outlive the process;
+* ``judge``: the records of an episode, compared with the model.
 """
