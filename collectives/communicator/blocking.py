@@ -1,20 +1,9 @@
-"""The blocking collectives that reduce; see `blocking`.
-
-The sixteen collectives that return when they are done.
+"""The sixteen collectives that return when they are done.
 
 Signatures, buffer specifications and `IN_PLACE` are mpi4py's.  Each takes
 ``algorithm=``: "auto", "native" or a name from
-`closeranks.collectives.algorithms`. Every rank of the communicator calls them
+`closeranks.collectives.algorithms`.  Every rank of the communicator calls them
 in the same order; when a call returns, its buffers may be used again.
-
-Those that reduce are in `closeranks.collectives.communicator.blocking`.
-
-The sixteen collectives that return at once with a `Request`.
-
-Arguments are those of the blocking methods, see
-`closeranks.collectives.communicator.blocking`.  The buffers belong to the
-request until it is over.  With a library below MPI_THREAD_MULTIPLE, "auto" is
-the library's own.
 """
 
 from __future__ import annotations
@@ -23,158 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from closeranks.collectives.communicator.adoption import Adopted
 from closeranks.collectives.dispatch.plan_cache import received_counts
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.dispatch import Service
-    from closeranks.collectives.dispatch.request import Request
     from closeranks.collectives.reduction.op import Mean
     from closeranks.comms.buffers.buffer_spec import Spec
 
 
-class Reducing(MPI.Intracomm):
-    """Collectives that combine vectors and return when they are done."""
-
-    _service: Service
-
-    def Reduce(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        op: MPI.Op | Mean = MPI.SUM,
-        root: int = 0,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; the root gets the result.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE` at the root: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result at the root, not looked at elsewhere.
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        root : int
-            Who gets the result.
-        algorithm : str
-            Which algorithm.
-        """
-        self._service.block("reduce", algorithm, sendbuf, recvbuf, op, root)
-
-    def Allreduce(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        op: MPI.Op | Mean = MPI.SUM,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; every rank gets the same bits.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE`: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result.
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
-
-    def Reduce_scatter_block(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        op: MPI.Op | Mean = MPI.SUM,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; each rank gets an equal block.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            As many blocks as ranks; `IN_PLACE`: they lie in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes this rank's block (in place: as its first block).
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
-
-    def Reduce_scatter(
-        self,
-        sendbuf: Spec,
-        recvbuf: Spec,
-        recvcounts: Any = None,
-        op: MPI.Op | Mean = MPI.SUM,
-        *,
-        algorithm: str = "auto",
-    ) -> None:
-        """Combine vectors of all ranks; each rank gets a block of its own size.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            All blocks; `IN_PLACE`: they lie in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes this rank's block (in place: at its front).
-        recvcounts : array_like of int, optional
-            Entries of each rank's block, equal on all ranks; asked of the ranks
-            if not given.
-        op : MPI.Op or cr.MEAN
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        given = received_counts(self._service, recvbuf) if recvcounts is None else recvcounts
-        self._service.block("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
-
-    def Scan(
-        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
-    ) -> None:
-        """Combine the vectors of rank 0 up to this rank.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE`: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result.
-        op : MPI.Op
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        self._service.block("scan", algorithm, sendbuf, recvbuf, op)
-
-    def Exscan(
-        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
-    ) -> None:
-        """Combine the vectors of the ranks before this one.
-
-        Parameters
-        ----------
-        sendbuf : buffer specification
-            The vector; `IN_PLACE`: it lies in ``recvbuf``.
-        recvbuf : buffer specification
-            Takes the result; undefined on rank 0.
-        op : MPI.Op
-            The reduction.
-        algorithm : str
-            Which algorithm.
-        """
-        self._service.block("exscan", algorithm, sendbuf, recvbuf, op)
-
-
-class Blocking(Reducing):
+class Blocking(Adopted):
     """Collectives that return when they are done."""
 
     def Barrier(self, *, algorithm: str = "auto") -> None:
@@ -329,21 +175,7 @@ class Blocking(Reducing):
         """
         self._service.block("alltoallv", algorithm, sendbuf, recvbuf)
 
-
-class Nonblocking(MPI.Intracomm):
-    """Collectives that return at once; as in MPI, all ranks start them in one order."""
-
-    _service: Service
-
-    def Ibarrier(self, *, algorithm: str = "auto") -> Request:
-        """Start `Barrier` and return."""
-        return self._service.begin("barrier", algorithm)
-
-    def Ibcast(self, buf: Spec, root: int = 0, *, algorithm: str = "auto") -> Request:
-        """Start `Bcast` and return."""
-        return self._service.begin("bcast", algorithm, buf, root)
-
-    def Ireduce(
+    def Reduce(
         self,
         sendbuf: Spec,
         recvbuf: Spec,
@@ -351,23 +183,71 @@ class Nonblocking(MPI.Intracomm):
         root: int = 0,
         *,
         algorithm: str = "auto",
-    ) -> Request:
-        """Start `Reduce` and return."""
-        return self._service.begin("reduce", algorithm, sendbuf, recvbuf, op, root)
+    ) -> None:
+        """Combine vectors of all ranks; the root gets the result.
 
-    def Iallreduce(
-        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op | Mean = MPI.SUM, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Allreduce` and return."""
-        return self._service.begin("allreduce", algorithm, sendbuf, recvbuf, op)
+        Parameters
+        ----------
+        sendbuf : buffer specification
+            The vector; `IN_PLACE` at the root: it lies in ``recvbuf``.
+        recvbuf : buffer specification
+            Takes the result at the root, not looked at elsewhere.
+        op : MPI.Op or cr.MEAN
+            The reduction.
+        root : int
+            Who gets the result.
+        algorithm : str
+            Which algorithm.
+        """
+        self._service.block("reduce", algorithm, sendbuf, recvbuf, op, root)
 
-    def Ireduce_scatter_block(
-        self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op | Mean = MPI.SUM, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Reduce_scatter_block` and return."""
-        return self._service.begin("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
+    def Allreduce(
+        self,
+        sendbuf: Spec,
+        recvbuf: Spec,
+        op: MPI.Op | Mean = MPI.SUM,
+        *,
+        algorithm: str = "auto",
+    ) -> None:
+        """Combine vectors of all ranks; every rank gets the same bits.
 
-    def Ireduce_scatter(
+        Parameters
+        ----------
+        sendbuf : buffer specification
+            The vector; `IN_PLACE`: it lies in ``recvbuf``.
+        recvbuf : buffer specification
+            Takes the result.
+        op : MPI.Op or cr.MEAN
+            The reduction.
+        algorithm : str
+            Which algorithm.
+        """
+        self._service.block("allreduce", algorithm, sendbuf, recvbuf, op)
+
+    def Reduce_scatter_block(
+        self,
+        sendbuf: Spec,
+        recvbuf: Spec,
+        op: MPI.Op | Mean = MPI.SUM,
+        *,
+        algorithm: str = "auto",
+    ) -> None:
+        """Combine vectors of all ranks; each rank gets an equal block.
+
+        Parameters
+        ----------
+        sendbuf : buffer specification
+            As many blocks as ranks; `IN_PLACE`: they lie in ``recvbuf``.
+        recvbuf : buffer specification
+            Takes this rank's block (in place: as its first block).
+        op : MPI.Op or cr.MEAN
+            The reduction.
+        algorithm : str
+            Which algorithm.
+        """
+        self._service.block("reduce_scatter_block", algorithm, sendbuf, recvbuf, op)
+
+    def Reduce_scatter(
         self,
         sendbuf: Spec,
         recvbuf: Spec,
@@ -375,59 +255,58 @@ class Nonblocking(MPI.Intracomm):
         op: MPI.Op | Mean = MPI.SUM,
         *,
         algorithm: str = "auto",
-    ) -> Request:
-        """Start `Reduce_scatter` and return."""
+    ) -> None:
+        """Combine vectors of all ranks; each rank gets a block of its own size.
+
+        Parameters
+        ----------
+        sendbuf : buffer specification
+            All blocks; `IN_PLACE`: they lie in ``recvbuf``.
+        recvbuf : buffer specification
+            Takes this rank's block (in place: at its front).
+        recvcounts : array_like of int, optional
+            Entries of each rank's block, equal on all ranks; asked of the ranks
+            if not given.
+        op : MPI.Op or cr.MEAN
+            The reduction.
+        algorithm : str
+            Which algorithm.
+        """
         given = received_counts(self._service, recvbuf) if recvcounts is None else recvcounts
-        return self._service.begin("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
+        self._service.block("reduce_scatter", algorithm, sendbuf, recvbuf, given, op)
 
-    def Iallgather(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> Request:
-        """Start `Allgather` and return."""
-        return self._service.begin("allgather", algorithm, sendbuf, recvbuf)
-
-    def Iallgatherv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> Request:
-        """Start `Allgatherv` and return."""
-        return self._service.begin("allgatherv", algorithm, sendbuf, recvbuf)
-
-    def Igather(
-        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Gather` and return."""
-        return self._service.begin("gather", algorithm, sendbuf, recvbuf, root)
-
-    def Igatherv(
-        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Gatherv` and return."""
-        return self._service.begin("gatherv", algorithm, sendbuf, recvbuf, root)
-
-    def Iscatter(
-        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Scatter` and return."""
-        return self._service.begin("scatter", algorithm, sendbuf, recvbuf, root)
-
-    def Iscatterv(
-        self, sendbuf: Spec, recvbuf: Spec, root: int = 0, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Scatterv` and return."""
-        return self._service.begin("scatterv", algorithm, sendbuf, recvbuf, root)
-
-    def Ialltoall(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> Request:
-        """Start `Alltoall` and return."""
-        return self._service.begin("alltoall", algorithm, sendbuf, recvbuf)
-
-    def Ialltoallv(self, sendbuf: Spec, recvbuf: Spec, *, algorithm: str = "auto") -> Request:
-        """Start `Alltoallv` and return."""
-        return self._service.begin("alltoallv", algorithm, sendbuf, recvbuf)
-
-    def Iscan(
+    def Scan(
         self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Scan` and return."""
-        return self._service.begin("scan", algorithm, sendbuf, recvbuf, op)
+    ) -> None:
+        """Combine the vectors of rank 0 up to this rank.
 
-    def Iexscan(
+        Parameters
+        ----------
+        sendbuf : buffer specification
+            The vector; `IN_PLACE`: it lies in ``recvbuf``.
+        recvbuf : buffer specification
+            Takes the result.
+        op : MPI.Op
+            The reduction.
+        algorithm : str
+            Which algorithm.
+        """
+        self._service.block("scan", algorithm, sendbuf, recvbuf, op)
+
+    def Exscan(
         self, sendbuf: Spec, recvbuf: Spec, op: MPI.Op = MPI.SUM, *, algorithm: str = "auto"
-    ) -> Request:
-        """Start `Exscan` and return."""
-        return self._service.begin("exscan", algorithm, sendbuf, recvbuf, op)
+    ) -> None:
+        """Combine the vectors of the ranks before this one.
+
+        Parameters
+        ----------
+        sendbuf : buffer specification
+            The vector; `IN_PLACE`: it lies in ``recvbuf``.
+        recvbuf : buffer specification
+            Takes the result; undefined on rank 0.
+        op : MPI.Op
+            The reduction.
+        algorithm : str
+            Which algorithm.
+        """
+        self._service.block("exscan", algorithm, sendbuf, recvbuf, op)

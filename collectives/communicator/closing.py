@@ -3,121 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from closeranks.collectives.communicator.recoverable import Recovering
-from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.faults.final_meeting import FinalMeeting
 from closeranks.collectives.plans import message_tags
 from closeranks.comms.exit import exit_report, forked_child
-from closeranks.comms.mpi import deferred_free, mpi_handle, ulfm
+from closeranks.comms.mpi import ulfm
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import PeerLate, Revoked, UsageError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
+    from closeranks.collectives.communicator.communicator import Communicator
+    from closeranks.collectives.communicator.membership import Membership
     from closeranks.collectives.engine.epoch_world import World
 
 
-class Closing(Recovering):
-    """A communicator that is left by its ``with`` block, closed, or given up.
+class Closing:
+    """The end of one communicator; the first of a family takes all others with it.
 
-    The first of a family takes the whole family with it.
+    Parameters
+    ----------
+    membership : Membership
+        Its members.
+
+    The methods take the handle by which the program ends it, and let it stand for
+    no communicator afterwards.
     """
 
-    CALLS_IN_CHILD = frozenset({"abandon", "close", "Disconnect", "Free", "Get_rank", "Get_size"})
-    _is_first: bool
-    _ended = False
-    _barrier: tuple[MPI.Intracomm, MPI.Request] | None = None
-    _farewell: FinalMeeting | None = None
+    def __init__(self, membership: Membership) -> None:
+        self._membership = membership
+        self._barrier: tuple[MPI.Intracomm, MPI.Request] | None = None
+        self._farewell: FinalMeeting | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self._finish()
-        elif self._parent is not None:
-            self._forsake(error)
-        else:
-            self._leave(error)
-
-    def _finish(self) -> None:
+    def finish(self, handle: Communicator) -> None:
         """Close at the end of the block; who may not is a dead rank to the others."""
         try:
-            self.close()
+            handle.close()
         except Revoked as error:
-            if error.for_good and self._parent is None:
-                self._leave(error)
+            if error.for_good and self._membership.parent is None:
+                self.leave(handle, error)
             raise
 
-    def close(self) -> None:
-        """Free this communicator; the first of a family frees the whole family.
+    def leave_block(self, handle: Communicator, error: BaseException | None) -> None:
+        """Give up what the block was for: the family, or one that was derived alone."""
+        if self._membership.parent is None:
+            self.leave(handle, error)
+        else:
+            self._membership.forsake(handle, error)
 
-        Collective, harmless twice, and in a child that was forked.  What is in
-        flight ends first; who has the request may still wait for it.
-
-        Raises
-        ------
-        PeerLate
-            If other ranks do not come within the deadline of calls, or 30 s if that is
-            longer; without one, within an hour, or 5 minutes on several nodes in a job
-            that ends with its first dead rank.
-        PeerLost, Revoked
-            If ranks have died, or others have given up, see `abandon`.  Once, and at
-            the end of the block for good, if an attempt has failed and was left.
-        UsageError
-            Of the first one, inside of an attempt (local).
-        """
-        if self._ended or forked_child.is_child() or self == MPI.COMM_NULL:
+    def close(self, handle: Communicator) -> None:
+        """Free it when all ranks have come, see `Communicator.close`."""
+        membership, family = self._membership, self._membership.family
+        if membership.has_ended:
             return
-        if self._is_first and self._family.attempt is not None:
+        if membership.is_first and family.attempt is not None:
             raise UsageError("close", "an attempt is under way, which ends by a vote of all",
                              "close it after the loop")  # fmt: skip
-        self._family.refuse("close")
+        family.refuse("close")
         try:
-            if not self._given_up:  # else nobody knows who would come
+            if not membership.is_given_up:  # else nobody knows who would come
                 self._meet()
         except Exception as error:
-            if self._parent is not None and self._family.world.revoked:
-                self._forsake(error)  # else every recovery makes it again
+            if membership.parent is not None and family.world.revoked:
+                membership.forsake(handle, error)  # else every recovery makes it again
             raise
-        if self._is_first:
-            if self._family.spare_pool is not None:
-                self._family.spare_pool.end()  # first: nobody else is to wait if this process dies
-            exit_report.note_closed_family(self.rank)
-            self._family.notices.close()
-            self._family.shut()
-        if self._world is not None:
-            if not self._is_first:
-                self._family.world.disown(self._world)
-            self._world.close()
-        self._family.world.disown(self)
-        self._release()
-        self._depart()
+        if membership.is_first:
+            self._shut_family()
+        if membership.opened is not None:
+            if not membership.is_first:
+                family.world.disown(membership.opened)
+            membership.opened.close()
+        family.world.disown(membership.comm)
+        membership.release(handle)
+        membership.depart()
 
-    Free = Disconnect = close
+    def _shut_family(self) -> None:
+        """Let the family be over; all its ranks have met."""
+        family = self._membership.family
+        if family.spare_pool is not None:
+            family.spare_pool.end()  # first: nobody else is to wait if this process dies
+        exit_report.note_closed_family(self._membership.service.rank)
+        family.notices.close()
+        family.shut()
 
     def _meet(self) -> None:
         """Wait for what is in flight and for all ranks, as long as closing may take."""
-        world = self._family.world
-        deadline = Deadline(self._family.closing_s)
-        self._family.notices.check("close", self._seats)  # who has left does not come
-        may_come = self._is_first and world.revoked  # the others, to the end of the job
+        membership, world = self._membership, self._membership.family.world
+        deadline = Deadline(membership.family.closing_s)
+        membership.refuse_given_up("close")  # who has left does not come
+        may_come = membership.is_first and world.revoked  # the others, to the end of the job
         abort = None if may_come else partial(world.check, "close")
-        with self._explaining("close"):
+        with membership.explaining("close"):
             waits = partial(wait, progress=engine().progress, deadline=deadline, abort=abort)
             in_time = waits(self._is_idle) and waits(self._meeting())
         if not in_time:
@@ -128,25 +108,26 @@ class Closing(Recovering):
 
         Requests outlive the handle, as in MPI; what they use does not.
         """
-        ending = tuple(self._descent()) if self._is_first else (self,)
-        worlds = [one._world for one in ending if one._world is not None]
+        membership = self._membership
+        ending = tuple(membership.descent()) if membership.is_first else (membership,)
+        worlds = [one.opened for one in ending if one.opened is not None]
         if any(map(engine().flying_in, worlds)):
             return False
         # What the library has begun never ends where ranks have given up before.
-        given_up = self._family.world.revoked or any(world.revoked for world in worlds)
-        return given_up or all(one._service.outstanding.are_over() for one in ending)
+        given_up = membership.family.world.revoked or any(world.revoked for world in worlds)
+        return given_up or all(one.service.outstanding.are_over() for one in ending)
 
     def _meeting(self) -> Callable[[], bool]:
         """Begin to meet all ranks; gives what tells whether they have come.
 
         Who closes again, after an interruption or a deadline, waits for the same.
         """
-        world = self._world
+        membership, world = self._membership, self._membership.opened
         if world is not None and world.closed:  # by the first of the family, where all have met
             return lambda: True
         if world is None or ulfm.is_on():
-            plain, begun = self._service.plain, self._barrier
-            if begun is None or begun[0] is not plain or self._family.world.revoked:
+            plain, begun = membership.service.plain, self._barrier
+            if begun is None or begun[0] is not plain or membership.family.world.revoked:
                 begun = self._barrier = plain, plain.Ibarrier()
             return begun[1].Test
         if self._farewell is None:
@@ -154,89 +135,21 @@ class Closing(Recovering):
             self._farewell = FinalMeeting(world.traffic, tag, given_up=world.revoked)
         return partial(_have_met, world, self._farewell)
 
-    def refuse_given_up(self, operation: str) -> None:
-        """Raise `Revoked` if a rank has given the family up.
-
-        Local; for who waits for the ranks beside calls of this communicator.
-
-        Parameters
-        ----------
-        operation : str
-            What would be waited for.
-        """
-        self._family.notices.check(operation, self._seats)
-
-    def abandon(self) -> None:
-        """Give the whole family up after an error; nobody is waited for.
-
-        Local, harmless twice, and in a child that was forked.
-        """
-        self._leave(None)
-
-    def _leave(self, error: BaseException | None) -> None:
+    def leave(self, handle: Communicator, error: BaseException | None = None) -> None:
         """Give up by an error, or without; others hear of it, and the launcher if it can."""
         status = exit_report.exit_status(error.code) if isinstance(error, SystemExit) else 1
         if forked_child.is_child():
             ulfm.leave_child(status)
-        if self._ended or forked_child.is_child() or self == MPI.COMM_NULL:
+        membership, family = self._membership, self._membership.family
+        if membership.has_ended or forked_child.is_child() or handle == MPI.COMM_NULL:
             return
-        self._family.shut()
-        if error is not None or not self._family.world.revoked:
-            self._family.notices.leave(error)  # else all have met what has revoked it
-        self._family.world.revoke()
-        self._family.world.close()
-        self._release()
+        family.shut()
+        if error is not None or not family.world.revoked:
+            family.notices.leave(error)  # else all have met what has revoked it
+        family.world.revoke()
+        family.world.close()
+        membership.release(handle)
         ulfm.leave(status)
-
-    def _forsake(self, error: BaseException | None = None) -> None:
-        """Leave one that was derived, without the others, which are woken.
-
-        Local, harmless twice.  What came of it is of no use to them either; where the
-        library wakes nobody the whole family is given up.
-        """
-        if forked_child.is_child() or self == MPI.COMM_NULL:
-            return
-        for one in self._descent():
-            one._rouse()
-        if not ulfm.is_on():
-            self._family.notices.leave(error)
-            self._family.world.revoke()
-        if self._parent is not None:
-            self._parent._lineage.forsake(self)
-        self._family.world.disown(self)
-        deferred_free.defer_and_clear(self)
-        self._service.shut()
-        self._depart()
-
-    def _be_freed(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self._service.shut()
-        self._family.world.disown(self)
-        mpi_handle.point(self, MPI.COMM_NULL)
-        self._depart()
-
-    def _release(self) -> None:
-        """Drop the handle; later calls find none."""
-        self._ended = True
-        if not self._family.world.revoked:
-            deferred_free.free_or_defer(self)
-        elif self._is_first:
-            deferred_free.defer(self)
-        else:
-            deferred_free.defer_and_clear(self)
-        self._service.shut()
-
-    def _together(self, operation: str) -> AbstractContextManager[None]:
-        """Refuse what the ranks would not all do any more; else as `_explaining`."""
-        self._service.guard.refuse(operation)
-        return self._explaining(operation)
-
-    def _explaining(self, operation: str) -> AbstractContextManager[None]:
-        """Tell what an error of the library means to what the ranks do together."""
-        self._service.guard.refuse_shut(operation)
-        return explaining(operation, self._service.plain, self._family.world)
 
 
 def _have_met(world: World, farewell: FinalMeeting) -> bool:

@@ -2,58 +2,47 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpi4py import MPI
 
-from closeranks.collectives.communicator.blocking import Blocking, Nonblocking
-from closeranks.collectives.communicator.closing import Closing
+from closeranks.collectives.communicator.blocking import Blocking
 from closeranks.collectives.communicator.derived_communicators import Deriving
 from closeranks.collectives.communicator.late_methods import late
+from closeranks.collectives.communicator.nonblocking import Nonblocking
 from closeranks.collectives.communicator.object_calls import Objects
 from closeranks.collectives.communicator.persistent_calls import Prepared
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.dispatch.dispatch import Service, foretell
-from closeranks.collectives.dispatch.injected_dispatch import Faulty
-from closeranks.collectives.engine.epoch_world import World
-from closeranks.collectives.engine.init_state import alike
+from closeranks.collectives.dispatch.dispatch import foretell
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.fastpath.shortcut import Shortcuts
-from closeranks.collectives.faults.survivor_creation import Lineage
 from closeranks.collectives.reduction.op import MEAN
+from closeranks.collectives.replicated import synchronization
 from closeranks.collectives.selection import call_options
-from closeranks.collectives.selection.tuning_table import shape
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
-from closeranks.comms.mpi import deferred_free
-from closeranks.comms.mpi.mpi_handle import ranks_in
+from closeranks.comms.mpi import ulfm
 from closeranks.errors import Error, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
+    from typing_extensions import Self
 
     from closeranks.collectives.communicator.gradient_buckets import Buckets
     from closeranks.collectives.engine.call_guard import Statistics
-    from closeranks.collectives.engine.init_state import Family
-    from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
+    from closeranks.collectives.engine.fault_injection import Injection
+    from closeranks.collectives.faults.attempts import Attempt
     from closeranks.collectives.reduction.op import Mean
-    from closeranks.collectives.selection.chooser import Chooser
+    from closeranks.collectives.replicated.state_leaves import State
+    from closeranks.collectives.replicated.synchronization import Digest
     from closeranks.collectives.selection.explanation import Explanation
     from closeranks.comms.topology.topology import Topology
 
 
-#: What `Communicator.adopt` sets.
-_PARTS = frozenset(
-    {"_family", "_is_first", "_lineage", "_made_s", "_parent", "_seats", "_service", "_topology",
-     "_world"}
-)  # fmt: skip
-
-
-class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
+class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
     """A communicator made by `closeranks.init`, or derived from one.
 
     It takes the place of ``MPI.COMM_WORLD`` anywhere: windows, files, h5py,
@@ -65,83 +54,64 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         The handle to take over; `adopt` makes the object work.
     """
 
-    _come: Callable[[], None]
+    CALLS_IN_CHILD = frozenset({"abandon", "close", "Disconnect", "Free", "Get_rank", "Get_size"})
 
-    def __new__(cls, comm: MPI.Intracomm | None = None) -> Communicator:
-        """Make the object around a handle; `adopt` makes it work."""
-        return MPI.Intracomm.__new__(cls, comm)
+    @property
+    def hierarchy(self) -> Topology:
+        """Where the ranks sit."""
+        return self._membership.topology
 
-    def __getattr__(self, name: str) -> Any:
-        """Become one of the family at first use, where that has had to wait, see `Idup`."""
-        come = self.__dict__.get("_come") if name in _PARTS else None
-        if come is None and name == "_service":
-            raise UsageError(type(self).__name__, "it is a handle of no communicator of ours",
-                             "make it by closeranks.init")  # fmt: skip
-        if come is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        come()
-        del self._come
-        return getattr(self, name)
+    @property
+    def epoch(self) -> int:
+        """Number of recoveries so far."""
+        return self._membership.family.world.epoch
 
-    def __init__(self, comm: MPI.Comm | None = None) -> None:
-        """Be another handle of a communicator, as ``type(comm)(comm)`` makes them."""
-        if isinstance(comm, Communicator):
-            self.__dict__ = comm.__dict__
-            forked_child.guard_object(self)
+    @property
+    def threaded(self) -> bool:
+        """Whether what nobody waits for goes on: MPI_THREAD_MULTIPLE on all ranks."""
+        return self._membership.family.threaded
 
-    @classmethod
-    def adopt(
-        cls,
-        plain: MPI.Intracomm,
-        family: Family,
-        topology: Topology,
-        *,
-        chooser: Chooser,
-        world: World | None = None,
-        seats: tuple[int, ...],
-        into: Communicator | None = None,
-    ) -> Communicator:
-        """Make a communicator around an MPI communicator.
+    @property
+    def checks(self) -> bool:
+        """Whether what ranks pass is compared, see `closeranks.init`."""
+        return self._membership.family.check
 
-        Local; the world is opened when the first plan is needed.
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Seats of the members, ascending."""
+        return tuple(sorted(self._membership.seats))
+
+    @property
+    def seat(self) -> int:
+        """Seat of this process: its rank in the first world."""
+        return self._membership.seats[self._service.rank]
+
+    @property
+    def joined(self) -> bool:
+        """Whether this process entered later than the others."""
+        return self._membership.family.joined
+
+    def incarnation(self, seat: int) -> int:
+        """Tell how many newcomers have taken a seat so far.
+
+        Local; the same on all members.
 
         Parameters
         ----------
-        plain : MPI.Intracomm
-            The communicator; freed by `close`.
-        family : Family
-            Options it shares with others.
-        topology : Topology
-            Where its ranks sit.
-        chooser : Chooser
-            Who chooses algorithms.
-        world : World, optional
-            What carries plans, if it is there already.
-        seats : tuple of int
-            Rank -> rank in the first world.
-        into : Communicator, optional
-            The object, where it is there already.
+        seat : int
+            A rank of the first world.
 
         Returns
         -------
-        Communicator
-            Of the same ranks.
-        """
-        made = cls(plain) if into is None else into
-        made._family, made._seats, made._topology = family, seats, topology
-        made._world, made._lineage, made._parent = world, Lineage(), None
-        serve = Service if family.faults is None else Faulty
-        made._service = serve(
-            plain, family, made._open_world, chooser, Shortcuts(made), family.notices.count(seats)
-        )
-        made._is_first, made._made_s = world is not None, time.monotonic()
-        deferred_free.notify_on_free(made, made._be_freed)
-        forked_child.guard_object(made)
-        return made
+        int
+            0 for a process that was there from the start.
 
-    def become_child(self) -> None:
-        """Let no call of a child that was forked take a shortcut.  Local."""
-        self._service.shortcuts.allow(False)
+        Raises
+        ------
+        UsageError
+            If there was no such rank.
+        """
+        return self._membership.incarnation(seat)
 
     def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
         """Say which algorithm a call would use, and why.
@@ -222,30 +192,31 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         UsageError, Unavailable
             On every rank, if an option cannot be used.
         """
+        family = self._membership.family
         refused: Error | None = None
         try:
             if compression is not None:
                 raise Unavailable("compression in flight", "leave compression out")
-            wanted = call_options.read(self._family, algorithm, timeout_s, wire)
+            wanted = call_options.read(family, algorithm, timeout_s, wire)
             said = (
                 algorithm if isinstance(algorithm, str) else dict(sorted(wanted.algorithms.items()))
             )
             words = f"algorithm {said!r}, timeout_s {timeout_s}, wire {wanted.wire}"
         except (UsageError, Unavailable) as wrong:
             refused, words = wrong, f"what is refused: {wrong}"
-        with self._together("using"):
+        with self._membership.together("using"):
             agree_equal(self._service.careful, "using", words)
             if refused is not None:
                 raise refused
             if timeout_s is not None:
                 self._service.world.arm()
-        inner = wanted.within(call_options.active(self._family))
+        inner = wanted.within(call_options.active(family))
         token = call_options.ACTIVE.set((*call_options.ACTIVE.get(), inner))
-        self._family.override(+1)
+        family.override(+1)
         try:
             yield
         finally:
-            self._family.override(-1)
+            family.override(-1)
             call_options.ACTIVE.reset(token)
 
     def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike = float) -> NDArray[Any]:
@@ -276,7 +247,7 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         """
         if not engine().in_flight:
             shared_arrays.let_go()
-        with self._together("empty"):
+        with self._membership.together("empty"):
             return shared_arrays.make(self._service.careful, self._service.world.node, shape, dtype)
 
     def bucketed(
@@ -310,80 +281,227 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects, Closing):
         Disagreement
             On every rank, if the ranks pass different arrays.
         """
-        with self._together("bucketed"):
+        with self._membership.together("bucketed"):
             made: Buckets = late("bucketed")(self, parameters, bucket_bytes, op)
             return made
 
-    def _open_world(self) -> World:
-        """Open what carries plans; collective."""
-        if self._world is None:
-            first = self._family.world
-            self._world = first.own(
-                World(
-                    first.epoch, self._service.plain, self._topology, seats=self._seats, whole=first
-                )
-            )
-        return self._world
+    def attempts(
+        self, limit: int | None = None, min_ranks: int = 1, *, restore: bool = True
+    ) -> Iterator[Attempt]:
+        """Repeat a body until it has ended well on all members.
 
-    def _alias(self) -> MPI.Intracomm:
-        self._service.guard.refuse("derive")
-        self._family.world.check("derive")
-        return self._service.plain
+        Collective over the members of the first communicator, whichever of the
+        family is asked; one agreement an attempt, some microseconds.  Use as::
+
+            for attempt in comm.attempts():
+                with attempt:
+                    comm.Allreduce(gradient, total)
+
+        Leaving the ``with`` block votes.  `PeerError`, and MPI errors that speak of
+        dead ranks or revoked communicators, vote for another attempt: the members
+        that are left go on in a new world.  Any other exception is raised here, and
+        `PeerLost` with its ``cause`` on the others.
+
+        After an attempt that has failed, send buffers are as they were, receive
+        buffers undefined; those of calls in place are as they were when the attempt
+        first used them.  Leaving such an attempt by ``break`` or ``return`` does not
+        repeat it: the next call raises `Revoked`, for its results were never agreed.
+
+        Parameters
+        ----------
+        limit : int, optional
+            How many attempts at most.
+        min_ranks : int
+            With fewer members left, every one of them raises `PeerLost`.
+        restore : bool
+            Whether buffers of calls in place are copied before their first use.
+
+        Yields
+        ------
+        Attempt
+            To be entered once; ``.number``, ``.world``, ``.lost``.
+
+        Raises
+        ------
+        UsageError
+            Inside of another attempt; if a request is unfinished at the end.
+        PeerLost
+            If another member left by an exception; if ``min_ranks`` are not left;
+            what ended the last attempt, if ``limit`` were not enough or the
+            communicator was opened with ``on_failure="raise"``.
+        Revoked
+            If an attempt before failed and was left, or what it uses is of no use for
+            good, or ``limit`` or ten in a row have failed though nobody was lost.
+        """
+        recovery = self._membership.family.recovery
+        return recovery.attempts(limit, min_ranks, restores=restore)
 
     @property
-    def _followed(self) -> TrackedCommunicators:
-        return self._family.world.followed
+    def faults(self) -> Injection:
+        """What goes wrong on purpose on this rank, see `Injection.fail_at`.
 
-    def _derive(
+        Raises
+        ------
+        UsageError
+            If the communicator was not opened with ``faults=True`` (local).
+        """
+        return self._membership.faults
+
+    def Abort(self, errorcode: int = 0) -> NoReturn:
+        """End the whole job, on all ranks; does not return.
+
+        Local.  Under ``closeranks run --faults`` the launcher does it, for MPI_Abort
+        ends nobody there.
+
+        Parameters
+        ----------
+        errorcode : int
+            Exit status of the job; the default, 0, is mpi4py's.
+        """
+        ulfm.abort(errorcode)
+        super().Abort(errorcode)
+
+    def keep(self, *arrays: NDArray[Any]) -> None:
+        """Let the attempt that is under way, if there is one, restore arrays if it fails.
+
+        Local; for what is about to be overwritten by other means than a call in place.
+
+        Parameters
+        ----------
+        *arrays : ndarray
+            Copied, once an attempt.
+        """
+        self._membership.keep(arrays)
+
+    def digest(self, state: State) -> Digest:
+        """Compare what all ranks hold alike.
+
+        Collective; one gathering of digests where all is well.  Every byte is read.
+
+        Parameters
+        ----------
+        state : dict, list or tuple
+            A nest of them, of arrays, numbers, strings and bytes.
+
+        Returns
+        -------
+        Digest
+            ``.value`` of what most ranks have, ``.differing``, ``.unhealthy`` (NaN,
+            Inf); readable as text.
+
+        Raises
+        ------
+        UsageError
+            If something else is in the ``state`` of any rank, or two leaves of it
+            have the same path.
+        """
+        return synchronization.digest(self._membership, state)
+
+    def synchronize(self, state: State) -> State:
+        """Bring every rank to the state that most of them have, bit for bit.
+
+        Collective; the first statement of an attempt.  A newcomer has no say and gets
+        the state of the others; of groups as large the one with the longest-lived
+        process is right.  Who differs gets what differs from the nearest rank that is
+        right.  Members that are no newcomers and differ, and numbers that are not
+        finite, are warned of by rank and path.
+
+        Parameters
+        ----------
+        state : dict, list or tuple
+            A nest of them, of arrays, numbers, strings and bytes, alike on all ranks.
+            Dicts, lists and arrays of the same kind are changed in place.
+
+        Returns
+        -------
+        dict, list or tuple
+            The state: ``state`` itself unless it is a tuple.
+
+        Raises
+        ------
+        UsageError
+            If something else is in the ``state`` of any rank, or two leaves of it
+            have the same path.
+        Corrupted
+            If what came is not what was sent.
+        """
+        return synchronization.synchronize(self._membership, state)
+
+    def explained(self, operation: str, error: MPI.Exception) -> Exception:
+        """Give what is to be raised for an error of the library.
+
+        Local.  If it speaks of dead ranks, or of a communicator that was revoked,
+        the family is given up, as if a call of its own had met it.
+
+        Parameters
+        ----------
+        operation : str
+            The call.
+        error : MPI.Exception
+            What the library raised, here or on a communicator of the same ranks.
+
+        Returns
+        -------
+        Exception
+            `PeerLost`, `Revoked`, or the error itself if it speaks of something else.
+        """
+        return self._service.explained(operation, error)
+
+    def refuse_given_up(self, operation: str) -> None:
+        """Raise `Revoked` if a rank has given the family up.
+
+        Local; for who waits for the ranks beside calls of this communicator.
+
+        Parameters
+        ----------
+        operation : str
+            What would be waited for.
+        """
+        self._membership.refuse_given_up(operation)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
         self,
-        made: MPI.Comm,
-        color: int | None = MPI.UNDEFINED,
-        key: int = 0,
-        *,
-        counts: bool = True,
-    ) -> Communicator:
-        if made == MPI.COMM_NULL:
-            if counts:
-                self._lineage.note(None, MPI.UNDEFINED, 0)
-            return MPI.Intracomm(made)  # type: ignore[return-value]
-        plain = MPI.Intracomm(made)
-        ranks = ranks_in(plain, self._service.plain)
-        topology = self._topology.restrict(ranks)
-        was = self._service.chooser
-        chooser = alike(was.numbers, shape(was.topology), topology)
-        seats = tuple(self._seats[rank] for rank in ranks)
-        child = type(self).adopt(plain, self._family, topology, chooser=chooser, seats=seats)
-        child._parent = self
-        if counts:
-            self._lineage.note(child, min(ranks) if color is None else color, key)
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self._closing.finish(self)
         else:
-            self._lineage.others.append(child)
-        if self._family.timeout_s is not None:
-            child._service.world.arm()
-        return self._family.world.own(child)
+            self._closing.leave_block(self, error)
 
-    def _duplicate(
-        self, start: Callable[[Communicator], tuple[Communicator, MPI.Request]]
-    ) -> tuple[Communicator, MPI.Request]:
-        self._alias()
-        era, was, seats, topology = (
-            self._family.world, self._service.chooser, self._seats, self._topology,
-        )  # fmt: skip
-        made, request = start(self)
-        self._followed.follow(made, request)
+    def close(self) -> None:
+        """Free this communicator; the first of a family frees the whole family.
 
-        def come() -> None:
-            if request != MPI.REQUEST_NULL and not request.Get_status():
-                raise UsageError("Idup", "the duplicate is not there yet", "wait for its request")
-            chooser = alike(was.numbers, shape(was.topology), topology)
-            plain = MPI.Intracomm(made)
-            self.adopt(plain, self._family, topology, chooser=chooser, seats=seats, into=made)
-            made._parent = self
-            if self._family.world is era:
-                self._lineage.others.append(made)
-                era.own(made)
-            else:
-                made._service.shut("it was made before a recovery")
+        Collective, harmless twice, and in a child that was forked.  What is in
+        flight ends first; who has the request may still wait for it.
 
-        made._come = come
-        return made, request
+        Raises
+        ------
+        PeerLate
+            If other ranks do not come within the deadline of calls, or 30 s if that is
+            longer; without one, within an hour, or 5 minutes on several nodes in a job
+            that ends with its first dead rank.
+        PeerLost, Revoked
+            If ranks have died, or others have given up, see `abandon`.  Once, and at
+            the end of the block for good, if an attempt has failed and was left.
+        UsageError
+            Of the first one, inside of an attempt (local).
+        """
+        if not forked_child.is_child() and self != MPI.COMM_NULL:
+            self._closing.close(self)
+
+    Free = Disconnect = close
+
+    def abandon(self) -> None:
+        """Give the whole family up after an error; nobody is waited for.
+
+        Local, harmless twice, and in a child that was forked.
+        """
+        if forked_child.is_child():
+            ulfm.leave_child(1)
+        elif self != MPI.COMM_NULL:
+            self._closing.leave(self)

@@ -73,7 +73,7 @@ class Buckets:
         if not problem:
             arrays = [(name, array.shape, str(array.dtype)) for name, array in parameters.items()]
             said = f"arrays {arrays}, bucket_bytes {bucket_bytes}, op {title(op)}"
-        agree_equal(comm._service.careful, "bucketed", said)
+        agree_equal(comm.membership.service.careful, "bucketed", said)
         if problem:
             raise UsageError("bucketed", problem, remedy)
         self._arrays: dict[str, Array] = {k: np.ma.getdata(v) for k, v in parameters.items()}
@@ -93,7 +93,8 @@ class Buckets:
         arrays = [self._arrays[name] for name in names]
         room = np.empty(sum(array.size for array in arrays), arrays[0].dtype)
         given = MPI.IN_PLACE, room, op
-        operation = comm._service.prepare("allreduce", AUTO, *given, shown=False)
+        service = comm.membership.service
+        operation = service.prepare("allreduce", AUTO, *given, shown=False)
         return _Bucket(names, room, operation, set(names))
 
     def ready(self, name: str) -> None:

@@ -178,7 +178,10 @@ def _open_communicator(comm: MPI.Intracomm, parse: Callable[[], InitOptions]) ->
             opened, family = _open_or_wait(plain, spare_pool, options)
     exit_report.note_opened_family()
     # 5. Make the recovery, which counts votes by messages where the library cannot agree.
-    recovery = Recovery(opened, family, options.on_failure, options.recovery_timeout_s, start_s)
+    recovery = Recovery(
+        opened.membership, family, options.on_failure, options.recovery_timeout_s, start_s,
+        abandon=opened.abandon,
+    )  # fmt: skip
     family.recovery = recovery
     if family.joined:
         recovery.fill()

@@ -17,7 +17,7 @@ come.  Nothing is pickled as nothing, nor begins with a zero: so this is seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
 from threading import RLock
@@ -28,25 +28,20 @@ from mpi4py import MPI
 from numpy.typing import NDArray
 
 from closeranks.collectives.arguments.reduction_arguments import read_root
+from closeranks.collectives.communicator.adoption import Adopted
 from closeranks.collectives.dispatch.object_refusal import Binary, Combining, ObjectParts
 from closeranks.collectives.selection.call_options import unforced
 from closeranks.comms.mpi import messages, ulfm
 from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.dispatch import Service
-    from closeranks.collectives.engine.init_state import Family
     from closeranks.comms.liveness.call_counter import PendingCalls
 
 _CAREFUL: Final = ulfm.is_on()
 
 
-class Objects(MPI.Intracomm):
+class Objects(Adopted):
     """Collectives of Python objects, as mpi4py's."""
-
-    _family: Family
-    _service: Service
-    explained: Callable[[str, MPI.Exception], Exception]
 
     def barrier(self) -> None:
         """Wait for all ranks.  Collective."""
@@ -82,7 +77,7 @@ class Objects(MPI.Intracomm):
             On all ranks, if there is no such root; caused by a `UsageError`.
         """
         whom, parts = self._moving("bcast", root)
-        with self._turn(), unforced(self._family):
+        with self._turn(), unforced(self._service.family):
             is_root = self.rank == root
             data, own = parts.pickled(obj) if is_root else (_NOTHING, 0)
             length = np.array([own])
@@ -109,7 +104,7 @@ class Objects(MPI.Intracomm):
             As of `bcast`.
         """
         whom, parts = self._moving("gather", root)
-        with self._turn(), unforced(self._family):
+        with self._turn(), unforced(self._service.family):
             (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
             is_root = self.rank == root
             whom.Allgather(np.array([length]), lengths)  # all know whether it is long in all
@@ -135,7 +130,7 @@ class Objects(MPI.Intracomm):
             As of `bcast`.
         """
         whom, parts = self._moving("scatter", root)
-        with self._turn(), unforced(self._family):
+        with self._turn(), unforced(self._service.family):
             is_root, own = self.rank == root, np.zeros(2, np.int64)
             given, lengths = parts.all_pickled(sendobj, self.size) if is_root else (_NOTHING, None)
             whom.Scatter(None if lengths is None else _told(given, lengths), own, root)
@@ -159,7 +154,7 @@ class Objects(MPI.Intracomm):
             has raised.
         """
         whom, parts = self._moving("allgather")
-        with self._turn(), unforced(self._family):
+        with self._turn(), unforced(self._service.family):
             (data, length), lengths = parts.pickled(sendobj), np.zeros(self.size, np.int64)
             whom.Allgather(np.array([length]), lengths)
             self._check("allgather", lengths)
@@ -181,7 +176,7 @@ class Objects(MPI.Intracomm):
             cannot be pickled: its rank gets what pickle has raised.
         """
         whom, parts = self._moving("alltoall")
-        with self._turn(), unforced(self._family):
+        with self._turn(), unforced(self._service.family):
             given, sizes = parts.all_pickled(sendobj, self.size)
             told = np.zeros((self.size, 2), np.int64)
             whom.Alltoall(_told(given, sizes), told)
@@ -340,7 +335,7 @@ class Objects(MPI.Intracomm):
     def _check(self, operation: str, arrived: NDArray[Any]) -> None:
         """Raise, as the library should have, if one of these has not come."""
         if not arrived.all():
-            raise self.explained(operation, MPI.Exception(MPI.ERR_PROC_FAILED))
+            raise self._service.explained(operation, MPI.Exception(MPI.ERR_PROC_FAILED))
 
 
 _NOTHING: Final[NDArray[np.uint8]] = np.empty(0, np.uint8)

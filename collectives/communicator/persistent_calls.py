@@ -11,19 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from mpi4py import MPI
 
+from closeranks.collectives.communicator.adoption import Adopted
 from closeranks.collectives.dispatch.plan_cache import received_counts
 
 if TYPE_CHECKING:
-    from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.dispatch.persistent_operation import Persistent
     from closeranks.collectives.reduction.op import Mean
     from closeranks.comms.buffers.buffer_spec import Spec
 
 
-class Prepared(MPI.Intracomm):
+class Prepared(Adopted):
     """Persistent operations; all ranks make and start them in one order."""
-
-    _service: Service
 
     def Barrier_init(
         self, info: MPI.Info = MPI.INFO_NULL, *, algorithm: str = "auto"

@@ -25,7 +25,7 @@ the program again, and moves them to the new ranks.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -43,6 +43,7 @@ from closeranks.collectives.faults.spares import placed, reported, split
 from closeranks.collectives.faults.survivor_creation import JoinMessage, together
 from closeranks.collectives.faults.votes import AGAIN, AGREED, UNBEGUN, Outcome, outcome_of
 from closeranks.collectives.shm import shared_arrays
+from closeranks.comms import argument
 from closeranks.comms.exit import exit_report
 from closeranks.comms.exit.hard_deadline import HardDeadline
 from closeranks.comms.liveness.agreement import agree
@@ -56,9 +57,9 @@ from closeranks.errors import Error, PeerLost, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.call_key import Agreed
-    from closeranks.collectives.engine.epoch_world import Resource, World
+    from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
-    from closeranks.collectives.faults.survivor_creation import Recoverable, RecoverableRoot
+    from closeranks.collectives.faults.survivor_creation import Recoverable
 
 
 #: How long the votes of others may come after the news that one of them has failed, seconds.
@@ -149,8 +150,8 @@ class Recovery:
 
     Parameters
     ----------
-    root : RecoverableRoot
-        The first communicator of the family.
+    root : Recoverable
+        The membership of the first communicator of the family.
     family : Family
         The state that all of them share.
     on_failure : str
@@ -161,14 +162,23 @@ class Recovery:
     start_s : float
         Seconds from the start of the program to `init`; new processes take it
         again.
+    abandon : callable
+        Gives the family up after an error.  Local.
 
     Collective to make where the MPI library notices no deaths.
     """
 
     def __init__(
-        self, root: RecoverableRoot, family: Family, on_failure: str, limit_s: float, start_s: float
+        self,
+        root: Recoverable,
+        family: Family,
+        on_failure: str,
+        limit_s: float,
+        start_s: float,
+        *,
+        abandon: Callable[[], None],
     ) -> None:
-        self._root, self._family = root, family
+        self._root, self._family, self._abandon = root, family, abandon
         self._on_failure, self._limit_s, self._start_s = on_failure, limit_s, start_s
         limit_patience(limit_s)
         self._cause: tuple[int, str] | None = None
@@ -177,6 +187,9 @@ class Recovery:
 
     def attempts(self, limit: int | None, min_ranks: int, *, restores: bool) -> Iterator[Attempt]:
         """Give attempts until one is agreed, see `attempts`."""
+        if limit is not None:
+            limit = argument.whole("attempts", "limit", limit, least=1)
+        min_ranks = argument.whole("attempts", "min_ranks", min_ranks)
         return attempts(self, limit, min_ranks, restores=restores)
 
     @property
@@ -362,7 +375,7 @@ class Recovery:
             return
         try:
             for one in self._root.descent():
-                if one is not self._root and one != MPI.COMM_NULL:
+                if one is not self._root and one.comm != MPI.COMM_NULL:
                     one.world.arm()
         except Exception as error:
             if not may_blame(error, self.comm):
@@ -405,7 +418,7 @@ class Recovery:
         not go on with them without knowing their outcome.
         """
         if met is not known and not isinstance(met, Error):
-            self._root.abandon()
+            self._abandon()
 
     def leave(self, left: bool = True) -> None:
         """Refuse calls after an attempt that has failed, until it is repeated.  Local."""
@@ -454,7 +467,7 @@ class Recovery:
 
         world = all_or_none(plain, world_of, World.drop)
         try:
-            derived = self._root.derived_again(plain)
+            derived = self._root.lineage.again(plain)
         except Exception:
             world.drop()
             raise
@@ -477,13 +490,13 @@ class Recovery:
             if plain is None:
                 child.give_up()
                 continue
-            if child == MPI.COMM_NULL:  # freed: it was made for what came of it
+            if child.comm == MPI.COMM_NULL:  # freed: it was made for what came of it
                 world.own(plain)
                 continue
             ranks = ranks_in(plain, world.comm)
             seats = tuple(world.seats[rank] for rank in ranks)
             child.move(plain, topology.restrict(ranks), seats)
-            world.own(cast("Resource", child))
+            world.own(child.comm)
         exit_report.note_processes(made.whole.size)
         old.close()
         shared_arrays.release_lost(old.comm, made.whole)

@@ -185,11 +185,19 @@ def _tried(
 
 
 class Recoverable(Protocol):
-    """A communicator that goes on after a recovery, as recoveries see it.
+    """The membership of a communicator that goes on after a recovery.
 
-    `closeranks.collectives.communicator.recoverable.Recovering`, a package above,
+    `closeranks.collectives.communicator.membership.Membership`, a package above,
     is one.
     """
+
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The handle."""
+
+    @property
+    def lineage(self) -> Lineage:
+        """What was derived from it."""
 
     @property
     def chooser(self) -> Chooser:
@@ -200,10 +208,7 @@ class Recoverable(Protocol):
         """What serves its calls."""
 
     def descent(self) -> Iterator[Recoverable]:
-        """Give this communicator and all that came of it."""
-
-    def derived_again(self, plain: MPI.Intracomm) -> list[tuple[Recoverable, MPI.Intracomm | None]]:
-        """Derive again what was derived from this one.  Collective."""
+        """Give this one and those of all that came of it."""
 
     def give_up(self) -> None:
         """Be of no use after a recovery."""
@@ -223,20 +228,13 @@ class Recoverable(Protocol):
         """Go on as another MPI communicator."""
 
 
-class RecoverableRoot(Recoverable, Protocol):
-    """The communicator that `init` has opened, as its recovery sees it."""
-
-    def abandon(self) -> None:
-        """Give the whole family up after an error."""
-
-
 class Birth(NamedTuple):
     """One communicator that was derived.
 
     Attributes
     ----------
     child : Recoverable
-        The derived communicator.
+        The membership of the derived communicator.
     color, key : int
         As for `MPI.Intracomm.Split`; color `MPI.UNDEFINED` if a split would not
         give it again.
@@ -318,7 +316,7 @@ class Lineage:
                 continue
             comm = comms[number]
             try:
-                made += [(birth.child, comm), *birth.child.derived_again(comm)]
+                made += [(birth.child, comm), *birth.child.lineage.again(comm)]
             except Exception as error:  # told when all have met in all of them
                 problem = problem or error
         if problem is not None:

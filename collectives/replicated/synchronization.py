@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from closeranks.collectives.faults.attempts import words_of
 from closeranks.collectives.replicated.leaf_bytes import Leaf, to_bytes
@@ -28,6 +28,8 @@ from closeranks.collectives.selection.call_options import deadline
 from closeranks.errors import Corrupted, UsageError
 
 if TYPE_CHECKING:
+    from mpi4py import MPI
+
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.comms.topology.topology import Topology
@@ -142,26 +144,22 @@ def sources(right: Sequence[int], topology: Topology) -> dict[int, int]:
 
 
 class SynchronizedMember(Protocol):
-    """A communicator whose ranks hold a state alike, as this module sees it.
+    """The membership of a communicator whose ranks hold a state alike.
 
-    `closeranks.collectives.communicator.recoverable.Recovering`, a package above,
+    `closeranks.collectives.communicator.membership.Membership`, a package above,
     is one.
     """
 
     @property
-    def _family(self) -> Family:
+    def comm(self) -> MPI.Intracomm:
+        """The communicator."""
+
+    @property
+    def family(self) -> Family:
         """The family that it is of."""
 
     @property
-    def rank(self) -> int:
-        """The number of this process."""
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-
-    @property
-    def hierarchy(self) -> Topology:
+    def topology(self) -> Topology:
         """Where the ranks sit."""
 
     @property
@@ -175,18 +173,15 @@ class SynchronizedMember(Protocol):
     def note_synchronized(self) -> None:
         """Let the state of this process count once an attempt has been agreed."""
 
-    def allgather(self, sendobj: Any) -> list[Any]:
-        """Gather objects of all ranks.  Collective."""
 
-
-def digest(comm: SynchronizedMember, state: State) -> Digest:
+def digest(member: SynchronizedMember, state: State) -> Digest:
     """Compare states, see `Communicator.digest`.  Collective."""
-    return _Comparison(comm, state).report()
+    return _Comparison(member, state).report()
 
 
-def synchronize(comm: SynchronizedMember, state: State) -> State:
+def synchronize(member: SynchronizedMember, state: State) -> State:
     """Make states alike, see `Communicator.synchronize`.  Collective."""
-    found = _Comparison(comm, state)
+    found = _Comparison(member, state)
     report = found.report()
     newcomers = {
         rank for rank, state_report in enumerate(found.state_reports) if not state_report.counts
@@ -197,7 +192,7 @@ def synchronize(comm: SynchronizedMember, state: State) -> State:
     for rank, path, what in report.unhealthy:
         warnings.warn(f"synchronize: rank {rank} holds {what} in {path}", stacklevel=3)
     state = found.exchange()
-    comm.note_synchronized()
+    member.note_synchronized()
     return state
 
 
@@ -228,8 +223,8 @@ def problem_of(error: Exception | None) -> UsageError | None:
 class _Comparison:
     """The states of all ranks, compared; collective to make."""
 
-    def __init__(self, comm: SynchronizedMember, state: State) -> None:
-        self._comm, self._state = comm, state
+    def __init__(self, member: SynchronizedMember, state: State) -> None:
+        self._member, self._comm, self._state = member, member.comm, state
         self._mine = LeafTable(b"", {})
         self._sick: tuple[tuple[str, str], ...] = ()
         problem: Exception | None = None
@@ -238,16 +233,16 @@ class _Comparison:
         except Exception as error:  # told to the others, which would wait
             problem = error
         state_report = StateReport(
-            self._mine.digest, *comm.state_report, not self._sick, problem_of(problem)
+            self._mine.digest, *member.state_report, not self._sick, problem_of(problem)
         )
-        self.state_reports: list[StateReport] = comm.allgather(state_report)
+        self.state_reports: list[StateReport] = self._comm.allgather(state_report)
         agreed([state_report.problem for state_report in self.state_reports], problem)
         self._right = majority(self.state_reports)
-        self._sources = sources(self._right, comm.hierarchy)
+        self._sources = sources(self._right, member.topology)
         self._theirs = self._tables() if self._sources else self._mine
         self._unlike = self._mine.unlike(self._theirs)
         self._unmakable: Exception | None = None
-        self._unmade: list[UsageError | None] = [None] * comm.size
+        self._unmade: list[UsageError | None] = [None] * self._comm.size
 
     def _tables(self) -> LeafTable:
         """Give the right table: the own one, or a neighbour's."""
@@ -258,7 +253,7 @@ class _Comparison:
     def _transfer(
         self, sent: Iterable[tuple[int, object]], expected: Iterable[Expected]
     ) -> Transfer:
-        return Transfer(self._comm.world, sent, expected, deadline(self._comm._family))
+        return Transfer(self._member.world, sent, expected, deadline(self._member.family))
 
     @property
     def _givers(self) -> list[int]:

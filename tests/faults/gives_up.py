@@ -18,7 +18,7 @@ WATCHDOG_S = 50
 
 def fail_when_others_come(comm: cr.Communicator) -> None:
     """Leave the recovery by an error, between its two worlds."""
-    spare_pool = comm._family.spare_pool
+    spare_pool = comm.membership.family.spare_pool
     assert spare_pool is not None
     enlist = spare_pool.enlist
 

@@ -21,6 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.communicator.children import Children
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.collectives.dispatch.persistent_operation import Persistent
 from closeranks.collectives.faults.survivor_creation import Lineage
@@ -86,7 +87,7 @@ def freed_parent(comm: cr.Communicator, often: int = 0) -> None:
     lose(comm, lambda: total(twin, "native"))
     total(twin)
     twin.Free()
-    assert not comm._lineage.children()
+    assert not comm.membership.lineage.children()
 
 
 def freed_parent_in_use(comm: cr.Communicator) -> None:
@@ -134,7 +135,7 @@ def left_by_a_death(comm: cr.Communicator) -> None:
                 die()
             total(comm)
             total(row)
-    assert not comm._lineage.children()
+    assert not comm.membership.lineage.children()
     assert not ulfm.leaves()
 
 
@@ -150,7 +151,7 @@ def closed_in_vain(comm: cr.Communicator) -> None:
             finally:
                 with suppress(cr.PeerError):
                     row.Free()
-    assert not comm._lineage.children()
+    assert not comm.membership.lineage.children()
 
 
 def first_calls_are_timed(comm: cr.Communicator) -> None:
@@ -249,16 +250,16 @@ def void(comm: cr.Communicator, kind: str) -> None:
 
 def forsaken(comm: cr.Communicator) -> None:
     """Nobody has again what one rank has heard of a death in, before it had it."""
-    child, met, said = None, Communicator._met, ""
+    child, met, said = None, Children.met, ""
 
-    def fails_once(self: Communicator, made: Communicator) -> Communicator:
+    def fails_once(self: Children, made: Communicator) -> Communicator:
         made = met(self, made)
         if comm.seat == 2 and comm.epoch == 0:
-            made._forsake()
+            made.membership.forsake(made)
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
         return made
 
-    Communicator._met = fails_once  # type: ignore[assignment, method-assign]
+    Children.met = fails_once  # type: ignore[method-assign]
     try:
         for attempt in comm.attempts():
             with attempt:
@@ -279,7 +280,7 @@ def forsaken_twice(comm: cr.Communicator) -> None:
 
     def dies_after(self: Lineage, plain: MPI.Intracomm) -> Any:
         made = again(self, plain)
-        if comm.seat == 1 and self is comm._lineage:
+        if comm.seat == 1 and self is comm.membership.lineage:
             die()
         return made
 

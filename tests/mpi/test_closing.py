@@ -147,7 +147,7 @@ def test_a_program_may_free_it_by_another_handle(comm: MPI.Intracomm, algorithm:
         child.close()
         grandchild.Barrier(algorithm=algorithm)
         grandchild.Free()
-        assert not world._lineage.children()
+        assert not world.membership.lineage.children()
         world.Barrier(algorithm=algorithm)
 
 

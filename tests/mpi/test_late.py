@@ -52,7 +52,7 @@ def test_all_survivors_name_those_who_are_late(comm: MPI.Intracomm, call: str, w
     world = cr.init(comm, timeout_s=LIMIT_S)
     comm.Barrier()
     if comm.rank in late:  # it hears of it although it does something else
-        assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+        assert wait(lambda: world.membership.world.revoked, deadline=Deadline(30), polite=True)
     with pytest.raises(cr.PeerLate) as caught:
         CALLS[call](world)
     assert caught.value.ranks == late
@@ -98,7 +98,7 @@ def test_arrays_of_a_call_that_was_given_up_stay_while_the_library_has_them(
         world.Allreduce(given, taken, algorithm="native")
 
     if comm.rank == late:
-        assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+        assert wait(lambda: world.membership.world.revoked, deadline=Deadline(30), polite=True)
     else:
         with pytest.raises(cr.PeerLate):
             call()
@@ -114,7 +114,7 @@ def test_a_late_rank_hears_of_it_on_a_child_too(comm: MPI.Intracomm) -> None:
     child = world.Split(0, comm.size - comm.rank)  # where it has another rank
     comm.Barrier()
     if comm.rank == last:
-        assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+        assert wait(lambda: world.membership.world.revoked, deadline=Deadline(30), polite=True)
     with pytest.raises(cr.PeerLate) as caught:
         (child if comm.rank == last else world).Barrier()
     assert caught.value.ranks == ((0,) if comm.rank == last else (last,))
@@ -145,7 +145,7 @@ def test_a_deadline_holds_for_what_was_made_before_it(comm: MPI.Intracomm, algor
     comm.Barrier()
     with world.using(timeout_s=LIMIT_S):
         if comm.rank == last:
-            assert wait(lambda: world.world.revoked, deadline=Deadline(30), polite=True)
+            assert wait(lambda: world.membership.world.revoked, deadline=Deadline(30), polite=True)
         with pytest.raises(cr.PeerLate) as caught:
             _once(operation)
     assert caught.value.ranks == (last,)

@@ -250,7 +250,7 @@ def test_what_had_ended_before_a_world_was_given_up_is_not_void(
         assert time.monotonic() < until
         operation.advance() if isinstance(operation, ShmPersistent) else MPI.COMM_SELF.Iprobe()
     comm.Barrier()
-    world.world.revoke()
+    world.membership.world.revoke()
     assert not operation.is_void
     if waits:
         operation.wait()

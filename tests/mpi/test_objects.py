@@ -213,7 +213,7 @@ def test_what_has_not_come_is_a_death(
     world: cr.Communicator, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(object_calls, "_CAREFUL", True)
-    monkeypatch.setattr(type(world), "explained", lambda _, name, error: RuntimeError(name, error))
+    monkeypatch.setattr(world._service, "explained", lambda name, error: RuntimeError(name, error))
     asked = "Allgather" if name == "gather" else name.capitalize()
     monkeypatch.setattr(type(world), asked, lambda *_: None)
     if world.size > 1:

@@ -339,7 +339,7 @@ def test_a_method_of_ones_own_is_not_replaced(known: World) -> None:
         service.family,
         known.hierarchy,
         chooser=service.chooser,
-        seats=known._seats,
+        seats=known.membership.seats,
     )
     learn(louder)
     with pytest.raises(RuntimeError, match="heard"):

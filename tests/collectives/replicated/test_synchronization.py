@@ -39,7 +39,7 @@ class Ranks:
     rank, size, state_report = 0, 2, (0, True)
 
     def __init__(self, other: StateReport) -> None:
-        self.other, self.told = other, b""
+        self.other, self.told, self.comm = other, b"", self
 
     def allgather(self, said: StateReport) -> list[StateReport]:
         self.told = pickle.dumps(said)
