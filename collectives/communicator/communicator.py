@@ -16,7 +16,7 @@ from closeranks.collectives.communicator.nonblocking import Nonblocking
 from closeranks.collectives.communicator.object_calls import Objects
 from closeranks.collectives.communicator.persistent_calls import Prepared
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.dispatch.dispatch import foretell
+from closeranks.collectives.dispatch.forecast import foretell
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.reduction.op import MEAN
 from closeranks.collectives.replicated import synchronization

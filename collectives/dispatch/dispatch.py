@@ -3,8 +3,11 @@
 A call goes from `Service.block` straight on: it is counted, its arguments are
 read, its algorithm is chosen, it is run, and it is noted in the statistics.
 Its key is made once, see
-`closeranks.collectives.arguments.collective_call.CollectiveCall.key`.  What a
-call would be served by, `foretell` says without serving it.
+`closeranks.collectives.arguments.collective_call.CollectiveCall.key`.
+
+`Service` serves.  It asks `ArgumentReading` and `AlgorithmChoice`, and the
+former asks the latter.  Every call runs through all three, so they are in one
+file.
 """
 
 from __future__ import annotations
@@ -12,15 +15,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
-from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, CallKey, size_class
+from closeranks.collectives.arguments.call_key import CallKey
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
@@ -43,18 +44,13 @@ from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shm_call import ShmCalls
 from closeranks.collectives.fastpath.shortcut import size_of
-from closeranks.collectives.plans.collective import OF_ONE, OPERATIONS, REDUCING
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO
 from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
-from closeranks.collectives.selection.explanation import Explanation, explain
-from closeranks.comms import argument
-from closeranks.comms.buffers.datatype import element
-from closeranks.comms.buffers.half_as_float import HALVES
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
-from closeranks.comms.mpi import messages, ulfm
+from closeranks.comms.mpi import ulfm
 from closeranks.errors import Error, Revoked, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +60,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.fastpath.shortcut import Shortcuts
     from closeranks.collectives.selection.trial import Trial
-    from closeranks.comms.liveness.call_counter import CallCounter
+    from closeranks.comms.liveness.call_counter import CallCounter, PendingCalls
     from closeranks.comms.wait import Deadline
 
 #: The most keys of calls that are remembered with an algorithm that can serve them.
@@ -73,27 +69,360 @@ _MOST_FITTING: Final = 1024
 _T = TypeVar("_T")
 
 
-class Counting:
-    """What every call of one communicator goes through.
+class AlgorithmChoice:
+    """Which algorithm serves a call, and within which time.
 
-    Attributes
+    Parameters
+    ----------
+    family : Family
+        Options of the communicator.
+    chooser : Chooser
+        Knows prices and trials.
+    shortcuts : Shortcuts
+        Know which calls are the library's.
+    bindings : callable
+        Gives the bound plans; collective at first use.
+    """
+
+    def __init__(
+        self,
+        family: Family,
+        chooser: Chooser,
+        shortcuts: Shortcuts,
+        bindings: Callable[[], PlanCache],
+    ) -> None:
+        self._family, self._chooser, self._shortcuts = family, chooser, shortcuts
+        self._bindings = bindings
+        self._fitting: set[tuple[CallKey, str]] = set()
+
+    def wanted(self, operation: str, algorithm: str) -> str:
+        """Give the algorithm that the call or a ``using`` block asks for."""
+        if not isinstance(algorithm, str) or algorithm != AUTO:
+            return call_options.known_name(operation, algorithm, operation)
+        options = call_options.active(self._family)
+        return options.algorithms.get(operation, AUTO) if options else AUTO
+
+    def wire(self) -> str | None:
+        """Give the type in which half-precision sums travel, None for their own."""
+        options = call_options.active(self._family)
+        return None if options is None else options.wire
+
+    def is_timed(self) -> bool:
+        """Whether a call has a deadline.  Local."""
+        return self.deadline() is not None
+
+    def deadline(self) -> Deadline | None:
+        """Start the clock of a call, if it has one; most programs set none."""
+        if self._family.timeout_s is None and not ACTIVE.get():
+            return None
+        return call_options.deadline(self._family)
+
+    def decide(
+        self, demand: CollectiveCall, algorithm: str, form: str = ""
+    ) -> tuple[str, Trial | None]:
+        """Choose; the same on every rank.  A trial takes the time of the call."""
+        is_free = algorithm is AUTO and not ACTIVE.get()
+        if not is_free and isinstance(algorithm, str) and (demand.key, algorithm) in self._fitting:
+            return algorithm, None
+        wanted = AUTO if is_free else self.wanted(demand.operation, algorithm)
+        if wanted != AUTO:
+            return self._insist(demand, wanted), None
+        return self._choose(demand, form)
+
+    def _insist(self, demand: CollectiveCall, name: str) -> str:
+        """Return an algorithm that was asked for, or say why it cannot be."""
+        if (demand.key, name) in self._fitting:
+            return name
+        if objection := self._objection(demand, name):
+            raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
+                             "pass algorithm='auto'")  # fmt: skip
+        self._note_fitting(demand, name)
+        return name
+
+    def _note_fitting(self, demand: CollectiveCall, name: str) -> None:
+        """Note that an algorithm can serve calls with this key, so that none asks again."""
+        if len(self._fitting) == _MOST_FITTING:
+            self._fitting.clear()
+        if not demand.planned:  # of which the key does not say why
+            self._fitting.add((demand.key, name))
+
+    def _objection(self, demand: CollectiveCall, name: str) -> str | None:
+        """Say why an algorithm cannot serve a call, or None."""
+        if name == NATIVE:
+            exact = self._family.deterministic
+            return "this communicator is deterministic" if exact else demand.native
+        if name in call_options.AMONG_DEVICES:
+            return ELSEWHERE
+        if demand.planned:
+            return demand.planned
+        return find(demand.operation, name).objection(self._bindings().problem(demand))
+
+    def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Trial | None]:
+        family, blocking = self._family, not form
+        if demand.planned:
+            if family.deterministic:
+                raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
+                                 "communicator leaves nothing to the library",
+                                 "use another type or op")  # fmt: skip
+            return NATIVE, None
+        if not (blocking or family.threaded or family.deterministic or demand.native):
+            return NATIVE, None
+        has_rules = bool(family.tuning.ladders)
+        forced = family.tuning.name(demand.operation, demand.nbytes) if has_rules else None
+        if forced is not None and not self._objection(demand, forced):
+            return forced, None
+        if blocking and self._shortcuts.is_library(demand):
+            return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
+        choice = (self._chooser.choose if blocking else self._chooser.settled)(demand.key.agreed)
+        name, trial = choice.algorithm, choice.trial
+        if not blocking:
+            name, trial = self._chooser.unattended(choice, persistent=form == "_init"), None
+        elif trial is not None and trial.winner is not None:
+            trial = None
+        if name != NATIVE and (demand.key, name) not in self._fitting:
+            problem = self._bindings().problem(demand)
+            if find(demand.operation, name).objection(problem):
+                name = self._chooser.cheapest(problem)
+            else:
+                self._note_fitting(demand, name)
+        return name, trial
+
+
+class ArgumentReading:
+    """The arguments of calls, read, and compared where the family asks for it.
+
+    Parameters
     ----------
     plain : MPI.Intracomm
         The communicator as mpi4py knows it.
     family : Family
-        What all communicators of one `init` share.
-    calls : CallCounter
-        Its calls.
+        Options of the communicator.
+    guard : CallGuard
+        Refuses calls.
+    reading : PendingCalls
+        Notes that arguments are being read.
+    choice : AlgorithmChoice
+        Knows which options hold.
+
+    Attributes
+    ----------
+    hears_starts : bool
+        Whether calls look first for starts that mpi4py has made.
     """
 
-    plain: MPI.Intracomm
-    family: Family
-    calls: CallCounter
+    def __init__(
+        self,
+        plain: MPI.Intracomm,
+        family: Family,
+        guard: CallGuard,
+        reading: PendingCalls,
+        choice: AlgorithmChoice,
+    ) -> None:
+        self._plain, self._rank, self._size = plain, plain.rank, plain.size
+        self._family, self._guard, self._reading, self._choice = family, guard, reading, choice
+        self.hears_starts = False
+
+    def read(
+        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
+    ) -> CollectiveCall:
+        """Read the arguments of a call; collective where arguments are compared."""
+        if form and self.hears_starts:
+            starts().look()
+        self._guard.refuse(operation)
+        demand = (self._compared(operation, form, algorithm, arguments) if self._family.check
+                  else self._read(operation, form, arguments))  # fmt: skip
+        if self._family.attempt is not None:
+            self._family.attempt.keep(demand)
+        return demand
+
+    def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> CollectiveCall:
+        """Read the arguments; sums of half precision travel as a ``using`` block says."""
+        wide = bool(ACTIVE.get()) and self._choice.wire() is not None
+        reading = self._reading
+        reading.begin()
+        try:
+            return argument_readers.read(
+                operation, self._rank, self._size, arguments, wide=wide, form=form
+            )
+        finally:
+            reading.end()
+
+    def _compared(
+        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
+    ) -> CollectiveCall:
+        """Read the arguments and compare them with those of all ranks."""
+        demand: CollectiveCall | None = None
+        problem: UsageError | None = None
+        try:
+            demand = self._read(operation, form, arguments)
+            wanted = self._choice.wanted(operation, algorithm)
+            said = described(demand, wanted, form)
+        except UsageError as error:
+            problem, said = error, f"a call that is wrong: {error}"
+        signal_handlers.defer_handlers()
+        careful = careful_of(self._plain, self._family)
+        agree_equal(careful, operation, said)
+        if demand is None or problem is not None:
+            raise problem or UsageError(operation, "unreadable", "pass an array")
+        fits = check_sizes(careful, demand) or "sizes that fit"
+        agree_equal(careful, operation, fits)
+        return demand
+
+
+def careful_of(plain: MPI.Intracomm, family: Family) -> MPI.Intracomm:
+    """Give a communicator whose calls end where a rank has given up, for setting up."""
+    return plain if ulfm.is_on() else interruptible(plain, family.notices)
+
+
+class Service:
+    """Serves one communicator of a family.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        The communicator as mpi4py knows it; borrowed.
+    family : Family
+        What all communicators of one `init` share.
+    open_world : callable
+        Gives the world that carries plans; collective, called when the first
+        plan is needed.
+    chooser : Chooser
+        Who chooses.
+    shortcuts : Shortcuts
+        Of the communicator.
+    calls : CallCounter
+        Counts its calls.
+
+    Attributes
+    ----------
+    plain, family, chooser, shortcuts, calls
+        As given.
+    rank, size : int
+        Of ``plain``.
+    counters : Counters
+        What was done.
+    guard, outstanding : CallGuard, Outstanding
+        Refuses calls; what the library has under way.
+    choice, arguments : AlgorithmChoice, ArgumentReading
+        Choose the algorithms of calls, and read their arguments.
+    """
+
+    def __init__(
+        self,
+        plain: MPI.Intracomm,
+        family: Family,
+        open_world: Callable[[], World],
+        chooser: Chooser,
+        shortcuts: Shortcuts,
+        calls: CallCounter,
+    ) -> None:
+        self.family, self.counters, self.calls = family, Counters(), calls
+        self._open_world = open_world
+        self._take(plain, chooser, shortcuts)
+
+    def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
+        self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
+        self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
+        self._shm_calls, self._asked = (
+            ShmCalls(lambda: self.world) for _ in "ab"
+        )  # an entry is in one
+        self.shortcuts.explain = self.explained
+        self.shortcuts.words = self.calls.word, self.family.notices.inside.word
+        self.family.admit(shortcuts)
+        self.guard = CallGuard(self.family, partial(self.__dict__.get, "world"))
+        self.shortcuts.is_over = self.guard.is_over
+        self.choice = AlgorithmChoice(self.family, chooser, shortcuts, lambda: self.bindings)
+        self.arguments = ArgumentReading(
+            plain, self.family, self.guard, self.calls.reading, self.choice
+        )
+        self.arguments.hears_starts = "block" in self.__dict__  # see `listen`
+
+    def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
+        """Serve what has taken the communicator's place; keep nothing bound.  Local."""
+        self.shut()
+        self.counters.add(self.shortcuts.calls())
+        for bound in ("world", "bindings", "relay"):
+            self.__dict__.pop(bound, None)
+        self._take(plain, chooser, shortcuts)
+
+    @lazy
+    def world(self) -> World:
+        """Give what carries the plans; collective at first use."""
+        return self._open_world()
+
+    @lazy
+    def bindings(self) -> PlanCache:
+        """Bound plans that are kept."""
+        return PlanCache(self.world)
+
+    @lazy
+    def relay(self) -> DevicePipeline:
+        """Who serves blocking calls where there are devices."""
+        calls = DeviceCalls(lambda: self.world, self.family)
+        return DevicePipeline(self.plain, self.family.reaches_devices, self.counters.device, calls)
 
     @property
     def careful(self) -> MPI.Intracomm:
         """Give ``plain`` for what is set up: its calls end where a rank has given up."""
-        return self.plain if ulfm.is_on() else interruptible(self.plain, self.family.notices)
+        return careful_of(self.plain, self.family)
+
+    def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
+        """Serve a blocking call."""
+        probes = self.shortcuts.probes_of.get(algorithm) if isinstance(algorithm, str) else None
+        probe = probes and probes.get(operation)
+        if probe and probe(*arguments) is None:
+            return
+        started = time.perf_counter()
+        try:
+            name = self.counted(operation, self._block, algorithm, arguments)
+        except MPI.Exception as error:
+            raise self.explained(operation, error)  # noqa: B904 - which knows its cause
+        self.counters.count(operation, name, time.perf_counter() - started)
+
+    def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
+        """Serve a blocking call that takes no shortcut; returns the algorithm."""
+        demand = self.arguments.read(operation, "", algorithm, arguments)
+        again = partial(self.arguments.read, operation, "", algorithm, arguments)
+        if not self.family.devices:
+            return self.serve(algorithm, again, demand)
+        serve = partial(self.serve, algorithm, again)
+        wanted = self.choice.wanted(operation, algorithm)
+        return self.relay.serve(demand, wanted, serve, timed=self.choice.is_timed())
+
+    def explained(self, operation: str, error: MPI.Exception) -> Exception:
+        """Return what the user is told of an error of the library's own call.  Local."""
+        return explained(operation, self.plain, self.family.world, error)
+
+    def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
+        """Start an ``I`` call."""
+        return self.counted(operation, self._begin, algorithm, arguments)
+
+    def _begin(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
+        demand = self.arguments.read(operation, "I", algorithm, arguments)
+        demand.background = True
+        name, _ = self.choice.decide(demand, algorithm, "I")
+        self.counters.count(operation, name)
+        if demand.on_device:
+            self.counters.device[WHOLE] += 1
+        request = self.request(demand, name)
+        if self.family.attempt is not None:
+            self.family.attempt.follow(request)
+        return request
+
+    def prepare(
+        self, operation: str, algorithm: str, *arguments: Any,
+        info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
+    ) -> Persistent:  # fmt: skip
+        """Make a persistent operation; one that is ``shown``, mpi4py may start."""
+        make = partial(persistent, self, info=info, shown=shown)
+        return self.counted(operation, make, algorithm, arguments)
+
+    def listen(self) -> None:
+        """Hear of starts that mpi4py makes before each call from now on."""
+        if "block" not in self.__dict__:
+            self.block = listening(self.block)  # type: ignore[method-assign]
+            self.arguments.hears_starts = True
+            self.shortcuts.step_back()
 
     def counted(self, operation: str, serve: Callable[..., _T], *arguments: Any) -> _T:
         """Count a call and serve it; where bad input keeps it from that, all hear.
@@ -156,241 +485,11 @@ class Counting:
         """
         self.family.notices.refuse(self.calls, number, operation, error)
 
-    def meet(self) -> None:
-        """Wait for all ranks before or after what is timed; as short as can be."""
-        inside = self.family.notices.inside
-        inside.begin()
-        try:
-            MPI.Intracomm.Barrier(self.plain)
-        finally:
-            inside.end()
-
-    def wire(self) -> str | None:
-        """Give the type in which half-precision sums travel, None for their own."""
-        options = call_options.active(self.family)
-        return None if options is None else options.wire
-
-    def is_timed(self) -> bool:
-        """Whether a call has a deadline.  Local."""
-        return self._deadline() is not None
-
-    def _deadline(self) -> Deadline | None:
-        """Start the clock of a call, if it has one; most programs set none."""
-        if self.family.timeout_s is None and not ACTIVE.get():
-            return None
-        return call_options.deadline(self.family)
-
-    def wanted(self, operation: str, algorithm: str) -> str:
-        """Give the algorithm that the call or a ``using`` block asks for."""
-        if not isinstance(algorithm, str) or algorithm != AUTO:
-            return call_options.known_name(operation, algorithm, operation)
-        options = call_options.active(self.family)
-        return options.algorithms.get(operation, AUTO) if options else AUTO
-
-
-def foretell(service: Service, operation: str, nbytes: int, dtype: np.dtype[Any]) -> Explanation:
-    """Say which algorithm a call would use, and why.
-
-    Local.
-
-    Parameters
-    ----------
-    service : Service
-        Who would serve it.
-    operation : str
-        For instance ``"allreduce"``.
-    nbytes : int
-        Bytes of the vector, or of one rank's block.
-    dtype : numpy.dtype
-        Element, for operations that reduce.
-
-    Returns
-    -------
-    Explanation
-        Printable.
-
-    Raises
-    ------
-    UsageError
-        If there is no such operation or size (local).
-    """
-    if not isinstance(operation, str) or operation not in OPERATIONS:
-        problem = f"no operation {argument.shown(operation)}"
-        raise UsageError("explain", problem, f"one of {', '.join(OPERATIONS)}")
-    nbytes = argument.whole("explain", "nbytes", nbytes, below=argument.MOST // service.size)
-    family, reduces = service.family, operation in REDUCING
-    wire = service.wire() if reduces and dtype.name in HALVES else None
-    travels = dtype if wire is None else np.dtype(wire)
-    sent = nbytes * travels.itemsize // dtype.itemsize
-    library_can = not reduces or element(None, travels, operation).datatype is not None
-    total = sent if operation in OF_ONE else sent * service.size
-    library_can = library_can and not messages.is_long(total)
-    size = 0 if operation in UNSIZED else size_class(sent)
-    call = Agreed(operation, size, True, library_can)
-    asked = service.wanted(operation, AUTO)
-    wanted = family.tuning.name(operation, sent) if asked == AUTO else asked
-    found = explain(service.chooser, call, sent, dtype.name if reduces else "", forced=wanted)
-    way = service.relay.way(operation, sent, asked, found.algorithm) if family.devices else ""
-    return replace(found, nbytes=nbytes, wire=wire or "", device=way)
-
-
-class Service(Counting):
-    """Serves one communicator of a family.
-
-    Parameters
-    ----------
-    plain : MPI.Intracomm
-        The communicator as mpi4py knows it; borrowed.
-    family : Family
-        What all communicators of one `init` share.
-    open_world : callable
-        Gives the world that carries plans; collective, called when the first
-        plan is needed.
-    chooser : Chooser
-        Who chooses.
-    shortcuts : Shortcuts
-        Of the communicator.
-    calls : CallCounter
-        Counts its calls.
-
-    Attributes
-    ----------
-    plain, family, chooser, shortcuts, calls
-        As given.
-    rank, size : int
-        Of ``plain``.
-    counters : Counters
-        What was done.
-    guard, outstanding : CallGuard, Outstanding
-        Refuses calls; what the library has under way.
-    """
-
-    def __init__(
-        self,
-        plain: MPI.Intracomm,
-        family: Family,
-        open_world: Callable[[], World],
-        chooser: Chooser,
-        shortcuts: Shortcuts,
-        calls: CallCounter,
-    ) -> None:
-        self.family, self.counters, self.calls = family, Counters(), calls
-        self._open_world = open_world
-        self._take(plain, chooser, shortcuts)
-
-    def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
-        self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
-        self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
-        self._fitting: set[tuple[CallKey, str]] = set()
-        self._shm_calls, self._asked = (
-            ShmCalls(lambda: self.world) for _ in "ab"
-        )  # an entry is in one
-        self.shortcuts.explain = self.explained
-        self.shortcuts.words = self.calls.word, self.family.notices.inside.word
-        self.family.admit(shortcuts)
-        self.guard = CallGuard(self.family, partial(self.__dict__.get, "world"))
-        self.shortcuts.is_over = self.guard.is_over
-
-    def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
-        """Serve what has taken the communicator's place; keep nothing bound.  Local."""
-        self.shut()
-        self.counters.add(self.shortcuts.calls())
-        for bound in ("world", "bindings", "relay"):
-            self.__dict__.pop(bound, None)
-        self._take(plain, chooser, shortcuts)
-
-    @lazy
-    def world(self) -> World:
-        """Give what carries the plans; collective at first use."""
-        return self._open_world()
-
-    @lazy
-    def bindings(self) -> PlanCache:
-        """Bound plans that are kept."""
-        return PlanCache(self.world)
-
-    @lazy
-    def relay(self) -> DevicePipeline:
-        """Who serves blocking calls where there are devices."""
-        calls = DeviceCalls(lambda: self.world, self.family)
-        return DevicePipeline(self.plain, self.family.reaches_devices, self.counters.device, calls)
-
-    def read(
-        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
-    ) -> CollectiveCall:
-        """Read the arguments of a call; collective where arguments are compared."""
-        if form and "block" in self.__dict__:
-            starts().look()
-        self.guard.refuse(operation)
-        demand = (self._compared(operation, form, algorithm, arguments) if self.family.check
-                  else self._read(operation, form, arguments))  # fmt: skip
-        if self.family.attempt is not None:
-            self.family.attempt.keep(demand)
-        return demand
-
-    def _read(self, operation: str, form: str, arguments: tuple[Any, ...]) -> CollectiveCall:
-        """Read the arguments; sums of half precision travel as a ``using`` block says."""
-        wide = bool(ACTIVE.get()) and self.wire() is not None
-        reading = self.calls.reading
-        reading.begin()
-        try:
-            return argument_readers.read(
-                operation, self.rank, self.size, arguments, wide=wide, form=form
-            )
-        finally:
-            reading.end()
-
-    def _compared(
-        self, operation: str, form: str, algorithm: str, arguments: tuple[Any, ...]
-    ) -> CollectiveCall:
-        """Read the arguments and compare them with those of all ranks."""
-        demand: CollectiveCall | None = None
-        problem: UsageError | None = None
-        try:
-            demand = self._read(operation, form, arguments)
-            wanted = self.wanted(operation, algorithm)
-            said = described(demand, wanted, form)
-        except UsageError as error:
-            problem, said = error, f"a call that is wrong: {error}"
-        signal_handlers.defer_handlers()
-        agree_equal(self.careful, operation, said)
-        if demand is None or problem is not None:
-            raise problem or UsageError(operation, "unreadable", "pass an array")
-        fits = check_sizes(self.careful, demand) or "sizes that fit"
-        agree_equal(self.careful, operation, fits)
-        return demand
-
-    def block(self, operation: str, algorithm: str, *arguments: Any) -> None:
-        """Serve a blocking call."""
-        probes = self.shortcuts.probes_of.get(algorithm) if isinstance(algorithm, str) else None
-        probe = probes and probes.get(operation)
-        if probe and probe(*arguments) is None:
-            return
-        started = time.perf_counter()
-        try:
-            name = self.counted(operation, self._block, algorithm, arguments)
-        except MPI.Exception as error:
-            raise self.explained(operation, error)  # noqa: B904 - which knows its cause
-        self.counters.count(operation, name, time.perf_counter() - started)
-
-    def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
-        """Serve a blocking call that takes no shortcut; returns the algorithm."""
-        demand = self.read(operation, "", algorithm, arguments)
-        again = partial(self.read, operation, "", algorithm, arguments)
-        if not self.family.devices:
-            return self.serve(algorithm, again, demand)
-        serve, wanted = partial(self.serve, algorithm, again), self.wanted(operation, algorithm)
-        return self.relay.serve(demand, wanted, serve, timed=self.is_timed())
-
-    def explained(self, operation: str, error: MPI.Exception) -> Exception:
-        """Return what the user is told of an error of the library's own call.  Local."""
-        return explained(operation, self.plain, self.family.world, error)
-
     def serve(
         self, algorithm: str, again: Callable[[], CollectiveCall], demand: CollectiveCall
     ) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
-        name, trial = self.decide(demand, algorithm)
+        name, trial = self.choice.decide(demand, algorithm)
         if trial is None and name not in (NATIVE, SHARED) and not self.family.devices:
             # A plan on the host, and nothing to learn from its time.
             if self.world.compiled is None:
@@ -399,14 +498,14 @@ class Service(Counting):
             return name
         if trial is not None:
             signal_handlers.defer_handlers()  # what is done beside the call waits for all
-        timed = self.is_timed()
+        timed = self.choice.is_timed()
         serve = self._prepared(demand, name, timed=timed)
         alone = trial is not None and not timed
         if alone:
             self.meet()  # else it pays for what the last one left undone
         began = time.perf_counter()
         if trial is not None and name not in (NATIVE, SHARED):
-            self.decide(again(), algorithm)  # as later calls will, on cores that ranks share
+            self.choice.decide(again(), algorithm)  # as later calls will, on cores that ranks share
         with self.family.notices.inside if name == NATIVE else nullcontext():
             serve()
         ended_s = time.perf_counter()
@@ -440,40 +539,38 @@ class Service(Counting):
             interpreter.prepare(self.world, together=True)
         return lambda: self._launch(demand, name, waits=True)
 
-    def begin(self, operation: str, algorithm: str, *arguments: Any) -> Request:
-        """Start an ``I`` call."""
-        return self.counted(operation, self._begin, algorithm, arguments)
+    def meet(self) -> None:
+        """Wait for all ranks before or after what is timed; as short as can be."""
+        inside = self.family.notices.inside
+        inside.begin()
+        try:
+            MPI.Intracomm.Barrier(self.plain)
+        finally:
+            inside.end()
 
-    def _begin(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> Request:
-        demand = self.read(operation, "I", algorithm, arguments)
-        demand.background = True
-        name, _ = self.decide(demand, algorithm, "I")
-        self.counters.count(operation, name)
-        if demand.on_device:
-            self.counters.device[WHOLE] += 1
-        request = self.request(demand, name)
-        if self.family.attempt is not None:
-            self.family.attempt.follow(request)
-        return request
+    def _remember(self, demand: CollectiveCall, name: str, algorithm: str = AUTO) -> None:
+        """Let the next call of this kind take a short way."""
+        known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
+        if known is None or size is None or not self.family.straight or demand.divisor() != 1:
+            return
+        if algorithm == AUTO and not self.chooser.is_lasting(demand.key.agreed):
+            return
+        if name == NATIVE:
+            known.learn(demand.operation, size)
+        shm_calls = self._shm_calls if algorithm == AUTO else self._asked
+        way = shm_calls.of(demand) if name == SHARED else None
+        if way is not None:
+            known.learn_near(demand.operation, size, way)
 
-    def prepare(
-        self, operation: str, algorithm: str, *arguments: Any,
-        info: MPI.Info = MPI.INFO_NULL, shown: bool = True,
-    ) -> Persistent:  # fmt: skip
-        """Make a persistent operation; one that is ``shown``, mpi4py may start."""
-        make = partial(persistent, self, info=info, shown=shown)
-        return self.counted(operation, make, algorithm, arguments)
-
-    def listen(self) -> None:
-        """Hear of starts that mpi4py makes before each call from now on."""
-        if "block" not in self.__dict__:
-            self.block = listening(self.block)  # type: ignore[method-assign]
-            self.shortcuts.step_back()
+    def _learn(self, trial: Trial, seconds: float) -> None:
+        trial.record(seconds)
+        if trial.is_full:
+            trial.settle(native_handover.agreed_max(self.careful, trial.samples))
 
     def request(self, demand: CollectiveCall, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
         told = partial(ended, demand.operation, self.family, self.family.world)
-        if name == NATIVE and not self.is_timed():
+        if name == NATIVE and not self.choice.is_timed():
             self.guard.refuse_late(demand.operation)
             given = native_handover.hand_over(demand)
             if given.finish is None:
@@ -498,7 +595,7 @@ class Service(Counting):
         world = self.family.world if alone else self.world
         try:
             if name == NATIVE:
-                begun = followed(world, self.plain, demand, self._deadline())
+                begun = followed(world, self.plain, demand, self.choice.deadline())
                 self.outstanding.follow(begun)
             else:
                 bound = self._bound(demand, name, bound)
@@ -527,7 +624,7 @@ class Service(Counting):
         return bound
 
     def _execution(self, bound: Bound, identity: Identity) -> Execution:
-        return execution(bound, identity, deadline=self._deadline())
+        return execution(bound, identity, deadline=self.choice.deadline())
 
     def statistics(self) -> Statistics:
         """Give the counters as they stand.  Local."""
@@ -539,92 +636,3 @@ class Service(Counting):
         self.family.dismiss(self.shortcuts)
         if "bindings" in self.__dict__:
             self.bindings.clear()
-
-    def decide(
-        self, demand: CollectiveCall, algorithm: str, form: str = ""
-    ) -> tuple[str, Trial | None]:
-        """Choose; the same on every rank.  A trial takes the time of the call."""
-        is_free = algorithm is AUTO and not ACTIVE.get()
-        if not is_free and isinstance(algorithm, str) and (demand.key, algorithm) in self._fitting:
-            return algorithm, None
-        wanted = AUTO if is_free else self.wanted(demand.operation, algorithm)
-        if wanted != AUTO:
-            return self._insist(demand, wanted), None
-        return self._choose(demand, form)
-
-    def _insist(self, demand: CollectiveCall, name: str) -> str:
-        """Return an algorithm that was asked for, or say why it cannot be."""
-        if (demand.key, name) in self._fitting:
-            return name
-        if objection := self._objection(demand, name):
-            raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
-                             "pass algorithm='auto'")  # fmt: skip
-        self._note_fitting(demand, name)
-        return name
-
-    def _note_fitting(self, demand: CollectiveCall, name: str) -> None:
-        """Note that an algorithm can serve calls with this key, so that none asks again."""
-        if len(self._fitting) == _MOST_FITTING:
-            self._fitting.clear()
-        if not demand.planned:  # of which the key does not say why
-            self._fitting.add((demand.key, name))
-
-    def _objection(self, demand: CollectiveCall, name: str) -> str | None:
-        """Say why an algorithm cannot serve a call, or None."""
-        if name == NATIVE:
-            exact = self.family.deterministic
-            return "this communicator is deterministic" if exact else demand.native
-        if name in call_options.AMONG_DEVICES:
-            return ELSEWHERE
-        if demand.planned:
-            return demand.planned
-        return find(demand.operation, name).objection(self.bindings.problem(demand))
-
-    def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Trial | None]:
-        family, blocking = self.family, not form
-        if demand.planned:
-            if family.deterministic:
-                raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
-                                 "communicator leaves nothing to the library",
-                                 "use another type or op")  # fmt: skip
-            return NATIVE, None
-        if not (blocking or family.threaded or family.deterministic or demand.native):
-            return NATIVE, None
-        has_rules = bool(family.tuning.ladders)
-        forced = family.tuning.name(demand.operation, demand.nbytes) if has_rules else None
-        if forced is not None and not self._objection(demand, forced):
-            return forced, None
-        if blocking and self.shortcuts.is_library(demand):
-            return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = (self.chooser.choose if blocking else self.chooser.settled)(demand.key.agreed)
-        name, trial = choice.algorithm, choice.trial
-        if not blocking:
-            name, trial = self.chooser.unattended(choice, persistent=form == "_init"), None
-        elif trial is not None and trial.winner is not None:
-            trial = None
-        if name != NATIVE and (demand.key, name) not in self._fitting:
-            problem = self.bindings.problem(demand)
-            if find(demand.operation, name).objection(problem):
-                name = self.chooser.cheapest(problem)
-            else:
-                self._note_fitting(demand, name)
-        return name, trial
-
-    def _remember(self, demand: CollectiveCall, name: str, algorithm: str = AUTO) -> None:
-        """Let the next call of this kind take a short way."""
-        known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
-        if known is None or size is None or not self.family.straight or demand.divisor() != 1:
-            return
-        if algorithm == AUTO and not self.chooser.is_lasting(demand.key.agreed):
-            return
-        if name == NATIVE:
-            known.learn(demand.operation, size)
-        shm_calls = self._shm_calls if algorithm == AUTO else self._asked
-        way = shm_calls.of(demand) if name == SHARED else None
-        if way is not None:
-            known.learn_near(demand.operation, size, way)
-
-    def _learn(self, trial: Trial, seconds: float) -> None:
-        trial.record(seconds)
-        if trial.is_full:
-            trial.settle(native_handover.agreed_max(self.careful, trial.samples))

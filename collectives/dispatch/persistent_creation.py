@@ -300,7 +300,7 @@ def is_brief(service: Service, demand: CollectiveCall, choice: Choice) -> bool:
     """
     if not is_near(service.world, demand) or service.world.node_memory.turns:
         return False
-    if service.is_timed() or choice.seconds(SHARED) >= UNATTENDED_S:
+    if service.choice.is_timed() or choice.seconds(SHARED) >= UNATTENDED_S:
         return False
     parts = [part for part in (demand.source, demand.target) if part is not None]
     copied = demand.in_place and len(parts) == 2  # `lay_out` copies what is overwritten
@@ -349,7 +349,7 @@ def rehearse(service: Service, demand: CollectiveCall, choice: Choice) -> None:
     if not service.family.threaded or service.family.tuning.name(operation, demand.nbytes):
         return  # trials do not decide
     arguments = _ARGUMENTS[operation](demand.nbytes, demand.size)
-    read = partial(service.read, operation, "", "auto", arguments)
+    read = partial(service.arguments.read, operation, "", "auto", arguments)
     sent = service.counters.sent.copy()
     for _ in range(RACES):
         for _ in range(trial.calls_left if trial.winner is None else 0):
@@ -394,12 +394,12 @@ def persistent(
     """
     if not isinstance(info, MPI.Info):
         raise UsageError(operation, f"info {info!r} is no MPI.Info", "pass MPI.INFO_NULL")
-    demand = service.read(operation, "_init", algorithm, arguments)
+    demand = service.arguments.read(operation, "_init", algorithm, arguments)
     demand.background = True
-    untimed = not (service.is_timed() or service.family.devices)
-    if untimed and not demand.planned and service.wanted(operation, algorithm) == AUTO:
+    untimed = not (service.choice.is_timed() or service.family.devices)
+    if untimed and not demand.planned and service.choice.wanted(operation, algorithm) == AUTO:
         rehearse(service, demand, service.chooser.settled(demand.key.agreed))
-    name, _ = service.decide(demand, algorithm, "_init")
+    name, _ = service.choice.decide(demand, algorithm, "_init")
     if name not in (NATIVE, SHARED):
         interpreter.prepare(service.world, together=True)
     call = (algorithm, *arguments)

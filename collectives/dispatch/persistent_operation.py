@@ -204,7 +204,7 @@ class Persistent(Outliving):
         if algorithm != "native":
             plan = service.bindings.plan(demand, algorithm)
             self._bound = service.bindings.bind(plan, demand)
-        elif not service.is_timed():
+        elif not service.choice.is_timed():
             # On every rank, whatever its strides: the library's other calls do not
             # meet its persistent ones.
             self._given = hand_over(demand)
@@ -377,8 +377,8 @@ class Persistent(Outliving):
 
     def _needs_engine(self) -> bool:
         """Tell whether a start has a deadline, or the last one had and is not over."""
-        family = self._service.family
-        is_timed = (family.overrides or family.timeout_s is not None) and self._service.is_timed()
+        family, choice = self._service.family, self._service.choice
+        is_timed = (family.overrides or family.timeout_s is not None) and choice.is_timed()
         return is_timed or (self._under_way is not None and self.under_way)
 
     def _keep(self) -> None:

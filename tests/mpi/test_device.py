@@ -306,7 +306,7 @@ def test_kernels_are_for_the_hosts_arrays(known: Lent) -> None:
     for _ in range(3):
         comm.Allreduce(x, y)
         comm._service._remember(
-            comm._service.read("allreduce", "", "auto", (x, y, MPI.SUM)), "shared"
+            comm._service.arguments.read("allreduce", "", "auto", (x, y, MPI.SUM)), "shared"
         )
     for source, target in ((fake.array(x), y), (x, fake.array(y)), (fake.array(x), fake.array(y))):
         comm.Allreduce(source, target)

@@ -46,7 +46,7 @@ def knowing(world: World) -> World:
         given = arguments(duplicate, method)
         root = (0,) if method in ("Bcast", "Reduce") else ()
         op = (MPI.SUM,) if "reduce" in name else ()
-        demand = service.read(name, "", "auto", (*given, *op, *root))
+        demand = service.arguments.read(name, "", "auto", (*given, *op, *root))
         interpreter.prepare(service.world, together=True)
         service._remember(demand, "shared")
     return duplicate
