@@ -294,3 +294,17 @@ def test_no_module_needs_itself(room: str) -> None:
         if module.startswith(start)
     }
     assert _cycle(graph) is None
+
+
+def test_parts_of_a_communicator_keep_their_state() -> None:
+    """Only `Adopted.adopt` sets private attributes of another object: of what it makes."""
+    folder = ROOT / "collectives/communicator"
+    found = {
+        f"{path.name}: {ast.unparse(node)}"
+        for path in folder.glob("*.py")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)
+        if ast.unparse(node.value) not in ("self", "cls", "super()")
+    }
+    parts = ("_closing", "_membership", "_service")
+    assert found == {f"adoption.py: made.{part}" for part in parts}
