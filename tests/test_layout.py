@@ -89,6 +89,16 @@ def test_packages_have_three_to_twenty_files() -> None:
     assert [str(f) for f, text in said.items() if "extension point" not in text] == []
 
 
+def test_a_package_names_its_files() -> None:
+    """Its docstring is the list of what one may read in it; the rooms name packages."""
+    missing = []
+    for folder, files in _packages():
+        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+        named = set(re.findall(r"`(\w+)`", said))
+        missing += [str(p.relative_to(ROOT)) for p in files if p.stem not in named]
+    assert [name for name in missing if name.count("/") > 1] == []
+
+
 def _classes() -> Iterator[tuple[str, str]]:
     """Every public class at the top of a module, with its file."""
     for path in _sources():

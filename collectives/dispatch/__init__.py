@@ -1,1 +1,15 @@
-"""The package collectives.dispatch."""
+"""Dispatch: one call, from its arguments to the library or a plan.
+
+In reading order:
+
+* ``dispatch``: the steps of a call: read, choose, serve;
+* ``argument_check``: the check that all ranks ask for the same;
+* ``plan_cache``: bound plans, kept for the next call of their kind;
+* ``request``: the requests of calls that return at once;
+* ``persistent_operation``, ``persistent_creation``, ``persistent_starts``:
+  persistent operations, how they are made, and how requests start them;
+* ``object_refusal``: calls with objects that one rank cannot give;
+* ``device_collectives``: calls on arrays in device memory;
+* ``forecast``: the algorithm that a call would get;
+* ``injected_dispatch``: the same dispatch with faults on purpose.
+"""

@@ -47,7 +47,7 @@ class Starts:
         self._known: WeakValueDictionary[int, Startable] = WeakValueDictionary()
         self._free: list[int] = []
         self._last = -1
-        self._bell, self._stopping = threading.Event(), False
+        self._wake_event, self._stopping = threading.Event(), False
         self._thread: threading.Thread | None = None
 
     def prepare(self, operation: Startable) -> tuple[int, MPI.Request]:
@@ -128,15 +128,15 @@ class Starts:
                 target=self._stay, name="closeranks starts", daemon=True
             )
             self._thread.start()
-        self._bell.set()
+        self._wake_event.set()
 
     def _stay(self) -> None:
         """Look, the more seldom the longer there was nothing; sleep where there is none."""
         pause_s = _PAUSE_S
         while not self._stopping:
             if not self._known:
-                self._bell.wait()
-                self._bell.clear()
+                self._wake_event.wait()
+                self._wake_event.clear()
             news = in_turn(TURN, self._step)
             pause_s = _PAUSE_S if news else min(2 * pause_s, _LONGEST_S)
             time.sleep(pause_s)
@@ -152,7 +152,7 @@ class Starts:
     def stop(self) -> None:
         """End the thread.  Local; called when the interpreter exits."""
         self._stopping = True
-        self._bell.set()
+        self._wake_event.set()
         if self._thread is not None:
             self._thread.join(timeout=1.0)
 
@@ -201,9 +201,9 @@ def starts() -> Starts:
 class Startable(MPI.Prequest):
     """A persistent request of mpi4py whose operation is ours.
 
-    Its handle is the library's own persistent operation, where that serves every
-    start and nothing else is to be done, or that of a message to this process, see
-    `closeranks.collectives.dispatch.persistent_starts`.
+    Its handle is the library's own persistent operation where that serves every
+    start and nothing else is to be done.  Else it is that of a message to this
+    process, as the module says.
     """
 
     #: Of its messages, where it has any.
