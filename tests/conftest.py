@@ -21,14 +21,19 @@ from tests.shares import SEED, seconds_by_file, share, table
 pytest_plugins = ["closeranks.testing"]
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Fixtures of tests that start ranks: one after the other, each with all cores.
+#: Fixtures of tests that start ranks.
 _STARTING = {"launch", "mpirun", "mpi_library", "linked"}
-#: Folders and files that start ranks otherwise, measure time, or count what is left of a job.
+#: Folders and files that start ranks otherwise.
+_LAUNCHING = (
+    "cluster", "exceptions", "faults", "gpu", "checkpoint/memory/test_slot_locks.py",
+    "jobs/bench/test_run.py", "jobs/test_care.py", "jobs/test_command_line.py", "jobs/test_tune.py",
+)  # fmt: skip
+#: Folders and files that need all cores, measure time, or count what is left of a job.
 _SERIAL = (
-    "cluster", "exceptions", "faults", "gpu", "comms/exit", "comms/liveness",
-    "comms/test_wait.py", "comms/jit/test_code_cache.py", "collectives/engine/test_late_ranks.py",
-    "checkpoint/memory/test_slot_locks.py", "jobs/bench/test_run.py", "jobs/test_care.py",
-    "jobs/test_command_line.py", "jobs/test_tune.py", "test_import.py",
+    "comms/exit", "comms/liveness", "comms/test_wait.py", "comms/jit/test_code_cache.py",
+    "collectives/engine/test_late_ranks.py", "cluster/test_discover_lab.py",
+    "cluster/test_lab.py", "cluster/test_tune.py", "faults/test_late.py", "test_import.py",
+    "test_mpi.py", "test_mpi4py_suite.py", "test_testing.py",
 )  # fmt: skip
 #: What a test calls that measures how fast this machine is.
 _PACE = {"least_shares", "slowness"}
@@ -182,9 +187,8 @@ def pytest_report_header() -> str:
     return f"TESTS_SEED={SEED}"
 
 
-def _is_serial(item: pytest.Item) -> bool:
+def _is_serial(item: pytest.Item, path: str) -> bool:
     """Tell whether a test is disturbed by another one beside it."""
-    path = item.path.relative_to(ROOT / "tests").as_posix()
     code = getattr(getattr(item, "function", None), "__code__", None)
     return path.startswith(_SERIAL) or not _PACE.isdisjoint(code.co_names if code else ())
 
@@ -193,18 +197,28 @@ def _is_serial(item: pytest.Item) -> bool:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Mark what starts ranks; at the end take the share of the day."""
+    """Mark what starts ranks; at the end take the share of the day.
+
+    Tests of one file share launches, and there is one SLURM: one process runs them.
+    """
+    names = {}
     for item in items:
-        starts = _STARTING.intersection(getattr(item, "fixturenames", ()))
-        if starts or _is_serial(item):
+        names[item] = item.nodeid.partition("[")[0]  # before a group is added to it
+        path = item.path.relative_to(ROOT / "tests").as_posix()
+        fixtures = getattr(item, "fixturenames", ())
+        starts = _STARTING.intersection(fixtures)
+        if _is_serial(item, path):
             item.add_marker(pytest.mark.serial)
+        if starts or path.startswith(_LAUNCHING):
+            item.add_marker(pytest.mark.launches)
+            item.add_marker(pytest.mark.xdist_group("slurm" if "slurm" in fixtures else path))
         if starts and item.get_closest_marker("share") is None:
             item.add_marker(pytest.mark.share(_OF))
     yield
     groups: dict[tuple[str, int, int], list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("share"):
-            key = (item.nodeid.partition("[")[0], mark.args[0], mark.kwargs.get("least", 1))
+            key = (names[item], mark.args[0], mark.kwargs.get("least", 1))
             groups.setdefault(key, []).append(item)
     left: set[pytest.Item] = set()
     for (name, of, least), group in groups.items():
