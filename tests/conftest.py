@@ -23,6 +23,8 @@ pytest_plugins = ["closeranks.testing"]
 ROOT = Path(__file__).resolve().parents[1]
 #: Fixtures of tests that start ranks.
 _STARTING = {"launch", "mpirun", "mpi_library", "linked"}
+#: Fixtures that tests of several files have in common.
+_SHARED = ("slurm", "jobs")
 #: Folders and files that start ranks otherwise.
 _LAUNCHING = (
     "cluster", "exceptions", "faults", "gpu", "checkpoint/memory/test_slot_locks.py",
@@ -199,7 +201,7 @@ def pytest_collection_modifyitems(
 ) -> Generator[None, None, None]:
     """Mark what starts ranks; at the end take the share of the day.
 
-    Tests of one file share launches, and there is one SLURM: one process runs them.
+    Tests of one file share launches, and some of several files: one process runs them.
     """
     names = {}
     for item in items:
@@ -211,7 +213,8 @@ def pytest_collection_modifyitems(
             item.add_marker(pytest.mark.serial)
         if starts or path.startswith(_LAUNCHING):
             item.add_marker(pytest.mark.launches)
-            item.add_marker(pytest.mark.xdist_group("slurm" if "slurm" in fixtures else path))
+            shared = next((name for name in _SHARED if name in fixtures), path)
+            item.add_marker(pytest.mark.xdist_group(shared))
         if starts and item.get_closest_marker("share") is None:
             item.add_marker(pytest.mark.share(_OF))
     yield
