@@ -94,6 +94,7 @@ TALKERS = {
     "comms.topology.level_communicators", "jobs.bench.benches.checkpoint",
     "jobs.bench.benches.collective", "jobs.bench.benches.faults", "jobs.bench.benches.init_program",
     "jobs.bench.benches.pack", "jobs.bench.benches.plan_steps", "jobs.bench.benches.point_to_point",
+    "jobs.bench.benches.varied",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
     "jobs.tune.command", "jobs.tune.survey", "testing",

@@ -71,6 +71,8 @@ def draw(path: Path, rows: Sequence[Row], subtitle: str) -> None:
         some = [row for row in rows if row["name"] == name]
         if name == "matrix":
             _draw_matrix(part, some)
+        elif "pattern" in some[0]:
+            _draw_patterns(part, name, some)
         elif any(row["size_bytes"] for row in some):
             _draw_sizes(part, name, some)
         else:
@@ -120,6 +122,24 @@ def _draw_bars(figure: Any, name: str, rows: list[Row]) -> None:
     axes.bar_label(drawn, fmt=" %.3g")
     axes.set(title=f"{name}: time, median", xlabel="us")
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _draw_patterns(figure: Any, name: str, rows: list[Row]) -> None:
+    """Draw calls that change: our bar and the library's, of settled rows."""
+    settled = [row for row in reversed(rows) if row["block"] == "settled"]
+    axes = figure.subplots(1, 1)
+    native, label, colour = _LIBRARY[0]
+    for key, side, fill, shift in (
+        ("us_per_call_p50", "closeranks", _COLOURS[0], 0.2),
+        (native, label, colour, -0.2),
+    ):
+        places = [at + shift for at in range(len(settled))]
+        drawn = axes.barh(places, [row[key] for row in settled], 0.4, color=fill, label=side)
+        axes.bar_label(drawn, fmt=" %.3g", fontsize=6)
+    axes.set_yticks(range(len(settled)), [row["pattern"] for row in settled])
+    axes.set(title=f"{name}: time of a call, median", xlabel="us", xscale="log")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
 
 
 def _known(rows: Sequence[Row], key: str) -> list[float]:

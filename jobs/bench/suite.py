@@ -136,7 +136,7 @@ def run(session: Session, form: Format, write: Write) -> list[Row]:
             benchmark = benchmarks()[item.name]
             if title != (item.name, item.algorithm) and benchmark.titled:
                 title = (item.name, item.algorithm)
-                _write_all(write, form.title(*title))
+                _write_all(write, [*form.title(*title), *benchmark.heading(session)])
             found: list[Row] = []
             for row in benchmark.measure(session, item):
                 found.append(row)

@@ -234,6 +234,22 @@ def test_snapshots(world: closeranks.Communicator, monkeypatch: pytest.MonkeyPat
     assert sum(not line.startswith("#") for line in lines) == len(rows)
 
 
+def test_calls_that_change(world: closeranks.Communicator) -> None:
+    own = {"patterns": ("kinds", "comms", "fresh", "odd"), "seed": 3}
+    effort = Effort(iterations=27, warmup=1)
+    lines, rows = lines_and_rows(session(world, "varied", own=own, effort=effort))
+    assert [row["pattern"] for row in rows] == [
+        name for name in ("kinds", "comms", "fresh-4K", "fresh-256K", "odd") for _ in range(2)
+    ]
+    for first, settled in zip(rows[::2], rows[1::2], strict=True):
+        assert (first["block"], settled["block"]) == ("first", "settled")
+        assert (first["calls"], settled["calls"]) == (3, 27)
+        assert first["wrong"] == settled["wrong"] == 0, (first, settled)
+        assert first["time_us_min"] > 0
+    assert sum(not line.startswith("#") for line in lines) == len(rows)
+    assert world.allgather(rows) == [rows] * world.Get_size(), "the same on every rank"
+
+
 def test_wrong_results_beside_a_computation_are_counted(
     world: closeranks.Communicator, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,13 @@ def _run(request: BenchRequest) -> int:
     return run_alone(request, rows, campaign.is_right)
 
 
+SEED = click.Option(
+    ["--seed"],
+    default=0,
+    show_default=True,
+    help="Of churn's first schedule, and of the calls of varied.",
+)
+
 _OPTIONS = (
     click.Option(
         ["--minutes"],
@@ -52,7 +59,7 @@ _OPTIONS = (
         show_default=True,
         help="Ranks that wait in churn.",
     ),
-    click.Option(["--seed"], default=0, show_default=True, help="Of churn's first schedule."),
+    SEED,
 )
 
 BENCHMARKS = (

@@ -29,7 +29,7 @@ Row = dict[str, Any]
 #: Modules that register benchmarks, in the order of the help.
 MODULES: Final = (
     "collective", "point_to_point", "plan_steps", "pack", "overlap", "init_time", "faults",
-    "churn", "erasure", "checkpoint", "snapshot",
+    "churn", "erasure", "checkpoint", "snapshot", "varied",
 )  # fmt: skip
 
 
@@ -46,7 +46,7 @@ class Item:
     nbytes : int
         Size asked for.
     operation : str, optional
-        The collective that ``overlap`` starts.
+        The collective that ``overlap`` starts, or the pattern of ``varied``.
     """
 
     name: str
@@ -107,6 +107,8 @@ class Benchmark:
         (request, name) -> what the suite measures, in order.
     measure : callable
         (session, item) -> rows, the same on every rank; collective.
+    heading : callable, optional
+        session -> lines below the title.
     lines : callable, optional
         Rows of an item so far -> lines that the last of them adds.  Default: rows
         are written in the format that was asked for.
@@ -137,6 +139,7 @@ class Benchmark:
     name: str
     items: Callable[[BenchRequest, str], list[Item]] = lambda _request, _name: []
     measure: Callable[[Session, Item], Iterable[Row]] = lambda _session, _item: ()
+    heading: Callable[[Session], list[str]] = lambda _session: []
     lines: Callable[[Sequence[Row]], list[str]] | None = None
     columns: tuple[TableColumn, ...] = ()
     test: str = ""

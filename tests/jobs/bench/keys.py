@@ -8,3 +8,8 @@ BASE = (
     "time_us_min", "time_us_p50", "time_us_mean", "time_us_p99", "time_us_max",
     "algbw_GBps", "busbw_GBps", "wrong",
 )  # fmt: skip
+#: What every row of ``varied`` has, too.
+VARIED_KEYS = (
+    "pattern", "calls", "us_per_call_p50", "us_per_call_p99", "native_us_p50", "speedup",
+    "native_vs_native", "block", "seed", "settled_calls", "low_bytes", "high_bytes",
+)  # fmt: skip

@@ -14,7 +14,7 @@ NAMES = (
     "barrier bcast reduce allreduce reduce_scatter_block reduce_scatter allgather "
     "allgatherv gather gatherv scatter scatterv alltoall alltoallv scan exscan "
     "pingpong bandwidth bibandwidth pairs matrix steps pack overlap init faults churn "
-    "erasure checkpoint snapshot all"
+    "erasure checkpoint snapshot varied all"
 )
 HELP = """\
 Usage: closeranks bench [OPTIONS] NAME...
@@ -47,10 +47,14 @@ Options:
   --minutes FLOAT RANGE       How long churn goes on.  [default: 1.0; x>0]
   --members INTEGER RANGE     Ranks that work in churn.  [default: 6; 2<=x<=63]
   --spares INTEGER RANGE      Ranks that wait in churn.  [default: 6; x>=0]
-  --seed INTEGER              Of churn's first schedule.  [default: 0]
+  --seed INTEGER              Of churn's first schedule, and of the calls of
+                              varied.  [default: 0]
   --data TEXT                 Data blocks of erasure.  [default: 4,8]
   --parity TEXT               Parity blocks of erasure, default 2,3, and of
                               checkpoint, 1.
+  --patterns TEXT             Calls of varied, comma-separated: sizes, never,
+                              cyclic, kinds, comms, fresh, odd, step; default
+                              all.
   --empty                     Buffers of comm.empty, which a node's ranks share.
   --persistent                Start persistent operations, and wait.
   --counters                  Read what the NICs sent.
@@ -62,7 +66,7 @@ Options:
   NAMEs: barrier bcast reduce allreduce reduce_scatter_block reduce_scatter
   allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv scan
   exscan pingpong bandwidth bibandwidth pairs matrix steps pack overlap init
-  faults churn erasure checkpoint snapshot all
+  faults churn erasure checkpoint snapshot varied all
 """
 SIZES = "write 8:64M (powers of two), 8:64M:4 (a factor) or 1K,64K,1000 (a list)"
 REFUSED = {
@@ -184,6 +188,11 @@ REFUSED = {
     "steps --empty": "bench --empty: only collectives have such buffers; leave it out",
     "pack --persistent": "bench --persistent: only collectives are persistent; leave it out",
     "init --vs copy": "bench --vs: point-to-point has nothing to compare; leave out --vs",
+    "varied --patterns size": (
+        "bench --patterns: unknown size; choose sizes, never, cyclic, kinds, comms, fresh, "
+        "odd, step"
+    ),
+    "varied --vs native": "bench --vs: point-to-point has nothing to compare; leave out --vs",
     "matrix --vs best": "bench --vs: point-to-point has nothing to compare; leave out --vs",
 }  # fmt: skip
 

