@@ -3,6 +3,7 @@
 ``registration`` says how a benchmark registers, and lists the modules:
 
 * ``collective``: every collective at one size, checked, timed, compared;
+* ``varied``, ``call_patterns``: calls that change from one to the next;
 * ``point_to_point``: messages between pairs of ranks, as OSU's;
 * ``plan_steps``: the cost of a step of a plan;
 * ``pack``: strided data copied in three ways;
