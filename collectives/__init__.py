@@ -1,7 +1,23 @@
-"""What is said: plans, their interpreters, the engine and the Communicator.
+"""Collectives: plans, the choice of one, the engine that runs it, `Communicator`.
 
 `plan`, `simulate` and `cost` work without MPI, on any topology; the
 communicator and its operations are imported when they are first asked for.
+
+Packages in the order of import; each uses only those before it:
+
+* `plans`: the steps of a collective, as data.
+* `builders`: the algorithms, which make plans.
+* `analysis`: simulation, races and prices of plans.
+* `reduction`: MPI ops on memory of this process.
+* `arguments`: the arguments of a call, read and checked.
+* `selection`: the choice of an algorithm.
+* `shm`: kernels in node memory.
+* `engine`: runs plans.
+* `fastpath`: machine code for calls that were seen before.
+* `dispatch`: one call, from its arguments to the library or a plan.
+* `faults`: attempts and recovery.
+* `replicated`: a state of all ranks, compared and repaired.
+* `communicator`: `Communicator` and `init`.
 """
 
 from __future__ import annotations

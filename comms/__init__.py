@@ -1,6 +1,6 @@
 """Communication basics: topology, discovery, shared memory, buffers, waiting.
 
-Packages, lowest first; each uses only packages above it:
+Packages in the order of import; each uses only those before it:
 
 * `shm`: files that the processes of one node share.
 * `jit`: compiled code, kept once a node.
@@ -12,7 +12,8 @@ Packages, lowest first; each uses only packages above it:
 * `topology`: the hierarchy as data, its JSON and its drawing.
 * `discovery`: topology and link measurements of the running job.
 
-Modules for all of them: `argument`, `settings`, `wait`, `lazy`, `registry`.
+Modules for all of them: `argument`, `numeric_argument`, `settings`, `wait`,
+`lazy`, `registry`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Who holds what: room for the layouts and shards of a model on a topology."""
+"""Partitioning: layouts and shards of a model on a topology; nothing yet."""
