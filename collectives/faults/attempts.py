@@ -15,7 +15,7 @@ The states of an `Attempt` on one rank::
          | END                 | REPEAT                | LEAVE, LEAVE_TOLD
          |                     | buffers put back      | buffers put back
          v                     v                       v
-       agreed               repeated                 failed
+       agreed                failed                 aborted
     the results are     Recovery.recover; then   raises the own error, or
     valid everywhere    the loop makes another   PeerLost with the error
                         attempt                  of another member
