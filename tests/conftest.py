@@ -83,6 +83,7 @@ def _environment() -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("OMPI_COMM_", "PMIX_", "PMI_", "PRTE_", "MPI_LOCAL"))
+        and name != "PYTHONDONTWRITEBYTECODE"  # each rank would compile the package anew
     }
     if os.geteuid() == 0:
         kept |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

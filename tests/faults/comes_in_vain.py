@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+from unittest import mock
 
 import numpy as np
 
@@ -22,8 +23,10 @@ NEWCOMERS = 3
 def main() -> None:
     """Step; say at the end how many are left."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
-    respawn._MOST_IN_VAIN = NEWCOMERS  # type: ignore[misc]
-    with cr.init(on_failure="replace") as comm:
+    with (
+        mock.patch.object(respawn, "_MOST_IN_VAIN", NEWCOMERS),
+        cr.init(on_failure="replace") as comm,
+    ):
         if comm.joined:
             raise RuntimeError("no more coffee")
         total = np.zeros(1)

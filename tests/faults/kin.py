@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, NoReturn
+from unittest import mock
 
 import numpy as np
 from mpi4py import MPI
@@ -259,10 +260,9 @@ def forsaken(comm: cr.Communicator) -> None:
             raise MPI.Exception(MPI.ERR_PROC_FAILED)
         return made
 
-    Children.met = fails_once  # type: ignore[method-assign]
     try:
         for attempt in comm.attempts():
-            with attempt:
+            with mock.patch.object(Children, "met", fails_once), attempt:
                 if child is None:
                     child = comm.Split(0, comm.rank)
                 if comm.seat == GONE:
@@ -284,15 +284,15 @@ def forsaken_twice(comm: cr.Communicator) -> None:
             die()
         return made
 
-    Lineage.again = dies_after  # type: ignore[method-assign]
-    for attempt in comm.attempts():
-        with attempt:
-            if comm.seat == 2 and attempt.number == 1:
-                with suppress(ZeroDivisionError), row:
-                    raise ZeroDivisionError
-            if comm.seat == GONE:
-                die()
-            total(comm)
+    with mock.patch.object(Lineage, "again", dies_after):
+        for attempt in comm.attempts():
+            with attempt:
+                if comm.seat == 2 and attempt.number == 1:
+                    with suppress(ZeroDivisionError), row:
+                        raise ZeroDivisionError
+                if comm.seat == GONE:
+                    die()
+                total(comm)
     if comm.seat == 0:
         refused(lambda: total(row))
 

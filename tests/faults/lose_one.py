@@ -48,8 +48,6 @@ def main() -> None:
             f"survivor {comm.seat}: lost {lost.ranks} {lost.seats} after {waited:.3f} s", flush=True
         )
     comm.abandon()
-    time.sleep(1)  # so that nobody is told of a survivor that has gone home
-    os._exit(0)
 
 
 main()

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -37,8 +38,10 @@ def main() -> None:
         except Exception as error:  # whose frames hold buffers that may be written still
             raise error.with_traceback(None) from None
 
-    _Comparison.exchange = doomed  # type: ignore[assignment, method-assign]
-    with cr.init(on_failure="replace", recruits=False) as comm:
+    with (
+        mock.patch.object(_Comparison, "exchange", doomed),
+        cr.init(on_failure="replace", recruits=False) as comm,
+    ):
         while state["step"] < STEPS or comm.epoch < 2:
             for attempt in comm.attempts():
                 with attempt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import pytest
 
 from closeranks.collectives.faults.attempts import words_of
 from tests.conftest import ROOT, Launch
+from tests.faults.questions import Answer, Question, asks
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
-PROGRAM = Path(__file__).parent / "repeat.py"
 FORMS = ["blocking", "in place", "request", "persistent", "child"]
 #: Bytes and algorithm.
 SIZES = [
@@ -28,67 +29,77 @@ SIZES = [
 SAID = re.compile(r"survivor (\d+): rank (\d+) of (\d+), epoch (\d+)")
 
 
-def repeat(launch: Launch, *words: str, ranks: int = 4) -> list[tuple[int, ...]]:
-    """Run the program; gives what each survivor said, by seat."""
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(ranks), "--"]
-    done = launch([*command, sys.executable, str(PROGRAM), *words])
-    said = sorted(tuple(map(int, found)) for found in SAID.findall(done.stdout))
-    assert said, done.stdout
+def repeat(*words: str, dies: int, **variables: str) -> Question:
+    """Ask for sums of a size, by an algorithm, in a form, while these ranks die."""
+    return Question("repeat.py", words, dies=dies, variables=tuple(variables.items()))
+
+
+def survivors(answer: Answer) -> list[tuple[int, ...]]:
+    """Give what each survivor said, by seat."""
+    said = sorted(tuple(map(int, found)) for found in SAID.findall(answer.text))
+    assert said, answer.whole
     return said
 
 
 @pytest.mark.parametrize(("form", "size"), list(product(FORMS, SIZES)))
-def test_those_who_are_left_go_on(launch: Launch, form: str, size: tuple[str, str]) -> None:
-    said = repeat(launch, *size, form, "2@20,1@40:after")
-    assert said == [(0, 0, 2, 2), (3, 1, 2, 2)]
+@asks(lambda form, size: repeat(*size, form, "2@20,1@40:after", dies=2))
+def test_those_who_are_left_go_on(answer: Answer, form: str, size: tuple[str, str]) -> None:
+    assert survivors(answer) == [(0, 0, 2, 2), (3, 1, 2, 2)]
 
 
 @pytest.mark.parametrize("form", ["request", "persistent"])
 @pytest.mark.parametrize("size", [("8", "shared"), ("65536", "ring"), ("4096", "native")])
+@asks(
+    lambda form, size: repeat(
+        *size, form, "", dies=1, CLOSERANKS_FAULTS="kill seat=2 step=20 at=allreduce"
+    )
+)
 def test_a_fault_on_purpose_meets_what_is_started(
-    launch: Launch, monkeypatch: pytest.MonkeyPatch, form: str, size: tuple[str, str]
+    answer: Answer, form: str, size: tuple[str, str]
 ) -> None:
-    monkeypatch.setenv("CLOSERANKS_FAULTS", "kill seat=2 step=20 at=allreduce")
-    said = repeat(launch, *size, form, "")
-    assert said == [(0, 0, 3, 1), (1, 1, 3, 1), (3, 2, 3, 1)]
+    assert survivors(answer) == [(0, 0, 3, 1), (1, 1, 3, 1), (3, 2, 3, 1)]
 
 
-def test_calls_with_objects_end_too(launch: Launch) -> None:
-    assert repeat(launch, "8", "auto", "object", "2@20,1@40:after") == [(0, 0, 2, 2), (3, 1, 2, 2)]
+@asks(repeat("8", "auto", "object", "2@20,1@40:after", dies=2))
+def test_calls_with_objects_end_too(answer: Answer) -> None:
+    assert survivors(answer) == [(0, 0, 2, 2), (3, 1, 2, 2)]
 
 
-def test_who_waits_for_what_was_lost_is_roused(launch: Launch) -> None:
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
-    done = launch([*command, sys.executable, str(PROGRAM.with_name("unheard.py"))])
-    assert sorted(set(re.findall(r"seat \d of .*", done.stdout))) == [
+@asks(Question("unheard.py", dies=1))
+def test_who_waits_for_what_was_lost_is_roused(answer: Answer) -> None:
+    assert sorted(set(re.findall(r"seat \d of .*", answer.text))) == [
         f"seat {seat} of 3, attempt 2" for seat in (0, 1, 3)
-    ], done.stdout
-    assert done.returncode == 0
+    ], answer.whole
+    assert answer.status == 0, answer.whole
 
 
-def test_who_dies_with_a_long_message_under_way_keeps_nobody(launch: Launch) -> None:
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "2", "--"]
-    done = launch([*command, sys.executable, str(PROGRAM.with_name("unasked.py"))])
-    assert "seat 0 of 1, attempt 2" in done.stdout, done.stdout
-    assert done.returncode == 0
+@asks(Question("unasked.py", ranks=2, dies=1))
+def test_who_dies_with_a_long_message_under_way_keeps_nobody(answer: Answer) -> None:
+    assert "seat 0 of 1, attempt 2" in answer.text, answer.whole
+    assert answer.status == 0, answer.whole
 
 
-def test_two_at_once_are_one_recovery_or_two(launch: Launch) -> None:
-    said = repeat(launch, "4096", "shared", "blocking", "0@20,3@20")
+@asks(repeat("4096", "shared", "blocking", "0@20,3@20", dies=2))
+def test_two_at_once_are_one_recovery_or_two(answer: Answer) -> None:
+    said = survivors(answer)
     assert [words[:3] for words in said] == [(1, 0, 2), (2, 1, 2)]
     assert {words[3] for words in said} <= {1, 2}
 
 
-def test_the_last_one_goes_on_alone(launch: Launch) -> None:
-    assert repeat(launch, "8", "auto", "blocking", "0@10,1@20,2@30") == [(3, 0, 1, 3)]
+@asks(repeat("8", "auto", "blocking", "0@10,1@20,2@30", dies=3))
+def test_the_last_one_goes_on_alone(answer: Answer) -> None:
+    assert survivors(answer) == [(3, 0, 1, 3)]
 
 
-def leave(launch: Launch, case: str, ranks: str = "-n 4") -> dict[int, str]:
-    """Run a case of the other program; gives what each seat met."""
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", *ranks.split(), "--"]
-    done = launch([*command, sys.executable, str(PROGRAM.with_name("leave.py")), case])
-    said = dict(re.findall(r"^seat (\d): (.*)$", done.stdout, re.MULTILINE))
-    assert said, done.stdout
+def leave(case: str, dies: int = 0, *, stays: bool = False, spares: int = 0) -> Question:
+    """Ask what comes of a case of the other program."""
+    return Question("leave.py", (case,), ranks=4 + spares, dies=dies, stays=stays, spares=spares)
+
+
+def met(answer: Answer) -> dict[int, str]:
+    """Give what each seat met in it."""
+    said = dict(re.findall(r"^seat (\d): (.*)$", answer.text, re.MULTILINE))
+    assert said, answer.whole
     return {int(seat): words for seat, words in sorted(said.items())}
 
 
@@ -115,8 +126,9 @@ DEATHS: dict[str, dict[int, str]] = {
 
 @pytest.mark.share(4)
 @pytest.mark.parametrize("case", DEATHS)
-def test_what_survivors_have_met(launch: Launch, case: str) -> None:
-    assert leave(launch, case) == DEATHS[case]
+@asks(lambda case: leave(case, 2 if case == "no_use" else 1, stays=case == "fruitless"))
+def test_what_survivors_have_met(answer: Answer, case: str) -> None:
+    assert met(answer) == DEATHS[case], answer.whole
 
 
 #: What each seat says at the end of a case that nobody leaves: one launch for all of them.
@@ -130,20 +142,17 @@ LIVES: dict[str, dict[int, str]] = {
 }
 
 
-@pytest.mark.timeout(300)
-def test_what_all_have_met_where_nobody_dies(launch: Launch) -> None:
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
-    done = launch(
-        [*command, sys.executable, str(PROGRAM.with_name("leave.py")), *LIVES], timeout_s=200
-    )
+@asks(Question("leave.py", tuple(LIVES)))
+def test_what_all_have_met_where_nobody_dies(answer: Answer) -> None:
     for case, expected in LIVES.items():
-        said = re.findall(rf"^{case}, seat (\d): (.*)$", done.stdout, re.MULTILINE)
-        assert {int(seat): words for seat, words in said} == expected, done.stdout
+        said = re.findall(rf"^{case}, seat (\d): (.*)$", answer.text, re.MULTILINE)
+        assert {int(seat): words for seat, words in said} == expected, answer.whole
 
 
 @pytest.mark.parametrize("case", ["an_error", "an_error_of_one"])
-def test_an_error_of_one_rank_ends_all_with_its_words(launch: Launch, case: str) -> None:
-    said = leave(launch, case)
+@asks(partial(leave, stays=True))
+def test_an_error_of_one_rank_ends_all_with_its_words(answer: Answer, case: str) -> None:
+    said = met(answer)
     assert said.pop(1) == "RuntimeError no more coffee"
     lost = "PeerLost attempts: rank 1 lost (RuntimeError('no more coffee')); see what it met"
     assert said == dict.fromkeys((0, 2, 3), lost)
@@ -158,62 +167,71 @@ def test_an_error_that_cannot_be_written_is_named() -> None:
     assert words_of(ValueError("more")) == "ValueError('more')"
 
 
-def test_who_gives_up_and_dies_is_replaced(launch: Launch) -> None:
-    said = leave(launch, "an_error_untold", "-n 4 --spares 1")
-    assert said == dict.fromkeys(range(4), "(4, 2)")
+@asks(leave("an_error_untold", 1, spares=1))
+def test_who_gives_up_and_dies_is_replaced(answer: Answer) -> None:
+    assert met(answer) == dict.fromkeys(range(4), "(4, 2)")
 
 
-def test_who_leaves_alone_is_told_by_the_next_loop(launch: Launch) -> None:
-    said = leave(launch, "a_break_alone")
+@asks(leave("a_break_alone", 2))
+def test_who_leaves_alone_is_told_by_the_next_loop(answer: Answer) -> None:
+    said = met(answer)
     assert said.pop(0).startswith("Revoked attempts: an attempt has failed and was left")
     assert said == dict.fromkeys((1, 3), str([0b1010, 1]))
 
 
-def test_who_leaves_alone_is_told_by_any_call(launch: Launch) -> None:
-    assert leave(launch, "a_break_and_a_call") == {0: "5", 1: "0", 2: "5", 3: "5"}
+@asks(leave("a_break_and_a_call"))
+def test_who_leaves_alone_is_told_by_any_call(answer: Answer) -> None:
+    assert met(answer) == {0: "5", 1: "0", 2: "5", 3: "5"}
 
 
-def test_who_leaves_a_failed_attempt_cannot_end_well(launch: Launch) -> None:
-    said = leave(launch, "a_break_at_the_end")
+@asks(leave("a_break_at_the_end", 2))
+def test_who_leaves_a_failed_attempt_cannot_end_well(answer: Answer) -> None:
+    said = met(answer)
     assert said.pop(0).startswith("Revoked close: an attempt has failed and was left")
     assert said == dict.fromkeys((1, 3), str((0b1010, 3)))
 
 
-def test_a_limit_and_too_few_members_end_it_on_all(launch: Launch) -> None:
-    for words in leave(launch, "a_limit").values():
+@asks(
+    leave("a_limit", 2, stays=True),
+    leave("a_limit_of_caught_errors", stays=True),
+    leave("too_few", 2, stays=True),
+)
+def test_a_limit_and_too_few_members_end_it_on_all(answers: list[Answer]) -> None:
+    limit, caught, few = map(met, answers)
+    for words in limit.values():
         assert words.startswith("PeerLost allreduce: rank 1 lost"), words
         assert words.endswith("limit=2 attempts have failed: allow more"), words
-    said = leave(launch, "a_limit_of_caught_errors")
-    assert len(said) == 4, said
-    for words in said.values():
+    assert len(caught) == 4, caught
+    for words in caught.values():
         assert words.startswith("Revoked attempts: the last one failed by what its body"), words
         assert words.endswith("limit=2: allow more"), words
-    for words in leave(launch, "too_few").values():
+    for words in few.values():
         assert "2 are left" in words, words
         assert "min_ranks=3" in words, words
 
 
-def test_wrong_use_is_refused_on_all(launch: Launch) -> None:
-    for words in leave(launch, "nested").values():
+@asks(leave("nested", stays=True), leave("unfinished", stays=True))
+def test_wrong_use_is_refused_on_all(answers: list[Answer]) -> None:
+    nested, said = map(met, answers)
+    for words in nested.values():
         assert "attempts: an attempt inside of another one" in words, words
-    said = leave(launch, "unfinished")
     assert said.pop(0).startswith("UsageError attempts: a request is unfinished")
     for words in said.values():
         assert words.startswith("PeerLost attempts: rank 0 lost (UsageError"), words
 
 
-def test_who_comes_late_counts_as_the_others_do(launch: Launch) -> None:
-    said = leave(launch, "a_late_start")
+@asks(leave("a_late_start", 2))
+def test_who_comes_late_counts_as_the_others_do(answer: Answer) -> None:
+    said = met(answer)
     assert said == {0: said[0], 3: said[0].replace("allreduce", "attempts")}
     assert said[0] == "[(3, 2, (2,)), ('allreduce', (1,))]"
 
 
-def test_what_waits_for_several_requests_is_repeated(launch: Launch) -> None:
-    command = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "3", "--"]
-    done = launch([*command, sys.executable, str(PROGRAM.with_name("messages.py"))])
-    said = sorted(re.findall(r"^seat (.*)$", done.stdout, re.MULTILINE))
-    assert said == [f"{seat}: [2, 2, 2, 2]" for seat in range(3)], done.stdout
-    assert done.returncode == 0
+@asks(Question("messages.py", ranks=3))
+def test_what_waits_for_several_requests_is_repeated(answer: Answer) -> None:
+    said = sorted(re.findall(r"^seat (.*)$", answer.text, re.MULTILINE))
+    assert said == [f"{seat}: [2, 2, 2, 2]" for seat in range(3)], answer.whole
+    assert answer.status == 0, answer.whole
 
 
 def test_calls_inside_of_an_attempt_take_as_long(launch: Launch) -> None:

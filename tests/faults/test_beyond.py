@@ -15,6 +15,7 @@ import pytest
 
 from closeranks.jobs.launch.openmpi_mpirun import session
 from tests.conftest import ROOT, Launch
+from tests.faults.questions import Answer, Question, asks
 
 pytestmark = pytest.mark.usefixtures("needs_open_mpi")
 
@@ -22,22 +23,22 @@ PROGRAM = Path(__file__).parent / "beyond.py"
 COMMAND = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", "4", "--"]
 
 
-def test_who_computes_for_long_is_not_lost(launch: Launch) -> None:
-    done = launch([*COMMAND, sys.executable, str(PROGRAM), "long"])
-    assert "4 ranks, epoch 0" in done.stdout, done.stdout
-    assert done.returncode == 0
+@asks(Question("beyond.py", ("long",)))
+def test_who_computes_for_long_is_not_lost(answer: Answer) -> None:
+    assert "4 ranks, epoch 0" in answer.text, answer.whole
+    assert answer.status == 0
 
 
 @pytest.mark.parametrize("how", ["abort", "exit"])
-def test_who_ends_without_a_word_is_missed(launch: Launch, how: str) -> None:
-    done = launch([*COMMAND, sys.executable, str(PROGRAM), how])
-    assert "3 ranks, epoch 1" in done.stdout, done.stdout
+@asks(lambda how: Question("beyond.py", (how,), dies=1, stays=True))
+def test_who_ends_without_a_word_is_missed(answer: Answer, how: str) -> None:
+    assert "3 ranks, epoch 1" in answer.text, answer.whole
 
 
-def test_what_a_dead_rank_has_started_ends_with_it(launch: Launch) -> None:
-    done = launch([*COMMAND, sys.executable, str(PROGRAM), "children"])
-    assert "3 ranks, epoch 1" in done.stdout, done.stdout
-    assert done.returncode == 0
+@asks(Question("beyond.py", ("children",), dies=1))
+def test_what_a_dead_rank_has_started_ends_with_it(answer: Answer) -> None:
+    assert "3 ranks, epoch 1" in answer.text, answer.whole
+    assert answer.status == 0
     assert not [one for one in psutil.process_iter(["cmdline"])
                 if (one.info["cmdline"] or ())[:2] == ["sleep", "300.5"]]  # fmt: skip
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Launch
+from tests.faults.questions import Answer, Question, asks
 
 HERE = Path(__file__).parent
 RUN = [sys.executable, "-m", "closeranks", "run"]
@@ -20,15 +21,18 @@ DEATHS = [(3, 0.005), (0, 0.01), (2, 0.02), (3, 0.03), (1, 0.04), (3, 0.05), (0,
 @pytest.mark.slow
 @pytest.mark.usefixtures("needs_open_mpi")
 @pytest.mark.parametrize(("seat", "after_s"), DEATHS, ids=lambda given: f"{given}")
+@asks(
+    lambda seat, after_s: Question(
+        "state_dies.py", (str(seat), str(after_s)), ranks=6, dies=2, spares=2
+    )
+)
 def test_a_second_may_die_while_a_newcomer_gets_the_state(
-    launch: Launch, seat: int, after_s: float
+    answer: Answer, seat: int, after_s: float
 ) -> None:
-    start = [*RUN, "-n", "4", "--faults", "--spares", "2", "--", sys.executable]
-    done = launch([*start, str(HERE / "state_dies.py"), str(seat), str(after_s)])
-    assert sorted(re.findall(r"seat \d of .*", done.stdout)) == [
+    assert sorted(re.findall(r"seat \d of .*", answer.text)) == [
         f"seat {other} of 4, epoch 2: [1.]" for other in range(4)
-    ], done.stdout
-    assert done.returncode == 0
+    ], answer.whole
+    assert answer.status == 0
 
 
 def broken(launch: Launch, way: str, *options: str) -> dict[str, str]:

@@ -9,6 +9,8 @@ import faulthandler
 import os
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
+from unittest import mock
 
 import numpy as np
 
@@ -24,6 +26,11 @@ def hidden(process: int | str) -> dict[str, str]:
     raise PermissionError(f"/proc/{process}/environ")
 
 
+def hindered(comm: cr.Communicator) -> AbstractContextManager[object]:
+    """Hide the environment of seat 2."""
+    return mock.patch.object(respawn, "_environment", hidden) if comm.seat == 2 else nullcontext()
+
+
 def main() -> None:
     """Lose seat 1, then the others if asked to, and say what new ones have been given."""
     faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
@@ -32,9 +39,10 @@ def main() -> None:
     state, total = {"step": 0}, np.zeros(1)
     os.environ |= {"MINE": str(os.getpid()), "OURS": "all", "PWD": "/"}
     os.environ.pop("GONE", None)
-    with cr.init(on_failure="replace", recruits="asks" in sys.argv or None) as comm:
-        if "hidden" in sys.argv and comm.seat == 2:
-            respawn._environment = hidden
+    with (
+        cr.init(on_failure="replace", recruits="asks" in sys.argv or None) as comm,
+        hindered(comm) if "hidden" in sys.argv else nullcontext(),
+    ):
         for name in [name for name in os.environ if name.startswith("PMIX_SERVER_")]:
             del os.environ[name]  # as before jobs of one's own
         while state["step"] < STEPS:
