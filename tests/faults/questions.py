@@ -14,7 +14,7 @@ from tests.conftest import Launch, Run
 _F = TypeVar("_F", bound=Callable[..., object])
 
 #: A job has at most so many ranks, of which each takes a processor second.
-MOST_RANKS = 20
+MOST_RANKS = 32
 #: How long a job may take, and each of its questions, in seconds.
 BEGIN_S, EACH_S = 60, 15
 
@@ -41,9 +41,9 @@ class Question(NamedTuple):
     recruits : bool
         Whether new processes are started where no spare is left.
     job : str
-        "faults": one that loses ranks; "run", "mpirun": one that loses none, of any
-        library, started by ``closeranks run`` or by the library's own launcher; "alone":
-        one that loses ranks, of this question.
+        "faults": one that loses ranks; "mpirun": one that loses none, of any library;
+        "serialized": so, and no thread answers while its rank sleeps; "alone": one that
+        loses ranks, of this question.
     variables : tuple of (str, str)
         What is added to the environment.
     """
@@ -163,10 +163,12 @@ class Jobs:
         """Start a job, and wait for its end."""
         ranks, limit_s = size_of(batch), BEGIN_S + EACH_S * len(batch)
         words = ["-m", "tests.faults.several", json.dumps([one.told() for one in batch])]
-        if batch[0].job == "mpirun":
-            done = self._mpirun(ranks, *words, timeout_s=limit_s)
+        if batch[0].job in {"mpirun", "serialized"}:
+            with pytest.MonkeyPatch.context() as patch:
+                if batch[0].job == "serialized":
+                    patch.setenv("MPI4PY_RC_THREAD_LEVEL", "serialized")
+                done = self._mpirun(ranks, *words, timeout_s=limit_s)
         else:
-            start = [sys.executable, "-m", "closeranks", "run", "-n", str(ranks)]
-            start += ["--faults"] if batch[0].job != "run" else []
+            start = [sys.executable, "-m", "closeranks", "run", "--faults", "-n", str(ranks)]
             done = self._launch([*start, "--", sys.executable, *words], timeout_s=limit_s)
         return done.returncode, done.stdout

@@ -27,8 +27,8 @@ import closeranks as cr
 STEPS = 60
 WATCHDOG_S = 50
 #: How long a slow program does something else first, and how long its recovery may take.
-START_S = 3.5
-RECOVERY_S = 3
+START_S = 2.5
+RECOVERY_S = 2
 #: How much later than new processes the others end.
 LATE_S = 1
 

@@ -34,7 +34,7 @@ from closeranks.comms.liveness.agreement import agree
 from closeranks.comms.mpi import ulfm
 
 #: How often a rank looks whether the next question has come, in seconds.
-LOOK_S = 0.02
+LOOK_S = 0.05
 #: Tells a new process which question it was started for.
 ASKED = "FAULTS_ASKED"
 #: What the programs have made: messages of a question may still be written there.

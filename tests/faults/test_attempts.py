@@ -41,6 +41,7 @@ def survivors(answer: Answer) -> list[tuple[int, ...]]:
     return said
 
 
+@pytest.mark.share(25)
 @pytest.mark.parametrize(("form", "size"), list(product(FORMS, SIZES)))
 @asks(lambda form, size: repeat(*size, form, "2@20,1@40:after", dies=2))
 def test_those_who_are_left_go_on(answer: Answer, form: str, size: tuple[str, str]) -> None:
@@ -124,7 +125,7 @@ DEATHS: dict[str, dict[int, str]] = {
 }
 
 
-@pytest.mark.share(4)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("case", DEATHS)
 @asks(lambda case: leave(case, 2 if case == "no_use" else 1, stays=case == "fruitless"))
 def test_what_survivors_have_met(answer: Answer, case: str) -> None:

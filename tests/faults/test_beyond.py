@@ -107,7 +107,7 @@ def test_a_job_that_is_suspended_goes_on(endless: tuple[int, list[psutil.Process
     assert len(ranks) == 4
     for _ in range(2):
         os.killpg(group, signal.SIGTSTP)  # Ctrl-Z
-        time.sleep(2.5)
+        time.sleep(1.5)
         assert {one.status() for one in ranks} == {psutil.STATUS_STOPPED}
         os.killpg(group, signal.SIGCONT)  # fg
         time.sleep(1)

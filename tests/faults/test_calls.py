@@ -22,6 +22,7 @@ STARTS = {
 CRASH = "ompi_comm_revoke_local"
 
 
+@pytest.mark.share(21)
 @pytest.mark.parametrize("seed", range(21))
 def test_all_calls_of_those_who_are_left_are_right(launch: Launch, seed: int) -> None:
     start = STARTS[["shrink", "nodes", "replace", "shrink"][seed % 4]]

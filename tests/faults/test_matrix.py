@@ -35,7 +35,7 @@ def _command(cell: Cell) -> list[str]:
     return [*start, sys.executable, *words]
 
 
-@pytest.mark.share(18)
+@pytest.mark.share(42)
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: f"{cell.platform}: {cell.name}")
 def test_those_who_are_left_have_the_right_sums(
     launch: Launch, monkeypatch: pytest.MonkeyPatch, cell: Cell

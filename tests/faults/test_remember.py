@@ -52,6 +52,7 @@ CUTS = {
 }  # fmt: skip
 
 
+@pytest.mark.share(16)  # each takes two launches
 @pytest.mark.parametrize(("point", "who"), list(product(CUTS, ("2", "0,1,2,3"))))
 def test_a_save_is_cut_off(mpirun: Run, name: str, point: str, who: str) -> None:
     cut = mpirun(4, PROGRAM, name, "save", "3", point, who)
@@ -102,7 +103,7 @@ def committed(folder: Path) -> list[int]:
     return [int(line) for line in path.read_text().split()] if path.exists() else []
 
 
-@pytest.mark.share(25)  # each takes two launches
+@pytest.mark.share(50)  # each takes two launches
 @pytest.mark.parametrize("seed", range(50))
 def test_killed_from_outside_at_any_moment(
     mpirun: Run, name: str, tmp_path: Path, seed: int

@@ -69,7 +69,7 @@ SEATS: dict[str, tuple[str, int, dict[str, Any], int, tuple[int, ...]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.share(3)
+@pytest.mark.share(9)
 @pytest.mark.parametrize("case", SEATS)
 @asks(lambda case: repeat(*SEATS[case][:2], **SEATS[case][2]))
 def test_seats_are_taken(answer: Answer, case: str) -> None:
