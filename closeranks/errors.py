@@ -74,6 +74,10 @@ class UnknownCode(UsageError, KeyError):
     """Raised where mpi4py raises `KeyError`: no datatype has such a code."""
 
 
+class WrongHandle(UsageError, AttributeError):
+    """Raised by a handle of no communicator of ours: nothing serves it."""
+
+
 class TopologyError(UsageError):
     """Raised when a topology is impossible, unreadable or does not fit."""
 

@@ -26,6 +26,7 @@ EXAMPLES = [
     errors.Unavailable("lstopo", "apt-get install hwloc-nox"),
     errors.WrongType("Bcast", "a str as buffer", "pass an array"),
     errors.UnknownCode("Bcast", "no datatype '@x'", "pass 'd'"),
+    errors.WrongHandle("Communicator", "it is a handle of no communicator of ours"),
 ]
 
 

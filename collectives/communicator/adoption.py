@@ -15,7 +15,7 @@ from closeranks.collectives.communicator.children import Children
 from closeranks.collectives.communicator.closing import Closing
 from closeranks.collectives.communicator.membership import Membership
 from closeranks.comms.exit import forked_child
-from closeranks.errors import UsageError
+from closeranks.errors import WrongHandle
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -55,8 +55,8 @@ class Adopted(MPI.Intracomm):
         def __getattr__(self, name: str) -> Any:
             """Be adopted at first use, where that has had to wait, see `adopt_later`."""
             come = self.__dict__.get("_come") if name in _PARTS else None
-            if come is None and name in ("_children", "_service"):
-                raise UsageError(
+            if come is None and name in (*_PARTS, "_children"):
+                raise WrongHandle(
                     type(self).__name__,
                     "it is a handle of no communicator of ours",
                     "make it by closeranks.init",

@@ -468,6 +468,8 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if self == MPI.COMM_NULL and not forked_child.is_child():
+            return
         if kind is None:
             self._closing.finish(self)
         else:

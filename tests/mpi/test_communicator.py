@@ -282,6 +282,41 @@ def test_another_handle_is_the_same_communicator(world: cr.Communicator) -> None
     assert isinstance(none, MPI.Intracomm)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda comm: comm.Barrier(), id="collective"),
+        pytest.param(lambda comm: comm.Dup(), id="dup"),
+        pytest.param(lambda comm: comm.close(), id="close"),
+        pytest.param(lambda comm: comm.abandon(), id="abandon"),
+        pytest.param(lambda comm: comm.empty(3), id="empty"),
+        pytest.param(lambda comm: comm.bucketed({}), id="bucketed"),
+        pytest.param(lambda comm: comm.using().__enter__(), id="using"),
+        pytest.param(lambda comm: next(iter(comm.attempts())), id="attempts"),
+        pytest.param(lambda comm: comm.digest({}), id="digest"),
+        pytest.param(lambda comm: comm.__exit__(None, None, None), id="exit"),
+    ],
+)
+def test_a_handle_of_no_communicator_of_ours_says_so(
+    call: Callable[[cr.Communicator], object],
+) -> None:
+    with pytest.raises(cr.UsageError, match="handle of no communicator of ours"):
+        call(cr.Communicator(MPI.COMM_WORLD))
+
+
+def test_a_handle_of_no_communicator_of_ours_has_no_hierarchy() -> None:
+    comm = cr.Communicator(MPI.COMM_WORLD)
+    assert not hasattr(comm, "hierarchy")
+    assert getattr(comm, "_followed", None) is None
+
+
+def test_the_block_of_a_null_handle_ends_well() -> None:
+    with cr.Communicator() as nobody:
+        assert nobody == MPI.COMM_NULL
+    with pytest.raises(KeyError), cr.Communicator():
+        raise KeyError
+
+
 @pytest.mark.parametrize("comm", [2, 4], indirect=True)
 def test_communicators_that_nobody_frees_take_little(comm: MPI.Intracomm) -> None:
     def descriptors() -> int:
