@@ -43,7 +43,7 @@ from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shm_call import ShmCalls
-from closeranks.collectives.fastpath.shortcut import size_of
+from closeranks.collectives.fastpath.shortcut import class_of_call
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO
@@ -531,7 +531,7 @@ class Service:
             if way is not None and not self.world.node_memory.turns:
                 if self.world.compiled is None:
                     interpreter.prepare(self.world, together=True)  # shortcuts come with it
-                quick = self.shortcuts.quick(demand.operation, size_of(demand), way)
+                quick = self.shortcuts.quick(demand.operation, class_of_call(demand), way)
                 if demand.on_device:
                     return in_time(demand, lambda: way.ready(demand, quick))
                 return way.ready(demand, quick)
@@ -550,13 +550,16 @@ class Service:
 
     def _remember(self, demand: CollectiveCall, name: str, algorithm: str = AUTO) -> None:
         """Let the next call of this kind take a short way."""
-        known, size = self.shortcuts.asked_for(algorithm), size_of(demand)
+        known, size = self.shortcuts.asked_for(algorithm), class_of_call(demand)
         if known is None or size is None or not self.family.straight or demand.divisor() != 1:
+            return
+        if self.family.tuning.divides(demand.operation, size):
             return
         if algorithm == AUTO and not self.chooser.is_lasting(demand.key.agreed):
             return
         if name == NATIVE:
             known.learn(demand.operation, size)
+            interpreter.miss()
         shm_calls = self._shm_calls if algorithm == AUTO else self._asked
         way = shm_calls.of(demand) if name == SHARED else None
         if way is not None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
+#: Calls of 20 us without compiled code before it is loaded, which takes 75 ms.
+_WORTH_LOADING: Final = 2000
 
 
 def prepare(world: World, *, together: bool) -> None:
@@ -70,15 +72,28 @@ def load_early() -> None:
         is_loaded()
 
 
+def miss() -> None:
+    """Count a call that compiled code would have made shorter; after many, load it.
+
+    Local.  Where no rank runs a plan or a kernel nothing else loads it: on one
+    rank, say.  To load it takes as long as so many of these calls.
+    """
+    _Loaded.missed += 1
+    if _Loaded.missed == _WORTH_LOADING:
+        signal_handlers.defer_handlers()
+        load_early()
+
+
 def is_at_hand() -> bool:
     """Whether this process has compiled code already.  Local, quick."""
     return _Loaded.tried and is_loaded()
 
 
 class _Loaded:
-    """Whether this process has tried to load compiled code."""
+    """Whether this process has tried to load compiled code, and calls without it."""
 
     tried = False
+    missed = 0
 
 
 @cache

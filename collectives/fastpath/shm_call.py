@@ -27,13 +27,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 
-from closeranks.collectives.arguments.call_key import CallKey
 from closeranks.collectives.arguments.collective_call import arrays_of, lay_out
 from closeranks.collectives.engine.leaves import (
+    SHORT_BYTES,
     combiner_for,
     kernel_address,
     kernel_name,
@@ -197,6 +197,8 @@ class Interrupted:
 
 #: So many short ways are kept ready; the first to come is the first to go.
 _MOST = 256
+#: More bytes than any call has.
+_ANY_BYTES: Final = 1 << 62
 #: Operations that have a short way.
 OPERATIONS = frozenset(
     {
@@ -206,8 +208,29 @@ OPERATIONS = frozenset(
 )  # fmt: skip
 
 
+class ShmKind(NamedTuple):
+    """What calls have in common that one `ShmCall` serves; no size.
+
+    Attributes
+    ----------
+    operation, size_class, root, element
+        As in `closeranks.collectives.arguments.call_key.Agreed`.
+    op : int
+        Identity of the reduction; the `ShmCall` keeps that alive.
+    arrays : tuple of object
+        Types of both arrays, see `dtypes`.
+    """
+
+    operation: str
+    size_class: int
+    root: int
+    op: int
+    element: object
+    arrays: tuple[object, object]
+
+
 class ShmCall:
-    """Calls of one operation, size, type, op and root that a kernel serves.
+    """Calls of one operation, size class, type, op and root that a kernel serves.
 
     Local to make.
 
@@ -223,7 +246,7 @@ class ShmCall:
     address : int
         Of what machine code knows about it, see
         `closeranks.collectives.fastpath.shortcut_layout`.
-    key : CallKey
+    kind : ShmKind
         Of the calls that it runs.
     """
 
@@ -232,41 +255,39 @@ class ShmCall:
         "_finish",
         "_fixed",
         "_keeps",
-        "_kernel",
         "_leave",
         "_operation",
         "_world",
         "address",
-        "key",
+        "kind",
     )
 
     def __init__(self, world: World, demand: CollectiveCall) -> None:
         self._world, self._operation = world, demand.operation
-        self.key = demand.key
+        self.kind = kind_of(demand)
         memory = world.node_memory
         combiner = combiner_for(demand.operation, demand.reducer, demand.dtype)
         frame = memory.frame(combiner, demand.dtype.itemsize, demand.root)
-        name = kernel_name(demand.operation, demand.nbytes)
-        self._kernel = load_kernel(name)
         self._finish, self._leave = self._finished, self._left
         entry = self._entry = np.zeros(code.ENTRY, np.int64)
-        self._fixed = frame.ctypes.data, memory.state.ctypes.data, demand.nbytes
-        entry[code.E_KERNEL] = kernel_address(name)
-        entry[code.E_FRAME], entry[code.E_STATE], entry[code.E_BYTES] = self._fixed
+        self._fixed = frame.ctypes.data, memory.state.ctypes.data
+        entry[code.E_SHORT] = SHORT_BYTES
+        for place, nbytes in ((code.E_SHORT_KERNEL, 0), (code.E_LONG_KERNEL, _ANY_BYTES)):
+            entry[place] = kernel_address(kernel_name(demand.operation, nbytes))
+        entry[code.E_FRAME], entry[code.E_STATE] = self._fixed
         entry[code.E_ROOT] = demand.root
         entry[code.E_QUEUE], entry[code.E_SEQUENCE] = memory.queue_at, world.sequence_at
         entry[code.E_IN_PLACE] = demand.operation in ("allreduce", "reduce")
         forms = {"bcast": code.ONE, "barrier": code.NO_ARRAY, "reduce": code.AT_ROOT}
         entry[code.E_FORM] = forms.get(demand.operation, code.PAIR)
         entry[code.E_FINISH], entry[code.E_LEAVE] = id(self._finish), id(self._leave)
-        self._keeps = (demand.op, *dtypes(demand))
+        self._keeps = (demand.op, *self.kind.arrays)
         if demand.operation in REDUCING:
             entry[code.E_OP] = id(demand.op)
-        entry[[code.E_GIVEN_TYPE, code.E_TAKEN_TYPE]] = list(map(id, self._keeps[1:]))
-        given, taken = _nbytes(demand)
-        entry[code.E_GIVEN_BYTES], entry[code.E_TAKEN_BYTES] = given, taken
-        first, second = (getattr(one, "itemsize", 0) or 1 for one in self._keeps[1:])
-        entry[code.E_GIVEN_ITEMS], entry[code.E_TAKEN_ITEMS] = given // first, taken // second
+        entry[[code.E_GIVEN_TYPE, code.E_TAKEN_TYPE]] = list(map(id, self.kind.arrays))
+        items = [getattr(one, "itemsize", 0) or 1 for one in self.kind.arrays]
+        entry[[code.E_GIVEN_ITEM, code.E_TAKEN_ITEM]] = items
+        entry[[code.E_GIVEN_BLOCKS, code.E_TAKEN_BLOCKS]] = _blocks(demand)
         self.address = entry.ctypes.data
 
     @property
@@ -301,7 +322,7 @@ class ShmCall:
             if memory.finish is None and quick(*demand.arguments) is None:
                 counted[code.E_CALLS] -= 1  # the caller counts it
                 return
-            self._run(given, taken, memory)
+            self._run(given, taken, demand.nbytes, memory)
             if memory.finish is not None:
                 memory.finish()
 
@@ -313,34 +334,35 @@ class ShmCall:
 
     def _left(self, *arguments: object, **named: object) -> None:
         """Leave that kernel to others: its end was not waited for."""
-        self._let_go_on(*self._noted(), (arguments, named))
+        self._let_go_on(self._step(*self._noted()), (arguments, named))
 
-    def _noted(self) -> tuple[int, int]:
-        """Give the arrays of the call that machine code is at."""
-        return int(self._entry[code.E_GIVEN]), int(self._entry[code.E_TAKEN])
+    def _noted(self) -> tuple[int, int, int]:
+        """Give the arrays and bytes of the call that machine code is at."""
+        given, taken, nbytes = self._entry[[code.E_GIVEN, code.E_TAKEN, code.E_BYTES]].tolist()
+        return given, taken, nbytes
 
-    def _run(self, given: int, taken: int, keeps: object) -> None:
+    def _run(self, given: int, taken: int, nbytes: int, keeps: object) -> None:
         """Run the kernel to its end, be it after an exception has come between."""
         counters, number = self._world.node_memory.state, None
         began = counters[START]
         try:
             number = self._world.sequence()  # from here on the others wait for this rank
-            self._wait(given, taken)
+            self._wait(given, taken, nbytes)
         except BaseException:
             if number is not None and counters[START] == began:  # which its end moves on
-                self._let_go_on(given, taken, keeps)
+                self._let_go_on(self._step(given, taken, nbytes), keeps)
             raise
 
-    def _let_go_on(self, given: int, taken: int, keeps: object) -> None:
+    def _let_go_on(self, step: Callable[[], bool], keeps: object) -> None:
         if not self._world.revoked:
-            Interrupted(self._world, self._step(given, taken), keeps)
+            Interrupted(self._world, step, keeps)
 
-    def _step(self, given: int, taken: int) -> Callable[[], bool]:
-        frame, state, nbytes = self._fixed
-        return partial(self._kernel, frame, state, given, taken, nbytes)
+    def _step(self, given: int, taken: int, nbytes: int) -> Callable[[], bool]:
+        kernel = load_kernel(kernel_name(self._operation, nbytes))
+        return partial(kernel, *self._fixed, given, taken, nbytes)
 
-    def _wait(self, given: int, taken: int) -> None:
-        step = self._step(given, taken)
+    def _wait(self, given: int, taken: int, nbytes: int) -> None:
+        step = self._step(given, taken, nbytes)
         if not step():
             wait(step, progress=partial(make_way, self._world), abort=self._abort)
 
@@ -359,18 +381,19 @@ class ShmCalls:
 
     def __init__(self, open_world: Callable[[], World]) -> None:
         self._open_world = open_world
-        self._known: dict[CallKey, ShmCall] = {}
+        self._known: dict[ShmKind, ShmCall] = {}
 
     def of(self, demand: CollectiveCall) -> ShmCall | None:
         """Give the short way of a call that goes to ``shared``, or None.  Local."""
-        known = self._known.get(demand.key)
+        kind = kind_of(demand)
+        known = self._known.get(kind)
         if known is None:
             world = self._open_world()
             if not is_near(world, demand):
                 return None
             if len(self._known) == _MOST:
                 self._known.pop(next(iter(self._known)))
-            known = self._known[demand.key] = ShmCall(world, demand)
+            known = self._known[kind] = ShmCall(world, demand)
         return known
 
 
@@ -395,12 +418,19 @@ def dtypes(demand: CollectiveCall) -> tuple[object, object]:
     return first, second or first
 
 
-def _nbytes(demand: CollectiveCall) -> tuple[int, int]:
-    """Give the bytes of the first array of a call, and of the second one."""
+def kind_of(demand: CollectiveCall) -> ShmKind:
+    """Give the kind of a call that goes to ``shared``.  Local."""
+    agreed, local = demand.key
+    return ShmKind(
+        agreed.operation, agreed.size_class, agreed.root, local.op, agreed.element, dtypes(demand)
+    )
+
+
+def _blocks(demand: CollectiveCall) -> tuple[int, int]:
+    """Give the blocks of the first array of a call, and of the second one."""
     blocks = {"allgather": (1, demand.size), "alltoall": (demand.size,) * 2}
     blocks["reduce_scatter_block"] = demand.size, 1
-    given, taken = blocks.get(demand.operation, (1, 1))
-    return given * demand.nbytes, taken * demand.nbytes
+    return blocks.get(demand.operation, (1, 1))
 
 
 def is_near(world: World, demand: CollectiveCall) -> bool:

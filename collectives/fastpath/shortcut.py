@@ -2,13 +2,15 @@
 
 Python takes half a microsecond to look at the arguments of a call, and several
 where ranks share a core, for all that it looks at has left the caches since.
-So where calls of a size are settled to go to the library, or to a kernel in
-the memory of the node, the communicator's method is replaced by a builtin
+So where calls of a size class are settled to go to the library, or to a kernel
+in the memory of the node, the communicator's method is replaced by a builtin
 function of machine code that looks whether the call is a known one, by its
 `Rule`, and then calls the library's method or the kernel, else ours. It knows
 nothing that the method does not; whatever it cannot take, or mpi4py refuses,
 goes the long way, where errors are explained; those of the library's call
 itself are explained as there.
+
+A class is known, not a size: the next call may be of a size never seen.
 """
 
 from __future__ import annotations
@@ -32,7 +34,6 @@ from closeranks.collectives.fastpath.shortcut_record import (
     empty_table,
     is_readable,
     record_of,
-    row_of,
 )
 from closeranks.collectives.fastpath.shortcut_versions import are_listed
 from closeranks.collectives.selection.call_options import AUTO
@@ -76,6 +77,8 @@ class Rule(NamedTuple):
     moves : bool
         Whether both are to be of one type; the library compares them where it
         reduces.
+    mean : bool
+        Whether the class is that of the mean block, not of all blocks.
     """
 
     sized: int = -1
@@ -90,6 +93,7 @@ class Rule(NamedTuple):
     blocked: bool = False
     buffers: int = 2
     moves: bool = False
+    mean: bool = False
 
 
 RULES: Final[dict[str, Rule]] = {
@@ -97,15 +101,15 @@ RULES: Final[dict[str, Rule]] = {
     "bcast": Rule(sized=0, root=1, buffers=1),
     "reduce": Rule(sized=0, root=3),
     "allreduce": Rule(sized=1),
-    "reduce_scatter_block": Rule(sized=0, blocked=True),
-    "reduce_scatter": Rule(sized=0, given=2),
+    "reduce_scatter_block": Rule(sized=0, blocked=True, mean=True),
+    "reduce_scatter": Rule(sized=0, given=2, mean=True),
     "allgather": Rule(sized=0, whole=1, moves=True),
-    "allgatherv": Rule(vector=1, part=0, by_total=True, moves=True),
+    "allgatherv": Rule(vector=1, part=0, by_total=True, moves=True, mean=True),
     "gather": Rule(sized=0, whole=1, root=2, moves=True),
     "gatherv": Rule(vector=1, part=0, root=2, moves=True),
     "scatter": Rule(sized=1, whole=0, root=2, moves=True),
     "scatterv": Rule(vector=0, part=1, root=2, moves=True),
-    "alltoall": Rule(sized=0, equal=1, blocked=True, moves=True),
+    "alltoall": Rule(sized=0, equal=1, blocked=True, moves=True, mean=True),
     "alltoallv": Rule(vector=0, second=1, moves=True),
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
@@ -119,7 +123,7 @@ _MOST_QUICK: Final = 32
 class Shortcuts:
     """The calls of one communicator that are known to go to one place.
 
-    All its ranks learn the same sizes in the same order.
+    All its ranks learn the same size classes in the same order.
 
     Parameters
     ----------
@@ -197,51 +201,55 @@ class Shortcuts:
         return self._asked.get(algorithm)
 
     def is_library(self, demand: CollectiveCall) -> bool:
-        """Tell whether calls of this size are the library's.  Local."""
+        """Tell whether calls of this class are the library's.  Local."""
         if demand.operation not in self._learnt:
             return False
-        return self._known[demand.operation].is_library(size_of(demand))
+        return self._known[demand.operation].is_library(class_of_call(demand))
 
-    def learn(self, operation: str, nbytes: int) -> None:
-        """Note that calls of a size are the library's.  Local.
+    def learn(self, operation: str, size_class: int) -> None:
+        """Note that calls of a size class are the library's.  Local.
 
         Parameters
         ----------
         operation : str
             The operation.
-        nbytes : int
-            What its `Rule` tells, 0 where it tells none.
+        size_class : int
+            As in `closeranks.collectives.arguments.call_key.Agreed`.
         """
+        if operation in self.probes and self._known[operation].is_library(size_class):
+            return
         with self._lock:
-            self._known[operation].learn(nbytes)
+            self._known[operation].learn(size_class)
             self._learnt.add(operation)
             self._install(operation)
 
-    def learn_near(self, operation: str, nbytes: int, near: ShmCall) -> None:
+    def learn_near(self, operation: str, size_class: int, near: ShmCall) -> None:
         """Note that calls of a kind are a kernel's.  Local.
 
         Parameters
         ----------
         operation : str
             The operation.
-        nbytes : int
+        size_class : int
             As for `learn`.
         near : ShmCall
             Runs them; stays alive with this.
         """
+        if operation in self.probes and self._known[operation].runs(size_class, near.kind):
+            return
         with self._lock:
-            self._known[operation].learn_near(nbytes, near)
+            self._known[operation].learn_near(size_class, near)
             self._install(operation)
 
-    def quick(self, operation: str, nbytes: int | None, near: ShmCall) -> Callable[..., object]:
+    def quick(self, operation: str, size_class: int | None, near: ShmCall) -> Callable[..., object]:
         """Give what later calls of a kind will be, for a trial.  Local.
 
         Parameters
         ----------
         operation : str
             The operation.
-        nbytes : int or None
-            As for `learn`.
+        size_class : int or None
+            As for `learn`; None where a shortcut knows none.
         near : ShmCall
             Runs them.
 
@@ -252,13 +260,13 @@ class Shortcuts:
         """
         member = self._member()
         known = self._quick.get(near)
-        if nbytes is None or member is None or (known is None and not _is_possible()):
+        if size_class is None or member is None or (known is None and not _is_possible()):
             return _not_known
         if known is None:
             if len(self._quick) == _MOST_QUICK:
                 self._quick.clear()
             table = empty_table()
-            row_of(table, nbytes)[:] = nbytes, 0, near.address
+            table[size_class] = 1, 0, near.address
             uncounted = np.zeros(1, np.int64), self.words[1]  # who tries it has counted the call
             explain = self._raising(operation)
             record = record_of(member, RULES[operation], table, explain, uncounted)
@@ -348,8 +356,8 @@ class Shortcuts:
             self._methods[operation] = method
 
 
-def size_of(demand: CollectiveCall) -> int | None:
-    """Give the bytes by which a shortcut knows a call, see `Rule`.
+def class_of_call(demand: CollectiveCall) -> int | None:
+    """Give the size class by which a shortcut knows a call, see `Rule`.
 
     Parameters
     ----------
@@ -363,13 +371,7 @@ def size_of(demand: CollectiveCall) -> int | None:
     """
     if demand.planned or demand.native:
         return None
-    if demand.operation in ("alltoall", "reduce_scatter_block"):
-        return demand.nbytes * demand.size
-    if demand.operation == "allgatherv" and demand.target is not None:
-        return demand.target.nbytes
-    if demand.operation == "reduce_scatter" and demand.source is not None:
-        return demand.source.nbytes
-    return demand.nbytes
+    return demand.key.agreed.size_class
 
 
 def _not_known(*_: object, **__: object) -> object:

@@ -32,21 +32,25 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     E_FORM,
     E_FRAME,
     E_GIVEN,
+    E_GIVEN_BLOCKS,
     E_GIVEN_BYTES,
-    E_GIVEN_ITEMS,
+    E_GIVEN_ITEM,
     E_GIVEN_TYPE,
     E_IN_PLACE,
-    E_KERNEL,
     E_LEAVE,
+    E_LONG_KERNEL,
     E_NEXT,
     E_OP,
     E_QUEUE,
     E_ROOT,
     E_SEQUENCE,
+    E_SHORT,
+    E_SHORT_KERNEL,
     E_STATE,
     E_TAKEN,
+    E_TAKEN_BLOCKS,
     E_TAKEN_BYTES,
-    E_TAKEN_ITEMS,
+    E_TAKEN_ITEM,
     E_TAKEN_TYPE,
     EQUAL,
     ERROR,
@@ -66,6 +70,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     LETTERS,
     LIST,
     MATCHES,
+    MEAN,
     MEMBERS,
     MOVES,
     NBYTES,
@@ -88,6 +93,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     ROW,
     ROW_CALLS,
     ROW_ENTRY,
+    ROW_KNOWN,
     SAVE,
     SECOND,
     SEEN,
@@ -108,7 +114,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     VIEW,
     WHOLE,
     WRITABLE,
-    slot_of,
+    class_of,
 )
 from closeranks.comms.jit.c_calls import (
     call0,
@@ -315,14 +321,16 @@ def apart_on_host(record: int, args: int, nargs: int) -> bool:
 _compiled: Callable[..., Any] = numba.njit(error_model="numpy")
 
 
-_slot_of = _compiled(slot_of)
+_class_of = _compiled(class_of)
 
 
 @_compiled
 def find(record: int, nbytes: int) -> int:
-    """Give the place of a known size; -1 if it is not known."""
-    at = place(record, KNOWN) + 8 * ROW * _slot_of(nbytes)
-    return at if word(at) == nbytes else -1
+    """Give the row of the class of a size; -1 if that class is not known."""
+    if place(record, MEAN) != 0:
+        nbytes //= place(record, MEMBERS)
+    at = place(record, KNOWN) + 8 * ROW * _class_of(nbytes)
+    return at if place(at, ROW_KNOWN) != 0 else -1
 
 
 @_compiled
@@ -374,7 +382,7 @@ def fits(record: int, args: int) -> int:
 
 @_compiled
 def looked_up(record: int, args: int, nargs: int, names: int) -> int:
-    """Give the place of the known size of a call; -1 if it goes the long way."""
+    """Give the row of the known class of a call; -1 if it goes the long way."""
     given = place(record, GIVEN)
     most = max(place(record, SIZED), place(record, VECTOR), place(record, PART), given)
     most = max(most, place(record, WHOLE), place(record, EQUAL), place(record, SECOND))
@@ -393,30 +401,42 @@ def looked_up(record: int, args: int, nargs: int, names: int) -> int:
 
 
 @_compiled
-def array_of(record: int, thing: int, dtype: int, items: int, flags: int) -> int:
-    """Give the memory of an array of a type and size that lies side by side, else 0."""
+def array_of(record: int, thing: int, dtype: int, flags: int) -> tuple[int, int]:
+    """Give memory and items of an array of a type that lies side by side, else 0."""
     if word(thing + TYPE) != place(record, ARRAY) or word(thing + DTYPE_AT) != dtype:
-        return 0
+        return 0, 0
     if word(thing + FLAGS_AT) & flags != flags:
-        return 0
-    shape, found = word(thing + SHAPE_AT), 1
+        return 0, 0
+    shape, items = word(thing + SHAPE_AT), 1
     for axis in range(word(thing + NDIM_AT) & 0xFFFFFFFF):
-        found *= word(shape + 8 * axis)
-    return word(thing + DATA) if found == items else 0
+        items *= word(shape + 8 * axis)
+    return word(thing + DATA), items
 
 
 @_compiled
 def given_of(record: int, entry: int, args: int, flags: int) -> int:
     """Give the memory of the first array of a call, 0 if it is of another kind."""
-    dtype, items = place(entry, E_GIVEN_TYPE), place(entry, E_GIVEN_ITEMS)
-    return array_of(record, word(args), dtype, items, flags)
+    found, items = array_of(record, word(args), place(entry, E_GIVEN_TYPE), flags)
+    set_word(entry + 8 * E_GIVEN_BYTES, items * place(entry, E_GIVEN_ITEM))
+    return found
 
 
 @_compiled
 def taken_of(record: int, entry: int, args: int) -> int:
     """Give the memory of the second array of a call, 0 if it is of another kind."""
-    dtype, items = place(entry, E_TAKEN_TYPE), place(entry, E_TAKEN_ITEMS)
-    return array_of(record, word(args + 8), dtype, items, WRITABLE)
+    found, items = array_of(record, word(args + 8), place(entry, E_TAKEN_TYPE), WRITABLE)
+    set_word(entry + 8 * E_TAKEN_BYTES, items * place(entry, E_TAKEN_ITEM))
+    return found
+
+
+@_compiled
+def block_of(entry: int, nbytes: int, blocks: int) -> bool:
+    """Tell whether an array holds blocks of the size that was noted, if one was."""
+    block, noted = nbytes // place(entry, blocks), place(entry, E_BYTES)
+    if block * place(entry, blocks) != nbytes or noted not in (-1, block):
+        return False
+    set_word(entry + 8 * E_BYTES, block)
+    return True
 
 
 @_compiled
@@ -436,19 +456,24 @@ def arrays_of(record: int, entry: int, args: int, nargs: int) -> tuple[int, int]
     """Give the memory that a call reads and that it writes, 0 for what does not suit."""
     form, at_root = place(entry, E_FORM), place(record, PLACE) == place(entry, E_ROOT)
     if form == NO_ARRAY:
+        set_word(entry + 8 * E_BYTES, 0)
         return -1, -1
-    if form == ONE:
-        only = given_of(record, entry, args, READABLE if at_root else WRITABLE)
-        return only, only
-    if form == AT_ROOT and not at_root:
-        given = given_of(record, entry, args, READABLE)
-        return given, given
+    set_word(entry + 8 * E_BYTES, -1)
+    if form == ONE or (form == AT_ROOT and not at_root):
+        only = given_of(record, entry, args, READABLE if form != ONE or at_root else WRITABLE)
+        fits_one = block_of(entry, place(entry, E_GIVEN_BYTES), E_GIVEN_BLOCKS)
+        return (only, only) if fits_one else (0, 0)
     if nargs < 2:
         return 0, 0
     taken = taken_of(record, entry, args)
+    if not block_of(entry, place(entry, E_TAKEN_BYTES), E_TAKEN_BLOCKS):
+        return 0, 0
     if place(entry, E_IN_PLACE) != 0 and word(args) == place(record, IN_PLACE):
         return taken, taken
-    return given_of(record, entry, args, READABLE), taken
+    given = given_of(record, entry, args, READABLE)
+    return (
+        (given, taken) if block_of(entry, place(entry, E_GIVEN_BYTES), E_GIVEN_BLOCKS) else (0, 0)
+    )
 
 
 @_compiled
@@ -486,14 +511,15 @@ def is_apart(record: int, entry: int, args: int) -> bool:
 @_compiled
 def run(record: int, entry: int, args: int, nargs: int, names: int) -> int:
     """Run a kernel on the arrays that were noted; gives None, or 0 and an error."""
-    number = place(entry, E_SEQUENCE)
+    number, nbytes = place(entry, E_SEQUENCE), place(entry, E_BYTES)
     set_word(number, word(number) + 1)
     set_word(entry + 8 * E_CALLS, place(entry, E_CALLS) + 1)
-    brief, before = place(entry, E_BYTES) < BRIEF, word(place(entry, E_STATE))
+    brief, before = nbytes < BRIEF, word(place(entry, E_STATE))
+    kernel = place(entry, E_SHORT_KERNEL if nbytes <= place(entry, E_SHORT) else E_LONG_KERNEL)
     thread = 0 if brief else call0(place(record, SAVE))
     over = kernel5(
-        place(entry, E_KERNEL), place(entry, E_FRAME), place(entry, E_STATE),
-        place(entry, E_GIVEN), place(entry, E_TAKEN), place(entry, E_BYTES),
+        kernel, place(entry, E_FRAME), place(entry, E_STATE),
+        place(entry, E_GIVEN), place(entry, E_TAKEN), nbytes,
     )  # fmt: skip
     if not brief:
         call1(place(record, RESTORE), thread)

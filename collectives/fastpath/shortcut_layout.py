@@ -31,50 +31,54 @@ MEMBERS, PLACE = range(28, 30)
 #: BLOCKED: the size is that of as many blocks as members.
 #: BUFFERS: how many arguments are messages, the first ones.
 #: MOVES: both are to be of one type, which the library does not look at.
+#: MEAN: the size class is that of the mean block, not of all blocks.
 SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(30, 39)
-BLOCKED, BUFFERS, MOVES = range(39, 42)
-#: Address of the known sizes, `SLOTS` rows of them.
-KNOWN: Final = 42
+BLOCKED, BUFFERS, MOVES, MEAN = range(39, 43)
+#: Address of the known size classes, `CLASSES` rows of them.
+KNOWN: Final = 43
 #: The argument that goes the long way where it is `IN_PLACE`, because somebody has to keep
 #: what its buffer holds; -1 while nobody has to.
-KEPT: Final = 43
+KEPT: Final = 44
 #: A Python function that raises what the user is told of an error of the library; room for
 #: such an error: type, value and traceback.
-EXPLAIN: Final = 44
-ERROR: Final = 45
+EXPLAIN: Final = 45
+ERROR: Final = 46
 #: Room for a look at an object's buffer, `Py_buffer` of 80 bytes.
-SEEN: Final = 48
+SEEN: Final = 49
 #: What of it is read: where the memory is, how long, and its format.
 SEEN_BUF, SEEN_LEN, SEEN_FORMAT = SEEN, SEEN + 2, SEEN + 5
 #: Address of NumPy's types by the letter of a buffer's format, 128 of them, 0 for none.
-LETTERS: Final = 58
+LETTERS: Final = 59
 #: Addresses of the numbers of calls that have begun, and of those of the library under way.
-BEGUN_AT, INSIDE_AT = range(59, 61)
-RECORD: Final = 61
+BEGUN_AT, INSIDE_AT = range(60, 62)
+RECORD: Final = 62
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
-SLOTS: Final = 256
+#: Rows of the table: no size has more bits.
+CLASSES: Final = 64
 
-#: Columns of a row: the size, -1 where there is none; its calls that were the library's;
-#: address of the first entry whose calls are a kernel's, 0 where the library does it.
-ROW_SIZE, ROW_CALLS, ROW_ENTRY, ROW = range(4)
+#: Columns of a row, one for each size class: 1 where the class is known, else 0; its calls
+#: that were the library's; address of the first entry whose calls are a kernel's, 0 where
+#: the library does it.
+ROW_KNOWN, ROW_CALLS, ROW_ENTRY, ROW = range(4)
 
-#: Places in an entry (int64): the next one of this size; what its calls look like.
+#: Places in an entry (int64): the next one of this class; what its calls look like.
 E_NEXT, E_FORM = range(2)
-#: Of the first array and of the second one: type and items.
-E_GIVEN_TYPE, E_GIVEN_ITEMS, E_TAKEN_TYPE, E_TAKEN_ITEMS = range(2, 6)
+#: Of the first array and of the second one: type, bytes of an item, and blocks.
+E_GIVEN_TYPE, E_GIVEN_ITEM, E_GIVEN_BLOCKS = range(2, 5)
+E_TAKEN_TYPE, E_TAKEN_ITEM, E_TAKEN_BLOCKS = range(5, 8)
 #: The op or 0, the root, whether a call may be made in place.
-E_OP, E_ROOT, E_IN_PLACE = range(6, 9)
-#: The kernel and its arguments but two.
-E_KERNEL, E_FRAME, E_STATE, E_BYTES = range(9, 13)
+E_OP, E_ROOT, E_IN_PLACE = range(8, 11)
+#: The kernel up to so many bytes, and the one beyond; their first two arguments.
+E_SHORT, E_SHORT_KERNEL, E_LONG_KERNEL, E_FRAME, E_STATE = range(11, 16)
 #: Addresses: of what waits for the memory, and of the world's number of calls.
-E_QUEUE, E_SEQUENCE = range(13, 15)
-#: The calls; the arrays of this one; Python functions that wait for its end, and that
-#: leave it to others if an exception has come between.
-E_CALLS, E_GIVEN, E_TAKEN, E_FINISH, E_LEAVE = range(15, 20)
-#: Bytes of the two arrays, which may not overlap.
-E_GIVEN_BYTES, E_TAKEN_BYTES = range(20, 22)
-ENTRY: Final = 22
+E_QUEUE, E_SEQUENCE = range(16, 18)
+#: Python functions that wait for the end of a call, and that leave it to others if an
+#: exception has come between.
+E_FINISH, E_LEAVE = range(18, 20)
+#: The calls; of this one the arrays, their bytes, and the bytes of a block.
+E_CALLS, E_GIVEN, E_TAKEN, E_GIVEN_BYTES, E_TAKEN_BYTES, E_BYTES = range(20, 26)
+ENTRY: Final = 26
 #: Forms of calls: two arrays; one that the root sends; none; two, the second at the root.
 PAIR, ONE, NO_ARRAY, AT_ROOT = range(4)
 #: Kernels on fewer bytes keep the interpreter's lock: to give it back takes as long.
@@ -91,6 +95,11 @@ NDIM_AT, SHAPE_AT, DTYPE_AT, FLAGS_AT = DATA + 8, DATA + 16, DATA + 40, DATA + 4
 READABLE, WRITABLE = 0x101, 0x501
 
 
-def slot_of(nbytes: int) -> int:
-    """Give the only slot where a size may stand."""
-    return (nbytes ^ nbytes >> 8 ^ nbytes >> 16) % SLOTS
+def class_of(nbytes: int) -> int:
+    """Give the size class, as `closeranks.collectives.arguments.call_key.size_class`."""
+    bits = 0
+    for shift in (32, 16, 8, 4, 2, 1):
+        if nbytes >> shift:
+            nbytes >>= shift
+            bits += shift
+    return bits + (nbytes != 0)

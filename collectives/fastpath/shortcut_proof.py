@@ -16,9 +16,10 @@ from typing import Any, Final
 import numpy as np
 from mpi4py import MPI
 
+from closeranks.collectives.arguments.call_key import size_class
 from closeranks.collectives.engine.interpreter import SHORTCUT
 from closeranks.collectives.fastpath import shortcut_layout as code
-from closeranks.collectives.fastpath.shortcut_record import empty_table, record_of, row_of
+from closeranks.collectives.fastpath.shortcut_record import empty_table, record_of
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 
@@ -26,9 +27,9 @@ from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 _COUNT, _RANKS = 6, 2
 #: Of a call with two buffers of which the first tells the size, and the second has a block a
 #: rank; see `closeranks.collectives.fastpath.shortcut.Rule`, whose order this has.
-_GATHER: Final = (0, 1, -1, -1, -1, -1, -1, -1, 0, 0, 2, 1)
-_VECTOR: Final = (-1, -1, -1, 1, -1, 0, -1, -1, 1, 0, 2, 1)
-_REDUCE: Final = (1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 2, 0)
+_GATHER: Final = (0, 1, -1, -1, -1, -1, -1, -1, 0, 0, 2, 1, 0)
+_VECTOR: Final = (-1, -1, -1, 1, -1, 0, -1, -1, 1, 0, 2, 1, 1)
+_REDUCE: Final = (1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 2, 0, 0)
 _F8: Final = np.dtype(np.float64)
 
 
@@ -38,10 +39,9 @@ def holds() -> bool:
 
 
 def _called(rule: tuple[int, ...], entry: int = 0) -> Callable[..., str]:
-    """Give what a shortcut calls that knows 6 numbers of 8 bytes a block."""
+    """Give what a shortcut calls that knows the class of 6 numbers of 8 bytes."""
     table = empty_table()
-    for nbytes in (8 * _COUNT, 8 * _COUNT * _RANKS):
-        row_of(table, nbytes)[:] = nbytes, 0, entry
+    table[size_class(8 * _COUNT)] = 1, 0, entry
     member: Any = SimpleNamespace(size=_RANKS, rank=0)
     words = np.zeros(1, np.int64), np.zeros(1, np.int64)
     record = record_of(member, rule, table, _not_told, words)
@@ -74,6 +74,8 @@ def _library_calls() -> Iterator[bool]:
         yield all(gather(given, taken) == "library" for taken in _forms(whole, _RANKS))
         yield gatherv(given, [whole, counts]) == "library"
         yield gatherv(given, [whole, counts, MPI.DOUBLE]) == "library"
+    yield gather(own[1:], whole[_RANKS:]) == "library"  # of the same class
+    yield gather(np.ones(_COUNT * _RANKS), np.ones(_COUNT * _RANKS**2)) == "ours"  # of another
     yield reduce(MPI.IN_PLACE, own) == reduce(whole[:_COUNT], own, op=MPI.SUM) == "library"
     integers = np.ones(_COUNT * _RANKS, np.int64)
     listed = array.array("d", whole)  # tells no bytes
@@ -92,14 +94,21 @@ def _kernel_calls() -> Iterator[bool]:
         noted.append(given)
         return 1
 
-    kernel = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)(note)
+    def note_long(*given: int) -> int:
+        return note(*given, 0)
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, *[ctypes.c_int64] * 5)
+    kernels = kind(note), kind(note_long)
     entry, numbers = np.zeros(code.ENTRY, np.int64), np.zeros(3, np.int64)
-    entry[code.E_KERNEL] = ctypes.cast(kernel, ctypes.c_void_p).value or 0
+    entry[[code.E_SHORT_KERNEL, code.E_LONG_KERNEL]] = [
+        ctypes.cast(one, ctypes.c_void_p).value or 0 for one in kernels
+    ]
+    entry[code.E_SHORT] = 8 * _COUNT
     entry[code.E_STATE] = entry[code.E_QUEUE] = numbers.ctypes.data
     entry[code.E_SEQUENCE], entry[code.E_FORM] = numbers[1:].ctypes.data, code.PAIR
     entry[[code.E_GIVEN_TYPE, code.E_TAKEN_TYPE]] = id(_F8)
-    entry[[code.E_GIVEN_ITEMS, code.E_TAKEN_ITEMS]] = _COUNT
-    entry[[code.E_GIVEN_BYTES, code.E_TAKEN_BYTES]] = entry[code.E_BYTES] = 8 * _COUNT
+    entry[[code.E_GIVEN_ITEM, code.E_TAKEN_ITEM]] = 8
+    entry[[code.E_GIVEN_BLOCKS, code.E_TAKEN_BLOCKS]] = 1
     entry[code.E_OP], entry[code.E_IN_PLACE] = id(MPI.SUM), 1
     reduce = _called(_REDUCE, entry.ctypes.data)
     own, room = np.ones(_COUNT), np.zeros(_COUNT)
@@ -111,11 +120,16 @@ def _kernel_calls() -> Iterator[bool]:
     yield reduce(own, room, MPI.SUM) == reduce(own, room, op=MPI.SUM) == "kernel"
     yield reduce(MPI.IN_PLACE, room) == "kernel"
     yield noted.pop()[2:4] == (room.ctypes.data, room.ctypes.data)
+    less, more = np.ones((2, _COUNT - 1)), np.ones((2, _COUNT + 1))  # of the same class
+    yield reduce(*less) == reduce(*more) == "kernel"
+    yield noted.pop()[4:] == (more[0].nbytes, 0)
+    yield noted.pop()[4:] == (less[0].nbytes,)
     noted.clear()
     odd = np.zeros(8 * _COUNT + 1, np.uint8)[1:].view(_F8)
     strided, turned = np.ones(2 * _COUNT)[::2], np.ones((3, 2)).T.copy().T
     others: list[Any] = [strided, turned, odd, own[1:], own.astype(">f8"), own.astype("i8")]
     for other in (*others, own.data, own.view(np.recarray), [own, MPI.DOUBLE], room, None):
         yield reduce(other, room) == "ours"
+    yield reduce(*np.ones((2, 2 * _COUNT))) == "ours"  # of another class
     yield reduce(own, fixed) == reduce(own, room, MPI.MAX) == reduce(own, room, 1, 2) == "ours"
     yield not noted

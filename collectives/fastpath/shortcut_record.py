@@ -1,8 +1,8 @@
 """The record of the machine code of shortcuts: interpreter, MPI, known sizes.
 
-What is known of sizes stands in two places: here, until too many others have
-come, and in a table that machine code reads, where a size has one row and the
-last to come takes it.
+What is known is known of size classes, see
+`closeranks.collectives.arguments.call_key.size_class`: choices are made for
+classes, so a call of a new size in a known class is a known call.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.fastpath.shortcut_layout import (
     BEGUN_AT,
+    CLASSES,
     DTYPE_AT,
     EXPLAIN,
     FLAGS_AT,
@@ -36,33 +37,29 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     PLAIN,
     RECORD,
     ROW,
+    ROW_CALLS,
+    ROW_ENTRY,
+    ROW_KNOWN,
     SHAPE_AT,
     SIZED,
-    SLOTS,
-    slot_of,
 )
 from closeranks.comms.buffers.datatype import element
 from closeranks.comms.jit.python_builtin import address_in_python
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.call_key import CallKey
-    from closeranks.collectives.fastpath.shm_call import ShmCall
+    from closeranks.collectives.fastpath.shm_call import ShmCall, ShmKind
 
 
-#: So many sizes are known; the first to come is the first to go.
-MOST_SIZES: Final = 1024
-
-
-#: So many kinds of calls of one size may be kernels'.
-_MOST_KINDS: Final = 8
+#: So many kinds of calls of one size class may be kernels'.
+MOST_KINDS: Final = 32
 
 
 @dataclass
-class _Size:
-    """What is known of one size; ``shm_calls`` by the key of the calls they run."""
+class _Class:
+    """What is known of one size class; ``shm_calls`` by the kind of the calls they run."""
 
     library: bool = False
-    shm_calls: dict[CallKey, ShmCall] = field(default_factory=dict)
+    shm_calls: dict[ShmKind, ShmCall] = field(default_factory=dict)
 
     @property
     def entry(self) -> int:
@@ -71,112 +68,82 @@ class _Size:
 
 
 class KnownSizes:
-    """What one communicator knows of one operation.
+    """What one communicator knows of one operation, by size class.
 
     All its ranks learn the same in the same order.
     """
 
     def __init__(self) -> None:
-        self._sizes: dict[int, _Size] = {}
+        self._classes: dict[int, _Class] = {}
         self._table: NDArray[np.int64] | None = None
         self._open = False
-        self._past: Counter[str] = Counter()
+        self._past = 0
 
     def __bool__(self) -> bool:
-        return bool(self._sizes)
+        return bool(self._classes)
 
-    def is_library(self, nbytes: int | None) -> bool:
-        """Tell whether calls of a size are the library's.  Local."""
-        return nbytes is not None and nbytes in self._sizes and self._sizes[nbytes].library
+    def is_library(self, size_class: int | None) -> bool:
+        """Tell whether calls of a class are the library's.  Local."""
+        known = None if size_class is None else self._classes.get(size_class)
+        return known is not None and known.library
 
-    def learn(self, nbytes: int) -> None:
-        """Note that calls of a size are the library's.  Local."""
-        self._size(nbytes).library = True
-        self._write(nbytes)
+    def runs(self, size_class: int, kind: ShmKind) -> bool:
+        """Tell whether a kernel serves calls of a kind, or can no more be added.  Local."""
+        known = self._classes.get(size_class)
+        if known is None:
+            return False
+        return kind in known.shm_calls or len(known.shm_calls) == MOST_KINDS
 
-    def learn_near(self, nbytes: int, near: ShmCall) -> None:
-        """Note that calls of a size, of the kind of ``near``, are a kernel's.  Local."""
-        shm_calls = self._size(nbytes).shm_calls
-        if near.key not in shm_calls and len(shm_calls) < _MOST_KINDS:
+    def learn(self, size_class: int) -> None:
+        """Note that calls of a class are the library's.  Local."""
+        self._classes.setdefault(size_class, _Class()).library = True
+        self._write(size_class)
+
+    def learn_near(self, size_class: int, near: ShmCall) -> None:
+        """Note that calls of a class, of the kind of ``near``, are a kernel's.  Local."""
+        shm_calls = self._classes.setdefault(size_class, _Class()).shm_calls
+        if near.kind not in shm_calls and len(shm_calls) < MOST_KINDS:
             for last in list(shm_calls.values())[-1:]:
                 last.followed_by(near)
-            shm_calls[near.key] = near
-        self._write(nbytes)
+            shm_calls[near.kind] = near
+        self._write(size_class)
 
     def open(self) -> NDArray[np.int64]:
         """Fill the table and return it, to be read from now on.  Local."""
         if self._table is None:
             self._table = empty_table()
         self._open = True
-        for nbytes in self._sizes:
-            self._write(nbytes)
+        for size_class in self._classes:
+            self._write(size_class)
         return self._table
 
     def shut(self) -> None:
         """Empty the table: who reads it finds nothing.  Local."""
         self._open = False
         if self._table is not None:
-            self._past["native"] += int(self._table[:, 1].sum())
-            self._table[:] = empty_table()
+            self._past += int(self._table[:, ROW_CALLS].sum())
+            self._table[:] = 0
 
     def calls(self) -> Counter[str]:
         """Count the calls that machine code has served, by algorithm.  Local."""
-        found = self._past.copy()
+        native = self._past
         if self._table is not None:
-            found["native"] += int(self._table[:, 1].sum())
-        found["shared"] += sum(map(_calls, self._sizes.values()))
-        return found
+            native += int(self._table[:, ROW_CALLS].sum())
+        shm_calls = (near for known in self._classes.values() for near in known.shm_calls.values())
+        return Counter(native=native, shared=sum(near.calls for near in shm_calls))
 
-    def _size(self, nbytes: int) -> _Size:
-        """Give what is known of a size; the oldest one makes way for a new one."""
-        if nbytes not in self._sizes:
-            if len(self._sizes) == MOST_SIZES:
-                self._forget(next(iter(self._sizes)))
-            self._sizes[nbytes] = _Size()
-        return self._sizes[nbytes]
-
-    def _forget(self, nbytes: int) -> None:
-        """Know nothing of a size any more."""
-        known = self._sizes.pop(nbytes)
-        self._past["shared"] += _calls(known)
-        for near in known.shm_calls.values():
-            near.followed_by(None)  # it may be learned again, in another order
+    def _write(self, size_class: int) -> None:
+        """Let readers of the table know a class."""
         if self._open:
-            row = self._row(nbytes)
-            if row[0] == nbytes:
-                self._past["native"] += int(row[1])
-                row[:] = -1, 0, 0
-
-    def _write(self, nbytes: int) -> None:
-        """Let readers of the table know a size."""
-        if not self._open:
-            return
-        row, entry = self._row(nbytes), self._sizes[nbytes].entry
-        if row[0] == nbytes:
-            row[2] = entry
-            return
-        self._past["native"] += int(row[1])  # what stood there goes the long way, and comes back
-        row[:] = nbytes, 0, entry
-
-    def _row(self, nbytes: int) -> NDArray[np.int64]:
-        """Give the only row where a size may stand."""
-        assert self._table is not None
-        return row_of(self._table, nbytes)
-
-
-def _calls(known: _Size) -> int:
-    return sum(near.calls for near in known.shm_calls.values())
-
-
-def row_of(table: NDArray[np.int64], nbytes: int) -> NDArray[np.int64]:
-    """Give the only row of a table where a size may stand."""
-    row: NDArray[np.int64] = table[slot_of(nbytes)]
-    return row
+            assert self._table is not None
+            row = self._table[size_class]
+            row[ROW_ENTRY] = self._classes[size_class].entry
+            row[ROW_KNOWN] = 1  # last, for a reader in another thread
 
 
 def empty_table() -> NDArray[np.int64]:
-    """Make a table of no sizes."""
-    return np.full((SLOTS, ROW), (-1, 0, 0), np.int64)
+    """Make a table of no classes."""
+    return np.zeros((CLASSES, ROW), np.int64)
 
 
 #: Raises what the user is told of an error of the library.
@@ -237,7 +204,7 @@ def record_of(
     rule : iterable of int
         Of the operation, see `closeranks.collectives.fastpath.shortcut.Rule`.
     table : ndarray of int64
-        The sizes that are known.
+        The size classes that are known.
     explain : callable
         Is given the errors of the library.
     words : tuple of ndarray of int64, shape (1,)

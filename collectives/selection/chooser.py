@@ -68,6 +68,11 @@ class Rules:
                 return None if name == AUTO else name
         return None
 
+    def divides(self, operation: str, size_class: int) -> bool:
+        """Tell whether sizes of one class may have different rules.  Local."""
+        least, most = 1 << size_class >> 1, (1 << size_class) - 1
+        return any(least <= limit < most for limit, _ in self.ladders.get(operation, ()))
+
     def table(self) -> dict[str, Any]:
         """Write the rules as `read_rules` reads them."""
         return {

@@ -103,11 +103,11 @@ def test_kinds_of_one_size_are_told_apart(known: World) -> None:
     if known.size == 1:
         return
     for dtype, op in [("i8", MPI.SUM), ("f8", MPI.SUM), ("f8", MPI.MAX), ("u8", MPI.BXOR)]:
-        x = (np.arange(5) * (known.rank + 2)).astype(dtype)
+        x = (np.arange(50) * (known.rank + 2)).astype(dtype)
         for turn in range(3):
             y, z, place, before = (
-                np.zeros(5, dtype),
-                np.zeros(5, dtype),
+                np.zeros(50, dtype),
+                np.zeros(50, dtype),
                 x.copy(),
                 near_calls(known),
             )
@@ -120,9 +120,9 @@ def test_kinds_of_one_size_are_told_apart(known: World) -> None:
     wanted = sum(range(2, known.size + 2))
     for odd in (x[::-1][::-1], [x, MPI.UINT64_T], memoryview(x)):  # type: ignore[arg-type]
         known.Allreduce(odd, y)
-        assert y.tolist() == [wanted * place for place in range(5)]
+        assert y.tolist() == [wanted * place for place in range(50)]
     assert near_calls(known) - before <= 1
-    frozen = np.zeros(5, dtype)
+    frozen = np.zeros(50, dtype)
     frozen.flags.writeable = False
     with pytest.raises((cr.Error, ValueError, BufferError)):
         known.Allreduce(x, frozen)

@@ -14,6 +14,7 @@ import pytest
 from mpi4py import MPI
 
 import closeranks as cr
+from closeranks.collectives.arguments.call_key import size_class
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.fastpath import (
     shortcut,
@@ -31,8 +32,8 @@ METHODS = [name.capitalize() for name in OPERATIONS]
 def learn(comm: World) -> None:
     """Tell a communicator that calls of COUNT elements a block are the library's."""
     for name in OPERATIONS:
-        for nbytes in (0, 8 * COUNT, 8 * COUNT * comm.size):
-            comm._service.shortcuts.learn(name, nbytes)
+        for known in (0, size_class(8 * COUNT)):
+            comm._service.shortcuts.learn(name, known)
 
 
 @pytest.fixture
@@ -211,7 +212,7 @@ def test_what_it_cannot_take_goes_the_long_way(known: World) -> None:
     known.Bcast(own, algorithm="native")
     known.Bcast(buf=own)
     known.Bcast([own, "l"])
-    known.Bcast(own[:-1])
+    known.Bcast(own[:2])  # of another size class
     known.Allgather(own, blocks, algorithm="auto")
     known.Allgatherv(own, [blocks, (counts, places)])
     known.Allgatherv(own, [blocks, tuple(counts), places, MPI.LONG])
@@ -254,25 +255,26 @@ def test_counts_that_are_none_go_the_long_way(known: World, counts: Any) -> None
     assert taken(known, "Gatherv") == 0
 
 
-def test_any_number_of_sizes_is_known(known: World) -> None:
-    buffer = np.zeros(2000, np.uint8)
-    for _ in range(2):
-        for n in range(1, 1000):
-            known._service.shortcuts.learn("bcast", n)
-            known.Bcast(buffer[:n])
-    assert taken(known, "Bcast") == 1998
-    assert known.statistics().calls == {"bcast": 1998}
-    for n in range(1, 1000):  # most of them are forgotten again, and go the long way
+def test_all_sizes_of_a_class_are_known(known: World) -> None:
+    buffer, wanted = np.zeros(2000, np.uint8), np.arange(2000).astype(np.uint8)
+    for bits in range(1, 11):
+        known._service.shortcuts.learn("bcast", bits)
+    for n in range(1, 1024):
+        buffer[:] = wanted if known.rank == 0 else 0
         known.Bcast(buffer[:n])
-    assert known.statistics().calls == {"bcast": 2997}
-    assert taken(known, "Bcast") < 2997
+        assert (buffer[:n] == wanted[:n]).all()
+        assert known.rank == 0 or not buffer[n:].any()
+    assert taken(known, "Bcast") == 1023
+    known.Bcast(buffer[:1024])  # of another class
+    assert known.statistics().calls == {"bcast": 1024}
+    assert taken(known, "Bcast") == 1023
 
 
 def test_nothing_is_leaked(known: World) -> None:
     counts, block = [COUNT + 1000] * known.size, np.zeros(COUNT + 1000)
     blocks = np.zeros((COUNT + 1000) * known.size)
     spec = [blocks, counts]
-    known._service.shortcuts.learn("allgatherv", blocks.nbytes)
+    known._service.shortcuts.learn("allgatherv", size_class(block.nbytes))
     everything = (spec, counts, block, blocks, counts[0], known)
     before = [sys.getrefcount(thing) for thing in everything]
     for _ in range(100):
@@ -314,8 +316,10 @@ def test_a_method_that_was_held_on_to_takes_it(known: World) -> None:
     x, y = np.full(COUNT, 1), np.zeros(COUNT, int)
     before(x, y)
     assert y.tolist() == [known.size] * COUNT
-    before(x[:-1], y[:-1])
-    assert taken(known, "Allreduce") == 1
+    before(x[:-1], y[:-1])  # of the same size class
+    assert taken(known, "Allreduce") == 2
+    before(x[:2], y[:2])
+    assert taken(known, "Allreduce") == 2
 
 
 def test_options_forbid_it_and_their_end_allows_it(known: World) -> None:
@@ -401,7 +405,7 @@ def test_another_thread_may_forbid_them_while_sizes_are_learned(world: World) ->
     forbidding.start()
     for turn in range(300):
         for name in OPERATIONS:
-            shortcuts.learn(name, 8 * turn)
+            shortcuts.learn(name, turn % 64)
     over.set()
     forbidding.join()
     assert not failed

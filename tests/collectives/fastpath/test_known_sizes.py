@@ -1,78 +1,98 @@
-"""What a communicator knows of sizes: bounded, counted once, nothing forgotten is called."""
+"""What a communicator knows of size classes: bounded, counted once, read by machine code."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from closeranks.collectives.fastpath.shortcut_record import MOST_SIZES, KnownSizes, row_of
+import pytest
+
+from closeranks.collectives.arguments.call_key import size_class
+from closeranks.collectives.fastpath.shortcut_layout import CLASSES, class_of
+from closeranks.collectives.fastpath.shortcut_record import MOST_KINDS, KnownSizes
+from closeranks.collectives.selection.chooser import read_rules
 
 
 @dataclass
 class Kernel:
     """Stands for a `ShmCall`, which needs ranks."""
 
-    key: tuple[object, ...]
+    kind: tuple[object, ...]
     address: int
     calls: int = 0
     next: list[int] = field(default_factory=list)
 
-    def followed_by(self, other: Kernel | None) -> None:
-        self.next = [] if other is None else [*self.next, other.address]
+    def followed_by(self, other: Kernel) -> None:
+        self.next = [*self.next, other.address]
 
 
-def learn_near(known: KnownSizes, nbytes: int, kernel: Kernel) -> None:
+def learn_near(known: KnownSizes, size_class: int, kernel: Kernel) -> None:
     stand_in: Any = kernel
-    known.learn_near(nbytes, stand_in)
+    known.learn_near(size_class, stand_in)
 
 
-def test_the_oldest_of_too_many_sizes_is_forgotten_and_its_calls_are_not() -> None:
+def test_machine_code_counts_bits_as_python_does() -> None:
+    for bits in range(63):
+        for nbytes in {1 << bits, (1 << bits) - 1, (1 << bits) + 1}:
+            assert class_of(nbytes) == size_class(nbytes) < CLASSES
+
+
+def test_calls_are_counted_also_after_the_table_was_shut() -> None:
     known, kernel = KnownSizes(), Kernel(("sum",), 4096)
     table = known.open()
     learn_near(known, 0, kernel)
     kernel.calls = 5
     known.learn(1)
-    row_of(table, 1)[1] = 7
-    for nbytes in range(2, MOST_SIZES + 2):
-        known.learn(nbytes)
-    assert not known.is_library(1)
-    assert known.is_library(2)
+    table[1, 1] = 7
     assert known.calls() == {"shared": 5, "native": 7}
-    assert not (table[:, 0] == 0).any()
-    assert not (table[:, 2] == kernel.address).any()
+    known.shut()
+    assert known.calls() == {"shared": 5, "native": 7}
 
 
-def test_kinds_of_one_size_follow_each_other_once_each() -> None:
+def test_kinds_of_one_class_follow_each_other_once_each() -> None:
     known, first, second, again = KnownSizes(), *(Kernel((n % 2,), n + 8) for n in range(3))
     table = known.open()
     for kernel in (first, second, again):
-        learn_near(known, 64, kernel)
-    assert row_of(table, 64).tolist() == [64, 0, first.address]
+        learn_near(known, 7, kernel)
+    assert table[7].tolist() == [1, 0, first.address]
     assert (first.next, second.next) == ([second.address], [])
-    assert not known.is_library(64)
+    assert not known.is_library(7)
+    kinds: list[Any] = [(0,), (1,), (2,)]
+    assert [known.runs(7, kind) for kind in kinds] == [True, True, False]
+    assert not known.runs(8, kinds[0])
 
 
-def test_kinds_may_be_learned_again_in_another_order() -> None:
-    known, first, second = KnownSizes(), Kernel((0,), 8), Kernel((1,), 16)
-    known.open()
-    for kernel in (first, second):
-        learn_near(known, 64, kernel)
-    for nbytes in range(100, MOST_SIZES + 100):
-        known.learn(nbytes)
-    for kernel in (second, first):
-        learn_near(known, 64, kernel)
-    assert (first.next, second.next) == ([], [first.address])  # no circle
+def test_no_class_has_more_kinds_than_machine_code_looks_through() -> None:
+    known, kernels = KnownSizes(), [Kernel((n,), n + 8) for n in range(MOST_KINDS + 1)]
+    for kernel in kernels:
+        learn_near(known, 7, kernel)
+    other: Any = ("another",)
+    assert known.runs(7, other), "there is nothing to learn of it any more"
+    assert kernels[-2].next == []
 
 
 def test_who_reads_a_table_that_was_shut_finds_nothing_until_it_is_open_again() -> None:
     known = KnownSizes()
-    known.learn(64)
+    known.learn(7)
     table = known.open()
-    row_of(table, 64)[1] = 3
+    table[7, 1] = 3
     known.shut()
-    known.learn(72)
-    assert (table[:, 0] == -1).all()
-    assert known.is_library(64)
+    known.learn(8)
+    assert not table.any()
+    assert known.is_library(7)
     assert known.open() is table
-    assert {64, 72} <= set(table[:, 0].tolist())
+    assert table[:, 0].nonzero()[0].tolist() == [7, 8]
     assert known.calls()["native"] == 3
+
+
+@pytest.mark.parametrize(
+    ("limit", "split"), [(511, False), (512, True), (1000, True), (1022, True), (1023, False)]
+)
+def test_a_rule_may_divide_a_class(limit: int, split: bool) -> None:
+    rules = read_rules(
+        {"allreduce": [{"up_to_bytes": limit, "algorithm": "native"}, {"algorithm": "ring"}]}
+    )
+    assert rules.divides("allreduce", size_class(512)) == split
+    assert not rules.divides("bcast", size_class(512))
+    names = {rules.name("allreduce", nbytes) for nbytes in range(512, 1024)}
+    assert (len(names) > 1) == split
