@@ -111,7 +111,9 @@ class ShmPersistent(Persistent):
         """Begin it, see `Persistent`; None where the handle is still to be started."""
         before = self._before() if self._memory.turns else ()
         if (before and not _all_started(before)) or self._closed or self._family.overrides:
-            # A timeout is the engine's to keep.
+            # A timeout is the engine's to keep.  Of a start that mpi4py has waited for it
+            # is not noted that it was over.
+            self._started = self._over = False
             super()._begin(self._start_handle() if ends is None else ends)
             return
         if self._notices.notice is not None:

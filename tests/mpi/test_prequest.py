@@ -239,6 +239,23 @@ def test_a_wait_of_mpi4pys_may_come_under_a_deadline(world: cr.Communicator) -> 
     pair.close()
 
 
+def test_a_start_under_a_deadline_is_not_taken_for_the_one_before(world: cr.Communicator) -> None:
+    if world.size == 1:
+        pytest.skip("kernels need two ranks")
+    given, taken, total = np.full(N, world.rank + 1.0), np.zeros(N), sum(range(world.size + 1))
+    operation = world.Allreduce_init(given, taken, algorithm="shared")
+    for turn in range(40):
+        operation.start()
+        MPI.Request.Waitall([operation])  # of which the operation hears nothing
+        taken[:] = 0
+        time.sleep(0.002 * ((turn + world.rank) % 3))  # one rank after the other
+        with world.using(timeout_s=30.0):
+            MPI.Prequest.Startall([operation])
+            MPI.Request.Waitall([operation])
+            assert taken.tolist() == [total] * N, turn
+    operation.Free()
+
+
 def test_hints_are_taken(world: cr.Communicator) -> None:
     info = MPI.Info.Create({"hint": "any"})
     x = np.full(N, world.rank + 1.0)
