@@ -56,7 +56,7 @@ MOST_KINDS: Final = 32
 
 @dataclass
 class _Class:
-    """What is known of one size class; ``shm_calls`` by the kind of the calls they run."""
+    """What is known of one size class; ``shm_calls`` by kind of call."""
 
     library: bool = False
     shm_calls: dict[ShmKind, ShmCall] = field(default_factory=dict)
