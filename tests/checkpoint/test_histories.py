@@ -18,9 +18,7 @@ from tests.checkpoint.points import set_up
 
 FIRST, COUNT = map(int, os.environ.get("HISTORIES", "0:500").split(":"))
 BATCH = 50
-#: In one process, for `MET`.
-pytestmark = pytest.mark.xdist_group("histories")
-#: What has happened in those that were run.
+#: What has happened in those that were run; one process runs them all.
 MET: Counter[str] = Counter()
 #: Points at which somebody must have died in 500 of them, and what else must have happened.
 POINTS = (
