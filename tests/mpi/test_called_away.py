@@ -253,7 +253,9 @@ def test_a_kernel_that_has_ended_is_not_run_again(
     operation: Any = world.Allreduce_init(x, y, algorithm="shared")
     looks = AtItsEnd(getattr(operation, name))
     monkeypatch.setattr(operation, name, looks)
-    for turn in range(60):
+    for turn in range(1200):
+        if turn % 60 == 59 and all(world.allgather(looks.alarms)):
+            break  # on a busy machine kernels seldom end where they are looked for
         if turn % world.size == world.rank:
             time.sleep(1e-3)
         for step in (operation.start, operation.wait):
