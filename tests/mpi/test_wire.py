@@ -110,7 +110,12 @@ def test_every_call_is_rounded_once(
     with world.using(algorithm=name, wire="float32"):
         for form in forms(world.rank, world.size, dtype):
             before = form.result.tobytes()
-            call(world, form)
+            try:
+                call(world, form)
+            except cr.UsageError as refused:  # where MPICH is known to be wrong
+                if name != "native" or "gets it wrong in place" not in str(refused):
+                    raise
+                continue
             if form.method == "Exscan" and world.rank == 0:
                 assert form.result.tobytes() == before, "rank 0 gets nothing"
             else:
