@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import native_handover
+from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.selection.tuning_table import shape
@@ -21,13 +22,16 @@ from closeranks.comms import argument
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.comms.mpi.node_peers import split_by_node
-from closeranks.errors import UsageError
+from closeranks.errors import Error, UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.communicator.communicator import Communicator
     from closeranks.collectives.communicator.membership import Membership
     from closeranks.collectives.selection.chooser import Chooser
     from closeranks.comms.topology.topology import Topology
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 #: What is wrong, and the way out.
 Problem = tuple[str, str]
@@ -78,6 +82,27 @@ def refusing(method: str) -> Iterator[None]:
         raise UsageError(method, f"{type(wrong).__name__}: {wrong}", _REMEDY) from wrong
 
 
+def heard_if_left(
+    make: Callable[Concatenate[Children, _P], _T],
+) -> Callable[Concatenate[Children, _P], _T]:
+    """Tell all ranks if an exception of a signal handler leaves a constructor.
+
+    The others would wait in it for this rank, or have what this rank has not.
+    """
+
+    @wraps(make)
+    def made(self: Children, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        try:
+            return make(self, *arguments, **named)
+        except (Error, MPI.Exception, *UNREADABLE):
+            raise
+        except BaseException as error:
+            self.leave(error)
+            raise
+
+    return made  # type: ignore[return-value]
+
+
 class Children:
     """The communicators that are made from one.
 
@@ -101,6 +126,11 @@ class Children:
         self._service.guard.refuse("derive")
         self._family.world.check("derive")
         return self._service.plain
+
+    def leave(self, error: BaseException) -> None:
+        """Give the family up, and tell all ranks.  Local."""
+        self._family.notices.leave(error)
+        self._family.world.revoke()
 
     def _asked(self, method: str, problem: Problem | None) -> MPI.Intracomm:
         """Refuse on all ranks what cannot be had on one; else give what `alias` does."""
@@ -178,24 +208,29 @@ class Children:
             raise
         return made
 
+    @heard_if_left
     def clone(self) -> Communicator:
         """Duplicate it with attributes and hints, see `MPI.Comm.Clone`."""
         return self.met(self._derive(self._gathered().Clone(), 0, self._service.rank))
 
+    @heard_if_left
     def duplicate(self, info: MPI.Info | None) -> Communicator:
         """Duplicate it, see `MPI.Comm.Dup`."""
         alias = self._asked("Dup", hints(info))
         return self.met(self._derive(alias.Dup(info), 0, self._service.rank))
 
+    @heard_if_left
     def duplicate_with_info(self, info: MPI.Info) -> Communicator:
         """Duplicate it with hints, see `MPI.Comm.Dup_with_info`."""
         alias = self._asked("Dup_with_info", hints(info))
         return self.met(self._derive(alias.Dup_with_info(info), 0, self._service.rank))
 
+    @heard_if_left
     def of_group(self, group: MPI.Group) -> Communicator:
         """Make one of a group, called by all, see `MPI.Intracomm.Create`."""
         return self.met(self._derive(self._asked("Create", subgroup(group)).Create(group)))
 
+    @heard_if_left
     def of_callers(self, group: MPI.Group, tag: int) -> Communicator:
         """Make one of a group, called by its members, see `MPI.Intracomm.Create_group`."""
         if problem := subgroup(group) or number("tag", tag, 0):
@@ -205,11 +240,13 @@ class Children:
             made = plain.Create_group(group, tag)
         return self._derive(made, counts=False)
 
+    @heard_if_left
     def split(self, color: int, key: int) -> Communicator:
         """Make one of all ranks with the same color, see `MPI.Comm.Split`."""
         alias = self._asked("Split", color_of(color) or number("key", key))
         return self.met(self._derive(alias.Split(color, key), color, key))
 
+    @heard_if_left
     def split_type(self, split_type: int, key: int, info: MPI.Info) -> Communicator:
         """Make one of ranks that share something, see `MPI.Comm.Split_type`."""
         problem = number("split_type", split_type) or number("key", key) or hints(info)
@@ -253,6 +290,7 @@ class Children:
         made.adopt_later(come)
         return made, request
 
+    @heard_if_left
     def shaped(self, method: str, *arguments: Any) -> Any:
         """Make a communicator with a topology, which is mpi4py's own."""
         plain = self._gathered()
@@ -260,6 +298,7 @@ class Children:
             make = partial(getattr(plain, method), *arguments)
             return self._membership.followed.made(make, plain.Barrier)
 
+    @heard_if_left
     def between(
         self, local_leader: int, peer_comm: MPI.Intracomm, remote_leader: int, tag: int
     ) -> MPI.Intercomm:

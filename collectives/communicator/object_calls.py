@@ -31,6 +31,7 @@ from closeranks.collectives.arguments.reduction_arguments import read_root
 from closeranks.collectives.communicator.adoption import Adopted
 from closeranks.collectives.dispatch.object_refusal import Binary, Combining, ObjectParts
 from closeranks.collectives.selection.call_options import unforced
+from closeranks.comms.exit import signal_handlers
 from closeranks.comms.mpi import messages, ulfm
 from closeranks.errors import UsageError
 
@@ -216,8 +217,9 @@ class Objects(Adopted):
         combine = self._combining("allreduce", op)
         if _CAREFUL:
             return combine.result(reduce(combine, self.allgather(sendobj)))
-        with self._inside:
-            return combine.result(super().allreduce(combine.given(sendobj), combine))
+        with self._in_one_piece():
+            found = super().allreduce(combine.given(sendobj), combine)
+        return combine.result(found)
 
     def reduce(self, sendobj: Any, op: Binary = MPI.SUM, root: int = 0) -> Any:
         """Reduce an object of every rank; ``root`` gets the result.
@@ -230,8 +232,9 @@ class Objects(Adopted):
         if _CAREFUL:
             given = self.gather(sendobj, root)
             return combine.result(None if given is None else reduce(combine, given))
-        with self._inside:
-            return combine.result(super().reduce(combine.given(sendobj), combine, root))
+        with self._in_one_piece():
+            found = super().reduce(combine.given(sendobj), combine, root)
+        return combine.result(found)
 
     def scan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce the objects of the ranks up to this one.
@@ -241,8 +244,9 @@ class Objects(Adopted):
         combine = self._combining("scan", op)
         if _CAREFUL:
             return combine.result(self._partial(sendobj, combine, self.rank + 1))
-        with self._inside:
-            return combine.result(super().scan(combine.given(sendobj), combine))
+        with self._in_one_piece():
+            found = super().scan(combine.given(sendobj), combine)
+        return combine.result(found)
 
     def exscan(self, sendobj: Any, op: Binary = MPI.SUM) -> Any:
         """Reduce the objects of the ranks before this one; None on the first.
@@ -252,8 +256,9 @@ class Objects(Adopted):
         combine = self._combining("exscan", op)
         if _CAREFUL:
             return combine.result(self._partial(sendobj, combine, self.rank))
-        with self._inside:
-            return combine.result(super().exscan(combine.given(sendobj), combine))
+        with self._in_one_piece():
+            found = super().exscan(combine.given(sendobj), combine)
+        return combine.result(found)
 
     def _is_plain(self, operation: str) -> bool:
         """Tell whether a call is mpi4py's own, and count it; raise if there are no more."""
@@ -299,7 +304,19 @@ class Objects(Adopted):
     def _turn(self) -> Iterator[None]:
         """Let no other thread come between the lengths and the bytes of a call."""
         lock: RLock = self.__dict__.setdefault("_lock", RLock())
-        with lock, self._inside:
+        with lock, self._in_one_piece():
+            yield
+
+    @contextmanager
+    def _in_one_piece(self) -> Iterator[None]:
+        """Let signal handlers wait for the last message of a call, as in MPI's own calls.
+
+        A call is several messages.  If a handler raised between two of them, the
+        next call of this rank would meet this call of the others.
+        """
+        with signal_handlers.DeferredHandlers(), self._inside:
+            if not _CAREFUL:
+                signal_handlers.defer_handlers()
             yield
 
     @property

@@ -374,3 +374,67 @@ def test_a_signal_that_comes_for_a_while_does_not_wait(
         assert signal.getsignal(signal.SIGALRM) is ring
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def _alarm_while_others_are_late(comm: MPI.Intracomm, call: Callable[[], object]) -> bool:
+    """Make a call to which rank 0 comes first, and a signal to it; tell whether it raised."""
+
+    def raises(_number: int, _frame: object) -> None:
+        raise _Alarm
+
+    before = signal.signal(signal.SIGALRM, raises)
+    try:
+        if comm.rank == 0:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+        else:
+            time.sleep(0.4)
+        call()
+    except _Alarm:
+        return True
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    return False
+
+
+OBJECTS: dict[str, Callable[[Any], object]] = {
+    "allreduce": lambda world: world.allreduce([world.rank]),
+    "reduce": lambda world: world.reduce([world.rank], root=world.size - 1),
+    "scan": lambda world: world.scan([world.rank]),
+    "exscan": lambda world: world.exscan([world.rank]),
+    "allgather": lambda world: world.allgather(world.rank),
+    "gather": lambda world: world.gather(world.rank, root=world.size - 1),
+    "bcast": lambda world: world.bcast(world.rank, root=world.size - 1),
+    "scatter": lambda world: world.scatter(range(world.size), root=world.size - 1),
+    "alltoall": lambda world: world.alltoall(range(world.size)),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTS)
+def test_a_call_with_objects_ends_before_a_handler_raises(
+    world: closeranks.Communicator, name: str
+) -> None:
+    if world.size == 1:
+        pytest.skip("needs two ranks")
+    raised = _alarm_while_others_are_late(world, lambda: OBJECTS[name](world))
+    assert raised == (world.rank == 0)
+    assert world.allgather(world.rank) == list(range(world.size))
+
+
+@pytest.mark.parametrize("name", ["Dup", "Split", "Clone"])
+def test_who_is_called_away_from_a_constructor_is_not_waited_for(
+    comm: MPI.Intracomm, name: str
+) -> None:
+    if comm.size == 1:
+        pytest.skip("needs two ranks")
+    world = closeranks.init(comm)
+    raised = refused = False
+    try:
+        raised = _alarm_while_others_are_late(comm, getattr(world, name))
+    except closeranks.Revoked:
+        refused = True
+    assert raised == (comm.rank == 0)
+    assert refused == (comm.rank > 0)
+    with pytest.raises(closeranks.Revoked):
+        world.Allreduce(np.ones(1), np.zeros(1))
+    world.abandon()
