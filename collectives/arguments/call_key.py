@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+#: There are so many size classes.
+CLASSES: Final = 64
 #: Operations whose sizes no rank knows in full: one choice for all sizes.
 UNSIZED: Final = frozenset({"gatherv", "scatterv", "alltoallv"})
 

@@ -15,8 +15,10 @@ from mpi4py import MPI
 
 from closeranks.collectives.arguments import native_handover
 from closeranks.collectives.arguments.native_handover import UNREADABLE
+from closeranks.collectives.dispatch.dispatch import careful_of
 from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.init_state import alike
+from closeranks.collectives.selection.findings import Findings
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms import argument
 from closeranks.comms.mpi import ulfm
@@ -179,7 +181,7 @@ class Children:
             plain,
             self._family,
             topology,
-            chooser=self._chooser_on(topology),
+            chooser=self._chooser_on(topology, plain),
             seats=seats,
             parent=self._membership,
         )
@@ -191,10 +193,34 @@ class Children:
             child.membership.world.arm()
         return self._family.world.own(child)
 
-    def _chooser_on(self, topology: Topology) -> Chooser:
-        """Choose algorithms as the parent does, for ranks that may sit elsewhere."""
+    def _chooser_on(self, topology: Topology, plain: MPI.Intracomm) -> Chooser:
+        """Choose algorithms as the parent does, for ranks that may sit elsewhere.
+
+        Collective over ``plain``, the child.
+        """
         was = self._service.chooser
-        return alike(was.numbers, shape(was.topology), topology)
+        found = self._agreed_findings(topology, plain)
+        pricing = was.pricing if topology == was.topology else None
+        return alike(
+            was.numbers, shape(was.topology), topology,
+            findings=found, pricing=pricing, is_open=False,
+        )  # fmt: skip
+
+    def _agreed_findings(self, topology: Topology, plain: MPI.Intracomm) -> Findings | None:
+        """Agree on what was found where ranks sit so; each knows its own communicators.
+
+        Collective over ``plain``.  They are equal if those have done the same so far.
+        """
+        family = self._family
+        if plain.size == 1 or not self._service.chooser.trials:
+            return None
+        known = family.findings.setdefault(shape(topology), Findings())
+        careful, digest = careful_of(plain, family), float(known.digest())
+        with explaining("derive", plain, family.world):
+            most, least = native_handover.agreed_max(careful, [digest, -digest])
+            if most != -least:
+                known.take(careful.bcast(known))
+        return known
 
     def met(self, made: Communicator) -> Communicator:
         """Give what all have made: who has it revokes it, and some may have failed."""
@@ -276,7 +302,7 @@ class Children:
         def come() -> None:
             if request != MPI.REQUEST_NULL and not request.Get_status():
                 raise UsageError("Idup", "the duplicate is not there yet", "wait for its request")
-            chooser = alike(was.numbers, shape(was.topology), topology)
+            chooser = alike(was.numbers, shape(was.topology), topology, is_open=False)
             type(self._handle).adopt(
                 MPI.Intracomm(made), family, topology,
                 chooser=chooser, seats=seats, parent=parent, into=made,

@@ -113,7 +113,14 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         """
         return self._membership.incarnation(seat)
 
-    def explain(self, operation: str, nbytes: int, dtype: DTypeLike = "float32") -> Explanation:
+    def explain(
+        self,
+        operation: str,
+        nbytes: int,
+        dtype: DTypeLike = "float32",
+        *,
+        op: MPI.Op | Mean | None = None,
+    ) -> Explanation:
         """Say which algorithm a call would use, and why.
 
         Local.
@@ -126,19 +133,22 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
             Bytes of the vector, or of one rank's block.
         dtype : dtype
             Element, for operations that reduce.
+        op : MPI.Op or Mean, optional
+            The reduction; default: one whose operands may change places.
 
         Returns
         -------
         Explanation
-            Printable; ``.algorithm``, ``.predicted_s``, ``.bytes_per_level`` and
-            ``.candidates``.
+            Printable; ``.algorithm``, ``.source``, ``.predicted_s``,
+            ``.bytes_per_level`` and ``.candidates``.
 
         Raises
         ------
         UsageError
             If there is no such operation, size or type (local).
         """
-        return foretell(self._service, operation, nbytes, argument.element_type("explain", dtype))
+        element = argument.element_type("explain", dtype)
+        return foretell(self._service, operation, nbytes, element, op)
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.

@@ -19,7 +19,7 @@ import numpy as np
 
 from closeranks.collectives.engine.fault_injection import Fault, schedule
 from closeranks.collectives.faults.respawn import program
-from closeranks.collectives.selection.chooser import read_rules
+from closeranks.collectives.selection.rules import read_rules
 from closeranks.comms import argument
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.settings import refuse_unknown, setting, switch

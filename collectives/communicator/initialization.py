@@ -31,8 +31,9 @@ from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import recruited
 from closeranks.collectives.faults.spares import SparePool
 from closeranks.collectives.selection.agreed_tuning import agreed_tuning
-from closeranks.collectives.selection.chooser import Chooser, Rules
+from closeranks.collectives.selection.chooser import Chooser
 from closeranks.collectives.selection.planner import calibrate
+from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_origin import fitting
 from closeranks.collectives.selection.tuning_table import Tuned, together
 from closeranks.collectives.selection.tuning_table import tuning as read_tuning

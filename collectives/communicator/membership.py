@@ -94,8 +94,9 @@ class Membership:
         self.comm, self.family, self.parent, self.lineage = comm, family, parent, Lineage()
         self.seats, self.topology, self.opened = seats, topology, world
         serve = Service if family.faults is None else Faulty
+        shortcuts = Shortcuts(comm, calls_left=chooser.calls_left)
         self.service = serve(
-            plain, family, self._open_world, chooser, Shortcuts(comm), family.notices.count(seats)
+            plain, family, self._open_world, chooser, shortcuts, family.notices.count(seats)
         )
         self.is_first, self._made_s = world is not None, time.monotonic()
         self.is_given_up = self.has_ended = False
@@ -215,8 +216,11 @@ class Membership:
         self.lineage.settle()
         self.seats, self.topology, self.opened = seats, topology, world
         was = self.service.chooser
-        chooser = alike(was.numbers, shape(was.topology), topology, heritage)
-        self.service.move(plain, chooser, Shortcuts(self.comm))
+        chooser = alike(
+            was.numbers, shape(was.topology), topology, heritage, is_open=world is not None
+        )
+        shortcuts = Shortcuts(self.comm, calls_left=chooser.calls_left)
+        self.service.move(plain, chooser, shortcuts)
 
     def give_up(self) -> None:
         """Be of no use after a recovery: nobody can tell who the members are.  Local."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
-from closeranks.collectives.arguments.call_key import CallKey
+from closeranks.collectives.arguments.call_key import Agreed, CallKey
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
@@ -47,7 +47,7 @@ from closeranks.collectives.fastpath.shortcut import class_of_call
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO
-from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
+from closeranks.collectives.selection.chooser import NATIVE, SHARED, Choice, Chooser
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
 from closeranks.comms.mpi import ulfm
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.fastpath.shortcut import Shortcuts
-    from closeranks.collectives.selection.trial import Trial
     from closeranks.comms.liveness.call_counter import CallCounter, PendingCalls
     from closeranks.comms.wait import Deadline
 
@@ -119,8 +118,12 @@ class AlgorithmChoice:
 
     def decide(
         self, demand: CollectiveCall, algorithm: str, form: str = ""
-    ) -> tuple[str, Trial | None]:
-        """Choose; the same on every rank.  A trial takes the time of the call."""
+    ) -> tuple[str, Choice | None]:
+        """Choose; the same on every rank.
+
+        Gives the algorithm, and the chooser's choice where it is that of a blocking
+        call.
+        """
         is_free = algorithm is AUTO and not ACTIVE.get()
         if not is_free and isinstance(algorithm, str) and (demand.key, algorithm) in self._fitting:
             return algorithm, None
@@ -157,13 +160,15 @@ class AlgorithmChoice:
             return demand.planned
         return find(demand.operation, name).objection(self._bindings().problem(demand))
 
-    def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Trial | None]:
-        family, blocking = self._family, not form
+    def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Choice | None]:
+        family, blocking, agreed = self._family, not form, demand.key.agreed
         if demand.planned:
             if family.deterministic:
                 raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
                                  "communicator leaves nothing to the library",
                                  "use another type or op")  # fmt: skip
+            if blocking and self._is_library(agreed):
+                self._chooser.count(agreed)
             return NATIVE, None
         if not (blocking or family.threaded or family.deterministic or demand.native):
             return NATIVE, None
@@ -171,21 +176,30 @@ class AlgorithmChoice:
         forced = family.tuning.name(demand.operation, demand.nbytes) if has_rules else None
         if forced is not None and not self._objection(demand, forced):
             return forced, None
-        if blocking and self._shortcuts.is_library(demand):
-            return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
-        choice = (self._chooser.choose if blocking else self._chooser.settled)(demand.key.agreed)
-        name, trial = choice.algorithm, choice.trial
+        choice: Choice | None = None
         if not blocking:
-            name, trial = self._chooser.unattended(choice, persistent=form == "_init"), None
-        elif trial is not None and trial.winner is not None:
-            trial = None
+            known = self._chooser.settled(agreed)
+            name = self._chooser.unattended(known, persistent=form == "_init")
+        elif not agreed.commutative and self._is_library(agreed):
+            self._chooser.count(agreed)
+            return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
+        else:
+            choice = self._chooser.choose(agreed)
+            name = choice.algorithm
+            if agreed.commutative and agreed.native:
+                self._shortcuts.keep_only(agreed.operation, agreed.size_class, name)
         if name != NATIVE and (demand.key, name) not in self._fitting:
             problem = self._bindings().problem(demand)
             if find(demand.operation, name).objection(problem):
                 name = self._chooser.cheapest(problem)
             else:
                 self._note_fitting(demand, name)
-        return name, trial
+        return name, choice
+
+    def _is_library(self, agreed: Agreed) -> bool:
+        """Whether shortcuts send calls of a size class to the library, whatever the op."""
+        known = agreed.native and self._shortcuts.is_library(agreed.operation, agreed.size_class)
+        return bool(known and self._chooser.calls_left(agreed.operation)[agreed.size_class])
 
 
 class ArgumentReading:
@@ -348,7 +362,9 @@ class Service:
     @lazy
     def world(self) -> World:
         """Give what carries the plans; collective at first use."""
-        return self._open_world()
+        opened = self._open_world()
+        self.chooser.is_open = True
+        return opened
 
     @lazy
     def bindings(self) -> PlanCache:
@@ -489,33 +505,46 @@ class Service:
         self, algorithm: str, again: Callable[[], CollectiveCall], demand: CollectiveCall
     ) -> str:
         """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
-        name, trial = self.choice.decide(demand, algorithm)
-        if trial is None and name not in (NATIVE, SHARED) and not self.family.devices:
+        name, choice = self.choice.decide(demand, algorithm)
+        if choice is not None and choice.is_tried:
+            self._try(demand, name, choice, again)
+            return name
+        if name not in (NATIVE, SHARED) and not self.family.devices:
             # A plan on the host, and nothing to learn from its time.
             if self.world.compiled is None:
                 interpreter.prepare(self.world, together=True)
             self._launch(demand, name, waits=True)
             return name
-        if trial is not None:
-            signal_handlers.defer_handlers()  # what is done beside the call waits for all
         timed = self.choice.is_timed()
         serve = self._prepared(demand, name, timed=timed)
-        alone = trial is not None and not timed
-        if alone:
+        with self.family.notices.inside if name == NATIVE else nullcontext():
+            serve()
+        if not timed:
+            self._remember(demand, name, algorithm, choice)
+        return name
+
+    def _try(
+        self,
+        demand: CollectiveCall,
+        name: str,
+        choice: Choice,
+        again: Callable[[], CollectiveCall],
+    ) -> None:
+        """Do a call of a race, and take its time."""
+        signal_handlers.defer_handlers()  # what is done beside the call waits for all
+        timed = self.choice.is_timed()
+        serve = self._prepared(demand, name, timed=timed)
+        if not timed:
             self.meet()  # else it pays for what the last one left undone
         began = time.perf_counter()
-        if trial is not None and name not in (NATIVE, SHARED):
-            self.choice.decide(again(), algorithm)  # as later calls will, on cores that ranks share
+        if name not in (NATIVE, SHARED):
+            self.chooser.settled(again().key.agreed)  # as later calls, on cores that ranks share
         with self.family.notices.inside if name == NATIVE else nullcontext():
             serve()
         ended_s = time.perf_counter()
-        if alone:
+        if not timed:
             self.meet()  # and for what ranks do that need not wait
-        if trial is not None:
-            self._learn(trial, ended_s - began)
-        elif not timed:
-            self._remember(demand, name, algorithm)
-        return name
+        self._learn(demand, choice, ended_s - began)
 
     def _prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
@@ -548,27 +577,41 @@ class Service:
         finally:
             inside.end()
 
-    def _remember(self, demand: CollectiveCall, name: str, algorithm: str = AUTO) -> None:
-        """Let the next call of this kind take a short way."""
+    def _remember(
+        self,
+        demand: CollectiveCall,
+        name: str,
+        algorithm: str = AUTO,
+        choice: Choice | None = None,
+    ) -> None:
+        """Let the next call of this kind take a short way.
+
+        With a choice of the chooser, as long as that holds.
+        """
         known, size = self.shortcuts.asked_for(algorithm), class_of_call(demand)
         if known is None or size is None or not self.family.straight or demand.divisor() != 1:
             return
         if self.family.tuning.divides(demand.operation, size):
             return
-        if algorithm == AUTO and not self.chooser.is_lasting(demand.key.agreed):
-            return
+        agreed, counted = demand.key.agreed, choice is not None
+        if algorithm == AUTO and not agreed.commutative:
+            return  # sizes are known without looking at the op
         if name == NATIVE:
-            known.learn(demand.operation, size)
+            sizes = self.chooser.library_classes(agreed) if counted else [size]
+            known.learn(demand.operation, sizes, counted=counted)
             interpreter.miss()
         shm_calls = self._shm_calls if algorithm == AUTO else self._asked
         way = shm_calls.of(demand) if name == SHARED else None
         if way is not None:
-            known.learn_near(demand.operation, size, way)
+            known.learn_near(demand.operation, size, way, counted=counted)
 
-    def _learn(self, trial: Trial, seconds: float) -> None:
-        trial.record(seconds)
+    def _learn(self, demand: CollectiveCall, choice: Choice, seconds: float) -> None:
+        agreed, trial = demand.key.agreed, choice.trial
+        assert trial is not None
+        trial.record(self.chooser.scaled(agreed, demand.nbytes, seconds))
         if trial.is_full:
-            trial.settle(native_handover.agreed_max(self.careful, trial.samples))
+            agreed_s = native_handover.agreed_max(self.careful, trial.samples)
+            self.chooser.conclude(agreed, agreed_s)
 
     def request(self, demand: CollectiveCall, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
@@ -636,6 +679,7 @@ class Service:
     def shut(self, why: str = "the communicator is closed") -> None:
         """Serve no more calls; let go of the callers' memory.  Local."""
         self.guard.shut(why)
+        self.chooser.close()
         self.family.dismiss(self.shortcuts)
         if "bindings" in self.__dict__:
             self.bindings.clear()

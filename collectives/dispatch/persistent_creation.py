@@ -343,8 +343,8 @@ def rehearse(service: Service, demand: CollectiveCall, choice: Choice) -> None:
     choice : Choice
         What is known about them.
     """
-    operation, trial = demand.operation, choice.trial
-    if trial is None or trial.winner is not None or operation not in _ARGUMENTS:
+    operation = demand.operation
+    if choice.source in ("forced", "table", "tried") or operation not in _ARGUMENTS:
         return
     if choice.predicted_s > _LONGEST_S or not demand.commutative:
         return
@@ -353,8 +353,9 @@ def rehearse(service: Service, demand: CollectiveCall, choice: Choice) -> None:
     arguments = _ARGUMENTS[operation](demand.nbytes, demand.size)
     read = partial(service.arguments.read, operation, "", "auto", arguments)
     sent = service.counters.sent.copy()
+    service.chooser.hasten(demand.key.agreed)
     for _ in range(RACES):
-        for _ in range(trial.calls_left if trial.winner is None else 0):
+        for _ in range(service.chooser.calls_to_settle(demand.key.agreed)):
             service.serve("auto", read, read())
     service.counters.sent.clear()
     service.counters.sent.update(sent)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.selection.chooser import Chooser
+from closeranks.collectives.selection.findings import Findings
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.liveness.failure_notices import Notices
 from closeranks.comms.mpi import ulfm
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.fault_injection import Injection
-    from closeranks.collectives.selection.chooser import Rules
+    from closeranks.collectives.selection.rules import Rules
     from closeranks.comms.topology.topology import Topology
 
 #: Seconds that closing waits for the other ranks at least, and where calls have no
@@ -165,6 +166,8 @@ class Family:
         which, or before which, it was given that of the others.
     brought : bool
         Whether it was given that since the last attempt ended.
+    findings : dict of str to Findings
+        What trials of all communicators have found, by the shape of the topology.
     failed : int
         How many attempts have failed in the loop that is under way.
     fruitless : int
@@ -197,6 +200,7 @@ class Family:
         "devices",
         "failed",
         "faults",
+        "findings",
         "fruitless",
         "given",
         "group",
@@ -246,6 +250,7 @@ class Family:
         self.failed = self.fruitless = 0
         self.before: tuple[int, ...] = ()
         self.came: set[int] = set()
+        self.findings: dict[str, Findings] = {}
         self.newcomers: dict[int, int] = {}
         self.faults, self.notices = faults, notices or Notices()
         self.notices.on_news = self.shut
@@ -368,6 +373,7 @@ def alike(
     sat: str,
     topology: Topology,
     heritage: Mapping[Agreed, str] | None = None,
+    **known: Any,
 ) -> Chooser:
     """Make a chooser as another one, for ranks that may sit elsewhere.  Local.
 
@@ -381,6 +387,8 @@ def alike(
         Where these sit.
     heritage : mapping of Agreed to str, optional
         As for `Chooser`.
+    **known
+        Other arguments for it.
 
     Returns
     -------
@@ -389,4 +397,4 @@ def alike(
         alike.
     """
     winners = numbers["winners"] if shape(topology) == sat else None
-    return Chooser(topology, **{**numbers, "winners": winners}, heritage=heritage)
+    return Chooser(topology, **{**numbers, "winners": winners}, heritage=heritage, **known)

@@ -18,17 +18,19 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import numpy as np
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.interpreter import SHORTCUT
 from closeranks.collectives.fastpath.shortcut_layout import KEPT
 from closeranks.collectives.fastpath.shortcut_record import (
+    UNCOUNTED,
     KnownSizes,
     Record,
     empty_table,
@@ -131,6 +133,10 @@ class Shortcuts:
         The communicator, whose methods are replaced; not kept alive.
     replaces : bool
         Whether they are.
+    calls_left : callable, optional
+        Gives for an operation the numbers of calls that a class is known for, see
+        `closeranks.collectives.selection.chooser.Chooser.calls_left`; default: for
+        good.
 
     Attributes
     ----------
@@ -150,14 +156,20 @@ class Shortcuts:
         Algorithm that a call asks for -> ``probes``, where there may be any.
     """
 
-    def __init__(self, member: MPI.Intracomm, *, replaces: bool = True) -> None:
+    def __init__(
+        self,
+        member: MPI.Intracomm,
+        *,
+        replaces: bool = True,
+        calls_left: Callable[[str], NDArray[np.int64]] = lambda _: UNCOUNTED,
+    ) -> None:
         self._member, self._replaces = weakref.ref(member), replaces
         self.explain: Callable[[str, MPI.Exception], Exception] = lambda _, error: error
         self.is_over: Callable[[], bool] = lambda: False
         self.words = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._asked: dict[str, Shortcuts] = {}
         self._lock = threading.RLock()  # another thread may forbid them
-        self._known = {name: KnownSizes() for name in RULES}
+        self._known = {name: KnownSizes(calls_left(name)) for name in RULES}
         self._quick: dict[ShmCall, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._learnt: set[str] = set()
@@ -200,30 +212,44 @@ class Shortcuts:
                 asked.allow(self._allowed)
         return self._asked.get(algorithm)
 
-    def is_library(self, demand: CollectiveCall) -> bool:
-        """Tell whether calls of this class are the library's.  Local."""
-        if demand.operation not in self._learnt:
-            return False
-        return self._known[demand.operation].is_library(class_of_call(demand))
+    def is_library(self, operation: str, size_class: int) -> bool:
+        """Tell whether calls of a size class are the library's.  Local."""
+        return operation in self._learnt and self._known[operation].is_library(size_class)
 
-    def learn(self, operation: str, size_class: int) -> None:
-        """Note that calls of a size class are the library's.  Local.
+    def keep_only(self, operation: str, size_class: int, algorithm: str) -> None:
+        """Know a size class no more if its calls go elsewhere from now on.
+
+        Local; on all ranks after the same call.
+        """
+        known = self._known[operation]
+        if known and not known.goes_to(size_class, algorithm):
+            with self._lock:
+                known.forget(size_class)
+
+    def learn(self, operation: str, size_classes: Iterable[int], *, counted: bool = True) -> None:
+        """Note that calls of size classes are the library's.  Local.
 
         Parameters
         ----------
         operation : str
             The operation.
-        size_class : int
+        size_classes : iterable of int
             As in `closeranks.collectives.arguments.call_key.Agreed`.
+        counted : bool
+            Whether the number of these calls that is left ends that.
         """
-        if operation in self.probes and self._known[operation].is_library(size_class):
+        known = self._known[operation]
+        if operation in self.probes and all(map(known.is_library, size_classes)):
             return
         with self._lock:
-            self._known[operation].learn(size_class)
+            for size_class in size_classes:
+                known.learn(size_class, counted=counted)
             self._learnt.add(operation)
             self._install(operation)
 
-    def learn_near(self, operation: str, size_class: int, near: ShmCall) -> None:
+    def learn_near(
+        self, operation: str, size_class: int, near: ShmCall, *, counted: bool = True
+    ) -> None:
         """Note that calls of a kind are a kernel's.  Local.
 
         Parameters
@@ -234,11 +260,13 @@ class Shortcuts:
             As for `learn`.
         near : ShmCall
             Runs them; stays alive with this.
+        counted : bool
+            As for `learn`.
         """
         if operation in self.probes and self._known[operation].runs(size_class, near.kind):
             return
         with self._lock:
-            self._known[operation].learn_near(size_class, near)
+            self._known[operation].learn_near(size_class, near, counted=counted)
             self._install(operation)
 
     def quick(self, operation: str, size_class: int | None, near: ShmCall) -> Callable[..., object]:
@@ -266,7 +294,7 @@ class Shortcuts:
             if len(self._quick) == _MOST_QUICK:
                 self._quick.clear()
             table = empty_table()
-            table[size_class] = 1, 0, near.address
+            table[size_class] = 1, 0, near.address, UNCOUNTED.ctypes.data
             uncounted = np.zeros(1, np.int64), self.words[1]  # who tries it has counted the call
             explain = self._raising(operation)
             record = record_of(member, RULES[operation], table, explain, uncounted)

@@ -94,6 +94,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     ROW_CALLS,
     ROW_ENTRY,
     ROW_KNOWN,
+    ROW_LEFT,
     SAVE,
     SECOND,
     SEEN,
@@ -326,11 +327,11 @@ _class_of = _compiled(class_of)
 
 @_compiled
 def find(record: int, nbytes: int) -> int:
-    """Give the row of the class of a size; -1 if that class is not known."""
+    """Give the row of the class of a size; -1 if that is not known, or to be looked at."""
     if place(record, MEAN) != 0:
         nbytes //= place(record, MEMBERS)
     at = place(record, KNOWN) + 8 * ROW * _class_of(nbytes)
-    return at if place(at, ROW_KNOWN) != 0 else -1
+    return at if place(at, ROW_KNOWN) != 0 and word(place(at, ROW_LEFT)) > 0 else -1
 
 
 @_compiled
@@ -604,7 +605,8 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
         result = call4(place(record, VECTORCALL), word(itself + ITEMS), args, nargs, names)
         add(place(record, INSIDE_AT), -1)
         if result != 0:
-            set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + 1)
+            add(at + 8 * ROW_CALLS, 1)
+            add(place(at, ROW_LEFT), -1)
             return result
         if not is_true(place(record, MATCHES), place(record, UNREADABLE_WORD)):
             is_told = is_true(place(record, MATCHES), place(record, EXCEPTION))
@@ -614,6 +616,7 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     while entry != 0:
         if suits(record, entry, args, nargs, names):
             add(place(record, BEGUN_AT), 1)
+            add(place(at, ROW_LEFT), -1)
             return run(record, entry, args, nargs, names)
         entry = place(entry, E_NEXT)
     ours = word(itself + ITEMS + 8)

@@ -34,7 +34,7 @@ MEMBERS, PLACE = range(28, 30)
 #: MEAN: the size class is that of the mean block, not of all blocks.
 SIZED, WHOLE, EQUAL, VECTOR, SECOND, PART, GIVEN, ROOT, BY_TOTAL = range(30, 39)
 BLOCKED, BUFFERS, MOVES, MEAN = range(39, 43)
-#: Address of the known size classes, `CLASSES` rows of them.
+#: Address of the known size classes, a row for each.
 KNOWN: Final = 43
 #: The argument that goes the long way where it is `IN_PLACE`, because somebody has to keep
 #: what its buffer holds; -1 while nobody has to.
@@ -54,13 +54,11 @@ BEGUN_AT, INSIDE_AT = range(60, 62)
 RECORD: Final = 62
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
-#: Rows of the table: no size has more bits.
-CLASSES: Final = 64
-
 #: Columns of a row, one for each size class: 1 where the class is known, else 0; its calls
 #: that were the library's; address of the first entry whose calls are a kernel's, 0 where
-#: the library does it.
-ROW_KNOWN, ROW_CALLS, ROW_ENTRY, ROW = range(4)
+#: the library does it; address of the number of calls after which the class is to be looked
+#: at again.
+ROW_KNOWN, ROW_CALLS, ROW_ENTRY, ROW_LEFT, ROW = range(5)
 
 #: Places in an entry (int64): the next one of this class; what its calls look like.
 E_NEXT, E_FORM = range(2)

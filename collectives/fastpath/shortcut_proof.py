@@ -19,7 +19,7 @@ from mpi4py import MPI
 from closeranks.collectives.arguments.call_key import size_class
 from closeranks.collectives.engine.interpreter import SHORTCUT
 from closeranks.collectives.fastpath import shortcut_layout as code
-from closeranks.collectives.fastpath.shortcut_record import empty_table, record_of
+from closeranks.collectives.fastpath.shortcut_record import UNCOUNTED, empty_table, record_of
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 
@@ -41,7 +41,7 @@ def holds() -> bool:
 def _called(rule: tuple[int, ...], entry: int = 0) -> Callable[..., str]:
     """Give what a shortcut calls that knows the class of 6 numbers of 8 bytes."""
     table = empty_table()
-    table[size_class(8 * _COUNT)] = 1, 0, entry
+    table[size_class(8 * _COUNT)] = 1, 0, entry, UNCOUNTED.ctypes.data
     member: Any = SimpleNamespace(size=_RANKS, rank=0)
     words = np.zeros(1, np.int64), np.zeros(1, np.int64)
     record = record_of(member, rule, table, _not_told, words)

@@ -19,10 +19,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
+from closeranks.collectives.arguments.call_key import CLASSES
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.fastpath.shortcut_layout import (
     BEGUN_AT,
-    CLASSES,
     DTYPE_AT,
     EXPLAIN,
     FLAGS_AT,
@@ -40,9 +40,11 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     ROW_CALLS,
     ROW_ENTRY,
     ROW_KNOWN,
+    ROW_LEFT,
     SHAPE_AT,
     SIZED,
 )
+from closeranks.collectives.selection.chooser import NATIVE, SHARED
 from closeranks.comms.buffers.datatype import element
 from closeranks.comms.jit.python_builtin import address_in_python
 
@@ -59,6 +61,7 @@ class _Class:
     """What is known of one size class; ``shm_calls`` by kind of call."""
 
     library: bool = False
+    counted: bool = True
     shm_calls: dict[ShmKind, ShmCall] = field(default_factory=dict)
 
     @property
@@ -67,25 +70,42 @@ class _Class:
         return next((near.address for near in self.shm_calls.values()), 0)
 
 
+#: Calls of a class that nobody looks at again.
+UNCOUNTED: Final = np.full(CLASSES, 1 << 62, np.int64)
+
+
 class KnownSizes:
     """What one communicator knows of one operation, by size class.
 
     All its ranks learn the same in the same order.
+
+    Parameters
+    ----------
+    left : ndarray of int64, shape (CLASSES,)
+        Calls that a class is known for, see
+        `closeranks.collectives.selection.chooser.Chooser.calls_left`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, left: NDArray[np.int64] = UNCOUNTED) -> None:
+        self._left = left
         self._classes: dict[int, _Class] = {}
         self._table: NDArray[np.int64] | None = None
         self._open = False
         self._past = 0
+        self._gone: dict[int, ShmCall] = {}
 
     def __bool__(self) -> bool:
         return bool(self._classes)
 
-    def is_library(self, size_class: int | None) -> bool:
+    def is_library(self, size_class: int) -> bool:
         """Tell whether calls of a class are the library's.  Local."""
-        known = None if size_class is None else self._classes.get(size_class)
+        known = self._classes.get(size_class)
         return known is not None and known.library
+
+    def goes_to(self, size_class: int, algorithm: str) -> bool:
+        """Tell whether nothing else is known of a class than an algorithm.  Local."""
+        known = self._classes.get(size_class)
+        return known is None or algorithm == (NATIVE if known.library else SHARED)
 
     def runs(self, size_class: int, kind: ShmKind) -> bool:
         """Tell whether a kernel serves calls of a kind, or can no more be added.  Local."""
@@ -94,15 +114,26 @@ class KnownSizes:
             return False
         return kind in known.shm_calls or len(known.shm_calls) == MOST_KINDS
 
-    def learn(self, size_class: int) -> None:
-        """Note that calls of a class are the library's.  Local."""
-        self._classes.setdefault(size_class, _Class()).library = True
+    def forget(self, size_class: int) -> None:
+        """Know a class no more: its calls may go elsewhere from now on.  Local."""
+        gone = self._classes.pop(size_class, None)
+        if gone is not None:
+            self._gone |= {id(near): near for near in gone.shm_calls.values()}
+        if self._table is not None:
+            self._table[size_class, ROW_KNOWN] = 0
+
+    def learn(self, size_class: int, *, counted: bool = True) -> None:
+        """Note that calls of a class are the library's, and whether for a time.  Local."""
+        known = self._classes.setdefault(size_class, _Class())
+        known.library, known.counted = True, counted
         self._write(size_class)
 
-    def learn_near(self, size_class: int, near: ShmCall) -> None:
+    def learn_near(self, size_class: int, near: ShmCall, *, counted: bool = True) -> None:
         """Note that calls of a class, of the kind of ``near``, are a kernel's.  Local."""
-        shm_calls = self._classes.setdefault(size_class, _Class()).shm_calls
+        known = self._classes.setdefault(size_class, _Class())
+        shm_calls, known.counted = known.shm_calls, counted
         if near.kind not in shm_calls and len(shm_calls) < MOST_KINDS:
+            near.followed_by(None)
             for last in list(shm_calls.values())[-1:]:
                 last.followed_by(near)
             shm_calls[near.kind] = near
@@ -129,15 +160,19 @@ class KnownSizes:
         native = self._past
         if self._table is not None:
             native += int(self._table[:, ROW_CALLS].sum())
-        shm_calls = (near for known in self._classes.values() for near in known.shm_calls.values())
-        return Counter(native=native, shared=sum(near.calls for near in shm_calls))
+        shm_calls = dict(self._gone)
+        for known in self._classes.values():
+            shm_calls |= {id(near): near for near in known.shm_calls.values()}
+        return Counter(native=native, shared=sum(near.calls for near in shm_calls.values()))
 
     def _write(self, size_class: int) -> None:
         """Let readers of the table know a class."""
         if self._open:
             assert self._table is not None
             row = self._table[size_class]
-            row[ROW_ENTRY] = self._classes[size_class].entry
+            known = self._classes[size_class]
+            left = self._left if known.counted else UNCOUNTED
+            row[ROW_ENTRY], row[ROW_LEFT] = known.entry, left[size_class:].ctypes.data
             row[ROW_KNOWN] = 1  # last, for a reader in another thread
 
 

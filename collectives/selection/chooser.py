@@ -2,176 +2,61 @@
 
 The answer follows from facts that all ranks share: the operation, the bytes of
 the signature and whether operands commute, which MPI obliges all ranks to
-agree on, and numbers agreed at init.  A table of rules comes first, see
-`closeranks.collectives.selection.tuning_table`.  Prices come from `cost` over
-the measured links.  A price is a guess, so a communicator may try: the first
-calls of a kind go in turn to the cheapest plans and to the library, and the
-ranks agree on the fastest one (`Trial`).
+agree on, numbers agreed at init, and how many calls were made.  A table of
+rules comes first, see `closeranks.collectives.selection.rules`; then what was
+found before, see `closeranks.collectives.selection.findings`.
+
+An answer holds for a number of calls, which is counted in `calls_left`.  Then
+the chooser looks again.  The first calls of a kind go to the library, as long
+as that costs less than to think.  Then the algorithms are priced.  If the
+budget of trials allows it, the next calls go in turn to the cheapest plans and
+to the library, and the ranks agree on the fastest one (`Trial`).  Else the
+answer is what was found for similar sizes, or the cheapest.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.collectives.analysis.cost_model import Cost, Speed, cost
-from closeranks.collectives.arguments.call_key import UNSIZED, Agreed
-from closeranks.collectives.builders.catalogue import ALGORITHMS, find
-from closeranks.collectives.plans.collective import OF_ONE, VECTOR, Problem
-from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.selection.call_options import AMONG_DEVICES, AUTO, known_name
+from closeranks.collectives.analysis.cost_model import Speed
+from closeranks.collectives.arguments.call_key import CLASSES, Agreed
+from closeranks.collectives.builders.catalogue import find
+from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.selection.findings import Finding, Findings, Kind, TrialBudget
+from closeranks.collectives.selection.pricing import NativeModel, Pricing
+from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.trial import Trial
 from closeranks.comms.topology.topology import Topology
-from closeranks.errors import UsageError
-
-UNLIMITED: Final = float("inf")
-#: More rules for an operation than that are refused.
-MOST: Final = 256
-Ladder = tuple[tuple[float, str], ...]
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Algorithms by operation and size.
-
-    Attributes
-    ----------
-    ladders : mapping of str to tuple of (float, str)
-        Operation -> (largest size in bytes, algorithm), ascending.
-    """
-
-    ladders: Mapping[str, Ladder] = field(default_factory=dict)
-
-    def name(self, operation: str, nbytes: int) -> str | None:
-        """Give the algorithm for a call, or None to choose freely.
-
-        Parameters
-        ----------
-        operation : str
-            For instance ``"allreduce"``.
-        nbytes : int
-            Bytes of the vector or of one rank's block.
-
-        Returns
-        -------
-        str or None
-            "native" or a name of the catalogue.
-        """
-        for limit, name in self.ladders.get(operation, ()):
-            if nbytes <= limit:
-                return None if name == AUTO else name
-        return None
-
-    def divides(self, operation: str, size_class: int) -> bool:
-        """Tell whether sizes of one class may have different rules.  Local."""
-        least, most = 1 << size_class >> 1, (1 << size_class) - 1
-        return any(least <= limit < most for limit, _ in self.ladders.get(operation, ()))
-
-    def table(self) -> dict[str, Any]:
-        """Write the rules as `read_rules` reads them."""
-        return {
-            operation: [
-                {"algorithm": name} | ({} if limit == UNLIMITED else {"up_to_bytes": limit})
-                for limit, name in ladder
-            ]
-            for operation, ladder in self.ladders.items()
-        }
-
-
-def read_rules(table: Mapping[str, object]) -> Rules:
-    """Read a table of rules.
-
-    Local.
-
-    Parameters
-    ----------
-    table : mapping of str to object
-        Operation -> a name, or a list of ``{"up_to_bytes": 65536, "algorithm":
-        "native"}`` by ascending size, the last one perhaps without a limit.
-
-    Returns
-    -------
-    Rules
-        The same, checked.
-
-    Raises
-    ------
-    UsageError
-        With what is wrong where.
-    """
-    return Rules({operation: _ladder(operation, said) for operation, said in table.items()})
-
-
-def _ladder(operation: str, said: object) -> Ladder:
-    if isinstance(said, str):
-        return ((UNLIMITED, _name(operation, said)),)
-    if not isinstance(said, Sequence):
-        raise UsageError("tuning", f"{operation}: {said!r:.40}", "a name, or a list of rules")
-    if len(said) > MOST:
-        raise UsageError("tuning", f"{operation}: {len(said)} rules", f"give at most {MOST}")
-    rules: list[tuple[float, str]] = []
-    for rule in said:
-        if not isinstance(rule, Mapping) or set(rule) - {"up_to_bytes", "algorithm"}:
-            raise UsageError("tuning", f"{operation}: a rule {rule!r:.40}",
-                             'write {"up_to_bytes": 65536, "algorithm": "native"}')  # fmt: skip
-        limit = rule.get("up_to_bytes", UNLIMITED)
-        is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
-        if not is_number or not limit >= 0:
-            raise UsageError("tuning", f"{operation}: up_to_bytes {limit!r:.40}", "0 or more")
-        if rules and limit <= rules[-1][0]:
-            problem = f"{operation}: {limit} after {rules[-1][0]}"
-            raise UsageError("tuning", problem, "give ascending limits")
-        rules.append((limit, _name(operation, rule.get("algorithm"))))
-    return tuple(rules)
-
-
-def _name(operation: str, name: object) -> str:
-    if not isinstance(name, str):
-        raise UsageError("tuning", f"{operation}: algorithm {name!r:.40}", "a name")
-    if name in AMONG_DEVICES:
-        problem = f"{name!r} for {operation}, wherever its arrays lie"
-        raise UsageError("tuning", problem, "ask for it in the calls of arrays on devices")
-    return name if name == AUTO else known_name(operation, name, "tuning")
-
 
 #: The library's own collective.
 NATIVE = "native"
 #: A kernel in the memory of one node.
 SHARED = "shared"
-#: Plans with more steps a rank than this are not priced where others are.
-MANY_STEPS = 20_000
-#: At most so many plans are tried, none predicted slower than the best by more; and,
-#: where kernels in node memory do part of it, those predicted slower by no more.
+#: At most so many plans are tried, none predicted slower than the best one, or than the
+#: library by more; and, where kernels in node memory do part of it, those predicted slower
+#: by no more.
 MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
 #: Rounds of a trial by the predicted time of a call: (seconds below, rounds).
 ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
 #: From so many seconds on, a call that no rank waits for is a plan: the library's own makes no
 #: progress while the program computes.  A shorter one is not worth a thread.
 UNATTENDED_S = 1e-3
-#: All-reduces with prices that stand for ours where the library's is guessed.
-_YARDSTICKS = ("recursive_doubling", "rabenseifner")
-
-
-@dataclass(frozen=True)
-class NativeModel:
-    """The library's time, ``latency_s + bytes * s_per_byte``, by operation.
-
-    Measured on a few calls of the all-reduce at init and agreed; another
-    operation is priced by its ratio to the all-reduce among our own plans.
-    """
-
-    latency_s: float
-    s_per_byte: float
-
-    def seconds(self, nbytes: float) -> float:
-        """Time of an all-reduce of ``nbytes``."""
-        return self.latency_s + nbytes * self.s_per_byte
+#: An answer holds for so many calls, the one after it for ten times as many, and so on: the
+#: machine may have changed.  And one that is never looked at again.
+AGAIN, ENDLESS = 100, 1 << 62
+#: What a call costs beside itself while it is tried, and what it takes to price a kind of
+#: call for each rank and to open a world, in steps of Python (`Speed.step_s`).
+_TRIED_STEPS, _PRICED_STEPS, _OPENED_STEPS = 16, 250, 500
+#: Pricing takes no longer where there are more ranks than that.
+_MOST_PRICED: Final = 64
+#: An answer may be what was found so many size classes away.
+_SIMILAR: Final = 3
 
 
 class Choice(NamedTuple):
@@ -184,11 +69,14 @@ class Choice(NamedTuple):
     predicted_s : float
         Its predicted (or agreed measured) time, seconds.
     predictions : dict of str to float
-        Predicted seconds of every candidate.
+        Predicted seconds of every candidate; empty where none was priced.
     objections : dict of str to str
         Why the others are no candidates.
     trial : Trial or None
         Measured times, where calls are tried.
+    source : str
+        Why it is this one: "forced", "table", "remembered", "tried" or
+        "predicted".
     """
 
     algorithm: str
@@ -196,11 +84,39 @@ class Choice(NamedTuple):
     predictions: dict[str, float]
     objections: dict[str, str]
     trial: Trial | None
+    source: str = "predicted"
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether calls are being tried now."""
+        return self.trial is not None and self.trial.winner is None
 
     def seconds(self, name: str) -> float:
         """Give the agreed time of an algorithm, else the predicted one, or infinity."""
         agreed_s = self.trial.agreed_s if self.trial is not None else {}
         return agreed_s.get(name, self.predictions.get(name, math.inf))
+
+
+@dataclass(slots=True)
+class _Answer:
+    """What holds for the calls of a kind.
+
+    Attributes
+    ----------
+    choice : Choice
+        For the next of them.
+    left : ndarray of int64
+        Numbers of calls for which answers hold, by size class.
+    span : int
+        Calls for which this one was given.
+    served : int
+        Calls before these.
+    """
+
+    choice: Choice
+    left: NDArray[np.int64]
+    span: int = 0
+    served: int = 0
 
 
 class Chooser:
@@ -215,7 +131,7 @@ class Chooser:
     speed : Speed, optional
         Costs beside the wire, agreed.
     trials : bool
-        Whether the first calls of a kind may be used to measure.
+        Whether calls may be used to measure.
     allow_native : bool
         False for ``deterministic`` communicators.
     native_bytes : int, optional
@@ -228,6 +144,20 @@ class Chooser:
     heritage : mapping of Agreed to str, optional
         The algorithm of the first blocking call of a kind, before any is priced or
         tried; the same on all ranks.
+    findings : Findings, optional
+        What the ranks agree was found on this shape; copied.
+    is_open : bool
+        Whether the world is open: else plans and kernels wait until they are worth
+        that.
+    pricing : Pricing, optional
+        Of the same topology and numbers, made before.
+
+    Attributes
+    ----------
+    findings : Findings
+        With what this chooser has found.
+    is_open : bool
+        As given; set where the world is opened later.
     """
 
     def __init__(
@@ -242,82 +172,435 @@ class Chooser:
         forced: Mapping[str, str] | None = None,
         winners: Rules | None = None,
         heritage: Mapping[Agreed, str] | None = None,
+        findings: Findings | None = None,
+        is_open: bool = True,
+        pricing: Pricing | None = None,
     ) -> None:
-        self.topology, self.native = topology, native
-        self.speed = speed or Speed()
-        self.trials, self.allow_native = trials, allow_native
-        self.native_bytes = native_bytes
+        self.topology, self.trials = topology, trials
+        self.pricing = pricing or Pricing(
+            topology, native=native, speed=speed or Speed(),
+            allow_native=allow_native, native_bytes=native_bytes,
+        )  # fmt: skip
         self.forced = dict(forced or {})
         self.winners = winners or Rules()
-        self._choices: dict[Agreed, Choice] = {}
+        self.findings = findings.copy() if findings else Findings()
+        self.is_open = is_open
+        self._store, self._told = findings, replace(self.findings.budget)
+        self._answers: dict[Agreed, _Answer] = {}
+        self._left: dict[tuple[str, bool, bool], NDArray[np.int64]] = {}
         self._heritage = dict(heritage or {})
-        self._fresh = set(self._heritage)
+        self._is_lazy = True
 
     @property
     def numbers(self) -> dict[str, Any]:
         """Numbers by which a chooser of other ranks chooses alike, without trials."""
         return {
-            "native": self.native,
-            "speed": self.speed,
+            "native": self.pricing.native,
+            "speed": self.pricing.speed,
             "trials": self.trials,
-            "allow_native": self.allow_native,
-            "native_bytes": self.native_bytes,
+            "allow_native": self.pricing.allow_native,
+            "native_bytes": self.pricing.native_bytes,
             "winners": self.winners,
         }
 
     @property
     def best_known(self) -> dict[Agreed, str]:
-        """The winner of each trial that is over, else the inherited or predicted one."""
+        """What was found for each kind, else what holds for it."""
         found = dict(self._heritage)
-        for call, choice in self._choices.items():
-            is_over = choice.trial is None or choice.trial.winner is not None
-            if is_over or call not in found:  # what others have measured before goes first
-                found[call] = self.settled(call).algorithm
+        for call, answer in self._answers.items():
+            choice = answer.choice
+            if not choice.is_tried or call not in found:  # what others have measured goes first
+                found[call] = choice.algorithm
         return found
 
-    def is_lasting(self, call: Agreed) -> bool:
-        """Tell whether all calls of this size go where this one went, for any op.
+    def calls_left(self, operation: str) -> NDArray[np.int64]:
+        """Give the numbers of calls for which answers hold, by size class.
 
-        Not where one was inherited: the next may be tried.  Nor where operands may
-        not change places: sizes are known without looking at the op.
+        Who serves a call without asking counts it down, and asks if none is left.
+
+        Parameters
+        ----------
+        operation : str
+            For instance ``"allreduce"``; of calls that commute and that the library
+            can do.
+
+        Returns
+        -------
+        ndarray of int64, shape (`CLASSES`,)
+            The same array each time.
         """
-        call = call.choice
-        return call.commutative and (call not in self._heritage or call in self._choices)
+        return self._calls_left(Agreed(operation, 0))
+
+    def _calls_left(self, call: Agreed) -> NDArray[np.int64]:
+        key = call.operation, call.commutative, call.native
+        left = self._left.get(key)
+        if left is None:
+            left = self._left[key] = np.zeros(CLASSES, np.int64)
+        return left
+
+    def library_classes(self, call: Agreed) -> list[int]:
+        """List the size classes of an operation that are the library's for now.  Local."""
+        left = self.calls_left(call.operation)
+        alike = call.choice
+        found = [call.size_class]
+        for at in np.flatnonzero(left).tolist():
+            answer = self._answers.get(alike._replace(size_class=at))
+            if answer is not None and answer.choice.algorithm == NATIVE:
+                found.append(at)
+        return found
+
+    def scaled(self, call: Agreed, nbytes: int, seconds: float) -> float:
+        """Turn the time of a call into that of one of its kind's typical size.  Local."""
+        typical_s, own_s = (self.pricing.library_s(size) for size in (call.nbytes, nbytes))
+        return seconds * typical_s / own_s if nbytes and own_s > 0.0 else seconds
+
+    def count(self, call: Agreed) -> None:
+        """Count a call that goes where its size class goes, whatever its op is.  Local."""
+        left = self.calls_left(call.operation)
+        if left[call.size_class] > 0:
+            left[call.size_class] -= 1
 
     def choose(self, call: Agreed) -> Choice:
         """Return the algorithm for the next call of a kind, which may be a trial."""
         call = call.choice
-        if call in self._fresh:
-            self._fresh.remove(call)
-            inherited = self._heritage[call]
-            if self._takes(call, inherited):
-                return Choice(inherited, 0.0, {}, {}, None)
-        found = self._settled(call)
-        if found.trial is not None and found.trial.winner not in (None, NATIVE, SHARED):
-            found.trial.serve()  # those two go ways that nobody counts alike on all ranks
-            found = self._settled(call)
-        if found.trial is None or found.trial.winner is not None:
-            return found
-        return Choice(found.trial.turn, *found[1:])
+        answer = self._answers.get(call)
+        if answer is None:
+            answer = self._first_answer(call)
+        if not answer.choice.is_tried and answer.left[call.size_class] == 0:
+            self._look_again(call, answer)
+        choice = answer.choice
+        if choice.is_tried:
+            assert choice.trial is not None
+            return choice._replace(algorithm=choice.trial.turn)
+        answer.left[call.size_class] -= 1
+        return choice
+
+    def settled(self, call: Agreed) -> Choice:
+        """Return what holds now, priced, for who makes no blocking call.  Local."""
+        call = call.choice
+        answer = self._answers.get(call)
+        choice = None if answer is None else answer.choice
+        if choice is not None and choice.predictions:
+            return choice
+        priced = self._priced(call)
+        if choice is None and self._is_known(call):
+            choice = self._known(call)
+        if choice is None and self._free_calls(call):
+            choice = self._library(call)
+        if choice is None:
+            name, seconds, source = self._best_guess(call, priced)
+            return priced._replace(algorithm=name, predicted_s=seconds, source=source)
+        return choice._replace(predictions=priced.predictions, objections=priced.objections)
+
+    def calls_to_settle(self, call: Agreed) -> int:
+        """Count the blocking calls that the race takes which is on, or begins next.  Local."""
+        call = call.choice
+        answer = self._answers.get(call)
+        if answer is not None and answer.choice.trial is not None and answer.choice.is_tried:
+            return answer.choice.trial.calls_left
+        if answer is None:
+            if self._is_known(call) or self._free_calls(call):
+                return 0
+            answer = _Answer(self._priced(call), self._calls_left(call))
+        if answer.left[call.size_class]:
+            return 0
+        choice = answer.choice if answer.choice.predictions else self._priced(call)
+        trial = self._next_trial(call, _Answer(choice, answer.left))
+        return self._calls_of(trial) if trial and self._affords(choice, trial) else 0
+
+    @staticmethod
+    def _calls_of(trial: Trial) -> int:
+        """Count the calls of the race that a trial would begin with."""
+        names = trial.candidates if trial.winner is None else trial.rivals
+        return trial.rounds * len(names)
+
+    def hasten(self, call: Agreed) -> int:
+        """Look at a kind of call now; gives `calls_to_settle`.  On all ranks."""
+        call = call.choice
+        answer = self._answers.get(call)
+        if answer is None:
+            answer = self._first_answer(call)
+        left = answer.left[call.size_class]
+        if answer.choice.is_tried or answer.choice.trial is not None or answer.span == ENDLESS:
+            return self.calls_to_settle(call)
+        answer.served += answer.span - int(left)
+        self.findings.budget.called_s += (answer.span - int(left)) * answer.choice.predicted_s
+        self._hold(call, answer, 0)
+        calls = self.calls_to_settle(call)
+        if not calls:
+            self._look_again(call, answer)
+        return calls
+
+    def try_all(self) -> None:
+        """Try every kind of call before all else, whatever that costs.  On all ranks."""
+        self.findings = Findings(budget=TrialBudget(called_s=math.inf))
+        self.is_open, self._is_lazy = True, False
+
+    def conclude(self, call: Agreed, agreed_s: list[float]) -> bool:
+        """Take the agreed times of a race; gives whether there is a winner.
+
+        Called on all ranks with the same times.
+
+        Parameters
+        ----------
+        call : Agreed
+            Of the calls that were tried.
+        agreed_s : list of float
+            Seconds of each of them, that of the slowest rank.
+        """
+        call = call.choice
+        answer = self._answers[call]
+        choice, budget = answer.choice, self.findings.budget
+        trial = choice.trial
+        assert trial is not None
+        budget.tried_s += sum(agreed_s) - self._race_s(choice, trial, beside=False)
+        again = trial.settle(agreed_s)
+        if again is None:
+            if budget.allows(self._race_s(choice, trial)):
+                budget.tried_s += self._race_s(choice, trial)
+                return False
+            again = trial.decide()
+        seconds = trial.agreed_s[again]
+        answer.choice = choice._replace(algorithm=again, predicted_s=seconds, source="tried")
+        answer.served, answer.span = answer.served + len(agreed_s), AGAIN * 10**trial.looks
+        answer.left[call.size_class] = answer.span
+        if call.native:
+            kind = Kind(call.operation, call.size_class, call.commutative)
+            found = Finding(again, seconds, trial.agreed_s.get(NATIVE, math.inf))
+            self.findings.by_kind[kind] = found
+            if self._store is not None:
+                self._store.by_kind[kind] = found
+        self._tell_budget()
+        return True
+
+    def close(self) -> None:
+        """Note how much was called since the last look.  Local."""
+        for call, answer in self._answers.items():
+            if 0 < answer.span < ENDLESS and not answer.choice.is_tried:
+                made = answer.span - int(answer.left[call.size_class])
+                self.findings.budget.called_s += made * answer.choice.predicted_s
+        self._tell_budget()
+
+    def _tell_budget(self) -> None:
+        """Add what was used since the last time to what the rank keeps."""
+        now, before = self.findings.budget, self._told
+        if self._store is not None and math.isfinite(now.called_s):
+            self._store.budget.called_s += now.called_s - before.called_s
+            self._store.budget.tried_s += now.tried_s - before.tried_s
+        self._told = replace(now)
+
+    def _first_answer(self, call: Agreed) -> _Answer:
+        """Answer a kind of call for the first time."""
+        answer = self._answers[call] = _Answer(self._library(call), self._calls_left(call))
+        free = self._free_calls(call)
+        if self._is_known(call):
+            answer.choice = self._known(call)
+            self._hold(call, answer, max(1, free) if call in self._heritage else AGAIN)
+        elif free:
+            self._hold(call, answer, free)
+            self._answer_others(call)
+        return answer
+
+    def _answer_others(self, call: Agreed) -> None:
+        """Answer also the other sizes of an operation whose first calls are the library's.
+
+        Now, while all ranks are at this call: so that machine code may serve them.
+        """
+        if not (call.commutative and call.native):
+            return
+        left = self._calls_left(call)
+        for at in range(CLASSES):
+            other = call._replace(size_class=at)
+            if other not in self._answers and not self._is_known(other):
+                free = self._free_calls(other)
+                if not free:
+                    return  # nor have larger ones
+                answer = self._answers[other] = _Answer(self._library(other), left)
+                self._hold(other, answer, free)
+
+    def _is_known(self, call: Agreed) -> bool:
+        """Tell whether the first calls of a kind go where others have sent them."""
+        if call.operation in self.forced or self.winners.name(call.operation, call.nbytes):
+            return False
+        if call in self._heritage:
+            return self._takes(call, self._heritage[call])
+        found = self._found(call)
+        if found is None or not (self.is_open or found.algorithm == NATIVE):
+            return False
+        return self._takes(call, found.algorithm)
+
+    def _known(self, call: Agreed) -> Choice:
+        """Give what others have found."""
+        found = None if call in self._heritage else self._found(call)
+        if found is None:
+            return Choice(self._heritage[call], 0.0, {}, {}, None, "remembered")
+        source = "remembered" if found.is_remembered else "tried"
+        return Choice(found.algorithm, found.seconds, {}, {}, None, source)
+
+    def _found(self, call: Agreed) -> Finding | None:
+        kind = Kind(call.operation, call.size_class, call.commutative)
+        return self.findings.by_kind.get(kind) if call.native else None
+
+    def _library(self, call: Agreed) -> Choice:
+        """Give the library's own, unpriced."""
+        return Choice(NATIVE, self.pricing.library_s(call.nbytes), {}, {}, None)
+
+    def _free_calls(self, call: Agreed) -> int:
+        """Count the first calls of a kind that go to the library unpriced.
+
+        They take as long as it takes to price it; one rank has nothing to price.
+        """
+        pricing = self.pricing
+        known = self.winners.name(call.operation, call.nbytes)
+        if call.operation in self.forced or known not in (None, NATIVE):
+            return 0
+        if pricing.objection(call) is not None:
+            return 0
+        if self.topology.size == 1 or known == NATIVE:
+            return ENDLESS
+        if pricing.native is None or not (self.trials and self._is_lazy):
+            return 0
+        steps = _PRICED_STEPS * min(self.topology.size, _MOST_PRICED)
+        spent_s = pricing.speed.step_s * (steps + (0 if self.is_open else _OPENED_STEPS))
+        return min(AGAIN, int(spent_s / max(pricing.library_s(call.nbytes), 1e-9)))
 
     def _takes(self, call: Agreed, name: str) -> bool:
         """Tell whether the fastest algorithm of other ranks can serve a call here."""
         if name == NATIVE:
-            return self._objection(call) is None
+            return self.pricing.objection(call) is None
         return find(call.operation, name).objection(self.example(call)) is None
 
-    def settled(self, call: Agreed) -> Choice:
-        """Return the agreed fastest, or the best prediction as long as there is none."""
-        return self._settled(call.choice)
+    def _hold(self, call: Agreed, answer: _Answer, calls: int) -> None:
+        """Let an answer hold for a number of calls."""
+        answer.span = answer.left[call.size_class] = calls
 
-    def _settled(self, call: Agreed) -> Choice:
-        known = self._choices.get(call)
+    def _look_again(self, call: Agreed, answer: _Answer) -> None:
+        """Begin a race, or say what holds for the next calls."""
+        budget, choice = self.findings.budget, answer.choice
+        if 0 < answer.span < ENDLESS:
+            answer.served += answer.span
+            budget.called_s += answer.span * choice.predicted_s
+        if not choice.predictions:
+            answer.choice = choice = self._priced(call)
+        trial = self._next_trial(call, answer)
+        if trial is None:
+            best = self._due(call, answer)
+            self._hold(call, answer, ENDLESS if best else 2 * max(answer.span, AGAIN))
+        elif self._affords(choice, trial):
+            budget.tried_s += self._race_s(choice, trial)
+            self._begin(answer, trial)
+        else:
+            self._due(call, answer)
+            self._hold(call, answer, 2 * max(answer.span, AGAIN))
+
+    @staticmethod
+    def _begin(answer: _Answer, trial: Trial) -> None:
+        """Try the next calls."""
+        if trial.winner is not None:
+            trial.meet_again()
+        answer.choice = answer.choice._replace(trial=trial)
+
+    def _next_trial(self, call: Agreed, answer: _Answer) -> Trial | None:
+        """Give the race that may come next, None where none would change the answer."""
+        choice = answer.choice
+        if not self.trials or not call.native or choice.source in ("forced", "table"):
+            return None
+        if choice.trial is not None:
+            return choice.trial if choice.trial.rivals else None
+        known = self._found(call)
         if known is None:
-            known = self._choices[call] = self._consider(call)
-        trial = known.trial
-        if trial is None or trial.winner is None:
-            return known
-        return known._replace(algorithm=trial.winner, predicted_s=trial.agreed_s[trial.winner])
+            return self._trial_of(call, choice.predictions)
+        return self._trial_after(call, choice.predictions, known)
+
+    def _trial_of(self, call: Agreed, predictions: Mapping[str, float]) -> Trial | None:
+        """Try the cheapest plans that are near each other, kernels, and the library."""
+        native = self.pricing.objection(call) is None
+        plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
+        if not plans:
+            return None
+        least = predictions[plans[0]]
+        tried = [
+            name
+            for name in plans
+            if find(call.operation, name).kernels
+            and (name == SHARED or predictions[name] <= KERNELS * least)
+        ]
+        limit_s = NEAR * least
+        if native:
+            limit_s = min(limit_s, KERNELS * predictions.get(NATIVE, limit_s))
+        tried += [
+            name
+            for name in plans[:MOST_TRIED]
+            if predictions[name] <= limit_s and name not in tried
+        ]
+        if len(tried) + native < 2:
+            return None
+        candidates = (*tried, NATIVE) if native else (*tried[1:], tried[0])
+        rounds = next(rounds for below_s, rounds in ROUNDS if least < below_s)
+        return Trial(candidates, rounds=rounds)
+
+    def _trial_after(
+        self, call: Agreed, predictions: Mapping[str, float], known: Finding
+    ) -> Trial | None:
+        """Let what others have found meet the library again, or the library a plan."""
+        trial = self._trial_of(call, predictions)
+        if trial is None or trial.candidates[-1] != NATIVE:
+            return trial
+        plan = trial.candidates[0] if known.algorithm == NATIVE else known.algorithm
+        if plan not in predictions:
+            return trial
+        rounds = next(rounds for limit_s, rounds in ROUNDS if known.seconds < limit_s)
+        return Trial((plan, NATIVE), rounds=rounds, looks=1)
+
+    def _affords(self, choice: Choice, trial: Trial) -> bool:
+        """Tell whether the budget allows a race."""
+        return self.findings.budget.allows(self._race_s(choice, trial))
+
+    def _race_s(self, choice: Choice, trial: Trial, *, beside: bool = True) -> float:
+        """Predict how long a race takes: its calls, and what is done beside them."""
+        names = trial.candidates if trial.winner is None else trial.rivals
+        known = [choice.seconds(name) for name in names]
+        longest = max((one for one in known if one < math.inf), default=0.0)
+        calls_s = trial.rounds * sum(min(one, longest) for one in known)
+        if not beside:
+            return calls_s
+        steps = _TRIED_STEPS * trial.rounds * len(names) + (0 if self.is_open else _OPENED_STEPS)
+        return calls_s + steps * self.pricing.speed.step_s
+
+    def _due(self, call: Agreed, answer: _Answer) -> bool:
+        """Choose what is best by all that is known; False where the world waits for it.
+
+        To open the world takes time, so a communicator keeps to the library until it
+        has lost as much by that.
+        """
+        choice = answer.choice
+        if choice.trial is not None or choice.source in ("forced", "table"):
+            return True
+        name, seconds, source = self._best_guess(call, choice)
+        is_due = True
+        if not self.is_open and name != NATIVE and self.pricing.objection(call) is None:
+            loss_s = max(choice.seconds(NATIVE) - seconds, 0.0)
+            is_due = answer.served * loss_s >= _OPENED_STEPS * self.pricing.speed.step_s
+        if not is_due:
+            name, seconds = NATIVE, choice.seconds(NATIVE)
+        if not math.isfinite(seconds):
+            seconds = 0.0
+        answer.choice = choice._replace(algorithm=name, predicted_s=seconds, source=source)
+        return is_due
+
+    def _best_guess(self, call: Agreed, choice: Choice) -> tuple[str, float, str]:
+        """Give what was found for this size or a similar one, else the cheapest."""
+        for distance in range(_SIMILAR + 1 if call.native else 0):
+            for at in {call.size_class - distance, call.size_class + distance}:
+                kind = Kind(call.operation, at, call.commutative)
+                found = self.findings.by_kind.get(kind)
+                if found is None or found.algorithm not in choice.predictions:
+                    continue
+                if distance:
+                    return found.algorithm, choice.seconds(found.algorithm), "predicted"
+                source = "remembered" if found.is_remembered else "tried"
+                return found.algorithm, found.seconds, source
+        return choice.algorithm, choice.predicted_s, choice.source
 
     @staticmethod
     def unattended(choice: Choice, *, persistent: bool = False) -> str:
@@ -349,132 +632,24 @@ class Chooser:
 
     def cheapest(self, problem: Problem) -> str:
         """Name of the cheapest plan for exactly this problem, native left aside."""
-        prices, objections = self._prices(problem)
-        if not prices:
-            raise UsageError(problem.operation, "no algorithm applies", _listed(objections))
-        return min(prices, key=lambda name: prices[name].seconds)
-
-    def _consider(self, call: Agreed) -> Choice:
-        problem = self.example(call)
-        if call.operation in self.forced:
-            return Choice(self.forced[call.operation], 0.0, {}, {}, None)
-        prices, objections = self._prices(problem)
-        predictions = {name: price.seconds for name, price in prices.items()}
-        objection = self._objection(call)
-        native = objection is None
-        if objection is not None:
-            objections[NATIVE] = objection
-        elif self.native is not None:
-            predictions[NATIVE] = self._native_s(problem, predictions)
-        if not predictions:
-            if call.native and self.allow_native:
-                return Choice(NATIVE, 0.0, {}, objections, None)
-            raise UsageError(call.operation, "no algorithm applies", _listed(objections))
-        known = self.winners.name(call.operation, call.nbytes)
-        if known is not None and (known in predictions or (known == NATIVE and native)):
-            return Choice(known, predictions.get(known, 0.0), predictions, objections, None)
-        best = min(predictions, key=lambda name: predictions[name])
-        may_try = self.trials and call.native
-        trial = self._trial(problem, predictions, native=native) if may_try else None
-        if native and self.native is None and trial is None:
-            best = NATIVE
-        return Choice(best, predictions.get(best, 0.0), predictions, objections, trial)
-
-    def _objection(self, call: Agreed) -> str | None:
-        """Say why the library's own is no candidate, or None."""
-        if not call.native:
-            return "the library cannot"
-        if not self.allow_native:
-            return "deterministic"
-        if self.native_bytes is None or call.operation == "barrier":
-            return None
-        most = (1 << call.size_class) * (1 if call.operation in OF_ONE else self.topology.size)
-        if call.operation not in UNSIZED and most <= self.native_bytes:
-            return None
-        return f"more than {self.native_bytes} bytes in all may hang when a rank dies"
-
-    def _trial(
-        self, problem: Problem, predictions: Mapping[str, float], *, native: bool
-    ) -> Trial | None:
-        """Try the cheapest plans that are near each other, kernels, and the library."""
-        plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
-        if not plans:
-            return None
-        least = predictions[plans[0]]
-        tried = [
-            name
-            for name in plans
-            if find(problem.operation, name).kernels
-            and (name == SHARED or predictions[name] <= KERNELS * least)
-        ]
-        tried += [
-            name
-            for name in plans[:MOST_TRIED]
-            if predictions[name] <= NEAR * least and name not in tried
-        ]
-        if len(tried) + native < 2:
-            return None
-        candidates = (*tried, NATIVE) if native else (*tried[1:], tried[0])
-        rounds = next(rounds for limit_s, rounds in ROUNDS if least < limit_s)
-        return Trial(candidates, rounds=rounds)
-
-    def _prices(self, problem: Problem) -> tuple[dict[str, Cost], dict[str, str]]:
-        prices: dict[str, Cost] = {}
-        objections: dict[str, str] = {}
-        long: list[Algorithm] = []
-        for algorithm in ALGORITHMS.get(problem.operation, ()):
-            objection = algorithm.objection(problem)
-            if objection:
-                objections[algorithm.name] = objection
-            elif _is_long(Plan(problem, algorithm)):
-                long.append(algorithm)
-            else:
-                prices[algorithm.name] = cost(Plan(problem, algorithm), speed=self.speed)
-        for algorithm in long:
-            if prices:
-                objections[algorithm.name] = f"more than {MANY_STEPS} steps a rank"
-            else:
-                prices[algorithm.name] = cost(Plan(problem, algorithm), speed=self.speed)
-        return prices, objections
-
-    def _native_s(self, problem: Problem, predictions: Mapping[str, float]) -> float:
-        assert self.native is not None
-        nbytes = problem.count * problem.itemsize
-        if problem.operation == "allreduce":
-            return self.native.seconds(nbytes)
-        if not predictions:
-            return 0.0
-        count = max(problem.count, 1)
-        example = Problem("allreduce", self.topology, count=count, itemsize=problem.itemsize)
-        plans = [Plan(example, find("allreduce", name)) for name in _YARDSTICKS]
-        ours = min(cost(plan, speed=self.speed).seconds for plan in plans)
-        return self.native.seconds(nbytes) * min(predictions.values()) / max(ours, 1e-9)
+        return self.pricing.cheapest(problem)
 
     def example(self, call: Agreed) -> Problem:
         """Return the problem that stands for all calls of a kind."""
-        size = self.topology.size
-        nbytes = call.nbytes
-        counts: NDArray[np.int64] | None = None
-        if call.operation in VECTOR:
-            counts = np.full(size, nbytes, dtype=np.int64)
-        elif call.operation == "alltoallv":
-            counts = np.full((size, size), nbytes // 8, dtype=np.int64)
-        return Problem(
-            call.operation,
-            self.topology,
-            count=nbytes if counts is None and call.operation != "barrier" else 0,
-            counts=counts,
-            itemsize=1,
-            commutative=call.commutative,
-        )
+        return self.pricing.example(call)
 
-
-def _is_long(plan: Plan) -> bool:
-    """Whether a middle rank has too many steps to be priced lightly."""
-    if plan.size <= MANY_STEPS // 16:
-        return False
-    return next(islice(plan.steps(plan.size // 2), MANY_STEPS, None), None) is not None
-
-
-def _listed(objections: Mapping[str, str]) -> str:
-    return "; ".join(f"{name}: {why}" for name, why in objections.items()) or "none is known"
+    def _priced(self, call: Agreed) -> Choice:
+        """Choose by rules and prices alone."""
+        if call.operation in self.forced:
+            return Choice(self.forced[call.operation], 0.0, {}, {}, None, "forced")
+        predictions, objections, native = self.pricing.estimates(call)
+        if not predictions:
+            return Choice(NATIVE, 0.0, {}, objections, None)
+        known = self.winners.name(call.operation, call.nbytes)
+        if known is not None and (known in predictions or (known == NATIVE and native)):
+            known_s = predictions.get(known, 0.0)
+            return Choice(known, known_s, predictions, objections, None, "table")
+        best = min(predictions, key=lambda name: predictions[name])
+        if native and self.pricing.native is None and self._trial_of(call, predictions) is None:
+            best = NATIVE
+        return Choice(best, predictions.get(best, 0.0), predictions, objections, None)

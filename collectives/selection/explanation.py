@@ -49,8 +49,13 @@ class Explanation:
         Level name -> bytes the busiest rank sends; empty for "native".
     candidates : dict of str to Candidate
         Every algorithm of the operation.
+    source : str
+        Why it is this one: "forced" by the program or its table of rules, "table" of
+        `closeranks tune`, "remembered" from an earlier job, "tried" by calls of this
+        job, or "predicted".
     calls_to_settle : int
-        Blocking calls of this kind that are still trials; 0 once it is settled.
+        Blocking calls of this kind until the race is over that is on, or that the
+        next call begins; 0 where there is none.
     dtype : str
         The element, by NumPy's name; "" where nothing is reduced.
     wire : str
@@ -65,6 +70,7 @@ class Explanation:
     predicted_s: float
     bytes_per_level: dict[str, int]
     candidates: dict[str, Candidate]
+    source: str = "predicted"
     calls_to_settle: int = 0
     dtype: str = ""
     wire: str = ""
@@ -85,9 +91,9 @@ class Explanation:
 
     def __str__(self) -> str:
         """Print a small table, the cheapest first."""
-        lines = [f"{self.operation} of {self.nbytes} B: {self.algorithm}"]
+        lines = [f"{self.operation} of {self.nbytes} B: {self.algorithm} ({self.source})"]
         if self.calls_to_settle:
-            lines[0] += f" (predicted; settled after {self.calls_to_settle} more calls)"
+            lines[0] += f", on trial for {self.calls_to_settle} more calls"
         if self.bytes_per_level:
             sent = ", ".join(f"{level} {n} B" for level, n in self.bytes_per_level.items())
             lines.append(f"  the busiest rank sends: {sent}")
@@ -141,7 +147,7 @@ def explain(
         plan = Plan(chooser.example(call), find(call.operation, algorithm))
         sized = plan.problem.counts is None and call.operation != "barrier"
         levels = cost(plan, nbytes if sized else None).bytes_per_level
-    left = choice.trial.calls_left if choice.trial and not forced else 0
+    left = 0 if forced else chooser.calls_to_settle(call)
     one = candidates.get(algorithm, Candidate())
     return Explanation(
         call.operation,
@@ -150,6 +156,7 @@ def explain(
         one.measured_s or one.predicted_s or choice.predicted_s,
         levels,
         candidates,
+        "forced" if forced else choice.source,
         left,
         dtype,
     )

@@ -95,6 +95,10 @@ class Findings:
         """Give the same, to be changed by somebody else.  Local."""
         return Findings(dict(self.by_kind), replace(self.budget))
 
+    def take(self, other: Findings) -> None:
+        """Be what another rank knows.  Local."""
+        self.by_kind, self.budget = dict(other.by_kind), replace(other.budget)
+
     def digest(self) -> int:
         """Give a number below 2**52 that is equal for equal findings.  Local."""
         told = repr((sorted(self.by_kind.items()), self.budget))

@@ -17,7 +17,8 @@ from closeranks.collectives.analysis.cost_model import Speed
 from closeranks.collectives.builders.catalogue import algorithms, find
 from closeranks.collectives.plans.collective import OPERATIONS, ROOTED, VECTOR, Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.selection.chooser import Chooser, NativeModel
+from closeranks.collectives.selection.chooser import Chooser
+from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.comms import argument
 from closeranks.comms.topology.topology import Topology
 from closeranks.comms.wait import crowding

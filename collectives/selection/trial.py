@@ -27,9 +27,6 @@ TIE, REPLAY = 0.8, 2
 #: after four calls), the buffers of switches and the credit of a slowed-down link as the
 #: candidate before left them.
 MANY, BURST, FIRST = 8, 8, 4
-#: A plan that won is looked at again after so many calls, then after ten times as
-#: many, and so on: the machine may have changed.
-AGAIN = 100
 
 
 @dataclass
@@ -59,10 +56,8 @@ class Trial:
         Once it is settled.
     agreed_s : dict of str to float
         Candidate -> agreed seconds, of its last race.
-    served : int
-        Calls since a plan has won.
-    again : int
-        Calls after which it meets the library, and close candidates, again.
+    looks : int
+        How many times a winner has met the others again.
     """
 
     candidates: tuple[str, ...]
@@ -71,24 +66,27 @@ class Trial:
     samples: list[float] = field(default_factory=list)
     winner: str | None = None
     agreed_s: dict[str, float] = field(default_factory=dict)
-    served: int = 0
-    again: int = AGAIN
+    looks: int = 0
 
     def __post_init__(self) -> None:
         self._first_rounds, self._safe = self.rounds, self.candidates[-1]
 
-    def serve(self) -> None:
-        """Count a call that a plan serves; now and then it must win again."""
+    @property
+    def rivals(self) -> tuple[str, ...]:
+        """Who meets again once there is a winner: it, close ones, and the safe choice.
+
+        Nobody where nothing comes near the safe choice.
+        """
         assert self.winner is not None
-        self.served += 1
-        if self.served == self.again:
-            near_s = self.agreed_s[self.winner] / CLOSE
-            close = (name for name, seconds in self.agreed_s.items() if seconds <= near_s)
-            plans = dict.fromkeys(name for name in (self.winner, *close) if name != self._safe)
-            self.served, self.again = 0, 10 * self.again
-            if plans:  # else nothing comes near the safe choice
-                self._meet((*plans, self._safe), self._first_rounds, races=0)
-                self.winner = None
+        near_s = self.agreed_s[self.winner] / CLOSE
+        close = (name for name, seconds in self.agreed_s.items() if seconds <= near_s)
+        plans = dict.fromkeys(name for name in (self.winner, *close) if name != self._safe)
+        return (*plans, self._safe) if plans else ()
+
+    def meet_again(self) -> None:
+        """Let the winner meet its `rivals`: it must win again now and then."""
+        self._meet(self.rivals, self._first_rounds, races=0)
+        self.winner, self.looks = None, self.looks + 1
 
     @property
     def turn(self) -> str:
@@ -116,23 +114,37 @@ class Trial:
     def settle(self, agreed_s: Sequence[float]) -> str | None:
         """Choose by the agreed seconds of every call, or start the final and return None."""
         self.agreed_s.update(zip(self.candidates, self._typical_s(agreed_s), strict=True))
-        plans = [name for name in self.candidates if name != self._safe]
-        first = min(plans, key=lambda name: self.agreed_s[name])
-        share = self.agreed_s[first] / max(self.agreed_s[self._safe], 1e-9)
-        wins = share < (CLEAR if self.again == AGAIN else STAYS)
+        plans, first, share = self._leader()
         rivals: tuple[str, ...] = ()
         if self.races == 0:
-            rivals = self._rivals(plans, first, share)
+            rivals = self._close(plans, first, share)
         elif self.races < RACES - 1 and self._first_rounds >= SHORT:
-            rivals = () if wins or share > 1 / CLOSE else (first, self._safe)
+            is_far = share > 1 / CLOSE
+            rivals = () if is_far or share < self._clear else (first, self._safe)
         if len(rivals) > 1:
             rounds = FINAL * self.rounds if self.rounds > 1 else REPLAY
             self._meet(rivals, rounds, races=self.races + 1)
             return None
-        self.winner = first if wins else self._safe
+        return self.decide()
+
+    def decide(self) -> str:
+        """Choose by what is known, without another race."""
+        _, first, share = self._leader()
+        self.winner = first if share < self._clear else self._safe
         return self.winner
 
-    def _rivals(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
+    @property
+    def _clear(self) -> float:
+        """The share of the safe choice's time below which a plan wins."""
+        return STAYS if self.looks else CLEAR
+
+    def _leader(self) -> tuple[list[str], str, float]:
+        """Give the plans, the fastest of them, and its share of the safe choice's time."""
+        plans = [name for name in self.candidates if name != self._safe]
+        first = min(plans, key=lambda name: self.agreed_s[name])
+        return plans, first, self.agreed_s[first] / max(self.agreed_s[self._safe], 1e-9)
+
+    def _close(self, plans: Sequence[str], first: str, share: float) -> tuple[str, ...]:
         """Give candidates that may win: after a turn each, the first or the safe one."""
         close = self.agreed_s[first] / TIE if self.rounds == 1 and share < 1.0 else 0.0
         near = [name for name in plans if name == first or self.agreed_s[name] <= close]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
-from closeranks.collectives.selection.chooser import Rules
+from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_table import Origin, Tuned, shape
 from closeranks.comms.jit.code_cache import MOST, processor
 

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from closeranks.collectives.analysis.cost_model import Speed
 from closeranks.collectives.builders.patterns.segments import ports_of
 from closeranks.collectives.plans.port_tree import hierarchy
-from closeranks.collectives.selection.chooser import NativeModel, Rules, read_rules
+from closeranks.collectives.selection.pricing import NativeModel
+from closeranks.collectives.selection.rules import Rules, read_rules
 from closeranks.comms import argument
 from closeranks.comms.topology.level_table import MAX_LEVELS, MAX_RANKS
 from closeranks.comms.topology.link import Link

@@ -35,7 +35,7 @@ from closeranks.collectives.plans.plan_type import Algorithm, Plan, Writing
 from closeranks.collectives.plans.port_tree import Rail, hierarchy
 from closeranks.collectives.plans.rank_classes import classify
 from closeranks.collectives.plans.schedule import Schedule
-from closeranks.collectives.selection.chooser import NativeModel
+from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.collectives.selection.tuning_table import Crossing, together
 from closeranks.comms.topology.link import SEGMENT_BYTES, Link
 from closeranks.comms.topology.topology import Topology

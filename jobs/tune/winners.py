@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from closeranks.collectives.arguments.call_key import UNSIZED
-from closeranks.collectives.selection.chooser import UNLIMITED, Ladder, Rules
+from closeranks.collectives.selection.rules import UNLIMITED, Ladder, Rules
 from closeranks.collectives.selection.trial import RACES
 from closeranks.jobs.bench.measuring.collective_facts import call_bytes
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
@@ -43,6 +43,7 @@ def settle(session: Session, tell: Callable[[str, str, int], None]) -> Found:
         The same on every rank.
     """
     found: dict[str, list[tuple[int, str]]] = {}
+    session.comm.membership.chooser.try_all()
     for name, nbytes in asked(session.request.names, session.request.sizes):
         tell(name, "trial", nbytes)
         size, winner = _settled(session, name, nbytes)

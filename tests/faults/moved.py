@@ -16,7 +16,8 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.analysis.cost_model import Speed
-from closeranks.collectives.selection.chooser import NativeModel, Rules
+from closeranks.collectives.selection.pricing import NativeModel
+from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_origin import here
 from closeranks.collectives.selection.tuning_table import Tuned, shape
 from closeranks.comms.discovery.discovery import discover

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.engine import init_state
-from closeranks.collectives.selection.chooser import NativeModel
+from closeranks.collectives.selection.pricing import NativeModel
 from tests.mpi.expected import given, summed
 
 World = cr.Communicator

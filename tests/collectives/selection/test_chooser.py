@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+from typing import Any
 
 import pytest
 
@@ -11,16 +12,17 @@ from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, size_clas
 from closeranks.collectives.builders.catalogue import algorithms
 from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.selection.chooser import (
+    AGAIN,
     NATIVE,
     SHARED,
     Choice,
     Chooser,
-    NativeModel,
-    Rules,
 )
 from closeranks.collectives.selection.explanation import explain
 from closeranks.collectives.selection.planner import plan
-from closeranks.collectives.selection.trial import AGAIN, Trial
+from closeranks.collectives.selection.pricing import NativeModel
+from closeranks.collectives.selection.rules import Rules
+from closeranks.collectives.selection.trial import Trial
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import UsageError
@@ -34,6 +36,25 @@ def settle(trial: Trial, *seconds: float) -> str | None:
     while not trial.is_full:
         trial.record(taken[trial.turn])
     return trial.settle(trial.samples)
+
+
+def eager(**numbers: Any) -> Chooser:
+    """Make a chooser that tries every kind of call at once."""
+    chooser = Chooser(CLUSTER, trials=True, **numbers)
+    chooser.try_all()
+    return chooser
+
+
+def race(chooser: Chooser, call: Agreed, seconds: dict[str, float]) -> None:
+    """Make the calls of a race; candidates that are not named take a second."""
+    choice = chooser.choose(call)
+    while choice.is_tried:
+        assert choice.trial is not None
+        choice.trial.record(seconds.get(choice.algorithm, 1.0))
+        if choice.trial.is_full:
+            chooser.conclude(call, choice.trial.samples[:])
+            return
+        choice = chooser.choose(call)
 
 
 def test_many_rounds_go_in_bursts_whose_first_do_not_count() -> None:
@@ -67,19 +88,20 @@ def test_a_plan_must_be_clearly_faster_than_the_library() -> None:
 
 
 def test_long_calls_that_nobody_waits_for_are_plans() -> None:
-    quick = Chooser(CLUSTER, native=NativeModel(1e-9, 1e-15), trials=True)
+    quick = eager(native=NativeModel(1e-9, 1e-15))
     long, short = (Agreed("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))
-    assert quick.settled(long).algorithm == NATIVE
-    unattended = quick.unattended(quick.choose(long))
+    known = quick.settled(long)
+    assert known.algorithm == NATIVE
+    unattended = quick.unattended(known)
     assert unattended in algorithms("allreduce")
-    assert quick.unattended(quick.choose(short)) == NATIVE, "not worth a thread"
-    trial = quick.choose(long).trial
-    assert trial is not None
-    trial.winner, other = NATIVE, trial.candidates[1]
-    trial.agreed_s = dict.fromkeys(trial.candidates, 9.0) | {other: 2.0, NATIVE: 1.0}
-    assert quick.unattended(quick.settled(long)) == other, "measured, not predicted"
+    assert quick.unattended(quick.settled(short)) == NATIVE, "not worth a thread"
+    other = next(name for name in known.predictions if name not in (NATIVE, unattended))
+    trial = Trial((unattended, other, NATIVE), winner=NATIVE)
+    trial.agreed_s = {unattended: 9.0, other: 2.0, NATIVE: 1.0}
+    tried = known._replace(trial=trial)
+    assert quick.unattended(tried) == other, "measured, not predicted"
     trial.winner, trial.agreed_s[unattended] = unattended, 0.5
-    assert quick.unattended(quick.settled(long)) == unattended
+    assert quick.unattended(tried) == unattended
 
 
 def test_a_short_call_that_nobody_waits_for_is_no_plan_unless_a_kernel_begins_it() -> None:
@@ -116,28 +138,29 @@ def test_after_single_turns_all_that_are_close_meet_again() -> None:
     assert trial.agreed_s == pytest.approx({"leader": 1.15, "rails": 1.0, "tree": 1.5, NATIVE: 2.5})
 
 
-def test_a_plan_must_win_again_now_and_then() -> None:
-    chooser = Chooser(CLUSTER, trials=True)
-    call = Agreed("allreduce", size_class(1 << 20))
-    trial = chooser.choose(call).trial
-    assert trial is not None
-    plan, rounds = trial.candidates[0], trial.rounds
-    settle(trial, *(float(name != plan) for name in trial.candidates))
-    for _ in range(AGAIN - 1):
-        assert chooser.choose(call).algorithm == plan
-    assert chooser.choose(call).trial is not None
-    assert (trial.winner, trial.candidates) == (None, (plan, NATIVE))
-    assert trial.calls_left == 2 * rounds
-    assert settle(trial, 1.0, 0.5) is None
-    assert settle(trial, 1.0, 0.5) == NATIVE
-    assert [chooser.choose(call).algorithm for _ in range(2 * AGAIN)] == [NATIVE] * 2 * AGAIN
+def test_a_winner_must_win_again_now_and_then() -> None:
+    chooser, call = eager(), Agreed("allreduce", size_class(1 << 20))
+    plan = chooser.choose(call).algorithm
+    race(chooser, call, {plan: 0.1})
+    for _ in range(AGAIN):
+        assert chooser.choose(call)[:2] == (plan, 0.1)
+    again = chooser.choose(call)
+    assert again.trial is not None
+    assert (again.is_tried, again.trial.candidates) == (True, (plan, NATIVE))
+    races = 0
+    while chooser.choose(call).is_tried:
+        races += 1
+        race(chooser, call, {plan: 0.6, NATIVE: 0.5})
+    assert races > 1, "it is not given up after one"
+    known = {chooser.choose(call).algorithm for _ in range(10 * AGAIN - 1)}
+    assert known == {NATIVE}
+    assert chooser.choose(call).is_tried, "and the library must win again, too"
 
 
 def test_what_a_disturbed_trial_has_passed_over_has_another_chance() -> None:
     trial = Trial((SHARED, "tree", "ring", NATIVE), rounds=3)
     assert settle(trial, 1.2, 3.0, 1.0, 2.0) == "ring"
-    for _ in range(AGAIN):
-        trial.serve()
+    trial.meet_again()
     assert trial.candidates == ("ring", SHARED, NATIVE), "tree was far behind"
     assert settle(trial, 1.0, 0.7, 2.0) == SHARED
 
@@ -153,8 +176,7 @@ def test_a_plan_is_given_up_after_two_races() -> None:
     assert settle(trial, 3.0, 2.0) == NATIVE
     trial = Trial(("ring", NATIVE), rounds=2)
     assert settle(trial, 1.0, 2.0) == "ring"
-    for _ in range(AGAIN):
-        trial.serve()
+    trial.meet_again()
     assert settle(trial, 3.0, 2.0) is None, "a disturbance"
     assert settle(trial, 1.9, 2.0) == "ring"
 
@@ -171,19 +193,21 @@ def test_a_short_call_loses_three_times_before_it_is_given_up() -> None:
 
 
 def test_a_chooser_follows_its_trial() -> None:
-    chooser = Chooser(CLUSTER, trials=True)
-    call = Agreed("allreduce", size_class(1 << 20))
-    trial = chooser.choose(call).trial
-    assert trial is not None
-    seen = set()
-    while not trial.is_full:
-        seen.add(chooser.choose(call).algorithm)
-        trial.record(1.0)
+    chooser, call = eager(), Agreed("allreduce", size_class(1 << 20))
+    seen, left = set(), chooser.calls_to_settle(call)
+    assert left > 0
+    for number in range(left):
+        choice = chooser.choose(call)
+        assert chooser.calls_to_settle(call) == left - number
+        assert choice.trial is not None
+        seen.add(choice.algorithm)
+        choice.trial.record(1.0 if choice.algorithm == choice.trial.candidates[0] else 2.0)
     assert NATIVE in seen
     assert len(seen) >= 2
-    trial.samples.clear()
-    settle(trial, *(float(k != 0) for k in range(len(trial.candidates))))
-    assert chooser.choose(call).algorithm == trial.candidates[0]
+    assert chooser.conclude(call, choice.trial.samples[:])
+    known = chooser.choose(call)
+    assert known.algorithm == choice.trial.candidates[0]
+    assert (known.source, chooser.calls_to_settle(call)) == ("tried", 0)
 
 
 def test_two_choosers_agree() -> None:
@@ -272,12 +296,11 @@ def test_the_library_gets_what_it_moves_at_once_where_ranks_may_die(
 ) -> None:
     """That is 32 KiB in all; blocks of the 8 ranks may be put together."""
     model = NativeModel(1e-6, 1e-10)
-    chooser = Chooser(CLUSTER, native=model, trials=True, native_bytes=1 << 15)
-    known = chooser.settled(Agreed(operation, short))
+    chooser = eager(native=model, native_bytes=1 << 15)
+    known = chooser.choose(Agreed(operation, short))
     assert NATIVE in known.predictions
-    assert known.trial is not None
-    assert NATIVE in known.trial.candidates
-    other = chooser.settled(Agreed(operation, long))
+    assert known.trial is None or NATIVE in known.trial.candidates
+    other = chooser.choose(Agreed(operation, long))
     assert "when a rank dies" in other.objections[NATIVE]
     assert NATIVE not in other.predictions
     assert other.trial is None or NATIVE not in other.trial.candidates
@@ -304,14 +327,14 @@ def test_without_the_library_plans_meet_again_and_again(
 ) -> None:
     """The last one, the safe choice, is a plan then, and may win and be served."""
     trial, known = Trial(("one", "safe"), rounds=rounds), {"one": seconds[0], "safe": seconds[1]}
-    for _ in range(3000):
-        if trial.winner is not None:
-            trial.serve()
-        if trial.winner is None:
+    for _ in range(30):
+        while trial.winner is None:
             trial.record(known[trial.turn])
             if trial.is_full:
                 trial.settle(trial.samples)
-    assert trial.winner == ("one" if seconds[0] < 0.9 * seconds[1] else "safe")
+        assert trial.winner == ("one" if seconds[0] < 0.9 * seconds[1] else "safe")
+        if trial.rivals:
+            trial.meet_again()
 
 
 def test_who_comes_later_chooses_as_who_was_there() -> None:
@@ -320,7 +343,7 @@ def test_who_comes_later_chooses_as_who_was_there() -> None:
     call = Agreed("allreduce", size_class(4096))
     for now in (Topology.regular(node=2, rank=2), Topology.regular(node=4, rank=1)):
         stays = alike(old.numbers, shape(old.topology), now)
-        assert (stays.choose(call).trial is None) == (now == old.topology)
+        assert (stays.choose(call).source == "table") == (now == old.topology)
         numbers, sat = pickle.loads(pickle.dumps((old.numbers, shape(old.topology))))
         comes = alike(numbers, sat, now)
         assert comes.choose(call).algorithm == stays.choose(call).algorithm
@@ -333,10 +356,12 @@ def test_the_first_call_of_a_kind_is_served_as_others_have_found() -> None:
     chooser = Chooser(here, trials=True, heritage={call: "ring"})
     first, second = chooser.choose(call), chooser.choose(call)
     assert (first.algorithm, first.predictions, first.trial) == ("ring", {}, None)
-    assert second.trial is not None
+    assert second.is_tried
     assert chooser.best_known == {call: "ring"}, "measured, not predicted"
-    second.trial.winner = other = next(one for one in second.trial.candidates if one != "ring")
-    second.trial.agreed_s = {other: 1.0}
+    assert second.trial is not None
+    other = next(one for one in second.trial.candidates if one != "ring")
+    while chooser.choose(call).is_tried:
+        race(chooser, call, {other: 0.1})
     assert chooser.best_known == {call: other}
 
 

@@ -16,8 +16,10 @@ from closeranks.collectives.analysis.cost_model import Speed, cost
 from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.builders.patterns.segments import LEAST_BYTES, segments
 from closeranks.collectives.plans.collective import Problem
-from closeranks.collectives.selection.chooser import NATIVE, Chooser, NativeModel, Rules, read_rules
+from closeranks.collectives.selection.chooser import NATIVE, Chooser
 from closeranks.collectives.selection.planner import plan
+from closeranks.collectives.selection.pricing import NativeModel
+from closeranks.collectives.selection.rules import Rules, read_rules
 from closeranks.collectives.selection.tuning_table import (
     MOST_BYTES,
     Crossing,
@@ -190,11 +192,10 @@ def test_winners_are_not_tried_again() -> None:
     chooser = Chooser(CLUSTER, native=NativeModel(1e-5, 1e-9), trials=True, winners=winners)
     small, large = (chooser.choose(Agreed("allreduce", size_class(n))) for n in (4096, 1 << 18))
     assert (small.algorithm, small.trial) == (NATIVE, None)
-    assert (large.algorithm, large.trial) == ("ring", None)
+    assert (large.algorithm, large.trial, large.source) == ("ring", None, "table")
     assert len(large.predictions) > 2
-    assert chooser.choose(Agreed("allreduce", size_class(1 << 24))).trial is not None, (
-        "no rule there"
-    )
+    chooser.try_all()
+    assert chooser.choose(Agreed("allreduce", size_class(1 << 24))).is_tried, "no rule there"
     only_plans = Agreed("allreduce", size_class(8), native=False)
     assert chooser.choose(only_plans).algorithm != NATIVE, "the library cannot"
     long = chooser.choose(Agreed("allreduce", size_class(4096)))
