@@ -22,11 +22,11 @@ from closeranks.collectives.arguments import native_handover as native
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.collectives.communicator.init_options import InitOptions
 from closeranks.collectives.dispatch.argument_check import agree_equal
-from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import blaming, interruptible, leaving, opening
 from closeranks.collectives.engine.fault_injection import Injection
 from closeranks.collectives.engine.init_state import Family, alike
+from closeranks.collectives.fastpath.shortcut import prepare_early
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import recruited
 from closeranks.collectives.faults.spares import SparePool
@@ -307,7 +307,7 @@ def _take_seat(spare_pool: SparePool, options: InitOptions) -> tuple[Communicato
     Collective over the processes of the recovery; the process leaves by SystemExit
     when the job is over.
     """
-    interpreter.load_early()  # the others will wait for this process
+    prepare_early()  # the others will wait for this process
     gc.collect()  # else Python's next full collection may come while they do
     seat = spare_pool.wait_for_seat(options.recovery_timeout_s)
     world, facts = seat.world, seat.facts
@@ -366,7 +366,9 @@ def _make_first_world(
     # 3. Agree on what all ranks can do.
     can = _abilities(plain)
     family = _new_family(plain, options, table, can, notices)
-    # 4. Make the world: its communicators and node memory.
+    # 4. Load compiled code where it has been made.  Make the world: its communicators and
+    # node memory.
+    prepare_early()
     family.world = world = World(0, plain, found, notices=notices)
     try:
         if options.timeout_s is not None:

@@ -1,8 +1,9 @@
 """Which interpreter runs a plan: compiled code, or the reference in Python.
 
 Both send the same messages, so that ranks need not agree.  Compiling takes
-seconds once an installation, loading tenths of a second once a process; the
-first rank of a node compiles, and the others load what it left on disk.
+seconds once an installation, loading some milliseconds once a process; the
+first rank of a node compiles, and the others load what it left on disk.  What
+lies there already when a communicator opens is loaded then.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
-#: Calls of 20 us without compiled code before it is loaded, which takes 75 ms.
-_WORTH_LOADING: Final = 2000
+#: Calls of 20 us without compiled code before it is looked for again, which takes 3 ms.
+_WORTH_LOADING: Final = 150
 
 
 def prepare(world: World, *, together: bool) -> None:
@@ -66,17 +67,20 @@ def prepare(world: World, *, together: bool) -> None:
         world.tell_compiled()
 
 
-def load_early() -> None:
-    """Load compiled code if the disk holds it: a call will find it there.  Local."""
-    if runs_compiled() and _is_stored():
-        is_loaded()
+def load_early() -> bool:
+    """Load compiled code if the disk holds it: a call will find it there.
+
+    Local, some milliseconds; compiles nothing.  False if it is not there.
+    """
+    return runs_compiled() and _is_stored() and is_loaded()
 
 
 def miss() -> None:
     """Count a call that compiled code would have made shorter; after many, load it.
 
-    Local.  Where no rank runs a plan or a kernel nothing else loads it: on one
-    rank, say.  To load it takes as long as so many of these calls.
+    Local.  Another process may have compiled it since `init`, and where no rank
+    runs a plan or a kernel nothing else loads it: on one rank, say.  To load it
+    takes as long as so many of these calls.
     """
     _Loaded.missed += 1
     if _Loaded.missed == _WORTH_LOADING:

@@ -426,6 +426,15 @@ def _is_possible() -> bool:
     return interpreter.is_at_hand() and are_proven()
 
 
+def prepare_early() -> None:
+    """Load and prove what the disk holds, before a call needs it.
+
+    Local; compiles nothing.
+    """
+    if interpreter.load_early():
+        are_proven()
+
+
 @cache
 def are_proven() -> bool:
     """Tell whether shortcuts read the objects of this interpreter rightly.

@@ -2,8 +2,8 @@
 
 Numba compiles a function once.  The object code is kept in a file whose name
 is a digest of sources, processor and versions.  If the file exists, a process
-loads it by LLVM and never imports Numba.  That import dominates the start: on
-ten thousand ranks it takes minutes of a parallel file system.
+loads it in a millisecond and never imports Numba.  That import dominates the
+start: on ten thousand ranks it takes minutes of a parallel file system.
 
 If the file is missing, the first process of the node takes a lock and
 compiles; the others wait for the lock and load.  Compiling needs no other
@@ -35,19 +35,19 @@ from typing import Any, Final
 
 import numpy as np
 
+from closeranks.comms.jit import code_image, code_processor
 from closeranks.comms.settings import PREFIX, setting
 from closeranks.comms.shm import shared_folder
 from closeranks.comms.wait import Deadline, wait
 from closeranks.errors import Unavailable, UsageError
 
-_CPUINFO = Path("/proc/cpuinfo")
 #: Longer names are cut.
 MOST: Final = 128
 #: Its field in /proc/cpuinfo by architecture, the most telling first.
 _KEYS = ("model name", "cpu model", "cpu", "hardware", "cpu part")
 
 
-def processor(cpuinfo: Path = _CPUINFO) -> str:
+def processor(cpuinfo: Path = code_processor.CPUINFO) -> str:
     """Name the processor.
 
     Local.
@@ -151,6 +151,8 @@ SOURCES: Final = (
     "closeranks.comms.jit.c_calls",
     "closeranks.comms.buffers.copy_loops",
     "closeranks.comms.jit.object_code",
+    "closeranks.comms.jit.code_image",
+    "closeranks.comms.jit.code_processor",
 )
 #: How long a process waits for another one to compile.
 _LIMIT_S: Final = 120.0
@@ -226,19 +228,25 @@ def address_of(module: str, name: str) -> int:
     with loading():
         if _is_off():
             raise ImportError("NUMBA_DISABLE_JIT is set")
-        from closeranks.comms.jit import object_code
-
         code = _read(module, name)
         if code is None:
             with _alone():
                 code = _read(module, name) or _compile(module, name)
-        return object_code.load_function(code)
+        return _loaded(code)
 
 
 def is_stored(module: str, name: str) -> bool:
-    """Whether the disk holds a function, see `address_of`.  Local."""
-    path = _path(module, name)
-    return path is not None and path.exists()
+    """Whether the disk holds a function, whole, see `address_of`.  Local."""
+    return _read(module, name) is not None
+
+
+def _loaded(code: bytes) -> int:
+    """Load code by whoever can."""
+    if code_image.is_image(code):
+        return code_image.load(code)
+    from closeranks.comms.jit import object_code
+
+    return object_code.load_function(code)
 
 
 def _read(module: str, name: str) -> bytes | None:
@@ -278,7 +286,8 @@ def _compile(module: str, name: str) -> bytes:
 
     function, signature = importlib.import_module(module).exported(name)
     made = numba.cfunc(signature, error_model="numpy")(getattr(function, "py_func", function))
-    code = object_code.emit(made.inspect_llvm(), made.native_name)
+    code = object_code.emit(made.inspect_llvm(), made.native_name, kept=True)
+    code = code_image.link(code) or code
     _write(module, name, code)
     return code
 
@@ -292,26 +301,35 @@ def _path(module: str, name: str) -> Path | None:
 @cache
 def _key() -> str:
     """Digest all that compiled code depends on."""
-    import llvmlite
-
-    from closeranks.comms.jit import object_code
-
     digest = _DIGEST(digest_size=_DIGEST_BYTES)
-    said = (sys.version, np.__version__, llvmlite.__version__, object_code.target_processor())
-    digest.update(repr(said).encode())
-    for module in (*SOURCES, "numba._version"):
-        digest.update(_source(module))
+    digest.update(repr((sys.version, np.__version__, code_processor.described())).encode())
+    for path in _sources():
+        digest.update(_source(path))
     return digest.hexdigest()
 
 
-def _source(module: str) -> bytes:
-    """Read a module's file without importing it; empty where it is not there."""
-    package, _, name = module.rpartition(".")
+def _sources() -> Iterator[Path]:
+    """List the files that code is made of, and that name its makers' versions."""
+    for module in SOURCES:
+        package, *path = module.split(".")
+        yield _folder(package).joinpath(*path).with_suffix(".py")
+    for maker in ("llvmlite", "numba"):
+        yield _folder(maker) / "_version.py"
+
+
+@cache
+def _folder(package: str) -> Path:
+    """Find a package without importing it."""
     spec = find_spec(package)
-    if spec is None or spec.origin is None:
+    return Path((spec and spec.origin) or "/nowhere/at all").parent
+
+
+def _source(path: Path) -> bytes:
+    """Read a file; empty where it is not there."""
+    try:
+        return path.read_bytes()
+    except OSError:
         return b""
-    path = Path(spec.origin).with_name(f"{name}.py")
-    return path.read_bytes() if path.exists() else b""
 
 
 def _digest(code: bytes) -> bytes:

@@ -1,7 +1,8 @@
-"""Object code: functions that Numba compiled earlier, loaded by LLVM alone.
+"""Object code: made by LLVM of what Numba compiled, and loaded by LLVM alone.
 
 This module imports llvmlite, which takes a tenth of the time that Numba
-takes, and opens two files instead of two thousand.
+takes, and opens two files instead of two thousand.  A process that finds an
+image of the code on disk needs neither, see `closeranks.comms.jit.code_image`.
 """
 
 from __future__ import annotations
@@ -14,40 +15,20 @@ from typing import Any, Final
 import llvmlite.binding as llvm
 from llvmlite.binding.object_file import ObjectFileRef
 
-#: Name of a function in its object.
-_ENTRY: Final = "closeranks_entry"
-#: Numba's code calls these when Python code raises, and to release objects. Our functions
-#: do neither, but the loader wants an address; a call of them ends the process.
-_NEVER_CALLED: Final = frozenset(
-    {
-        "NRT_Free",
-        "NRT_MemInfo_call_dtor",
-        "numba_do_raise",
-        "numba_gil_ensure",
-        "numba_gil_release",
-        "numba_runtime_build_excinfo_struct",
-        "numba_unpickle",
-    }
-)
+from closeranks.comms.jit import code_image, code_processor
+from closeranks.comms.jit.code_image import ENTRY
+
 #: Numba's name of an exception that it has pickled.
 _EXCEPTION: Final = ".const.picklebuf."
 #: Symbols that the loader makes itself.
 _TABLE: Final = "_GLOBAL_OFFSET_TABLE_"
 #: A symbol: name, info, other, section (0: none), value, size; see the ELF specification.
 _SYMBOL: Final = struct.Struct("<IBBHQQ")
-#: All code that this process has loaded.
-_PROCESS: Final = ctypes.CDLL(None)
 #: Loaded code, never unloaded.
 _LOADED: Final[list[Any]] = []
 
 
-def target_processor() -> str:
-    """Name the processor that code is made for; others may not run it.  Local."""
-    features = llvm.get_host_cpu_features().flatten()
-    return f"{llvm.get_process_triple()} {llvm.get_host_cpu_name()} {features}"
-
-
-def emit(text: str, function: str) -> bytes:
+def emit(text: str, function: str, *, kept: bool = False) -> bytes:
     """Make object code of one function.
 
     Local.
@@ -58,11 +39,14 @@ def emit(text: str, function: str) -> bytes:
         A module in LLVM's language, optimised.
     function : str
         Its name there; all other functions of the module serve it.
+    kept : bool
+        Whether it is for all processors that the kernel describes like this
+        one, see `closeranks.comms.jit.code_processor`; else for this process.
 
     Returns
     -------
     bytes
-        For `load_function`, on this kind of processor.
+        For `load_function`.
 
     Raises
     ------
@@ -76,8 +60,8 @@ def emit(text: str, function: str) -> bytes:
         if not other.is_declaration:
             other.linkage = "internal"
     entry = module.get_function(function)
-    entry.linkage, entry.name = "external", _ENTRY
-    code: bytes = _machine().emit_object(module)
+    entry.linkage, entry.name = "external", ENTRY
+    code: bytes = _machine(kept=kept).emit_object(module)
     return code
 
 
@@ -102,10 +86,7 @@ def load_function(code: bytes) -> int:
         If it calls a function that this process does not have.
     """
     for name in _undefined(code):
-        if name in _NEVER_CALLED:
-            llvm.add_symbol(name, ctypes.cast(_PROCESS.abort, ctypes.c_void_p).value)
-        elif not hasattr(_PROCESS, name):
-            raise ImportError(f"compiled code calls {name}, which is not here")
+        llvm.add_symbol(name, code_image.address_in_process(name))
     loader = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine())
     loader.add_object_file(ObjectFileRef.from_data(code))
     loader.finalize_object()
@@ -113,7 +94,7 @@ def load_function(code: bytes) -> int:
     # Threads run this code to the end of the process, so the loader must never be disposed of.
     # llvmlite sees to that, unless a program's exit handler was the first to import it.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(loader))
-    address: int = loader.get_function_address(_ENTRY)
+    address: int = loader.get_function_address(ENTRY)
     return address
 
 
@@ -128,13 +109,16 @@ def _undefined(code: bytes) -> set[str]:
 
 
 @cache
-def _machine() -> Any:
+def _machine(*, kept: bool = False) -> Any:
     """Describe this processor, and its code layout, to LLVM."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    features = llvm.get_host_cpu_features()
+    if kept:
+        features.update(code_processor.common(features))
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
         cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+        features=features.flatten(),
         opt=3,
         reloc="pic",
         codemodel="jitdefault",

@@ -380,6 +380,29 @@ def test_who_waits_loads_what_is_there_and_compiles_nothing(
     assert loads == [True] * stored
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_init_loads_what_is_there_and_compiles_nothing(
+    comm: MPI.Intracomm, stored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> bytes:
+        raise AssertionError("compiled in init")
+
+    assert interpreter.is_loaded()
+    cached = (interpreter.is_loaded, execution_arrays.load_loop, code_cache.address_of)
+    for function in cached:
+        function.cache_clear()
+    monkeypatch.setattr(interpreter._Loaded, "tried", False)
+    with monkeypatch.context() as patch:
+        patch.setattr(code_cache, "_compile", refuse)
+        if not stored:
+            patch.setattr(code_cache, "_read", lambda *_: None)
+        with cr.init(comm):
+            assert interpreter.is_at_hand() == stored
+    for function in cached:
+        function.cache_clear()
+    assert interpreter.is_loaded()
+
+
 def test_where_nothing_can_be_compiled_python_and_the_library_do_all(
     comm: MPI.Intracomm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,13 @@ def test_one_process_compiles_and_the_others_load(tmp_path: Path) -> None:
     said = [child.communicate(timeout=100)[0].split() for child in children]
     assert sorted(said) == [["False", "True"], ["False", "True"], ["True", "True"]]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="LLVM links and loads it elsewhere")
+def test_who_finds_code_imports_no_compiler_and_no_room_for_it(tmp_path: Path) -> None:
+    asks = _ASKS + 'print("llvmlite" in sys.modules, "closeranks.checkpoint" in sys.modules)\n'
+    assert answer(_ASKS, tmp_path) == ["True", "True"]
+    assert answer(asks, tmp_path) == ["False", "True", "False", "False"]
 
 
 def test_code_is_made_anew_when_a_source_has_changed(tmp_path: Path) -> None:
