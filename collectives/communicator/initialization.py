@@ -26,6 +26,7 @@ from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import blaming, interruptible, leaving, opening
 from closeranks.collectives.engine.fault_injection import Injection
 from closeranks.collectives.engine.init_state import Family, alike
+from closeranks.collectives.fastpath.kernel_speed import measure
 from closeranks.collectives.fastpath.shortcut import prepare_early
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import recruited
@@ -374,13 +375,14 @@ def _make_first_world(
         if options.timeout_s is not None:
             world.arm()
         plain = MPI.Intracomm(plain)
-        # 5. Measure the speed of the library, if no table knows it.
+        # 5. Measure the speed of the library, if no table knows it, and that of kernels.
         with notices.inside:
             chooser = _chooser(plain, found, tuned, deterministic=deterministic)
         seats = tuple(range(plain.size))
-        return Communicator.adopt(
-            plain, family, found, chooser=chooser, world=world, seats=seats
-        ), family
+        opened = Communicator.adopt(plain, family, found, chooser=chooser, world=world, seats=seats)
+        with notices.inside:
+            chooser.pricing.kernels = None if deterministic else measure(opened.membership.service)
+        return opened, family
     except Exception:
         world.revoke()  # others may wait for this rank on any of its communicators
         world.close()

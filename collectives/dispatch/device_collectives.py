@@ -29,8 +29,14 @@ from closeranks.collectives.engine.call_guard import LIBRARY, PIECES, WHOLE
 from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.collectives.plans.collective import REDUCING
 from closeranks.collectives.reduction.op import MEAN
-from closeranks.collectives.selection.call_options import AMONG_DEVICES, AUTO, BY_DEVICES, IPC, NCCL
-from closeranks.collectives.selection.chooser import NATIVE
+from closeranks.collectives.selection.call_options import (
+    AMONG_DEVICES,
+    AUTO,
+    BY_DEVICES,
+    IPC,
+    NATIVE,
+    NCCL,
+)
 from closeranks.comms.buffers.array_memory import ArrayMemory, Bytes
 from closeranks.comms.buffers.buffer_spec import Message
 from closeranks.comms.buffers.datatype import Element, element

@@ -46,8 +46,8 @@ from closeranks.collectives.fastpath.shm_call import ShmCalls
 from closeranks.collectives.fastpath.shortcut import class_of_call
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
-from closeranks.collectives.selection.call_options import ACTIVE, AUTO
-from closeranks.collectives.selection.chooser import NATIVE, SHARED, Choice, Chooser
+from closeranks.collectives.selection.call_options import ACTIVE, AUTO, NATIVE, SHARED
+from closeranks.collectives.selection.chooser import Choice, Chooser
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
 from closeranks.comms.mpi import ulfm

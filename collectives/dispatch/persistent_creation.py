@@ -28,8 +28,8 @@ from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.leaves import combiner_for, kernel_name, load_kernel
 from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.collectives.fastpath.shm_call import is_near, watch
-from closeranks.collectives.selection.call_options import AUTO
-from closeranks.collectives.selection.chooser import NATIVE, SHARED, UNATTENDED_S
+from closeranks.collectives.selection.call_options import AUTO, NATIVE, SHARED
+from closeranks.collectives.selection.chooser import UNATTENDED_S
 from closeranks.collectives.selection.trial import RACES
 from closeranks.collectives.shm import segment_layout as words
 from closeranks.collectives.shm.segment import STARTED

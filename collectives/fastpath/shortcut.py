@@ -38,8 +38,7 @@ from closeranks.collectives.fastpath.shortcut_record import (
     record_of,
 )
 from closeranks.collectives.fastpath.shortcut_versions import are_listed
-from closeranks.collectives.selection.call_options import AUTO
-from closeranks.collectives.selection.chooser import NATIVE, SHARED
+from closeranks.collectives.selection.call_options import AUTO, NATIVE, SHARED
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import FAST, KEYWORDS, builtin
 
@@ -288,7 +287,7 @@ class Shortcuts:
         """
         member = self._member()
         known = self._quick.get(near)
-        if size_class is None or member is None or (known is None and not _is_possible()):
+        if size_class is None or member is None or (known is None and not is_possible()):
             return _not_known
         if known is None:
             if len(self._quick) == _MOST_QUICK:
@@ -371,7 +370,7 @@ class Shortcuts:
     def _install(self, operation: str) -> None:
         """Replace a method where that may be, unless a derived class has its own."""
         member, method = self._member(), operation.capitalize()
-        if not self._allowed or operation in self.probes or member is None or not _is_possible():
+        if not self._allowed or operation in self.probes or member is None or not is_possible():
             return
         table, explain = self._known[operation].open(), self._raising(operation)
         record = record_of(member, RULES[operation], table, explain, self.words)
@@ -421,7 +420,7 @@ def _builtin(
     return builtin(method, doc, code, FAST | KEYWORDS, (library, ours, *record))
 
 
-def _is_possible() -> bool:
+def is_possible() -> bool:
     """Whether compiled code has been loaded: a call is no time to compile."""
     return interpreter.is_at_hand() and are_proven()
 

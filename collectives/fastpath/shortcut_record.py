@@ -44,7 +44,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     SHAPE_AT,
     SIZED,
 )
-from closeranks.collectives.selection.chooser import NATIVE, SHARED
+from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.comms.buffers.datatype import element
 from closeranks.comms.jit.python_builtin import address_in_python
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
 
-AUTO, NATIVE, NCCL, IPC = "auto", "native", "nccl", "ipc"
+AUTO, NATIVE, SHARED, NCCL, IPC = "auto", "native", "shared", "nccl", "ipc"
 #: How devices do it among themselves, and what; see
 #: `closeranks.collectives.dispatch.device_collectives`.
 AMONG_DEVICES = (NCCL, IPC)

@@ -26,18 +26,15 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.cost_model import Speed
 from closeranks.collectives.arguments.call_key import CLASSES, Agreed
-from closeranks.collectives.builders.catalogue import find
+from closeranks.collectives.builders.catalogue import ALGORITHMS, find
 from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.collectives.selection.findings import Finding, Findings, Kind, TrialBudget
-from closeranks.collectives.selection.pricing import NativeModel, Pricing
+from closeranks.collectives.selection.pricing import KernelShares, NativeModel, Pricing
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.trial import Trial
 from closeranks.comms.topology.topology import Topology
 
-#: The library's own collective.
-NATIVE = "native"
-#: A kernel in the memory of one node.
-SHARED = "shared"
 #: At most so many plans are tried, none predicted slower than the best one, or than the
 #: library by more; and, where kernels in node memory do part of it, those predicted slower
 #: by no more.
@@ -151,6 +148,8 @@ class Chooser:
         that.
     pricing : Pricing, optional
         Of the same topology and numbers, made before.
+    kernels : KernelShares, optional
+        As for `Pricing`.
 
     Attributes
     ----------
@@ -175,11 +174,12 @@ class Chooser:
         findings: Findings | None = None,
         is_open: bool = True,
         pricing: Pricing | None = None,
+        kernels: KernelShares | None = None,
     ) -> None:
         self.topology, self.trials = topology, trials
         self.pricing = pricing or Pricing(
             topology, native=native, speed=speed or Speed(),
-            allow_native=allow_native, native_bytes=native_bytes,
+            allow_native=allow_native, native_bytes=native_bytes, kernels=kernels,
         )  # fmt: skip
         self.forced = dict(forced or {})
         self.winners = winners or Rules()
@@ -201,6 +201,7 @@ class Chooser:
             "allow_native": self.pricing.allow_native,
             "native_bytes": self.pricing.native_bytes,
             "winners": self.winners,
+            "kernels": self.pricing.kernels,
         }
 
     @property
@@ -286,7 +287,7 @@ class Chooser:
         if choice is None and self._is_known(call):
             choice = self._known(call)
         if choice is None and self._free_calls(call):
-            choice = self._library(call)
+            choice = self._unpriced(call)
         if choice is None:
             name, seconds, source = self._best_guess(call, priced)
             return priced._replace(algorithm=name, predicted_s=seconds, source=source)
@@ -391,7 +392,7 @@ class Chooser:
 
     def _first_answer(self, call: Agreed) -> _Answer:
         """Answer a kind of call for the first time."""
-        answer = self._answers[call] = _Answer(self._library(call), self._calls_left(call))
+        answer = self._answers[call] = _Answer(self._unpriced(call), self._calls_left(call))
         free = self._free_calls(call)
         if self._is_known(call):
             answer.choice = self._known(call)
@@ -415,7 +416,7 @@ class Chooser:
                 free = self._free_calls(other)
                 if not free:
                     return  # nor have larger ones
-                answer = self._answers[other] = _Answer(self._library(other), left)
+                answer = self._answers[other] = _Answer(self._unpriced(other), left)
                 self._hold(other, answer, free)
 
     def _is_known(self, call: Agreed) -> bool:
@@ -441,9 +442,18 @@ class Chooser:
         kind = Kind(call.operation, call.size_class, call.commutative)
         return self.findings.by_kind.get(kind) if call.native else None
 
-    def _library(self, call: Agreed) -> Choice:
-        """Give the library's own, unpriced."""
-        return Choice(NATIVE, self.pricing.library_s(call.nbytes), {}, {}, None)
+    def _unpriced(self, call: Agreed) -> Choice:
+        """Give the library's own, or a kernel in node memory if that was found faster."""
+        seconds, kernels = self.pricing.library_s(call.nbytes), self.pricing.kernels
+        share = 1.0 if kernels is None else kernels.share(call.nbytes)
+        if share < 1.0 and self.is_open and self._has_kernel(call):
+            return Choice(SHARED, share * seconds, {}, {}, None)
+        return Choice(NATIVE, seconds, {}, {}, None)
+
+    def _has_kernel(self, call: Agreed) -> bool:
+        """Tell whether a kernel in node memory may serve a kind of call."""
+        found = (one for one in ALGORITHMS.get(call.operation, ()) if one.name == SHARED)
+        return any(one.objection(self.example(call)) is None for one in found)
 
     def _free_calls(self, call: Agreed) -> int:
         """Count the first calls of a kind that go to the library unpriced.

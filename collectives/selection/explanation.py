@@ -8,7 +8,8 @@ from closeranks.collectives.analysis.cost_model import cost
 from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.builders.catalogue import algorithms, find
 from closeranks.collectives.plans.plan_type import Plan
-from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
+from closeranks.collectives.selection.call_options import NATIVE, SHARED
+from closeranks.collectives.selection.chooser import Chooser
 from closeranks.comms.buffers.half_as_float import HALVES
 
 

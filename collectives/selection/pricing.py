@@ -6,6 +6,7 @@ from a few calls that were timed at init.  A price is a guess.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -19,7 +20,7 @@ from closeranks.collectives.arguments.call_key import UNSIZED, Agreed
 from closeranks.collectives.builders.catalogue import ALGORITHMS, find
 from closeranks.collectives.plans.collective import OF_ONE, VECTOR, Problem
 from closeranks.collectives.plans.plan_type import Algorithm, Plan
-from closeranks.collectives.selection.call_options import NATIVE
+from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import UsageError
 
@@ -45,6 +46,25 @@ class NativeModel:
     def seconds(self, nbytes: float) -> float:
         """Time of an all-reduce of ``nbytes``."""
         return self.latency_s + nbytes * self.s_per_byte
+
+
+class KernelShares(NamedTuple):
+    """What share of the library's time an all-reduce takes in node memory.
+
+    Attributes
+    ----------
+    nbytes : tuple of int
+        Sizes that were measured, ascending.
+    shares : tuple of float
+        Of the library's time, for each size; agreed.
+    """
+
+    nbytes: tuple[int, ...]
+    shares: tuple[float, ...]
+
+    def share(self, nbytes: int) -> float:
+        """Give the share for a size, interpolated between those measured."""
+        return float(np.interp(math.log2(max(nbytes, 1)), np.log2(self.nbytes), self.shares))
 
 
 class Estimates(NamedTuple):
@@ -81,6 +101,13 @@ class Pricing:
     native_bytes : int or None
         The library's collectives serve calls of up to so many bytes in all,
         see `closeranks.comms.mpi.ulfm.BRIEF_BYTES`.
+    kernels : KernelShares, optional
+        Measured, where all ranks share one node.
+
+    Attributes
+    ----------
+    topology, native, speed, allow_native, native_bytes, kernels
+        As given.
     """
 
     def __init__(
@@ -91,9 +118,11 @@ class Pricing:
         speed: Speed,
         allow_native: bool,
         native_bytes: int | None,
+        kernels: KernelShares | None = None,
     ) -> None:
         self.topology, self.native, self.speed = topology, native, speed
         self.allow_native, self.native_bytes = allow_native, native_bytes
+        self.kernels = kernels
         self._known: dict[Agreed, Estimates] = {}
         self._priced: dict[Agreed, tuple[dict[str, float], dict[str, str]]] = {}
 
@@ -118,6 +147,9 @@ class Pricing:
             objections[NATIVE] = objection
         elif self.native is not None:
             predictions[NATIVE] = self._native_s(problem, predictions)
+            if self.kernels is not None and SHARED in predictions:
+                share = self.kernels.share(call.nbytes)
+                predictions[SHARED] = share * predictions[NATIVE]
         can_library = call.native and self.allow_native
         if not predictions and not can_library:
             raise UsageError(call.operation, "no algorithm applies", _listed(objections))

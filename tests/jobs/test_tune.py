@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closeranks.collectives.analysis.cost_model import Speed, cost
-from closeranks.collectives.selection.chooser import NATIVE
+from closeranks.collectives.selection.call_options import NATIVE
 from closeranks.collectives.selection.rules import read_rules
 from closeranks.comms.topology.link import SEGMENT_BYTES, Link
 from closeranks.comms.topology.topology import Topology

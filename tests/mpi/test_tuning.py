@@ -20,7 +20,7 @@ from closeranks.collectives.analysis.cost_model import Speed
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.plans.port_tree import hierarchy
-from closeranks.collectives.selection.chooser import NATIVE
+from closeranks.collectives.selection.call_options import NATIVE
 from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_origin import here

@@ -11,13 +11,8 @@ import pytest
 from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, size_class
 from closeranks.collectives.builders.catalogue import algorithms
 from closeranks.collectives.engine.init_state import alike
-from closeranks.collectives.selection.chooser import (
-    AGAIN,
-    NATIVE,
-    SHARED,
-    Choice,
-    Chooser,
-)
+from closeranks.collectives.selection.call_options import NATIVE, SHARED
+from closeranks.collectives.selection.chooser import AGAIN, Choice, Chooser
 from closeranks.collectives.selection.explanation import explain
 from closeranks.collectives.selection.planner import plan
 from closeranks.collectives.selection.pricing import NativeModel

@@ -16,7 +16,8 @@ from closeranks.collectives.analysis.cost_model import Speed, cost
 from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.builders.patterns.segments import LEAST_BYTES, segments
 from closeranks.collectives.plans.collective import Problem
-from closeranks.collectives.selection.chooser import NATIVE, Chooser
+from closeranks.collectives.selection.call_options import NATIVE
+from closeranks.collectives.selection.chooser import Chooser
 from closeranks.collectives.selection.planner import plan
 from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.collectives.selection.rules import Rules, read_rules
