@@ -71,6 +71,7 @@ TALKERS = {
     "collectives.communicator.object_calls", "collectives.communicator.persistent_calls",
     "collectives.dispatch.argument_check",
     "collectives.dispatch.device_collectives", "collectives.dispatch.dispatch",
+    "collectives.dispatch.kernel_speed",
     "collectives.dispatch.object_refusal", "collectives.dispatch.persistent_creation",
     "collectives.dispatch.persistent_operation", "collectives.dispatch.persistent_starts",
     "collectives.dispatch.plan_cache", "collectives.dispatch.request",

@@ -18,7 +18,7 @@ from closeranks.collectives.communicator.persistent_calls import Prepared
 from closeranks.collectives.dispatch.argument_check import agree_equal
 from closeranks.collectives.dispatch.forecast import foretell
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.reduction.op import MEAN
+from closeranks.collectives.reduction.op import MEAN, Mean, is_commutative
 from closeranks.collectives.replicated import synchronization
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.shm import shared_arrays
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.call_guard import Statistics
     from closeranks.collectives.engine.fault_injection import Injection
     from closeranks.collectives.faults.attempts import Attempt
-    from closeranks.collectives.reduction.op import Mean
     from closeranks.collectives.replicated.state_leaves import State
     from closeranks.collectives.replicated.synchronization import Digest
     from closeranks.collectives.selection.explanation import Explanation
@@ -145,10 +144,15 @@ class Communicator(Blocking, Nonblocking, Prepared, Deriving, Objects):
         Raises
         ------
         UsageError
-            If there is no such operation, size or type (local).
+            If there is no such operation, size, type or op (local).
         """
         element = argument.element_type("explain", dtype)
-        return foretell(self._service, operation, nbytes, element, op)
+        commutes = True
+        if op is not None:
+            remedy = "give an MPI.Op, or closeranks.MEAN"
+            argument.instance("explain", "op", op, (MPI.Op, Mean), remedy)
+            commutes = is_commutative(op)
+        return foretell(self._service, operation, nbytes, element, commutes=commutes)
 
     def statistics(self) -> Statistics:
         """Give this rank's counters since `init`.

@@ -22,11 +22,11 @@ from closeranks.collectives.arguments import native_handover as native
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.collectives.communicator.init_options import InitOptions
 from closeranks.collectives.dispatch.argument_check import agree_equal
+from closeranks.collectives.dispatch.kernel_speed import measure
 from closeranks.collectives.engine.epoch_world import World
 from closeranks.collectives.engine.error_translation import blaming, interruptible, leaving, opening
 from closeranks.collectives.engine.fault_injection import Injection
 from closeranks.collectives.engine.init_state import Family, alike
-from closeranks.collectives.fastpath.kernel_speed import measure
 from closeranks.collectives.fastpath.shortcut import prepare_early
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import recruited

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from mpi4py import MPI
 
 from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, size_class
 from closeranks.collectives.plans.collective import OF_ONE, OPERATIONS, REDUCING
-from closeranks.collectives.reduction.op import Mean, is_commutative
 from closeranks.collectives.selection.call_options import AUTO
 from closeranks.collectives.selection.explanation import Explanation, explain
 from closeranks.comms import argument
@@ -28,7 +26,8 @@ def foretell(
     operation: str,
     nbytes: int,
     dtype: np.dtype[Any],
-    op: MPI.Op | Mean | None = None,
+    *,
+    commutes: bool = True,
 ) -> Explanation:
     """Say which algorithm a call would use, and why.
 
@@ -44,8 +43,8 @@ def foretell(
         Bytes of the vector, or of one rank's block.
     dtype : numpy.dtype
         Element, for operations that reduce.
-    op : MPI.Op, Mean or None
-        The reduction.
+    commutes : bool
+        Whether operands may change places.
 
     Returns
     -------
@@ -55,7 +54,7 @@ def foretell(
     Raises
     ------
     UsageError
-        If there is no such operation, size or op (local).
+        If there is no such operation or size (local).
     """
     if not isinstance(operation, str) or operation not in OPERATIONS:
         problem = f"no operation {argument.shown(operation)}"
@@ -69,11 +68,7 @@ def foretell(
     total = sent if operation in OF_ONE else sent * service.size
     library_can = library_can and not messages.is_long(total)
     size = 0 if operation in UNSIZED else size_class(sent)
-    commutes = True
-    if op is not None and reduces:
-        argument.instance("explain", "op", op, (MPI.Op, Mean), "give an MPI.Op, or closeranks.MEAN")
-        commutes = is_commutative(op)
-    call = Agreed(operation, size, commutes, library_can)
+    call = Agreed(operation, size, commutes or not reduces, library_can)
     asked = service.choice.wanted(operation, AUTO)
     wanted = family.tuning.name(operation, sent) if asked == AUTO else asked
     found = explain(service.chooser, call, sent, dtype.name if reduces else "", forced=wanted)

@@ -95,7 +95,7 @@ class Choice(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Answer:
+class Answer:
     """What holds for the calls of a kind.
 
     Attributes
@@ -186,7 +186,7 @@ class Chooser:
         self.findings = findings.copy() if findings else Findings()
         self.is_open = is_open
         self._store, self._told = findings, replace(self.findings.budget)
-        self._answers: dict[Agreed, _Answer] = {}
+        self._answers: dict[Agreed, Answer] = {}
         self._left: dict[tuple[str, bool, bool], NDArray[np.int64]] = {}
         self._heritage = dict(heritage or {})
         self._is_lazy = True
@@ -302,11 +302,11 @@ class Chooser:
         if answer is None:
             if self._is_known(call) or self._free_calls(call):
                 return 0
-            answer = _Answer(self._priced(call), self._calls_left(call))
+            answer = Answer(self._priced(call), self._calls_left(call))
         if answer.left[call.size_class]:
             return 0
         choice = answer.choice if answer.choice.predictions else self._priced(call)
-        trial = self._next_trial(call, _Answer(choice, answer.left))
+        trial = self._next_trial(call, Answer(choice, answer.left))
         return self._calls_of(trial) if trial and self._affords(choice, trial) else 0
 
     @staticmethod
@@ -390,9 +390,9 @@ class Chooser:
             self._store.budget.tried_s += now.tried_s - before.tried_s
         self._told = replace(now)
 
-    def _first_answer(self, call: Agreed) -> _Answer:
+    def _first_answer(self, call: Agreed) -> Answer:
         """Answer a kind of call for the first time."""
-        answer = self._answers[call] = _Answer(self._unpriced(call), self._calls_left(call))
+        answer = self._answers[call] = Answer(self._unpriced(call), self._calls_left(call))
         free = self._free_calls(call)
         if self._is_known(call):
             answer.choice = self._known(call)
@@ -416,7 +416,7 @@ class Chooser:
                 free = self._free_calls(other)
                 if not free:
                     return  # nor have larger ones
-                answer = self._answers[other] = _Answer(self._unpriced(other), left)
+                answer = self._answers[other] = Answer(self._unpriced(other), left)
                 self._hold(other, answer, free)
 
     def _is_known(self, call: Agreed) -> bool:
@@ -480,11 +480,11 @@ class Chooser:
             return self.pricing.objection(call) is None
         return find(call.operation, name).objection(self.example(call)) is None
 
-    def _hold(self, call: Agreed, answer: _Answer, calls: int) -> None:
+    def _hold(self, call: Agreed, answer: Answer, calls: int) -> None:
         """Let an answer hold for a number of calls."""
         answer.span = answer.left[call.size_class] = calls
 
-    def _look_again(self, call: Agreed, answer: _Answer) -> None:
+    def _look_again(self, call: Agreed, answer: Answer) -> None:
         """Begin a race, or say what holds for the next calls."""
         budget, choice = self.findings.budget, answer.choice
         if 0 < answer.span < ENDLESS:
@@ -504,13 +504,13 @@ class Chooser:
             self._hold(call, answer, 2 * max(answer.span, AGAIN))
 
     @staticmethod
-    def _begin(answer: _Answer, trial: Trial) -> None:
+    def _begin(answer: Answer, trial: Trial) -> None:
         """Try the next calls."""
         if trial.winner is not None:
             trial.meet_again()
         answer.choice = answer.choice._replace(trial=trial)
 
-    def _next_trial(self, call: Agreed, answer: _Answer) -> Trial | None:
+    def _next_trial(self, call: Agreed, answer: Answer) -> Trial | None:
         """Give the race that may come next, None where none would change the answer."""
         choice = answer.choice
         if not self.trials or not call.native or choice.source in ("forced", "table"):
@@ -577,7 +577,7 @@ class Chooser:
         steps = _TRIED_STEPS * trial.rounds * len(names) + (0 if self.is_open else _OPENED_STEPS)
         return calls_s + steps * self.pricing.speed.step_s
 
-    def _due(self, call: Agreed, answer: _Answer) -> bool:
+    def _due(self, call: Agreed, answer: Answer) -> bool:
         """Choose what is best by all that is known; False where the world waits for it.
 
         To open the world takes time, so a communicator keeps to the library until it

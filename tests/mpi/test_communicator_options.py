@@ -506,8 +506,9 @@ def test_a_long_call_that_nobody_waits_for_is_a_plan(
     for limit_s, is_plan in ((0.0, True), (1e9, False)):
         monkeypatch.setattr("closeranks.collectives.selection.chooser.UNATTENDED_S", limit_s)
         native_is_quick = {"latency_s": 1e-12, "s_per_byte": 0.0}
-        monkeypatch.setattr(world._service.chooser, "native", NativeModel(**native_is_quick))
-        world._service.chooser._choices.clear()
+        pricing = world._service.chooser.pricing
+        monkeypatch.setattr(pricing, "native", NativeModel(**native_is_quick))
+        monkeypatch.setattr(pricing, "_known", {})
         request = world.Iallreduce(x, y)
         assert (request._execution is not None) == is_plan
         request.Wait()

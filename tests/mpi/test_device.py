@@ -284,7 +284,8 @@ def test_shortcuts_are_for_the_hosts_arrays(known: Lent) -> None:
     comm, fake = known.comm, known.fake
     assert interpreter.is_loaded()
     for name in OPERATIONS:
-        comm._service.shortcuts.learn(name, 0 if name in UNSIZED else size_class(24))
+        bits = 0 if name in UNSIZED else size_class(24)
+        comm._service.shortcuts.learn(name, [bits], counted=False)
     x, y = np.full(3, 1.0), np.empty(3)
     comm.Allreduce(x, y)
     taken = comm._service.shortcuts.calls()["allreduce", "native"]

@@ -16,7 +16,7 @@ from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.fastpath.shm_call import OPERATIONS
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
-from closeranks.collectives.selection.chooser import Choice
+from closeranks.collectives.selection.chooser import ENDLESS, Answer, Choice
 from closeranks.collectives.shm.segment import NodeMemory
 from closeranks.comms.shm.shared_file import share
 from closeranks.errors import Unavailable
@@ -281,8 +281,12 @@ def test_sums_of_half_precision_are_rounded_once(world: World, dtype: str, n: in
 KIND = Agreed("allreduce", size_class(800))
 
 
-def _settled(name: str) -> Choice:
-    return Choice(name, 0.0, {}, {}, None)
+def settle(comm: World, call: Agreed, name: str) -> None:
+    """Let a kind of calls go to an algorithm for good."""
+    left = comm._service.chooser._calls_left(call)
+    answer = Answer(Choice(name, 0.0, {}, {}, None), left)
+    comm._service.chooser._answers[call] = answer
+    comm._service.chooser._hold(call, answer, ENDLESS)
 
 
 def test_an_op_that_is_the_librarys_leaves_a_kernel_its_sizes(world: World) -> None:
@@ -292,9 +296,8 @@ def test_an_op_that_is_the_librarys_leaves_a_kernel_its_sizes(world: World) -> N
     if world.size == 1:
         return
     with world.Dup() as comm:
-        choices = comm._service.chooser._choices
-        choices[KIND] = _settled(SHARED)
-        choices[KIND._replace(commutative=False)] = _settled(NATIVE)
+        settle(comm, KIND, SHARED)
+        settle(comm, KIND._replace(commutative=False), NATIVE)
         op = MPI.Op.Create(last, commute=False)
         x, y = np.full(100, comm.rank + 1.0), np.zeros(100)
         for _ in range(2):
@@ -312,12 +315,13 @@ def test_what_was_inherited_once_is_not_known_for_good(world: World) -> None:
         return
     with world.Dup() as comm:
         chooser = comm._service.chooser
-        chooser._heritage, chooser._fresh = {KIND: SHARED}, {KIND}
+        chooser._heritage, chooser.trials = {KIND: SHARED}, False
         x, y = np.ones(100), np.zeros(100)
         comm.Allreduce(x, y)
         assert comm.statistics().algorithms == {"allreduce": {SHARED: 1}}
-        assert not comm._service.shortcuts.probes, "the next may be a trial of another"
-        chooser._choices[KIND] = _settled(NATIVE)
+        assert chooser.calls_left("allreduce")[KIND.size_class] == 0, "it is looked at again"
+        settle(comm, KIND, NATIVE)
+        comm._service.shortcuts.keep_only("allreduce", KIND.size_class, NATIVE)
         for _ in range(2):
             comm.Allreduce([x, MPI.DOUBLE] if comm.rank == 0 else x, y)
             assert (y == comm.size).all()

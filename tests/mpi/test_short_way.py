@@ -33,7 +33,7 @@ def learn(comm: World) -> None:
     """Tell a communicator that calls of COUNT elements a block are the library's."""
     for name in OPERATIONS:
         for known in (0, size_class(8 * COUNT)):
-            comm._service.shortcuts.learn(name, known)
+            comm._service.shortcuts.learn(name, [known], counted=False)
 
 
 @pytest.fixture
@@ -257,8 +257,7 @@ def test_counts_that_are_none_go_the_long_way(known: World, counts: Any) -> None
 
 def test_all_sizes_of_a_class_are_known(known: World) -> None:
     buffer, wanted = np.zeros(2000, np.uint8), np.arange(2000).astype(np.uint8)
-    for bits in range(1, 11):
-        known._service.shortcuts.learn("bcast", bits)
+    known._service.shortcuts.learn("bcast", range(1, 11), counted=False)
     for n in range(1, 1024):
         buffer[:] = wanted if known.rank == 0 else 0
         known.Bcast(buffer[:n])
@@ -274,7 +273,7 @@ def test_nothing_is_leaked(known: World) -> None:
     counts, block = [COUNT + 1000] * known.size, np.zeros(COUNT + 1000)
     blocks = np.zeros((COUNT + 1000) * known.size)
     spec = [blocks, counts]
-    known._service.shortcuts.learn("allgatherv", size_class(block.nbytes))
+    known._service.shortcuts.learn("allgatherv", [size_class(block.nbytes)], counted=False)
     everything = (spec, counts, block, blocks, counts[0], known)
     before = [sys.getrefcount(thing) for thing in everything]
     for _ in range(100):
@@ -405,7 +404,7 @@ def test_another_thread_may_forbid_them_while_sizes_are_learned(world: World) ->
     forbidding.start()
     for turn in range(300):
         for name in OPERATIONS:
-            shortcuts.learn(name, turn % 64)
+            shortcuts.learn(name, [turn % 64], counted=False)
     over.set()
     forbidding.join()
     assert not failed

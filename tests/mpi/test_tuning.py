@@ -66,7 +66,7 @@ def test_it_takes_the_place_of_what_init_measures(comm: MPI.Intracomm) -> None:
             assert world.hierarchy.links[level] == Link(2e-5, 3e8, 1, "tuned", 7e-5)
         if comm.size == 1:
             return
-        assert world._service.chooser.native == NativeModel(1e-5, 1e-9)
+        assert world._service.chooser.pricing.native == NativeModel(1e-5, 1e-9)
         for nbytes, name in ((2048, NATIVE), (1 << 15, "ring")):
             found = world.explain("allreduce", nbytes)
             assert (found.algorithm, found.calls_to_settle) == (name, 0)

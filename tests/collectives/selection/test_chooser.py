@@ -199,9 +199,11 @@ def test_a_chooser_follows_its_trial() -> None:
         choice.trial.record(1.0 if choice.algorithm == choice.trial.candidates[0] else 2.0)
     assert NATIVE in seen
     assert len(seen) >= 2
-    assert chooser.conclude(call, choice.trial.samples[:])
+    trial = choice.trial
+    assert trial is not None
+    assert chooser.conclude(call, trial.samples[:])
     known = chooser.choose(call)
-    assert known.algorithm == choice.trial.candidates[0]
+    assert known.algorithm == trial.candidates[0]
     assert (known.source, chooser.calls_to_settle(call)) == ("tried", 0)
 
 
