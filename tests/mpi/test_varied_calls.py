@@ -1,0 +1,61 @@
+"""Calls whose sizes and kinds change: right in any order, and small in memory."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import closeranks as cr
+
+World = cr.Communicator
+SIZES = 100_000
+
+
+def resident_bytes() -> int:
+    """Give the memory of this process that is in RAM."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_a_hundred_thousand_sizes_take_no_more_memory_than_a_tenth(world: World) -> None:
+    with world.Dup() as comm:
+        x, y = np.ones(SIZES, np.uint8), np.ones(SIZES, np.uint8)
+        for n in range(1, SIZES // 10):
+            comm.Allreduce(x[:n], y[:n], MPI.MAX)
+        before = resident_bytes()
+        for n in range(SIZES // 10, SIZES + 1):
+            comm.Allreduce(x[:n], y[:n], MPI.MAX)
+        assert resident_bytes() - before <= 1 << 20
+        assert comm.statistics().calls == {"allreduce": SIZES}
+
+
+COMBINED = {MPI.SUM: np.sum, MPI.MAX: np.max, MPI.BXOR: np.bitwise_xor.reduce}
+
+
+def spread(count: int, dtype: str, step: int) -> np.ndarray:
+    """Make an array, with gaps where ``step`` is 2."""
+    return np.zeros(count * step, dtype)[::step]
+
+
+@pytest.mark.parametrize("made_by", ["Dup", "Split", "init"])
+def test_sizes_kinds_and_forms_in_any_order_give_right_sums(world: World, made_by: str) -> None:
+    """Each rank goes its own way: some of its arrays have gaps, some stand in lists."""
+    shared, own = random.Random(made_by), random.Random(world.rank)
+    make = {"Dup": world.Dup, "Split": world.Split, "init": lambda: cr.init(MPI.Intracomm(world))}
+    with make[made_by]() as comm:
+        kinds = [("f8", MPI.SUM), ("f4", MPI.SUM), ("i4", MPI.MAX), ("u1", MPI.BXOR)]
+        for number in range(1500):
+            dtype, op = shared.choice(kinds)
+            count = shared.choice((1, 3, 40, 900, 5000))
+            x, y = (spread(count, dtype, own.choices((1, 2), (9, 1))[0]) for _ in "xy")
+            every = [(np.arange(count) % 7 + rank).astype(dtype) for rank in range(comm.size)]
+            x[:] = every[comm.rank]
+            is_listed = own.random() < 0.1 and x.flags.c_contiguous
+            comm.Allreduce([x, x.size, x.dtype.char] if is_listed else x, y, op)
+            expected = COMBINED[op](every, axis=0).astype(dtype)
+            np.testing.assert_array_equal(y, expected, f"call {number}")
