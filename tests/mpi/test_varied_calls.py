@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from mpi4py import MPI
+from numpy.typing import NDArray
 
 import closeranks as cr
 
@@ -34,10 +36,15 @@ def test_a_hundred_thousand_sizes_take_no_more_memory_than_a_tenth(world: World)
         assert comm.statistics().calls == {"allreduce": SIZES}
 
 
-COMBINED = {MPI.SUM: np.sum, MPI.MAX: np.max, MPI.BXOR: np.bitwise_xor.reduce}
+KINDS: list[tuple[str, MPI.Op, Any]] = [
+    ("f8", MPI.SUM, np.sum),
+    ("f4", MPI.SUM, np.sum),
+    ("i4", MPI.MAX, np.max),
+    ("u1", MPI.BXOR, np.bitwise_xor.reduce),
+]
 
 
-def spread(count: int, dtype: str, step: int) -> np.ndarray:
+def spread(count: int, dtype: str, step: int) -> NDArray[Any]:
     """Make an array, with gaps where ``step`` is 2."""
     return np.zeros(count * step, dtype)[::step]
 
@@ -48,14 +55,13 @@ def test_sizes_kinds_and_forms_in_any_order_give_right_sums(world: World, made_b
     shared, own = random.Random(made_by), random.Random(world.rank)
     make = {"Dup": world.Dup, "Split": world.Split, "init": lambda: cr.init(MPI.Intracomm(world))}
     with make[made_by]() as comm:
-        kinds = [("f8", MPI.SUM), ("f4", MPI.SUM), ("i4", MPI.MAX), ("u1", MPI.BXOR)]
         for number in range(1500):
-            dtype, op = shared.choice(kinds)
+            dtype, op, combine = shared.choice(KINDS)
             count = shared.choice((1, 3, 40, 900, 5000))
             x, y = (spread(count, dtype, own.choices((1, 2), (9, 1))[0]) for _ in "xy")
             every = [(np.arange(count) % 7 + rank).astype(dtype) for rank in range(comm.size)]
             x[:] = every[comm.rank]
             is_listed = own.random() < 0.1 and x.flags.c_contiguous
             comm.Allreduce([x, x.size, x.dtype.char] if is_listed else x, y, op)
-            expected = COMBINED[op](every, axis=0).astype(dtype)
+            expected = combine(every, axis=0).astype(dtype)
             np.testing.assert_array_equal(y, expected, f"call {number}")
