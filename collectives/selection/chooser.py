@@ -32,7 +32,7 @@ from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.collectives.selection.findings import Finding, Findings, Kind, TrialBudget
 from closeranks.collectives.selection.pricing import KernelShares, NativeModel, Pricing
 from closeranks.collectives.selection.rules import Rules
-from closeranks.collectives.selection.trial import Trial
+from closeranks.collectives.selection.trial import CLOSE, Trial
 from closeranks.comms.topology.topology import Topology
 
 #: At most so many plans are tried, none predicted slower than the best one, or than the
@@ -659,7 +659,20 @@ class Chooser:
         if known is not None and (known in predictions or (known == NATIVE and native)):
             known_s = predictions.get(known, 0.0)
             return Choice(known, known_s, predictions, objections, None, "table")
-        best = min(predictions, key=lambda name: predictions[name])
+        best = self._cheapest_of(predictions)
         if native and self.pricing.native is None and self._trial_of(call, predictions) is None:
             best = NATIVE
         return Choice(best, predictions.get(best, 0.0), predictions, objections, None)
+
+    def _cheapest_of(self, predictions: Mapping[str, float]) -> str:
+        """Give the algorithm to use untried: the library, unless another is clearly cheaper.
+
+        Kernels in node memory were timed beside the library, so their price is sure.
+        """
+        best = min(predictions, key=lambda name: predictions[name])
+        native_s = predictions.get(NATIVE)
+        if native_s is None or best == NATIVE:
+            return best
+        if self.pricing.kernels is not None and SHARED in predictions:
+            return min((SHARED, NATIVE), key=lambda name: predictions[name])
+        return best if predictions[best] < CLOSE * native_s else NATIVE
