@@ -47,7 +47,8 @@ from closeranks.collectives.fastpath.shortcut import class_of_call
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO, NATIVE, SHARED
-from closeranks.collectives.selection.chooser import Choice, Chooser
+from closeranks.collectives.selection.choice import Choice
+from closeranks.collectives.selection.chooser import Chooser
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
 from closeranks.comms.mpi import ulfm
@@ -179,7 +180,7 @@ class AlgorithmChoice:
         choice: Choice | None = None
         if not blocking:
             known = self._chooser.settled(agreed)
-            name = self._chooser.unattended(known, persistent=form == "_init")
+            name = known.unattended(persistent=form == "_init")
         elif not agreed.commutative and self._is_library(agreed):
             self._chooser.count(agreed)
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut

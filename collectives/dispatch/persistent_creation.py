@@ -29,7 +29,7 @@ from closeranks.collectives.engine.leaves import combiner_for, kernel_name, load
 from closeranks.collectives.engine.progress_engine import make_way
 from closeranks.collectives.fastpath.shm_call import is_near, watch
 from closeranks.collectives.selection.call_options import AUTO, NATIVE, SHARED
-from closeranks.collectives.selection.chooser import UNATTENDED_S
+from closeranks.collectives.selection.choice import UNATTENDED_S
 from closeranks.collectives.selection.trial import RACES
 from closeranks.collectives.shm import segment_layout as words
 from closeranks.collectives.shm.segment import STARTED
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.dispatch.dispatch import Service
-    from closeranks.collectives.selection.chooser import Choice
+    from closeranks.collectives.selection.choice import Choice
 
 
 #: How often a start looks whether the others have come, where every rank has a core:

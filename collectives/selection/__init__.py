@@ -7,6 +7,8 @@ In reading order:
 * ``tuning_table``, ``tuning_origin``: tables of algorithms, of a user or of
   `closeranks tune`, and whether a table fits this machine;
 * ``agreed_tuning``: the table of rank 0, for all ranks;
+* ``choice``: an algorithm, and the reasons;
+* ``candidates``: which algorithms meet in a race;
 * ``chooser``: the choice for a call, by table, price or trial, and how long it
   holds;
 * ``pricing``: the predicted times of the candidates;

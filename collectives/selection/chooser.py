@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,21 +29,14 @@ from closeranks.collectives.arguments.call_key import CLASSES, Agreed
 from closeranks.collectives.builders.catalogue import ALGORITHMS, find
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
+from closeranks.collectives.selection.candidates import first_race, later_race
+from closeranks.collectives.selection.choice import Choice
 from closeranks.collectives.selection.findings import Finding, Findings, Kind, TrialBudget
 from closeranks.collectives.selection.pricing import KernelShares, NativeModel, Pricing
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.trial import CLOSE, Trial
 from closeranks.comms.topology.topology import Topology
 
-#: At most so many plans are tried, none predicted slower than the best one, or than the
-#: library by more; and, where kernels in node memory do part of it, those predicted slower
-#: by no more.
-MOST_TRIED, NEAR, KERNELS = 4, 1.2, 4.0
-#: Rounds of a trial by the predicted time of a call: (seconds below, rounds).
-ROUNDS = ((1e-3, 16), (5e-3, 8), (0.1, 4), (float("inf"), 1))
-#: From so many seconds on, a call that no rank waits for is a plan: the library's own makes no
-#: progress while the program computes.  A shorter one is not worth a thread.
-UNATTENDED_S = 1e-3
 #: An answer holds for so many calls, the one after it for ten times as many, and so on: the
 #: machine may have changed.  And one that is never looked at again.
 AGAIN, ENDLESS = 100, 1 << 62
@@ -54,44 +47,6 @@ _TRIED_STEPS, _PRICED_STEPS, _OPENED_STEPS = 16, 250, 500
 _MOST_PRICED: Final = 64
 #: An answer may be what was found so many size classes away.
 _SIMILAR: Final = 3
-
-
-class Choice(NamedTuple):
-    """An answer, with its reasons.
-
-    Attributes
-    ----------
-    algorithm : str
-        The algorithm for the next call.
-    predicted_s : float
-        Its predicted (or agreed measured) time, seconds.
-    predictions : dict of str to float
-        Predicted seconds of every candidate; empty where none was priced.
-    objections : dict of str to str
-        Why the others are no candidates.
-    trial : Trial or None
-        Measured times, where calls are tried.
-    source : str
-        Why it is this one: "forced", "table", "remembered", "tried" or
-        "predicted".
-    """
-
-    algorithm: str
-    predicted_s: float
-    predictions: dict[str, float]
-    objections: dict[str, str]
-    trial: Trial | None
-    source: str = "predicted"
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether calls are being tried now."""
-        return self.trial is not None and self.trial.winner is None
-
-    def seconds(self, name: str) -> float:
-        """Give the agreed time of an algorithm, else the predicted one, or infinity."""
-        agreed_s = self.trial.agreed_s if self.trial is not None else {}
-        return agreed_s.get(name, self.predictions.get(name, math.inf))
 
 
 @dataclass(slots=True)
@@ -517,50 +472,10 @@ class Chooser:
             return None
         if choice.trial is not None:
             return choice.trial if choice.trial.rivals else None
-        known = self._found(call)
+        known, native = self._found(call), self.pricing.objection(call) is None
         if known is None:
-            return self._trial_of(call, choice.predictions)
-        return self._trial_after(call, choice.predictions, known)
-
-    def _trial_of(self, call: Agreed, predictions: Mapping[str, float]) -> Trial | None:
-        """Try the cheapest plans that are near each other, kernels, and the library."""
-        native = self.pricing.objection(call) is None
-        plans = sorted((n for n in predictions if n != NATIVE), key=lambda n: predictions[n])
-        if not plans:
-            return None
-        least = predictions[plans[0]]
-        tried = [
-            name
-            for name in plans
-            if find(call.operation, name).kernels
-            and (name == SHARED or predictions[name] <= KERNELS * least)
-        ]
-        limit_s = NEAR * least
-        if native:
-            limit_s = min(limit_s, KERNELS * predictions.get(NATIVE, limit_s))
-        tried += [
-            name
-            for name in plans[:MOST_TRIED]
-            if predictions[name] <= limit_s and name not in tried
-        ]
-        if len(tried) + native < 2:
-            return None
-        candidates = (*tried, NATIVE) if native else (*tried[1:], tried[0])
-        rounds = next(rounds for below_s, rounds in ROUNDS if least < below_s)
-        return Trial(candidates, rounds=rounds)
-
-    def _trial_after(
-        self, call: Agreed, predictions: Mapping[str, float], known: Finding
-    ) -> Trial | None:
-        """Let what others have found meet the library again, or the library a plan."""
-        trial = self._trial_of(call, predictions)
-        if trial is None or trial.candidates[-1] != NATIVE:
-            return trial
-        plan = trial.candidates[0] if known.algorithm == NATIVE else known.algorithm
-        if plan not in predictions:
-            return trial
-        rounds = next(rounds for limit_s, rounds in ROUNDS if known.seconds < limit_s)
-        return Trial((plan, NATIVE), rounds=rounds, looks=1)
+            return first_race(call.operation, choice.predictions, allows_native=native)
+        return later_race(call.operation, choice.predictions, known, allows_native=native)
 
     def _affords(self, choice: Choice, trial: Trial) -> bool:
         """Tell whether the budget allows a race."""
@@ -612,34 +527,6 @@ class Chooser:
                 return found.algorithm, found.seconds, source
         return choice.algorithm, choice.predicted_s, choice.source
 
-    @staticmethod
-    def unattended(choice: Choice, *, persistent: bool = False) -> str:
-        """Name the algorithm of a call without a waiting rank, see `UNATTENDED_S`.
-
-        Parameters
-        ----------
-        choice : Choice
-            For a blocking call of that kind.
-        persistent : bool
-            Whether a start may begin a kernel, which takes no thread.
-
-        Returns
-        -------
-        str
-            The fastest plan if the library's would stand still for long, else the
-            library's if it can.
-        """
-        trial = choice.trial
-        times = (trial and trial.agreed_s) or choice.predictions
-        name = choice.algorithm
-        if trial is not None:
-            name = trial.winner or min(times, key=lambda one: times[one])
-        plans = {one: seconds for one, seconds in times.items() if one != NATIVE}
-        if not plans or NATIVE not in times or (persistent and name == SHARED):
-            return name
-        best = min(plans, key=lambda one: plans[one])
-        return best if plans[best] >= UNATTENDED_S else NATIVE
-
     def cheapest(self, problem: Problem) -> str:
         """Name of the cheapest plan for exactly this problem, native left aside."""
         return self.pricing.cheapest(problem)
@@ -660,7 +547,11 @@ class Chooser:
             known_s = predictions.get(known, 0.0)
             return Choice(known, known_s, predictions, objections, None, "table")
         best = self._cheapest_of(predictions)
-        if native and self.pricing.native is None and self._trial_of(call, predictions) is None:
+        if (
+            native
+            and self.pricing.native is None
+            and first_race(call.operation, predictions, allows_native=native) is None
+        ):
             best = NATIVE
         return Choice(best, predictions.get(best, 0.0), predictions, objections, None)
 

@@ -16,7 +16,8 @@ from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.fastpath.shm_call import OPERATIONS
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
-from closeranks.collectives.selection.chooser import ENDLESS, Answer, Choice
+from closeranks.collectives.selection.choice import Choice
+from closeranks.collectives.selection.chooser import ENDLESS, Answer
 from closeranks.collectives.shm.segment import NodeMemory
 from closeranks.comms.shm.shared_file import share
 from closeranks.errors import Unavailable

@@ -12,7 +12,8 @@ from closeranks.collectives.arguments.call_key import UNSIZED, Agreed, size_clas
 from closeranks.collectives.builders.catalogue import algorithms
 from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
-from closeranks.collectives.selection.chooser import AGAIN, Choice, Chooser
+from closeranks.collectives.selection.choice import Choice
+from closeranks.collectives.selection.chooser import AGAIN, Chooser
 from closeranks.collectives.selection.explanation import explain
 from closeranks.collectives.selection.planner import plan
 from closeranks.collectives.selection.pricing import NativeModel
@@ -87,16 +88,16 @@ def test_long_calls_that_nobody_waits_for_are_plans() -> None:
     long, short = (Agreed("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))
     known = quick.settled(long)
     assert known.algorithm == NATIVE
-    unattended = quick.unattended(known)
+    unattended = known.unattended()
     assert unattended in algorithms("allreduce")
-    assert quick.unattended(quick.settled(short)) == NATIVE, "not worth a thread"
+    assert quick.settled(short).unattended() == NATIVE, "not worth a thread"
     other = next(name for name in known.predictions if name not in (NATIVE, unattended))
     trial = Trial((unattended, other, NATIVE), winner=NATIVE)
     trial.agreed_s = {unattended: 9.0, other: 2.0, NATIVE: 1.0}
     tried = known._replace(trial=trial)
-    assert quick.unattended(tried) == other, "measured, not predicted"
+    assert tried.unattended() == other, "measured, not predicted"
     trial.winner, trial.agreed_s[unattended] = unattended, 0.5
-    assert quick.unattended(tried) == unattended
+    assert tried.unattended() == unattended
 
 
 def test_a_short_call_that_nobody_waits_for_is_no_plan_unless_a_kernel_begins_it() -> None:
@@ -104,11 +105,11 @@ def test_a_short_call_that_nobody_waits_for_is_no_plan_unless_a_kernel_begins_it
     short = Choice(SHARED, 1e-5, {SHARED: 3e-5}, {}, trial)
     assert short.seconds(SHARED) == 1e-5
     assert short.seconds("ring") == math.inf
-    assert Chooser.unattended(short) == NATIVE, "not worth a thread"
-    assert Chooser.unattended(short, persistent=True) == SHARED
+    assert short.unattended() == NATIVE, "not worth a thread"
+    assert short.unattended(persistent=True) == SHARED
     alone = Choice(SHARED, 1e-5, {SHARED: 1e-5}, {}, None)
     assert alone.seconds(SHARED) == 1e-5
-    assert Chooser.unattended(alone) == SHARED, "the library cannot"
+    assert alone.unattended() == SHARED, "the library cannot"
 
 
 def test_a_close_race_is_run_again_between_the_best() -> None:

@@ -200,7 +200,7 @@ def test_winners_are_not_tried_again() -> None:
     only_plans = Agreed("allreduce", size_class(8), native=False)
     assert chooser.choose(only_plans).algorithm != NATIVE, "the library cannot"
     long = chooser.choose(Agreed("allreduce", size_class(4096)))
-    assert chooser.unattended(long) == NATIVE
+    assert long.unattended() == NATIVE
 
 
 def test_measured_starts_decide_the_segments() -> None:
