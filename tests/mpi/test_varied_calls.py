@@ -54,7 +54,11 @@ def spread(count: int, dtype: str, step: int) -> NDArray[Any]:
 def test_sizes_kinds_and_forms_in_any_order_give_right_sums(world: World, made_by: str) -> None:
     """Each rank goes its own way: some of its arrays have gaps, some stand in lists."""
     shared, own = random.Random(made_by), random.Random(world.rank)
-    make = {"Dup": world.Dup, "Split": world.Split, "init": lambda: cr.init(MPI.Intracomm(world))}
+    make: dict[str, Any] = {
+        "Dup": world.Dup,
+        "Split": world.Split,
+        "init": lambda: cr.init(MPI.Intracomm(world)),
+    }
     with make[made_by]() as comm:
         for number in range(1500):
             dtype, op, combine = shared.choice(KINDS)
