@@ -18,6 +18,7 @@ SETTINGS: Mapping[str, str] = {
     "CHECK": "1: compare the arguments of all ranks at every call",
     "INTERPRETER": "python: run plans in Python only; compiled (default): where Numba is there",
     "TUNING": "path of a table of algorithms, or of one that closeranks tune wrote",
+    "REMEMBER": "0: read and write no findings of trials; 1 (default): from job to job",
     "CODE": "folder where compiled code is kept; default: closeranks in the user's caches",
     "FAULTS": "what goes wrong on purpose, see closeranks.collectives.engine.fault_injection",
     "SPARES": "how many of the last ranks wait to replace others",
@@ -32,7 +33,7 @@ SETTINGS: Mapping[str, str] = {
     "BEST_LAUNCH": "set in launches that the bench makes for comparison",
 }
 
-_YES, _NO = ("1", "yes", "true", "on"), ("", "0", "no", "false", "off")
+_YES, _NO = ("1", "yes", "true", "on"), ("0", "no", "false", "off")
 
 
 def setting(name: str) -> str | None:
@@ -52,13 +53,15 @@ def setting(name: str) -> str | None:
     return os.environ.get(PREFIX + name)
 
 
-def switch(name: str) -> bool:
-    """Return a setting that is on or off; off where it is not set.
+def switch(name: str, *, unset: bool = False) -> bool:
+    """Return a setting that is on or off.
 
     Parameters
     ----------
     name : str
         A name of `SETTINGS`, without the prefix.
+    unset : bool
+        What holds where it is not set, or is empty.
 
     Returns
     -------
@@ -71,11 +74,13 @@ def switch(name: str) -> bool:
         If it says neither yes nor no (local).
     """
     text = (setting(name) or "").strip().lower()
+    if not text:
+        return unset
     if text in _YES:
         return True
     if text in _NO:
         return False
-    raise UsageError(PREFIX + name, f"is {text!r}", f"one of {', '.join((*_YES, *_NO[1:]))}")
+    raise UsageError(PREFIX + name, f"is {text!r}", f"one of {', '.join((*_YES, *_NO))}")
 
 
 def runs_compiled() -> bool:

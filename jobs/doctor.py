@@ -21,8 +21,10 @@ from pathlib import Path
 import click
 
 from closeranks.collectives.fastpath.shortcut_versions import PROVEN, are_listed, versions
+from closeranks.collectives.selection.remembered import look_at_folder
 from closeranks.comms.discovery.node_hardware import cgroup_quota, usable_cores
 from closeranks.comms.jit.code_cache import cache_folder
+from closeranks.comms.settings import switch
 from closeranks.comms.shm import shared_folder
 from closeranks.errors import Error, Unavailable, UsageError
 from closeranks.jobs.launch import program, slurm_srun, target
@@ -112,6 +114,7 @@ def look_at_software() -> Iterator[Finding]:
     yield from looked("HDF5", lambda: [_hdf5()])
     yield from looked("numba", lambda: [_numba()])
     yield _shortcuts()
+    yield from looked("remembered", lambda: [_remembered()], needed=False)
     yield from looked("GPU", lambda: [_gpu()], needed=False)
 
 
@@ -188,6 +191,33 @@ def _shortcuts() -> Finding:
     known = ", ".join(f"{one} with {other}" for one, other in sorted(PROVEN))
     return Finding("shortcuts", "warn", f"off: not proven in {here}; short calls take longer",
                    f"Python and NumPy in which they are: {known}")  # fmt: skip
+
+
+#: So many files are named.
+_NAMED = 4
+
+
+def _remembered() -> Finding:
+    """Tell where findings of trials are kept, and which files are ignored."""
+    try:
+        is_on = switch("REMEMBER", unset=True)
+    except UsageError as wrong:
+        return Finding("remembered", "fail", f"CLOSERANKS_REMEMBER {wrong.problem}", wrong.remedy)
+    if not is_on:
+        return Finding("remembered", "ok", "nothing: CLOSERANKS_REMEMBER is off")
+    seen = look_at_folder()
+    if seen.problem is not None:
+        where = f" of {seen.folder}" if seen.folder else ""
+        remedy = "let XDG_CACHE_HOME name a folder of your own; chmod 700 the closeranks in it"
+        return Finding("remembered", "warn", f"nothing{where}: {seen.problem}", remedy)
+    found = f"files of findings in {seen.folder}: {seen.good}"
+    if not seen.ignored:
+        return Finding("remembered", "ok", found)
+    named = [f"{name} ({why})" for name, why in list(seen.ignored.items())[:_NAMED]]
+    more = len(seen.ignored) - len(named)
+    named += [f"{more} more"] if more else []
+    remedy = f"remove what is ignored from {seen.folder}; jobs measure again and write anew"
+    return Finding("remembered", "warn", f"{found}; ignored: {', '.join(named)}", remedy)
 
 
 def _gpu() -> Finding:

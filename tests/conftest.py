@@ -22,6 +22,9 @@ from tests.shares import SEED, seconds_by_file, share, table
 
 pytest_plugins = ["closeranks.testing"]
 
+# Tests, and the jobs that they launch, neither read nor write what the user's jobs have found.
+os.environ["CLOSERANKS_REMEMBER"] = "0"
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Fixtures of tests that start ranks.
 _STARTING = {"launch", "mpirun", "mpi_library", "linked"}

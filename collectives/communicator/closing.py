@@ -71,6 +71,7 @@ class Closing:
             if membership.parent is not None and family.world.revoked:
                 membership.forsake(handle, error)  # else every recovery makes it again
             raise
+        is_orderly = membership.is_first and not (membership.is_given_up or family.world.revoked)
         if membership.is_first:
             self._shut_family()
         if membership.opened is not None:
@@ -80,6 +81,8 @@ class Closing:
         family.world.disown(membership.comm)
         membership.release(handle)
         membership.depart()
+        if is_orderly:
+            family.remember()  # last: nobody waits for this rank's disk
 
     def _shut_family(self) -> None:
         """Let the family be over; all its ranks have met."""

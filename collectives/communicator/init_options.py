@@ -29,7 +29,7 @@ from closeranks.errors import TopologyError, Unavailable, UsageError
 #: How long a rank may be stopped before it is ended, in seconds.
 _SILENCE_S: Final = 0.5
 #: Options that may differ from rank to rank.
-_OWN: Final = ("tuning", "faults")
+_OWN: Final = ("tuning", "faults", "remember")
 _ON_FAILURE: Final = ("raise", "shrink", "replace")
 
 
@@ -61,6 +61,8 @@ class InitOptions:
         As given, or as the environment says.
     faults : tuple of Fault or None
         Faults that are injected; None: injection is not allowed.
+    remember : bool
+        Whether findings of trials are read and written, if this is rank 0.
     """
 
     topology: Topology | None
@@ -74,6 +76,7 @@ class InitOptions:
     deterministic: bool
     check: bool
     faults: tuple[Fault, ...] | None
+    remember: bool
 
     @classmethod
     def parse(
@@ -138,6 +141,7 @@ class InitOptions:
             deterministic=bool(deterministic),
             check=switch("CHECK") if check is None else bool(check),
             faults=_faults(faults, ranks - wait if whole else None),
+            remember=switch("REMEMBER", unset=True),
         )
 
     @property

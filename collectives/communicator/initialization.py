@@ -31,12 +31,15 @@ from closeranks.collectives.fastpath.shortcut import prepare_early
 from closeranks.collectives.faults.recovery import Recovery
 from closeranks.collectives.faults.respawn import recruited
 from closeranks.collectives.faults.spares import SparePool
+from closeranks.collectives.selection.agreed_findings import first_findings
 from closeranks.collectives.selection.agreed_tuning import agreed_tuning
 from closeranks.collectives.selection.chooser import Chooser
+from closeranks.collectives.selection.findings import Findings
 from closeranks.collectives.selection.planner import calibrate
+from closeranks.collectives.selection.remembered import FindingsFile
 from closeranks.collectives.selection.rules import Rules
-from closeranks.collectives.selection.tuning_origin import fitting
-from closeranks.collectives.selection.tuning_table import Tuned, together
+from closeranks.collectives.selection.tuning_origin import fitting, job_origin
+from closeranks.collectives.selection.tuning_table import Tuned, shape, together
 from closeranks.collectives.selection.tuning_table import tuning as read_tuning
 from closeranks.comms import argument
 from closeranks.comms.discovery.discovery import discover
@@ -324,6 +327,7 @@ def _take_seat(spare_pool: SparePool, options: InitOptions) -> tuple[Communicato
     )
     family.world, family.joined = world, True
     family.seats, family.given = spare_pool.seats, facts.given
+    family.findings = facts.findings
     family.seat_newcomers(facts.newcomers, seat.seated.joined)
     family.before, family.came = facts.before, facts.came | set(seat.seated.joined)
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
@@ -352,7 +356,7 @@ def _open_first_world(plain: MPI.Intracomm, options: InitOptions) -> tuple[Commu
 def _make_first_world(
     plain: MPI.Intracomm, options: InitOptions, notices: Notices
 ) -> tuple[Communicator, Family]:
-    """Make the first world in five collective steps, on all members in this order."""
+    """Make the first world in six collective steps, on all members in this order."""
     given, deterministic = options.topology, options.deterministic
     _announce_faults(plain, options)
     # 1. Read the tuning: rank 0 reads the files, and all ranks get the same table.
@@ -374,10 +378,16 @@ def _make_first_world(
     try:
         if options.timeout_s is not None:
             world.arm()
+        # 5. Begin with what earlier jobs have found: rank 0 reads it.
+        if plain.size > 1 and not deterministic:
+            if plain.rank == 0 and options.remember:
+                family.findings_file = FindingsFile(job_origin(found))
+            family.findings = first_findings(plain, family.findings_file)
+        known = family.findings.setdefault(shape(found), Findings())
         plain = MPI.Intracomm(plain)
-        # 5. Measure the speed of the library, if no table knows it, and that of kernels.
+        # 6. Measure the speed of the library, if no table knows it, and that of kernels.
         with notices.inside:
-            chooser = _chooser(plain, found, tuned, deterministic=deterministic)
+            chooser = _chooser(plain, found, tuned, known, deterministic=deterministic)
         seats = tuple(range(plain.size))
         opened = Communicator.adopt(plain, family, found, chooser=chooser, world=world, seats=seats)
         with notices.inside:
@@ -459,11 +469,16 @@ def _linked(
 
 
 def _chooser(
-    plain: MPI.Intracomm, topology: Topology, tuned: Tuned | None, *, deterministic: bool
+    plain: MPI.Intracomm,
+    topology: Topology,
+    tuned: Tuned | None,
+    known: Findings,
+    *,
+    deterministic: bool,
 ) -> Chooser:
     """Make the chooser; a deterministic one depends on nothing measured now.
 
-    Collective.
+    Collective.  What it finds is told to ``known``.
     """
     speed = None if tuned is None else tuned.speed
     winners = None if tuned is None else tuned.winners
@@ -478,5 +493,6 @@ def _chooser(
         native, measured = calibrate(plain)
         speed = speed or measured
     return Chooser(
-        topology, native=native, speed=speed, trials=True, native_bytes=most, winners=winners
-    )
+        topology, native=native, speed=speed, trials=True, native_bytes=most, winners=winners,
+        findings=known,
+    )  # fmt: skip

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.arguments.collective_call import CollectiveCall
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.fault_injection import Injection
+    from closeranks.collectives.selection.remembered import FindingsFile
     from closeranks.collectives.selection.rules import Rules
     from closeranks.comms.topology.topology import Topology
 
@@ -167,7 +168,10 @@ class Family:
     brought : bool
         Whether it was given that since the last attempt ended.
     findings : dict of str to Findings
-        What trials of all communicators have found, by the shape of the topology.
+        What trials of all communicators and earlier jobs have found, by the shape
+        of the topology.
+    findings_file : FindingsFile or None
+        Where later jobs find it, if this rank is to write it.
     failed : int
         How many attempts have failed in the loop that is under way.
     fruitless : int
@@ -201,6 +205,7 @@ class Family:
         "failed",
         "faults",
         "findings",
+        "findings_file",
         "fruitless",
         "given",
         "group",
@@ -251,6 +256,7 @@ class Family:
         self.before: tuple[int, ...] = ()
         self.came: set[int] = set()
         self.findings: dict[str, Findings] = {}
+        self.findings_file: FindingsFile | None = None
         self.newcomers: dict[int, int] = {}
         self.faults, self.notices = faults, notices or Notices()
         self.notices.on_news = self.shut
@@ -289,6 +295,14 @@ class Family:
     def lost(self) -> tuple[int, ...]:
         """Seats that the last recovery of the loop that is under way has cost."""
         return tuple(sorted(set(self.before) - (set(self.world.seats) - self.came)))
+
+    def remember(self) -> None:
+        """Write what was found to the file of later jobs, if this rank has it.  Local.
+
+        Not after a failure: times may have been those of ranks that were going.
+        """
+        if self.findings_file is not None and self.world.epoch == 0:
+            self.findings_file.write(self.findings)
 
     def refuse(self, operation: str) -> None:
         """Raise once if an attempt has failed and was not repeated.  Local."""

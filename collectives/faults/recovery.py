@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.faults.survivor_creation import Recoverable
+    from closeranks.collectives.selection.findings import Findings
 
 
 #: How long the votes of others may come after the news that one of them has failed, seconds.
@@ -130,6 +131,7 @@ class _Next(NamedTuple):
     world: World
     derived: list[tuple[Recoverable, MPI.Intracomm | None]]
     heritage: dict[Agreed, str]
+    findings: dict[str, Findings]
 
     def drop(self) -> None:
         """Let go of a world that was made in vain.  Local."""
@@ -471,7 +473,7 @@ class Recovery:
         except Exception:
             world.drop()
             raise
-        return _Next(whole, seated, world, derived, facts.known)
+        return _Next(whole, seated, world, derived, facts.known, facts.findings)
 
     def _take(self, made: _Next) -> None:
         """Let every communicator of the family go on.  Local."""
@@ -480,6 +482,7 @@ class Recovery:
         family.world, topology = world, world.topology
         family.seat_newcomers(family.newcomers, made.seated.joined)
         family.came |= set(made.seated.joined)
+        family.findings = made.findings  # those of one survivor, for newcomers too
         if family.timeout_s is not None:
             world.attendance.open()
         if family.spare_pool is not None:

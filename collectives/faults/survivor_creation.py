@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.selection.chooser import Chooser
+    from closeranks.collectives.selection.findings import Findings
     from closeranks.comms.topology.topology import Link, Topology
 
 
@@ -50,6 +51,8 @@ class JoinMessage(NamedTuple):
         See `Family`.
     failed, before, came
         See `Family`.
+    findings : dict of str to Findings
+        See `Family`.
     """
 
     epoch: int
@@ -63,6 +66,7 @@ class JoinMessage(NamedTuple):
     failed: int
     before: tuple[int, ...]
     came: set[int]
+    findings: dict[str, Findings]
 
     @classmethod
     def of(cls, family: Family, chooser: Chooser, epoch: int) -> JoinMessage:
@@ -94,6 +98,7 @@ class JoinMessage(NamedTuple):
             family.failed,
             family.before,
             family.came,
+            family.findings,
         )
 
 

@@ -14,6 +14,8 @@ In reading order:
 * ``pricing``: the predicted times of the candidates;
 * ``trial``: the fastest candidate, found on calls of the program;
 * ``findings``: what trials have found, and their budget;
+* ``remembered``, ``agreed_findings``: findings of earlier jobs, in files that
+  rank 0 reads;
 * ``explanation``: a choice and its reasons, printable;
 * ``planner``: plans without ranks, and the numbers that choosers agree on.
 """

@@ -1,15 +1,24 @@
-"""The machine of a table of `closeranks tune`, and whether the table fits here."""
+"""The machine of a table of `closeranks tune`, and whether the table fits here.
+
+`job_origin` names the machine of remembered findings, which is told apart more
+finely.
+"""
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from mpi4py import MPI
 
+from closeranks.collectives.selection.remembered import JobOrigin, transport_settings
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_table import Origin, Tuned, shape
 from closeranks.comms.jit.code_cache import MOST, processor
+from closeranks.comms.wait import crowding
 
 if TYPE_CHECKING:
     from closeranks.comms.topology.topology import Topology
@@ -33,6 +42,29 @@ def here(topology: Topology) -> Origin:
     library = MPI.Get_library_version().splitlines()[0].split(",")[0].strip(" \0")
     nodes = topology.count("node") if "node" in topology.levels else 1
     return Origin(library[:MOST], processor(), shape(topology), topology.size, nodes)
+
+
+def job_origin(topology: Topology) -> JobOrigin:
+    """Say on what the findings of this job depend.
+
+    Local.  Call it where a world is open, so that it is known how many ranks share
+    a core.
+
+    Parameters
+    ----------
+    topology : Topology
+        Of the first communicator.
+
+    Returns
+    -------
+    JobOrigin
+        With the processor, cores and environment of this process.
+    """
+    # The package stands above all rooms, which import nothing of it; here it is there already.
+    release: str = sys.modules[__name__.partition(".")[0]].__version__
+    build = blake2b(MPI.Get_library_version().encode(), digest_size=8).hexdigest()
+    settings = transport_settings(os.environ)
+    return JobOrigin(release, here(topology), build, round(crowding(), 2), settings)
 
 
 def fitting(plain: MPI.Intracomm, given: Rules | Tuned, topology: Topology) -> Tuned | None:

@@ -99,7 +99,7 @@ def cache_folder() -> Path | None:
         raise UsageError(f"{PREFIX}CODE", f"{named}: no folder, or one that others may write",
                          "chmod go-w it, name another one, or none")  # fmt: skip
     with suppress(RuntimeError):  # a user without a home
-        place = _caches() / "closeranks"
+        place = user_caches() / "closeranks"
         if _is_safe(place):
             return place
     try:
@@ -108,7 +108,7 @@ def cache_folder() -> Path | None:
         return None
 
 
-def _caches() -> Path:
+def user_caches() -> Path:
     """Name the user's folder for caches."""
     named = os.environ.get("XDG_CACHE_HOME", "")
     return Path(named) if Path(named).is_absolute() else Path("~/.cache").expanduser()

@@ -116,6 +116,7 @@ def check_settings(ranks: int) -> None:
     """
     refuse_unknown()
     switch("CHECK")
+    switch("REMEMBER")
     runs_compiled()
     text = setting("FAULTS")
     if not text:

@@ -7,6 +7,7 @@ for programs.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ import click
 from closeranks.collectives.builders.patterns.segments import segments, slots_of
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.port_tree import hierarchy
+from closeranks.comms.settings import PREFIX
 from closeranks.errors import UsageError
 from closeranks.jobs.bench.measuring.collectives import COLLECTIVES
 from closeranks.jobs.bench.measuring.number_text import parse_sizes, short, show_bytes
@@ -291,6 +293,7 @@ def execute(request: BenchRequest, output: Path) -> None:
     import closeranks
 
     program.begin()
+    os.environ[f"{PREFIX}REMEMBER"] = "0"  # what was found before would be no trial
     with closeranks.init(tuning={}) as comm:  # an older table is of no use for a new one
         if comm.size == 1:
             raise UsageError("tune", "one rank has nothing to cross",

@@ -3,6 +3,7 @@
     closeranks lab --faults --nodes 2 --per-node 2 --spares 1 -- moved.py
 
 What the table says of algorithms is dropped by those who stay, and by who comes.
+What trials have found is known to both.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.analysis.cost_model import Speed
+from closeranks.collectives.selection.findings import Finding, Findings, Kind
 from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_origin import here
@@ -41,6 +43,9 @@ def main() -> None:
     state = {"step": 0}
     with cr.init(on_failure="replace", tuning=table()) as comm:
         before = shape(comm.hierarchy)
+        if not comm.joined:
+            found = Findings({Kind("bcast", 3): Finding("native", 1e-6 * (1 + comm.seat))})
+            comm.membership.family.findings["a shape"] = found
         given, taken = np.full(100, 1 << comm.seat), np.empty(100, np.int64)
         while state["step"] < 8:
             for attempt in comm.attempts():
@@ -51,6 +56,8 @@ def main() -> None:
                     comm.Allreduce(given, taken)
             assert (taken == sum(1 << seat for seat in comm.alive)).all()
             state["step"] += 1
+        known = comm.allgather(comm.membership.family.findings["a shape"])
+        assert known == [Findings({Kind("bcast", 3): Finding("native", 1e-6)})] * comm.size, known
         if comm.rank == 0:
             assert shape(comm.hierarchy) != before, "the newcomer sits where the dead one sat"
             print(f"epoch {comm.epoch}, {comm.size} members", flush=True)  # noqa: T201

@@ -76,7 +76,8 @@ def _run(place: Path, ranks: int, limit_s: float, package: Path) -> tuple[str, i
         process = subprocess.Popen(
             command,
             cwd=package,
-            env=os.environ | {"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1"},
+            env=os.environ
+            | {"PYTHONPATH": path, "PYTHONFAULTHANDLER": "1", "CLOSERANKS_REMEMBER": "0"},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,

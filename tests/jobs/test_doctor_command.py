@@ -44,8 +44,8 @@ def test_a_missing_package_fails_and_names_the_remedy(monkeypatch: pytest.Monkey
     ("check", "needed"),
     [
         ("_packages", True), ("_extras", False), ("_hdf5", True), ("_numba", True),
-        ("_gpu", False), ("_cores", True), ("_shared_memory", True), ("_mpi", True),
-        ("_fabric", False), ("_slurm", False), ("_lab", False),
+        ("_remembered", False), ("_gpu", False), ("_cores", True), ("_shared_memory", True),
+        ("_mpi", True), ("_fabric", False), ("_slurm", False), ("_lab", False),
     ],
 )  # fmt: skip
 def test_a_folder_that_may_not_be_read_is_a_finding(

@@ -23,6 +23,7 @@ def closeranks(*words: str, folder: Path, limit_s: float = 50) -> subprocess.Com
     environment = {name: text for name, text in os.environ.items() if "CLOSERANKS" not in name}
     environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder)}
     environment["CLOSERANKS_CODE"] = str(code_cache.cache_folder())
+    environment["CLOSERANKS_REMEMBER"] = "0"
     return subprocess.run(
         [sys.executable, "-m", "closeranks", *words],
         cwd=folder,
