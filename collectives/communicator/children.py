@@ -18,7 +18,7 @@ from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.dispatch.dispatch import careful_of
 from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.init_state import alike
-from closeranks.collectives.selection.findings import Findings
+from closeranks.collectives.selection.findings import TrialFindings
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms import argument
 from closeranks.comms.mpi import ulfm
@@ -206,7 +206,7 @@ class Children:
             findings=found, pricing=pricing, is_open=False,
         )  # fmt: skip
 
-    def _agreed_findings(self, topology: Topology, plain: MPI.Intracomm) -> Findings | None:
+    def _agreed_findings(self, topology: Topology, plain: MPI.Intracomm) -> TrialFindings | None:
         """Agree on what was found where ranks sit so; each knows its own communicators.
 
         Collective over ``plain``.  They are equal if those have done the same so far.
@@ -214,7 +214,7 @@ class Children:
         family = self._family
         if plain.size == 1 or not self._service.chooser.trials:
             return None
-        known = family.findings.setdefault(shape(topology), Findings())
+        known = family.findings.setdefault(shape(topology), TrialFindings())
         careful, digest = careful_of(plain, family), float(known.digest())
         with explaining("derive", plain, family.world):
             most, least = native_handover.agreed_max(careful, [digest, -digest])

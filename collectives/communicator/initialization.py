@@ -34,7 +34,7 @@ from closeranks.collectives.faults.spares import SparePool
 from closeranks.collectives.selection.agreed_findings import first_findings
 from closeranks.collectives.selection.agreed_tuning import agreed_tuning
 from closeranks.collectives.selection.chooser import Chooser
-from closeranks.collectives.selection.findings import Findings
+from closeranks.collectives.selection.findings import TrialFindings
 from closeranks.collectives.selection.planner import calibrate
 from closeranks.collectives.selection.remembered import FindingsFile
 from closeranks.collectives.selection.rules import Rules
@@ -383,7 +383,7 @@ def _make_first_world(
             if plain.rank == 0 and options.remember:
                 family.findings_file = FindingsFile(job_origin(found))
             family.findings = first_findings(plain, family.findings_file)
-        known = family.findings.setdefault(shape(found), Findings())
+        known = family.findings.setdefault(shape(found), TrialFindings())
         plain = MPI.Intracomm(plain)
         # 6. Measure the speed of the library, if no table knows it, and that of kernels.
         with notices.inside:
@@ -472,7 +472,7 @@ def _chooser(
     plain: MPI.Intracomm,
     topology: Topology,
     tuned: Tuned | None,
-    known: Findings,
+    known: TrialFindings,
     *,
     deterministic: bool,
 ) -> Chooser:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.selection.chooser import Chooser
-from closeranks.collectives.selection.findings import Findings
+from closeranks.collectives.selection.findings import TrialFindings
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.liveness.failure_notices import Notices
 from closeranks.comms.mpi import ulfm
@@ -167,7 +167,7 @@ class Family:
         which, or before which, it was given that of the others.
     brought : bool
         Whether it was given that since the last attempt ended.
-    findings : dict of str to Findings
+    findings : dict of str to TrialFindings
         What trials of all communicators and earlier jobs have found, by the shape
         of the topology.
     findings_file : FindingsFile or None
@@ -255,7 +255,7 @@ class Family:
         self.failed = self.fruitless = 0
         self.before: tuple[int, ...] = ()
         self.came: set[int] = set()
-        self.findings: dict[str, Findings] = {}
+        self.findings: dict[str, TrialFindings] = {}
         self.findings_file: FindingsFile | None = None
         self.newcomers: dict[int, int] = {}
         self.faults, self.notices = faults, notices or Notices()

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.faults.survivor_creation import Recoverable
-    from closeranks.collectives.selection.findings import Findings
+    from closeranks.collectives.selection.findings import TrialFindings
 
 
 #: How long the votes of others may come after the news that one of them has failed, seconds.
@@ -131,7 +131,7 @@ class _Next(NamedTuple):
     world: World
     derived: list[tuple[Recoverable, MPI.Intracomm | None]]
     heritage: dict[Agreed, str]
-    findings: dict[str, Findings]
+    findings: dict[str, TrialFindings]
 
     def drop(self) -> None:
         """Let go of a world that was made in vain.  Local."""

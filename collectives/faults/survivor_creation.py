@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.selection.chooser import Chooser
-    from closeranks.collectives.selection.findings import Findings
+    from closeranks.collectives.selection.findings import TrialFindings
     from closeranks.comms.topology.topology import Link, Topology
 
 
@@ -51,7 +51,7 @@ class JoinMessage(NamedTuple):
         See `Family`.
     failed, before, came
         See `Family`.
-    findings : dict of str to Findings
+    findings : dict of str to TrialFindings
         See `Family`.
     """
 
@@ -66,7 +66,7 @@ class JoinMessage(NamedTuple):
     failed: int
     before: tuple[int, ...]
     came: set[int]
-    findings: dict[str, Findings]
+    findings: dict[str, TrialFindings]
 
     @classmethod
     def of(cls, family: Family, chooser: Chooser, epoch: int) -> JoinMessage:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from closeranks.collectives.selection.findings import Findings
+    from closeranks.collectives.selection.findings import TrialFindings
     from closeranks.collectives.selection.remembered import FindingsFile
 
 
-def first_findings(plain: MPI.Intracomm, file: FindingsFile | None) -> dict[str, Findings]:
+def first_findings(plain: MPI.Intracomm, file: FindingsFile | None) -> dict[str, TrialFindings]:
     """Let rank 0 read its file, so that all ranks begin with the same findings.
 
     Collective: one broadcast, of a few bytes where nothing is remembered.
@@ -25,9 +25,9 @@ def first_findings(plain: MPI.Intracomm, file: FindingsFile | None) -> dict[str,
 
     Returns
     -------
-    dict of str to Findings
+    dict of str to TrialFindings
         By `closeranks.collectives.selection.tuning_table.shape`.
     """
     found = file.read() if file is not None else {}
-    taken: dict[str, Findings] = plain.bcast(found)
+    taken: dict[str, TrialFindings] = plain.bcast(found)
     return taken

@@ -7,7 +7,7 @@ from typing import Final
 
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
-from closeranks.collectives.selection.findings import Finding
+from closeranks.collectives.selection.findings import TrialFinding
 from closeranks.collectives.selection.trial import Trial
 
 #: At most so many plans are tried, none predicted slower than the best one, or than the
@@ -64,7 +64,7 @@ def first_race(
 def later_race(
     operation: str,
     predictions: Mapping[str, float],
-    known: Finding,
+    known: TrialFinding,
     *,
     allows_native: bool,
 ) -> Trial | None:
@@ -74,7 +74,7 @@ def later_race(
     ----------
     operation, predictions, allows_native
         As for `first_race`.
-    known : Finding
+    known : TrialFinding
         What was found.
 
     Returns

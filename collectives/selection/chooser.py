@@ -31,7 +31,12 @@ from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.collectives.selection.candidates import first_race, later_race
 from closeranks.collectives.selection.choice import Choice
-from closeranks.collectives.selection.findings import Finding, Findings, Kind, TrialBudget
+from closeranks.collectives.selection.findings import (
+    CallKind,
+    TrialBudget,
+    TrialFinding,
+    TrialFindings,
+)
 from closeranks.collectives.selection.pricing import KernelShares, NativeModel, Pricing
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.trial import CLOSE, Trial
@@ -96,7 +101,7 @@ class Chooser:
     heritage : mapping of Agreed to str, optional
         The algorithm of the first blocking call of a kind, before any is priced or
         tried; the same on all ranks.
-    findings : Findings, optional
+    findings : TrialFindings, optional
         What the ranks agree was found on this shape; copied.
     is_open : bool
         Whether the world is open: else plans and kernels wait until they are worth
@@ -108,7 +113,7 @@ class Chooser:
 
     Attributes
     ----------
-    findings : Findings
+    findings : TrialFindings
         With what this chooser has found.
     is_open : bool
         As given; set where the world is opened later.
@@ -126,7 +131,7 @@ class Chooser:
         forced: Mapping[str, str] | None = None,
         winners: Rules | None = None,
         heritage: Mapping[Agreed, str] | None = None,
-        findings: Findings | None = None,
+        findings: TrialFindings | None = None,
         is_open: bool = True,
         pricing: Pricing | None = None,
         kernels: KernelShares | None = None,
@@ -138,7 +143,7 @@ class Chooser:
         )  # fmt: skip
         self.forced = dict(forced or {})
         self.winners = winners or Rules()
-        self.findings = findings.copy() if findings else Findings()
+        self.findings = findings.copy() if findings else TrialFindings()
         self.is_open = is_open
         self._store, self._told = findings, replace(self.findings.budget)
         self._answers: dict[Agreed, Answer] = {}
@@ -289,7 +294,7 @@ class Chooser:
 
     def try_all(self) -> None:
         """Try every kind of call before all else, whatever that costs.  On all ranks."""
-        self.findings = Findings(budget=TrialBudget(called_s=math.inf))
+        self.findings = TrialFindings(budget=TrialBudget(called_s=math.inf))
         self.is_open, self._is_lazy = True, False
 
     def conclude(self, call: Agreed, agreed_s: list[float]) -> bool:
@@ -321,8 +326,8 @@ class Chooser:
         answer.served, answer.span = answer.served + len(agreed_s), AGAIN * 10**trial.looks
         answer.left[call.size_class] = answer.span
         if call.native:
-            kind = Kind(call.operation, call.size_class, call.commutative)
-            found = Finding(again, seconds, trial.agreed_s.get(NATIVE, math.inf))
+            kind = CallKind(call.operation, call.size_class, call.commutative)
+            found = TrialFinding(again, seconds, trial.agreed_s.get(NATIVE, math.inf))
             self.findings.by_kind[kind] = found
             if self._store is not None:
                 self._store.by_kind[kind] = found
@@ -393,8 +398,8 @@ class Chooser:
         source = "remembered" if found.is_remembered else "tried"
         return Choice(found.algorithm, found.seconds, {}, {}, None, source)
 
-    def _found(self, call: Agreed) -> Finding | None:
-        kind = Kind(call.operation, call.size_class, call.commutative)
+    def _found(self, call: Agreed) -> TrialFinding | None:
+        kind = CallKind(call.operation, call.size_class, call.commutative)
         return self.findings.by_kind.get(kind) if call.native else None
 
     def _unpriced(self, call: Agreed) -> Choice:
@@ -517,7 +522,7 @@ class Chooser:
         """Give what was found for this size or a similar one, else the cheapest."""
         for distance in range(_SIMILAR + 1 if call.native else 0):
             for at in {call.size_class - distance, call.size_class + distance}:
-                kind = Kind(call.operation, at, call.commutative)
+                kind = CallKind(call.operation, at, call.commutative)
                 found = self.findings.by_kind.get(kind)
                 if found is None or found.algorithm not in choice.predictions:
                     continue

@@ -1,6 +1,6 @@
 """What trials have found, kept for other communicators and for later jobs.
 
-A finding holds for ranks that sit alike: `Findings` belong to one shape of a
+A finding holds for ranks that sit alike: `TrialFindings` belong to one shape of a
 topology, see `closeranks.collectives.selection.tuning_table.shape`.  A rank
 keeps those of all its communicators.  A new communicator begins with what its
 ranks have agreed on.
@@ -19,7 +19,7 @@ FREE_S: Final = 20e-3
 SHARE: Final = 0.02
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """The calls that share a choice.
 
     Attributes
@@ -33,7 +33,7 @@ class Kind(NamedTuple):
     commutative: bool = True
 
 
-class Finding(NamedTuple):
+class TrialFinding(NamedTuple):
     """The fastest algorithm of a kind of call, as ranks have agreed.
 
     Attributes
@@ -77,25 +77,25 @@ class TrialBudget:
 
 
 @dataclass
-class Findings:
+class TrialFindings:
     """What is known of one shape, and the budget that is left.
 
     Attributes
     ----------
-    by_kind : dict of Kind to Finding
+    by_kind : dict of CallKind to TrialFinding
         The fastest algorithms.
     budget : TrialBudget
         Of trials on this shape.
     """
 
-    by_kind: dict[Kind, Finding] = field(default_factory=dict)
+    by_kind: dict[CallKind, TrialFinding] = field(default_factory=dict)
     budget: TrialBudget = field(default_factory=TrialBudget)
 
-    def copy(self) -> Findings:
+    def copy(self) -> TrialFindings:
         """Give the same, to be changed by somebody else.  Local."""
-        return Findings(dict(self.by_kind), replace(self.budget))
+        return TrialFindings(dict(self.by_kind), replace(self.budget))
 
-    def take(self, other: Findings) -> None:
+    def take(self, other: TrialFindings) -> None:
         """Be what another rank knows.  Local."""
         self.by_kind, self.budget = dict(other.by_kind), replace(other.budget)
 

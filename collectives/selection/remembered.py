@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from closeranks.collectives.builders.catalogue import ALGORITHMS, algorithms
 from closeranks.collectives.selection.call_options import NATIVE
-from closeranks.collectives.selection.findings import Finding, Findings, Kind
+from closeranks.collectives.selection.findings import CallKind, TrialFinding, TrialFindings
 from closeranks.collectives.selection.tuning_table import Origin
 from closeranks.comms.jit.code_cache import user_caches
 from closeranks.comms.topology.topology_json import Members, parse_json
@@ -149,12 +149,12 @@ class _Ignored(Exception):
 class _Dated(NamedTuple):
     """A finding, and when it was found, in seconds since 1970."""
 
-    finding: Finding
+    finding: TrialFinding
     found_s: int
 
 
 #: By shape and kind.
-_Rows = dict[str, dict[Kind, _Dated]]
+_Rows = dict[str, dict[CallKind, _Dated]]
 
 
 class FindingsFile:
@@ -169,11 +169,11 @@ class FindingsFile:
     def __init__(self, origin: JobOrigin) -> None:
         self._origin = origin
 
-    def read(self) -> dict[str, Findings]:
+    def read(self) -> dict[str, TrialFindings]:
         """Give what earlier jobs have found, by `shape`; empty where that is of no use."""
         return _in_time(self._findings) or {}
 
-    def write(self, findings: Mapping[str, Findings]) -> None:
+    def write(self, findings: Mapping[str, TrialFindings]) -> None:
         """Add what this job has found to what the file holds now.
 
         Where the disk is slow the job goes on; the file is then written later, or
@@ -181,18 +181,18 @@ class FindingsFile:
 
         Parameters
         ----------
-        findings : mapping of str to Findings
+        findings : mapping of str to TrialFindings
             By shape; what was only remembered is not written again.
         """
         new = _new_rows(findings, int(time.time()))
         if new:
             _in_time(lambda: self._add(new))
 
-    def _findings(self) -> dict[str, Findings]:
-        found: dict[str, Findings] = {}
+    def _findings(self) -> dict[str, TrialFindings]:
+        found: dict[str, TrialFindings] = {}
         for shape, rows in self._rows().items():
             by_kind = {kind: row.finding._replace(is_remembered=True) for kind, row in rows.items()}
-            found[shape] = Findings(by_kind)
+            found[shape] = TrialFindings(by_kind)
         return found
 
     def _rows(self) -> _Rows:
@@ -383,14 +383,14 @@ def _is_young(members: Members, key: str, now_s: float) -> bool:
     return now_s - written_s <= KEPT_S
 
 
-def _read_row(item: object) -> tuple[Kind, _Dated]:
+def _read_row(item: object) -> tuple[CallKind, _Dated]:
     row = Members(item, "a row", _FILE)
     row.keys(*_ROW)
-    kind = Kind(
+    kind = CallKind(
         row.text("operation", 64), row.integer("size_class", 0, 64), row.get("commutative", bool)
     )
     seconds, native_s = row.number("seconds"), row.number("native_s")
-    finding = Finding(
+    finding = TrialFinding(
         row.text("algorithm", 64),
         math.nan if seconds is None else float(seconds),
         math.inf if native_s is None else float(native_s),
@@ -403,7 +403,7 @@ def _read_row(item: object) -> tuple[Kind, _Dated]:
     return kind, _Dated(finding, row.integer("found", 0, 1 << 53))
 
 
-def _objection(kind: Kind, finding: Finding) -> str | None:
+def _objection(kind: CallKind, finding: TrialFinding) -> str | None:
     """Say why a finding makes no sense, or None."""
     if kind.operation not in ALGORITHMS:
         return f"no operation {kind.operation!r}"
@@ -416,7 +416,7 @@ def _objection(kind: Kind, finding: Finding) -> str | None:
     return None
 
 
-def _new_rows(findings: Mapping[str, Findings], now_s: int) -> _Rows:
+def _new_rows(findings: Mapping[str, TrialFindings], now_s: int) -> _Rows:
     """Give what was found now, in as many rows as a file holds."""
     return {
         shape: rows

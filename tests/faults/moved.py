@@ -17,7 +17,7 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.analysis.cost_model import Speed
-from closeranks.collectives.selection.findings import Finding, Findings, Kind
+from closeranks.collectives.selection.findings import CallKind, TrialFinding, TrialFindings
 from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.tuning_origin import here
@@ -44,7 +44,9 @@ def main() -> None:
     with cr.init(on_failure="replace", tuning=table()) as comm:
         before = shape(comm.hierarchy)
         if not comm.joined:
-            found = Findings({Kind("bcast", 3): Finding("native", 1e-6 * (1 + comm.seat))})
+            found = TrialFindings(
+                {CallKind("bcast", 3): TrialFinding("native", 1e-6 * (1 + comm.seat))}
+            )
             comm.membership.family.findings["a shape"] = found
         given, taken = np.full(100, 1 << comm.seat), np.empty(100, np.int64)
         while state["step"] < 8:
@@ -57,7 +59,10 @@ def main() -> None:
             assert (taken == sum(1 << seat for seat in comm.alive)).all()
             state["step"] += 1
         known = comm.allgather(comm.membership.family.findings["a shape"])
-        assert known == [Findings({Kind("bcast", 3): Finding("native", 1e-6)})] * comm.size, known
+        assert (
+            known
+            == [TrialFindings({CallKind("bcast", 3): TrialFinding("native", 1e-6)})] * comm.size
+        ), known
         if comm.rank == 0:
             assert shape(comm.hierarchy) != before, "the newcomer sits where the dead one sat"
             print(f"epoch {comm.epoch}, {comm.size} members", flush=True)  # noqa: T201

@@ -17,12 +17,12 @@ from mpi4py import MPI
 
 import closeranks as cr
 from closeranks.collectives.engine.init_state import Family
-from closeranks.collectives.selection.findings import Finding, Findings, Kind
+from closeranks.collectives.selection.findings import CallKind, TrialFinding, TrialFindings
 from closeranks.collectives.selection.remembered import look_at_folder
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms.jit.code_cache import cache_folder
 
-KIND, RING = Kind("allreduce", 13), Finding("ring", 2e-5, 3e-5)
+KIND, RING = CallKind("allreduce", 13), TrialFinding("ring", 2e-5, 3e-5)
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def family(world: cr.Communicator) -> Family:
     return world.membership.family
 
 
-def find(world: cr.Communicator, kind: Kind = KIND, finding: Finding = RING) -> None:
+def find(world: cr.Communicator, kind: CallKind = KIND, finding: TrialFinding = RING) -> None:
     """Find something, on all ranks alike."""
-    mine = family(world).findings.setdefault(shape(world.hierarchy), Findings())
+    mine = family(world).findings.setdefault(shape(world.hierarchy), TrialFindings())
     mine.by_kind[kind] = finding
 
 
-def known(world: cr.Communicator) -> dict[Kind, Finding]:
+def known(world: cr.Communicator) -> dict[CallKind, TrialFinding]:
     """What a communicator begins with, which is the same on all ranks."""
     findings = family(world).findings
     digests = {name: one.digest() for name, one in findings.items()}
@@ -86,7 +86,7 @@ def test_a_job_begins_with_what_the_one_before_has_found(
 ) -> None:
     if pair is None:
         return
-    other, settled = Kind("bcast", 3, False), Finding("native", 1e-6)
+    other, settled = CallKind("bcast", 3, False), TrialFinding("native", 1e-6)
     with cr.init(pair) as world:
         assert known(world) == {}
         find(world)
@@ -121,7 +121,7 @@ def test_it_can_be_turned_off(
         monkeypatch.setenv("CLOSERANKS_REMEMBER", "0")
     with cr.init(pair, **options) as world:
         assert known(world) == {}
-        find(world, Kind("bcast", 3))
+        find(world, CallKind("bcast", 3))
     assert files(pair, place) == 1
     assert [path.read_bytes() for path in place.iterdir()] == before
 
@@ -228,7 +228,11 @@ def test_two_communicators_that_close_at_once_leave_a_whole_file(
     half = MPI.Intracomm(comm.Split(comm.rank // 2))
     for number in range(3):
         world = cr.init(half)
-        find(world, Kind(("gather", "scatter")[comm.rank // 2], number), Finding("native", 1e-6))
+        find(
+            world,
+            CallKind(("gather", "scatter")[comm.rank // 2], number),
+            TrialFinding("native", 1e-6),
+        )
         comm.Barrier()
         world.close()
         assert files(comm, place) == 1

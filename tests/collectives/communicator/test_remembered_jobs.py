@@ -19,7 +19,7 @@ PROGRAM = """
 import sys, time
 from pathlib import Path
 import closeranks as cr
-from closeranks.collectives.selection.findings import Finding, Kind
+from closeranks.collectives.selection.findings import TrialFinding, CallKind
 
 operation, folder, jobs = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 comm = cr.init()
@@ -27,7 +27,7 @@ comm = cr.init()
 assert len(set(comm.allgather(known.digest()))) == 1
 began = sorted(kind.operation for kind in known.by_kind)
 for size in range(30):
-    known.by_kind[Kind(operation, size)] = Finding("native", 1e-6)
+    known.by_kind[CallKind(operation, size)] = TrialFinding("native", 1e-6)
 if comm.rank == 0:
     print(f"began with {began}", flush=True)
     (folder / operation).touch()

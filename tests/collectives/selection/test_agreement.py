@@ -18,7 +18,7 @@ from closeranks.collectives.fastpath.shortcut import Shortcuts
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.selection.call_options import AUTO, NATIVE, SHARED
 from closeranks.collectives.selection.chooser import Chooser
-from closeranks.collectives.selection.findings import Finding, Findings, Kind
+from closeranks.collectives.selection.findings import CallKind, TrialFinding, TrialFindings
 from closeranks.collectives.selection.pricing import KernelShares, NativeModel, Pricing
 from closeranks.collectives.selection.rules import Rules
 from closeranks.comms.topology.topology import Topology
@@ -112,7 +112,7 @@ def pricing(topology: Topology) -> Pricing:
                    allow_native=True, native_bytes=None, kernels=kernels)  # fmt: skip
 
 
-def choosers(topology: Topology, found: Findings | None, *, is_open: bool) -> list[Chooser]:
+def choosers(topology: Topology, found: TrialFindings | None, *, is_open: bool) -> list[Chooser]:
     """Make the choosers of two ranks."""
     return [
         Chooser(topology, trials=True, findings=found, is_open=is_open, pricing=pricing(topology))
@@ -127,7 +127,11 @@ def test_a_rank_that_takes_no_shortcut_goes_where_the_others_go(
     topology: Topology, seed: int, is_open: bool, knows: bool
 ) -> None:
     rng = random.Random(seed)
-    found = Findings({Kind("allreduce", 5): Finding(SHARED, 1e-6, 2e-6)}) if knows else None
+    found = (
+        TrialFindings({CallKind("allreduce", 5): TrialFinding(SHARED, 1e-6, 2e-6)})
+        if knows
+        else None
+    )
     if topology is CLUSTER:
         found = None
     quick, slow = (

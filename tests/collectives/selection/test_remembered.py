@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from closeranks.collectives.selection import remembered
-from closeranks.collectives.selection.findings import Finding, Findings, Kind
+from closeranks.collectives.selection.findings import CallKind, TrialFinding, TrialFindings
 from closeranks.collectives.selection.remembered import (
     FORMAT,
     KEPT_S,
@@ -41,18 +41,18 @@ NOBODY = 65534
 SHAPE, OTHER = "0123456789abcdef", "fedcba9876543210"
 MACHINE = Origin("Open MPI v5", "abacus", SHAPE, 4, 2)
 ORIGIN = JobOrigin("1.0", MACHINE, "00", 1.0, (("OMPI_MCA_btl", "^ofi"),))
-KIND, RING = Kind("allreduce", 13), Finding("ring", 2e-5, 3e-5)
-SMALL, LIBRARY = Kind("bcast", 4, False), Finding("native", 1e-6)
+KIND, RING = CallKind("allreduce", 13), TrialFinding("ring", 2e-5, 3e-5)
+SMALL, LIBRARY = CallKind("bcast", 4, False), TrialFinding("native", 1e-6)
 FILE = FindingsFile(ORIGIN)
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
 
 
-def found(kinds: dict[Kind, Finding], shape: str = SHAPE) -> dict[str, Findings]:
-    return {shape: Findings(dict(kinds))}
+def found(kinds: dict[CallKind, TrialFinding], shape: str = SHAPE) -> dict[str, TrialFindings]:
+    return {shape: TrialFindings(dict(kinds))}
 
 
-def known(kinds: dict[Kind, Finding], shape: str = SHAPE) -> dict[str, Findings]:
+def known(kinds: dict[CallKind, TrialFinding], shape: str = SHAPE) -> dict[str, TrialFindings]:
     return found({kind: one._replace(is_remembered=True) for kind, one in kinds.items()}, shape)
 
 
@@ -381,7 +381,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_full_disk_keeps_the_old_file(tiny: Path) -> None:
     FILE.write(found({KIND: RING}))
     before = (tiny / ORIGIN.name).read_bytes()
-    FILE.write(found({Kind("allreduce", n, bool(m)): RING for n in range(65) for m in (0, 1)}))
+    FILE.write(found({CallKind("allreduce", n, bool(m)): RING for n in range(65) for m in (0, 1)}))
     assert (tiny / ORIGIN.name).read_bytes() == before
     assert parts(tiny) == [], "a temporary file is left on a full disk"
     FILE.write(found({SMALL: LIBRARY}))
@@ -408,11 +408,11 @@ def test_what_was_only_remembered_is_not_written(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [Finding("ring", math.nan), Finding("ring", math.inf), Finding("ring", -1.0),
-     Finding("ring", 1e-5, math.nan), Finding("rung", 1e-5)],
+    [TrialFinding("ring", math.nan), TrialFinding("ring", math.inf), TrialFinding("ring", -1.0),
+     TrialFinding("ring", 1e-5, math.nan), TrialFinding("rung", 1e-5)],
 )  # fmt: skip
-def test_what_could_not_be_read_is_not_written(place: Path, wrong: Finding) -> None:
-    FILE.write(found({KIND: wrong, Kind("allprice", 1): RING, SMALL: LIBRARY}))
+def test_what_could_not_be_read_is_not_written(place: Path, wrong: TrialFinding) -> None:
+    FILE.write(found({KIND: wrong, CallKind("allprice", 1): RING, SMALL: LIBRARY}))
     assert FILE.read() == known({SMALL: LIBRARY})
 
 
@@ -423,22 +423,22 @@ def test_each_finding_has_its_own_age(path: Path, monkeypatch: pytest.MonkeyPatc
     assert FILE.read() == known({KIND: RING, SMALL: LIBRARY})
     monkeypatch.setattr(time, "time", lambda: real() + 31 * 86400)
     assert FILE.read() == known({SMALL: LIBRARY}), "30 days after it was found"
-    FILE.write(found({Kind("barrier", 0): LIBRARY}))
+    FILE.write(found({CallKind("barrier", 0): LIBRARY}))
     assert len(rows_of(path)) == 2, "what is too old is written again"
 
 
 def test_no_file_has_more_rows_than_are_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 5)
-    long = Finding("native", 1.2345678901234567e-5, 1.2345678901234567e-5)
-    kinds = {Kind("reduce_scatter_block", size): long for size in range(65)}
-    FILE.write({f"{number:016x}": Findings(dict(kinds)) for number in range(300)})
+    long = TrialFinding("native", 1.2345678901234567e-5, 1.2345678901234567e-5)
+    kinds = {CallKind("reduce_scatter_block", size): long for size in range(65)}
+    FILE.write({f"{number:016x}": TrialFindings(dict(kinds)) for number in range(300)})
     assert path.stat().st_size < MOST_BYTES
     read = FILE.read()
     assert sum(len(one.by_kind) for one in read.values()) == MOST_ROWS
     assert SHAPE not in read, "the oldest goes first"
     path.unlink()
-    FILE.write({f"{number:016x}": Findings({KIND: RING}) for number in range(300)})
+    FILE.write({f"{number:016x}": TrialFindings({KIND: RING}) for number in range(300)})
     assert 200 < len(FILE.read()) < 300, "nor has it more shapes"
 
 
@@ -541,7 +541,7 @@ def test_of_writers_at_once_the_last_counts(path: Path) -> None:
     def write(operation: str) -> None:
         ready.wait()
         for size in range(30):
-            FILE.write(found({Kind(operation, size): LIBRARY}))
+            FILE.write(found({CallKind(operation, size): LIBRARY}))
 
     writers = [threading.Thread(target=write, args=(name,)) for name in ("gather", "scatter")]
     for writer in writers:
@@ -551,7 +551,7 @@ def test_of_writers_at_once_the_last_counts(path: Path) -> None:
         look_into(path)  # it is whole at any time
     kinds = FILE.read()[SHAPE].by_kind
     assert len(kinds) >= 2
-    assert kinds.keys() & {Kind("gather", 29), Kind("scatter", 29)}
+    assert kinds.keys() & {CallKind("gather", 29), CallKind("scatter", 29)}
 
 
 def test_the_doctor_tells_where_it_is_and_whether_it_is_on(
