@@ -333,7 +333,8 @@ def _take_seat(spare_pool: SparePool, options: InitOptions) -> tuple[Communicato
     family.born, family.synchronized, family.failed = world.epoch, False, facts.failed
     if options.timeout_s is not None:
         world.attendance.open()
-    chooser = alike(facts.chooser, facts.sat, world.topology, facts.known)
+    found = family.findings.setdefault(shape(world.topology), TrialFindings())
+    chooser = alike(facts.chooser, facts.sat, world.topology, facts.known, findings=found)
     opened = Communicator.adopt(
         world.comm, family, world.topology, chooser=chooser, world=world, seats=world.seats
     )

@@ -16,6 +16,7 @@ from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.fastpath.shortcut import Shortcuts
 from closeranks.collectives.faults.survivor_creation import Lineage
+from closeranks.collectives.selection.findings import TrialFindings
 from closeranks.collectives.selection.tuning_table import shape
 from closeranks.comms import argument
 from closeranks.comms.buffers.buffer_spec import message
@@ -216,9 +217,13 @@ class Membership:
         self.lineage.settle()
         self.seats, self.topology, self.opened = seats, topology, world
         was = self.service.chooser
+        found = None
+        if world is not None:  # the first communicator, of which all members know the same
+            found = self.family.findings.setdefault(shape(topology), TrialFindings())
         chooser = alike(
-            was.numbers, shape(was.topology), topology, heritage, is_open=world is not None
-        )
+            was.numbers, shape(was.topology), topology, heritage,
+            findings=found, is_open=world is not None,
+        )  # fmt: skip
         shortcuts = Shortcuts(self.comm, calls_left=chooser.calls_left)
         self.service.move(plain, chooser, shortcuts)
 

@@ -244,7 +244,7 @@ class Chooser:
         if choice is not None and choice.predictions:
             return choice
         priced = self._priced(call)
-        if choice is None and self._is_known(call):
+        if choice is None:
             choice = self._known(call)
         if choice is None and self._free_calls(call):
             choice = self._unpriced(call)
@@ -260,7 +260,7 @@ class Chooser:
         if answer is not None and answer.choice.trial is not None and answer.choice.is_tried:
             return answer.choice.trial.calls_left
         if answer is None:
-            if self._is_known(call) or self._free_calls(call):
+            if self._known(call) is not None or self._free_calls(call):
                 return 0
             answer = Answer(self._priced(call), self._calls_left(call))
         if answer.left[call.size_class]:
@@ -353,10 +353,10 @@ class Chooser:
     def _first_answer(self, call: Agreed) -> Answer:
         """Answer a kind of call for the first time."""
         answer = self._answers[call] = Answer(self._unpriced(call), self._calls_left(call))
-        free = self._free_calls(call)
-        if self._is_known(call):
-            answer.choice = self._known(call)
-            self._hold(call, answer, max(1, free) if call in self._heritage else AGAIN)
+        free, known = self._free_calls(call), self._known(call)
+        if known is not None:
+            answer.choice = known
+            self._hold(call, answer, AGAIN if known.predicted_s else max(1, free))
         elif free:
             self._hold(call, answer, free)
             self._answer_others(call)
@@ -372,31 +372,26 @@ class Chooser:
         left = self._calls_left(call)
         for at in range(CLASSES):
             other = call._replace(size_class=at)
-            if other not in self._answers and not self._is_known(other):
+            if other not in self._answers and self._known(other) is None:
                 free = self._free_calls(other)
                 if not free:
                     return  # nor have larger ones
                 answer = self._answers[other] = Answer(self._unpriced(other), left)
                 self._hold(other, answer, free)
 
-    def _is_known(self, call: Agreed) -> bool:
-        """Tell whether the first calls of a kind go where others have sent them."""
+    def _known(self, call: Agreed) -> Choice | None:
+        """Give where others have sent the first calls of a kind, if these can go there."""
         if call.operation in self.forced or self.winners.name(call.operation, call.nbytes):
-            return False
-        if call in self._heritage:
-            return self._takes(call, self._heritage[call])
+            return None
         found = self._found(call)
-        if found is None or not (self.is_open or found.algorithm == NATIVE):
-            return False
-        return self._takes(call, found.algorithm)
-
-    def _known(self, call: Agreed) -> Choice:
-        """Give what others have found."""
-        found = None if call in self._heritage else self._found(call)
-        if found is None:
-            return Choice(self._heritage[call], 0.0, {}, {}, None, "remembered")
-        source = "remembered" if found.is_remembered else "tried"
-        return Choice(found.algorithm, found.seconds, {}, {}, None, source)
+        is_due = found is not None and (self.is_open or found.algorithm == NATIVE)
+        if found is not None and is_due and self._takes(call, found.algorithm):
+            source = "remembered" if found.is_remembered else "tried"
+            return Choice(found.algorithm, found.seconds, {}, {}, None, source)
+        inherited = self._heritage.get(call)
+        if inherited is not None and self._takes(call, inherited):
+            return Choice(inherited, 0.0, {}, {}, None, "remembered")
+        return None
 
     def _found(self, call: Agreed) -> TrialFinding | None:
         kind = CallKind(call.operation, call.size_class, call.commutative)

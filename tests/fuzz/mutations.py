@@ -63,8 +63,8 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
     "a trial's barrier skipped": (
         Patch(
             "collectives/dispatch/dispatch.py",
-            "if alone:\n            self.meet()  # else",
-            "if alone and self.rank:\n            self.meet()  # else",
+            "if not timed:\n            self.meet()  # else",
+            "if not timed and self.rank:\n            self.meet()  # else",
         ),
     ),
 }  # fmt: skip
