@@ -340,6 +340,7 @@ class Chooser:
             if 0 < answer.span < ENDLESS and not answer.choice.is_tried:
                 made = answer.span - int(answer.left[call.size_class])
                 self.findings.budget.called_s += made * answer.choice.predicted_s
+                answer.span = 0  # so that nothing is counted twice
         self._tell_budget()
 
     def _tell_budget(self) -> None:
