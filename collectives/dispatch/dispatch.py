@@ -35,7 +35,7 @@ from closeranks.collectives.dispatch.device_collectives import (
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
 from closeranks.collectives.dispatch.plan_cache import PlanCache
-from closeranks.collectives.dispatch.request import Outstanding, Request
+from closeranks.collectives.dispatch.request import DROPPED, Origin, Outstanding, Request
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
 from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
@@ -43,11 +43,12 @@ from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shm_call import ShmCalls
-from closeranks.collectives.fastpath.shortcut import class_of_call
+from closeranks.collectives.fastpath.shortcut import BEGINS, class_of_call
+from closeranks.collectives.fastpath.shortcut_record import Begun
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO
-from closeranks.collectives.selection.chooser import NATIVE, SHARED, Chooser
+from closeranks.collectives.selection.chooser import NATIVE, SHARED, UNATTENDED_S, Chooser
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
 from closeranks.comms.mpi import ulfm
@@ -65,6 +66,9 @@ if TYPE_CHECKING:
 
 #: The most keys of calls that are remembered with an algorithm that can serve them.
 _MOST_FITTING: Final = 1024
+
+#: Plans that are predicted to take less will not be found to take `UNATTENDED_S`.
+_SURELY_BRIEF_S: Final = UNATTENDED_S / 8
 
 _T = TypeVar("_T")
 
@@ -171,7 +175,7 @@ class AlgorithmChoice:
         forced = family.tuning.name(demand.operation, demand.nbytes) if has_rules else None
         if forced is not None and not self._objection(demand, forced):
             return forced, None
-        if blocking and self._shortcuts.is_library(demand):
+        if form != "_init" and self._shortcuts.is_library(demand, "" if blocking else BEGINS):
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
         choice = (self._chooser.choose if blocking else self._chooser.settled)(demand.key.agreed)
         name, trial = choice.algorithm, choice.trial
@@ -186,6 +190,31 @@ class AlgorithmChoice:
             else:
                 self._note_fitting(demand, name)
         return name, trial
+
+    def stays(self, demand: CollectiveCall) -> bool:
+        """Tell whether the library serves all calls like this one that return a request.
+
+        Local; the same on every rank.  Trials of blocking calls that are to come, or
+        to be repeated, may find that the library takes too long.
+
+        Parameters
+        ----------
+        demand : CollectiveCall
+            One that it has served.
+        """
+        if not self._family.threaded:
+            return True
+        call, chooser = demand.key.agreed, self._chooser
+        choice = chooser.settled(call)
+        if not chooser.is_lasting(call):
+            return False
+        trial = choice.trial
+        if trial is None or trial.winner in (NATIVE, SHARED):
+            return True
+        plans = (seconds for name, seconds in choice.predictions.items() if name != NATIVE)
+        return (
+            not trial.agreed_s and not trial.samples and min(plans, default=0.0) < _SURELY_BRIEF_S
+        )
 
 
 class ArgumentReading:
@@ -405,6 +434,8 @@ class Service:
         if demand.on_device:
             self.counters.device[WHOLE] += 1
         request = self.request(demand, name)
+        if name == NATIVE and algorithm is AUTO:
+            self._remember_begun(demand)
         if self.family.attempt is not None:
             self.family.attempt.follow(request)
         return request
@@ -565,6 +596,19 @@ class Service:
         if way is not None:
             known.learn_near(demand.operation, size, way)
 
+    def _remember_begun(self, demand: CollectiveCall) -> None:
+        """Let the next call of this kind that returns a request take a short way."""
+        size, operation = class_of_call(demand), demand.operation
+        if size is None or not self.family.straight or demand.divisor() != 1:
+            return
+        if self.shortcuts.is_library(demand, BEGINS):
+            return
+        if self.family.tuning.divides(operation, size) or not self.choice.stays(demand):
+            return
+        noted, name = self.outstanding.begun, BEGINS + operation
+        begun = Begun(Request, self._origin(operation), noted, DROPPED, name)
+        self.shortcuts.learn_begun(operation, size, begun)
+
     def _learn(self, trial: Trial, seconds: float) -> None:
         trial.record(seconds)
         if trial.is_full:
@@ -572,19 +616,26 @@ class Service:
 
     def request(self, demand: CollectiveCall, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
-        told = partial(ended, demand.operation, self.family, self.family.world)
         if name == NATIVE and not self.choice.is_timed():
             self.guard.refuse_late(demand.operation)
             given = native_handover.hand_over(demand)
             if given.finish is None:
                 take = partial(
-                    Request.of_library, operation=demand.operation, ended=told,
-                    explain=partial(self.explained, demand.operation),
-                    keeps=given.arguments, notices=self.family.notices,
-                )  # fmt: skip
+                    Request.of_library,
+                    origin=self._origin(demand.operation),
+                    keeps=given.arguments,
+                )
                 begun = begin(self.family.world, self.plain, demand.operation, given, take)
                 return self.outstanding.note(begun)
+        told = partial(ended, demand.operation, self.family, self.family.world)
         return Request.of_plan(self._launch(demand, name, bound), told)
+
+    def _origin(self, operation: str) -> Origin:
+        """Say what requests of the library's have in common, in the world of now."""
+        family = self.family
+        told = partial(ended, operation, family, family.world)
+        explain = partial(self.explained, operation)
+        return Origin(operation, told, explain, family.notices, self.outstanding)
 
     def _launch(
         self, demand: CollectiveCall, name: str, bound: Bound | None = None, *, waits: bool = False

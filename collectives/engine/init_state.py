@@ -38,6 +38,9 @@ class ShortcutSwitch(Protocol):
     def keep(self, keeps: bool) -> None:
         """Let calls keep the buffers that they overwrite, or not."""
 
+    def follow(self, follows: bool) -> None:
+        """Let an attempt follow the requests of calls, or not."""
+
     def allow(self, allowed: bool) -> None:
         """Let calls go straight to the library, or not."""
 
@@ -314,6 +317,7 @@ class Family:
         """
         self._shortcuts.add(shortcuts)
         shortcuts.keep(self.attempt is not None and self.attempt.restores)
+        shortcuts.follow(self.attempt is not None)
         with self._steering:
             shortcuts.allow(self.straight)
 
@@ -346,6 +350,7 @@ class Family:
     def _keep(self, keeps: bool) -> None:
         for shortcuts in self._shortcuts:
             shortcuts.keep(keeps)
+            shortcuts.follow(self.attempt is not None)
 
     def override(self, step: int) -> None:
         """Count ``using`` blocks in and out: +1 or -1."""

@@ -27,8 +27,10 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.interpreter import SHORTCUT
-from closeranks.collectives.fastpath.shortcut_layout import KEPT
+from closeranks.collectives.fastpath.request_wait import ShortWait
+from closeranks.collectives.fastpath.shortcut_layout import ALL_KEPT, KEPT
 from closeranks.collectives.fastpath.shortcut_record import (
+    Begun,
     KnownSizes,
     Record,
     empty_table,
@@ -114,6 +116,8 @@ RULES: Final[dict[str, Rule]] = {
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
 }
+#: Before the name of an operation: its calls that return a request.
+BEGINS: Final = "i"
 #: Operations that leave alone what a call in place reads.
 _READING: Final = {"barrier", "bcast", "scatter", "scatterv"}
 #: So many of what `Shortcuts.quick` makes are kept: each has a table of its own.
@@ -157,12 +161,13 @@ class Shortcuts:
         self.words = np.zeros(1, np.int64), np.zeros(1, np.int64)
         self._asked: dict[str, Shortcuts] = {}
         self._lock = threading.RLock()  # another thread may forbid them
-        self._known = {name: KnownSizes() for name in RULES}
+        self._known = {begins + name: KnownSizes() for begins in ("", BEGINS) for name in RULES}
         self._quick: dict[ShmCall, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._learnt: set[str] = set()
         self._records: dict[str, Record] = {}
-        self._allowed = self._keeps = False
+        self._allowed = self._keeps = self._follows = False
+        self._begun: dict[str, Begun] = {}
         self.probes: dict[str, Callable[..., object]] = {}
         self.probes_of: dict[str, dict[str, Callable[..., object]]] = {AUTO: self.probes}
 
@@ -200,11 +205,20 @@ class Shortcuts:
                 asked.allow(self._allowed)
         return self._asked.get(algorithm)
 
-    def is_library(self, demand: CollectiveCall) -> bool:
-        """Tell whether calls of this class are the library's.  Local."""
-        if demand.operation not in self._learnt:
+    def is_library(self, demand: CollectiveCall, begins: str = "") -> bool:
+        """Tell whether calls of this class are the library's.  Local.
+
+        Parameters
+        ----------
+        demand : CollectiveCall
+            One of them.
+        begins : str
+            `BEGINS` if they return a request.
+        """
+        operation = begins + demand.operation
+        if operation not in self._learnt:
             return False
-        return self._known[demand.operation].is_library(class_of_call(demand))
+        return self._known[operation].is_library(class_of_call(demand))
 
     def learn(self, operation: str, size_class: int) -> None:
         """Note that calls of a size class are the library's.  Local.
@@ -222,6 +236,19 @@ class Shortcuts:
             self._known[operation].learn(size_class)
             self._learnt.add(operation)
             self._install(operation)
+
+    def learn_begun(self, operation: str, size_class: int, begun: Begun) -> None:
+        """Note that calls of a size class that return a request are the library's.  Local.
+
+        Parameters
+        ----------
+        operation, size_class : str, int
+            As for `learn`.
+        begun : Begun
+            What is made of the library's request.
+        """
+        self._begun.setdefault(BEGINS + operation, begun)
+        self.learn(BEGINS + operation, size_class)
 
     def learn_near(self, operation: str, size_class: int, near: ShmCall) -> None:
         """Note that calls of a kind are a kernel's.  Local.
@@ -275,15 +302,11 @@ class Shortcuts:
 
     def calls(self) -> Counter[tuple[str, str]]:
         """Count the calls that took a shortcut, by operation and algorithm.  Local."""
-        found = Counter(
-            {
-                (operation, algorithm): calls
-                for operation, known in self._known.items()
-                for algorithm, calls in known.calls().items()
-                if calls
-            }
-        )
-        return sum((asked.calls() for asked in self._asked.values()), found)
+        found = Counter[tuple[str, str]]()
+        for name, known in self._known.items():
+            operation = name if name in RULES else name.removeprefix(BEGINS)
+            found.update({(operation, where): calls for where, calls in known.calls().items()})
+        return sum((asked.calls() for asked in self._asked.values()), +found)
 
     def allow(self, allowed: bool) -> None:
         """Let known calls go straight, or none.  Local; any thread.
@@ -327,18 +350,28 @@ class Shortcuts:
         for operation in self._records:
             self._mark(operation)
 
+    def follow(self, follows: bool) -> None:
+        """Send calls that return a request the long way, or not.  Local."""
+        self._follows = follows
+        for operation in self._records:
+            self._mark(operation)
+
     def _raising(self, operation: str) -> Explain:
         """Give what machine code hands an error of the library's call to."""
+        begins = operation in self._begun
 
         def tell(error: MPI.Exception) -> NoReturn:
-            raise self.explain(operation, error)
+            raise error if begins else self.explain(operation, error)
 
         return tell
 
     def _mark(self, operation: str) -> None:
         """Tell machine code which argument it has to look at."""
         overwrites = operation not in _READING
-        self._records[operation][0][KEPT] = 0 if self._keeps and overwrites else -1
+        kept = 0 if self._keeps and overwrites else -1
+        if self._follows and operation in self._begun:
+            kept = ALL_KEPT
+        self._records[operation][0][KEPT] = kept
 
     def _install(self, operation: str) -> None:
         """Replace a method where that may be, unless a derived class has its own."""
@@ -346,7 +379,11 @@ class Shortcuts:
         if not self._allowed or operation in self.probes or member is None or not _is_possible():
             return
         table, explain = self._known[operation].open(), self._raising(operation)
-        record = record_of(member, RULES[operation], table, explain, self.words)
+        begun = self._begun.get(operation)
+        if begun is not None:
+            ShortWait.load()
+        rule = RULES[operation if begun is None else operation.removeprefix(BEGINS)]
+        record = record_of(member, rule, table, explain, self.words, begun)
         self._records[operation] = record
         self._mark(operation)
         self.probes[operation] = _builtin(member, method, _not_known, record)
