@@ -358,10 +358,9 @@ class Shortcuts:
 
     def _raising(self, operation: str) -> Explain:
         """Give what machine code hands an error of the library's call to."""
-        begins = operation in self._begun
 
         def tell(error: MPI.Exception) -> NoReturn:
-            raise error if begins else self.explain(operation, error)
+            raise self.explain(operation, error)
 
         return tell
 

@@ -41,6 +41,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     ORIGIN,
     ORIGIN_NAME,
     READABLE,
+    REFUSED,
     REQUEST,
     REQUEST_HANDLE,
     RESTORE,
@@ -145,7 +146,7 @@ def begun_directly(record: int, args: int, nargs: int, names: int) -> int:
     """Begin a reduction of two arrays to all ranks, past mpi4py.
 
     Gives the user's request, or 0 and an error.  `NOT_BEGUN` if mpi4py has to see
-    the arguments, or the library refuses them: then it does so again.
+    the arguments; `REFUSED` by the library, which the long way explains.
     """
     if nargs > 3 or (names != 0 and (word(names + DATA) > 1 or nargs > 2)):
         return NOT_BEGUN
@@ -182,6 +183,6 @@ def begun_directly(record: int, args: int, nargs: int, names: int) -> int:
         add(place(record, BEGUN_AT), -1)
         call1(place(record, DECREF), keeps)
         call1(place(record, DECREF), made)
-        return NOT_BEGUN
+        return REFUSED
     note(record, made, keeps)
     return made

@@ -86,6 +86,8 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     PLACE,
     PUT_BACK,
     READABLE,
+    REFUSED,
+    REQUEST,
     RESTORE,
     ROOT,
     ROOT_NAME,
@@ -395,7 +397,9 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
     entry = 0 if at < 0 else place(at, ROW_ENTRY)
     if at >= 0 and place(record, DIRECT) != 0:
         begun = begun_directly(record, args, nargs, names)
-        if begun != NOT_BEGUN:
+        if begun == REFUSED:
+            at = -1
+        elif begun != NOT_BEGUN:
             set_word(at + 8 * ROW_CALLS, place(at, ROW_CALLS) + (begun != 0))
             return begun
     if at >= 0 and entry == 0 and apart_on_host(record, args, nargs):
@@ -408,7 +412,8 @@ def shortcut(itself: int, args: int, nargs: int, names: int) -> int:
             return taken(record, result, args, nargs)
         if not is_true(place(record, MATCHES), place(record, UNREADABLE_WORD)):
             is_told = is_true(place(record, MATCHES), place(record, EXCEPTION))
-            return explained(record) if is_told else 0
+            if not is_told or place(record, REQUEST) == 0:
+                return explained(record) if is_told else 0
         call1(place(record, CLEAR), 0)
         add(place(record, BEGUN_AT), -1)  # the long way counts it
     while entry != 0:

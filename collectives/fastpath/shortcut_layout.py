@@ -68,8 +68,9 @@ DIRECT, CALL_NONE, OP_TYPE, COMM, REQUEST_HANDLE, OP_HANDLE = range(73, 79)
 TYPES: Final = 79
 TYPE_ROW: Final = 2
 RECORD: Final = 80
-#: The most elements of such a call, and the answer if it is left to mpi4py.
-MOST_COUNT, NOT_BEGUN = 2**31 - 1, -1
+#: The most elements of such a call, and the answers if it is left to mpi4py and if the library
+#: has refused it.
+MOST_COUNT, NOT_BEGUN, REFUSED = 2**31 - 1, -1, -2
 MANY_BEGUN: Final = 512
 #: In place of `KEPT`: every call goes the long way.
 ALL_KEPT: Final = -2
