@@ -35,7 +35,7 @@ from closeranks.collectives.dispatch.device_collectives import (
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
 from closeranks.collectives.dispatch.plan_cache import PlanCache
-from closeranks.collectives.dispatch.request import DROPPED, Origin, Outstanding, Request
+from closeranks.collectives.dispatch.request import DROPPED, Outstanding, Request, RequestOrigin
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
 from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
@@ -630,12 +630,12 @@ class Service:
         told = partial(ended, demand.operation, self.family, self.family.world)
         return Request.of_plan(self._launch(demand, name, bound), told)
 
-    def _origin(self, operation: str) -> Origin:
+    def _origin(self, operation: str) -> RequestOrigin:
         """Say what requests of the library's have in common, in the world of now."""
         family = self.family
         told = partial(ended, operation, family, family.world)
         explain = partial(self.explained, operation)
-        return Origin(operation, told, explain, family.notices, self.outstanding)
+        return RequestOrigin(operation, told, explain, family.notices, self.outstanding)
 
     def _launch(
         self, demand: CollectiveCall, name: str, bound: Bound | None = None, *, waits: bool = False

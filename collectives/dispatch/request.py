@@ -139,7 +139,7 @@ def _is_over(request: MPI.Request | None) -> bool:
         return True
 
 
-class Origin:
+class RequestOrigin:
     """What requests of calls of one kind have in common.
 
     Parameters
@@ -189,7 +189,7 @@ class Request(MPI.Request):
     _execution: Execution | None = None
     #: What must outlive the operation; not None before that is known to be over.
     _keeps: object = None
-    _origin: Origin = Origin("", _itself)
+    _origin: RequestOrigin = RequestOrigin("", _itself)
     #: The error that it has met.
     _error: BaseException | None = None
     #: Whether whoever waits hears of an error from us, not from MPI.
@@ -208,14 +208,14 @@ class Request(MPI.Request):
                 self._origin.outstanding.dropped.append(inner)
 
     @classmethod
-    def of_library(cls, request: MPI.Request, origin: Origin, keeps: object) -> Request:
+    def of_library(cls, request: MPI.Request, origin: RequestOrigin, keeps: object) -> Request:
         """Wrap a request of the MPI library.  Local.
 
         Parameters
         ----------
         request : MPI.Request
             Not to be used otherwise from now on.  Keeps the caller's buffers alive.
-        origin : Origin
+        origin : RequestOrigin
             Of the call; with notices.
         keeps : object
             Stays alive until it is over: packed copies of the caller's arrays.
@@ -241,7 +241,7 @@ class Request(MPI.Request):
         execution : Execution
             Started in the background.
         ended : callable
-            See `Origin`.
+            See `RequestOrigin`.
 
         Returns
         -------
@@ -257,7 +257,7 @@ class Request(MPI.Request):
         general = MPI.Grequest.Start(query)
         made = cls(general)
         made._execution, made._keeps = execution, general
-        made._origin = Origin(execution.operation, ended)
+        made._origin = RequestOrigin(execution.operation, ended)
         # Once, whatever signal comes between: only C runs from taking it to completing it.
         ends = map(MPI.Grequest.Complete, iter((general,)))
         execution.when_finished(lambda _: next(ends, None))

@@ -44,9 +44,9 @@ class ShortWait:
     Attributes
     ----------
     wait : callable
-        Takes an operation of the library and a status, as `MPI.Request.Wait`.  True if
-        it is over, and ``_keeps`` is None now.  Until it is loaded, and in a forked
-        child, it says False.
+        Takes an operation of the library and a status, as `MPI.Request.Wait`.
+        True if it is over, and ``_keeps`` is None now.  Until it is loaded, and in
+        a forked child, it says False.
     """
 
     wait: Callable[[MPI.Request, MPI.Status | None], bool] = staticmethod(_knows_nothing)

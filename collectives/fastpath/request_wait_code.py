@@ -44,7 +44,7 @@ _intrinsic: Any = intrinsic
 
 @_intrinsic
 def inquire(context: Any, function: Any, request: Any) -> Any:  # noqa: ARG001 - Numba's signature
-    """Call ``int function(request, int *flag, MPI_Status *)``; gives the flag, or `FAILED`."""
+    """Call ``int function(request, int *flag, MPI_Status *)``; the flag or `FAILED`."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
         flag = cgutils.alloca_once_value(builder, _I32(0))

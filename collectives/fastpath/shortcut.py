@@ -238,7 +238,7 @@ class Shortcuts:
             self._install(operation)
 
     def learn_begun(self, operation: str, size_class: int, begun: Begun) -> None:
-        """Note that calls of a size class that return a request are the library's.  Local.
+        """Note that calls with a request of a size class are the library's.  Local.
 
         Parameters
         ----------

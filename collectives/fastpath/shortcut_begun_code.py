@@ -97,9 +97,10 @@ def note(record: int, made: int, keeps: int) -> None:
 
 @_compiled
 def taken(record: int, begun: int, args: int, nargs: int) -> int:
-    """Make of the library's request what the user gets; gives 0 and an error without memory.
+    """Make of the library's request what the user gets.
 
-    No line of Python runs, so no handler of a signal comes between.
+    Gives 0 and an error without memory.  No line of Python runs, so no handler of
+    a signal comes between.
     """
     if place(record, REQUEST) == 0:
         return begun
