@@ -31,7 +31,8 @@ _STARTING = {"launch", "mpirun", "mpi_library", "linked"}
 #: Folders and files that need all cores, measure time, or count what is left of a job.
 _SERIAL = (
     "comms/exit", "comms/liveness", "comms/test_wait.py", "comms/jit/test_code_cache.py",
-    "collectives/engine/test_late_ranks.py", "cluster/test_discover_lab.py",
+    "collectives/engine/test_late_ranks.py", "collectives/fastpath/test_short_of_cores.py",
+    "cluster/test_discover_lab.py",
     "cluster/test_lab.py", "cluster/test_tune.py", "faults/test_late.py", "test_import.py",
     "test_mpi.py", "test_mpi4py_suite.py", "test_testing.py",
 )  # fmt: skip

@@ -35,7 +35,7 @@ from closeranks.collectives.dispatch.device_collectives import (
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
 from closeranks.collectives.dispatch.plan_cache import PlanCache
-from closeranks.collectives.dispatch.request import Outstanding, Request
+from closeranks.collectives.dispatch.request import DROPPED, Outstanding, Request, RequestOrigin
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
 from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
@@ -43,7 +43,8 @@ from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.shm_call import ShmCalls
-from closeranks.collectives.fastpath.shortcut import class_of_call
+from closeranks.collectives.fastpath.shortcut import BEGINS, class_of_call
+from closeranks.collectives.fastpath.shortcut_record import Begun
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO, NATIVE, SHARED
@@ -178,6 +179,8 @@ class AlgorithmChoice:
         if forced is not None and not self._objection(demand, forced):
             return forced, None
         choice: Choice | None = None
+        if form == "I" and self.is_brief(agreed):
+            return NATIVE, None
         if not blocking:
             known = self._chooser.settled(agreed)
             name = known.unattended(persistent=form == "_init")
@@ -201,6 +204,15 @@ class AlgorithmChoice:
         """Whether shortcuts send calls of a size class to the library, whatever the op."""
         known = agreed.native and self._shortcuts.is_library(agreed.operation, agreed.size_class)
         return bool(known and self._chooser.calls_left(agreed.operation)[agreed.size_class])
+
+    def is_brief(self, agreed: Agreed) -> bool:
+        """Tell whether the library serves all calls of a kind that return a request.
+
+        Local; the same on every rank.
+        """
+        if self._chooser.pricing.objection(agreed) is not None:
+            return False
+        return not self._family.threaded or self._chooser.is_brief(agreed)
 
 
 class ArgumentReading:
@@ -422,6 +434,8 @@ class Service:
         if demand.on_device:
             self.counters.device[WHOLE] += 1
         request = self.request(demand, name)
+        if name == NATIVE and algorithm is AUTO:
+            self._remember_begun(demand)
         if self.family.attempt is not None:
             self.family.attempt.follow(request)
         return request
@@ -606,6 +620,21 @@ class Service:
         if way is not None:
             known.learn_near(demand.operation, size, way, counted=counted)
 
+    def _remember_begun(self, demand: CollectiveCall) -> None:
+        """Let the next call of this kind that returns a request take a short way."""
+        size, operation = class_of_call(demand), demand.operation
+        if size is None or not self.family.straight or demand.divisor() != 1:
+            return
+        if self.shortcuts.is_library(operation, size, BEGINS):
+            return
+        if self.family.tuning.divides(operation, size):
+            return
+        if not self.choice.is_brief(demand.key.agreed):
+            return  # trials of blocking calls may find that the library takes too long
+        noted, name = self.outstanding.begun, BEGINS + operation
+        begun = Begun(Request, self._origin(operation), noted, DROPPED, name)
+        self.shortcuts.learn_begun(operation, size, begun)
+
     def _learn(self, demand: CollectiveCall, choice: Choice, seconds: float) -> None:
         agreed, trial = demand.key.agreed, choice.trial
         assert trial is not None
@@ -616,19 +645,26 @@ class Service:
 
     def request(self, demand: CollectiveCall, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
-        told = partial(ended, demand.operation, self.family, self.family.world)
         if name == NATIVE and not self.choice.is_timed():
             self.guard.refuse_late(demand.operation)
             given = native_handover.hand_over(demand)
             if given.finish is None:
                 take = partial(
-                    Request.of_library, operation=demand.operation, ended=told,
-                    explain=partial(self.explained, demand.operation),
-                    keeps=given.arguments, notices=self.family.notices,
-                )  # fmt: skip
+                    Request.of_library,
+                    origin=self._origin(demand.operation),
+                    keeps=given.arguments,
+                )
                 begun = begin(self.family.world, self.plain, demand.operation, given, take)
                 return self.outstanding.note(begun)
+        told = partial(ended, demand.operation, self.family, self.family.world)
         return Request.of_plan(self._launch(demand, name, bound), told)
+
+    def _origin(self, operation: str) -> RequestOrigin:
+        """Say what requests of the library's have in common, in the world of now."""
+        family = self.family
+        told = partial(ended, operation, family, family.world)
+        explain = partial(self.explained, operation)
+        return RequestOrigin(operation, told, explain, family.notices, self.outstanding)
 
     def _launch(
         self, demand: CollectiveCall, name: str, bound: Bound | None = None, *, waits: bool = False

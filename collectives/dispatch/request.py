@@ -16,13 +16,14 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from mpi4py import MPI
 
 from closeranks.collectives.engine.error_translation import has_ended, keep_left
 from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.fastpath.request_wait import ShortWait
 from closeranks.comms.argument import patience
 from closeranks.comms.exit import forked_child
 from closeranks.comms.wait import Deadline, wait
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from closeranks.comms.liveness.failure_notices import Notices
 
 
-_dropped: Final[list[tuple[MPI.Request, object]]] = []
+#: Kept requests; machine code looks whether there are any.
+DROPPED: Final[list[tuple[MPI.Request, object]]] = []
 # The end of the interpreter comes before that of MPI, and frees what stands in modules.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_dropped))
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(DROPPED))
 
 
 def keep(request: MPI.Request, buffers: object) -> None:
@@ -49,20 +51,20 @@ def keep(request: MPI.Request, buffers: object) -> None:
     buffers : object
         What it was started with.
     """
-    _dropped.append((request, buffers))
+    DROPPED.append((request, buffers))
 
 
 def let_go() -> None:
     """Forget the buffers of requests that are over.  Local."""
-    if _dropped:
-        over = [one for one in list(_dropped) if has_ended(one[0])]
+    if DROPPED:
+        over = [one for one in list(DROPPED) if has_ended(one[0])]
         for one in over:
-            _dropped.remove(one)
+            DROPPED.remove(one)
 
 
 def kept() -> int:
     """Count the requests whose buffers are kept.  Local."""
-    return len(_dropped)
+    return len(DROPPED)
 
 
 #: As many operations are noted before those that are over are forgotten.
@@ -76,21 +78,23 @@ class Outstanding:
     ----------
     dropped : deque of MPI.Request
         Those whose request the program has dropped; appended to at any time.
+    begun : list of ref
+        Requests that machine code has begun; appended to at any time.
     """
 
     def __init__(self) -> None:
         self.dropped: deque[MPI.Request] = deque()
+        self.begun: list[ref[Any]] = []
         self._requests: deque[ref[Request]] = deque()
         self._most = _MANY
         self._followed: list[Execution] = []
 
     def note(self, request: Request) -> Request:
         """Note an operation of the library; gives its request.  Local."""
-        if len(self._requests) + len(self.dropped) >= self._most:
+        if len(self._requests) + len(self.dropped) + len(self.begun) >= self._most:
             self._forget()
             self._most = max(_MANY, 2 * (len(self._requests) + len(self.dropped)))
         self._requests.append(ref(request))
-        request.outstanding = self
         return request
 
     def follow(self, execution: Execution) -> None:
@@ -106,6 +110,11 @@ class Outstanding:
     def _forget(self) -> None:
         """Forget what is over; other threads may do so, and note more, meanwhile."""
         with suppress(IndexError):  # another thread was quicker
+            while self.begun:
+                begun = self.begun.pop()
+                if begun() is not None:
+                    self._requests.append(begun)
+        with suppress(IndexError):
             for _ in range(len(self._requests)):
                 noted = self._requests.popleft()
                 if not _is_over(noted()):
@@ -130,6 +139,42 @@ def _is_over(request: MPI.Request | None) -> bool:
         return True
 
 
+class RequestOrigin:
+    """What requests of calls of one kind have in common.
+
+    Parameters
+    ----------
+    operation : str
+        What they do.
+    ended : callable
+        Turns an error into what is raised, now or after a recovery.
+    explain : callable, optional
+        Turns an error of the library into what it is to the user.
+    notices : Notices, optional
+        What is heard of ranks that give up, for whom the library waits for ever;
+        None where a plan hears by itself.
+    outstanding : Outstanding, optional
+        What is to know where the program drops one; None where the engine knows.
+    """
+
+    __slots__ = ("ended", "explain", "notices", "operation", "outstanding")
+
+    def __init__(
+        self,
+        operation: str,
+        ended: Callable[[BaseException], BaseException],
+        explain: Callable[[MPI.Exception], Exception] | None = None,
+        notices: Notices | None = None,
+        outstanding: Outstanding | None = None,
+    ) -> None:
+        self.operation, self.ended, self.explain = operation, ended, explain
+        self.notices, self.outstanding = notices, outstanding
+
+
+def _itself(error: BaseException) -> BaseException:
+    return error
+
+
 class Request(MPI.Request):
     """A collective under way, for `MPI.Request.Waitall` like any other.
 
@@ -139,66 +184,41 @@ class Request(MPI.Request):
     MPI library is driven by whatever MPI call comes along.
     """
 
-    _execution: Execution | None
-    _operation: str
-    #: The library's request object, which keeps the buffers alive.
-    _inner: MPI.Request | None
-    #: What must outlive the operation.
-    _keeps: object
-    #: What turns an error of the library into what the user is told.
-    _explain: Callable[[MPI.Exception], Exception] | None
-    #: What says why it has failed, whenever somebody waits, and the error that it has met.
-    _ended: Callable[[BaseException], BaseException]
-    _error: BaseException | None
-    #: What is heard of ranks that give up; None where a plan hears by itself.
-    _notices: Notices | None
+    # Machine code makes one, and sets `_keeps` and `_origin`: so what else there is has
+    # values here, and no constructor sets them.
+    _execution: Execution | None = None
+    #: What must outlive the operation; not None before that is known to be over.
+    _keeps: object = None
+    _origin: RequestOrigin = RequestOrigin("", _itself)
+    #: The error that it has met.
+    _error: BaseException | None = None
     #: Whether whoever waits hears of an error from us, not from MPI.
-    _told: bool
-    #: What is to know where the program drops it; None where the engine knows.
-    outstanding: Outstanding | None = None
-
-    def __new__(cls, request: MPI.Request | None = None) -> Request:
-        """Make the object around a handle; see `of_library` and `of_plan`."""
-        made = MPI.Request.__new__(cls, request)
-        made._execution, made._inner, made._operation = None, request, ""
-        made._told, made._keeps, made._explain = False, None, None
-        made._ended, made._error, made._notices = _itself, None, None
-        return made
+    _told: bool = False
 
     def __del__(self) -> None:
         """Keep the buffers if the library is not known to be through with them."""
-        inner, self._inner = self._inner, None
-        if inner is not None and self._execution is None and self != MPI.REQUEST_NULL:
-            keep(inner, self._keeps)
-            if self.outstanding is not None:
-                self.outstanding.dropped.append(inner)
+        keeps = self._keeps
+        if keeps is None:
+            return
+        self._keeps = None
+        if self._execution is None and self != MPI.REQUEST_NULL:
+            inner = MPI.Request(self)
+            keep(inner, keeps)
+            if self._origin.outstanding is not None:
+                self._origin.outstanding.dropped.append(inner)
 
     @classmethod
-    def of_library(
-        cls,
-        request: MPI.Request,
-        operation: str,
-        explain: Callable[[MPI.Exception], Exception],
-        ended: Callable[[BaseException], BaseException],
-        keeps: object,
-        notices: Notices,
-    ) -> Request:
+    def of_library(cls, request: MPI.Request, origin: RequestOrigin, keeps: object) -> Request:
         """Wrap a request of the MPI library.  Local.
 
         Parameters
         ----------
         request : MPI.Request
             Not to be used otherwise from now on.  Keeps the caller's buffers alive.
-        operation : str
-            What it does.
-        explain : callable
-            Turns an error of the library into what it is to the user.
-        ended : callable
-            Turns that into what is raised, now or after a recovery.
+        origin : RequestOrigin
+            Of the call; with notices.
         keeps : object
             Stays alive until it is over: packed copies of the caller's arrays.
-        notices : Notices
-            What is heard of ranks that give up, for whom the library waits for ever.
 
         Returns
         -------
@@ -207,8 +227,7 @@ class Request(MPI.Request):
         """
         let_go()
         made = cls(request)
-        made._operation, made._keeps = operation, keeps
-        made._explain, made._ended, made._notices = explain, ended, notices
+        made._origin, made._keeps = origin, (request, keeps)
         return made
 
     @classmethod
@@ -222,7 +241,7 @@ class Request(MPI.Request):
         execution : Execution
             Started in the background.
         ended : callable
-            See `of_library`.
+            See `RequestOrigin`.
 
         Returns
         -------
@@ -237,8 +256,8 @@ class Request(MPI.Request):
 
         general = MPI.Grequest.Start(query)
         made = cls(general)
-        made._execution, made._operation = execution, execution.operation
-        made._ended = ended
+        made._execution, made._keeps = execution, general
+        made._origin = RequestOrigin(execution.operation, ended)
         # Once, whatever signal comes between: only C runs from taking it to completing it.
         ends = map(MPI.Grequest.Complete, iter((general,)))
         execution.when_finished(lambda _: next(ends, None))
@@ -262,11 +281,17 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
-        forked_child.refuse_in_child(self._operation)
         running = self._execution
+        if running is None and self._error is None:
+            try:
+                if ShortWait.wait(self, status):
+                    return True
+            except MPI.Exception as error:
+                raise self._failed(error)  # noqa: B904 - which knows its cause
+        forked_child.refuse_in_child(self._origin.operation)
         if running is not None and self != MPI.REQUEST_NULL:
             wait(lambda: running.finished, progress=engine().progress)
-        elif self._notices is not None and self != MPI.REQUEST_NULL:
+        elif self._origin.notices is not None and self != MPI.REQUEST_NULL:
             return wait(lambda: self.Test(status))
         return self._end(status)
 
@@ -288,7 +313,7 @@ class Request(MPI.Request):
         PeerError, MPI.Exception
             What made it fail.
         """
-        forked_child.refuse_in_child(self._operation)
+        forked_child.refuse_in_child(self._origin.operation)
         running = self._execution
         if running is not None and self != MPI.REQUEST_NULL:
             engine().progress()
@@ -299,7 +324,7 @@ class Request(MPI.Request):
         except MPI.Exception as error:
             raise self._failed(error)  # noqa: B904 - which knows its cause
         if over:
-            self._inner = self._keeps = None
+            self._keeps = None
         return over
 
     def wait(self, timeout_s: float | None = None) -> None:  # type: ignore[override]
@@ -322,8 +347,8 @@ class Request(MPI.Request):
         if timeout_s is None:
             self.Wait()
         elif not wait(self.Test, deadline=Deadline(patience("wait", timeout_s))):
-            raise TimeoutError(f"{self._operation}: not finished after {timeout_s:g} s; it goes on"
-                               " and keeps its buffers, wait for it again")  # fmt: skip
+            raise TimeoutError(f"{self._origin.operation}: not finished after {timeout_s:g} s; it"
+                               " goes on and keeps its buffers, wait for it again")  # fmt: skip
 
     def test(self) -> bool:  # type: ignore[override]
         """Tell whether the operation is over; never blocks."""
@@ -364,19 +389,21 @@ class Request(MPI.Request):
     def _check(self) -> None:
         """Raise what it has failed for, if it has: nobody takes it for done."""
         if self._error is not None:
-            raise self._ended(self._error)
-        news = None if self._notices is None else self._notices.notice
+            raise self._origin.ended(self._error)
+        notices = self._origin.notices
+        news = None if notices is None else notices.notice
         if news is not None and self != MPI.REQUEST_NULL and not has_ended(self):
-            assert self._notices is not None
-            keep_left(self, self._inner, self._keeps)
-            raise self._failed(self._notices.revoked(self._operation, news))
+            assert notices is not None
+            keep_left(self, self._keeps)
+            raise self._failed(notices.revoked(self._origin.operation, news))
 
     def _failed(self, error: BaseException) -> BaseException:
         """Note an error, and return what the user is told."""
-        if isinstance(error, MPI.Exception) and self._explain is not None:
-            error = self._explain(error)
+        explain = self._origin.explain
+        if isinstance(error, MPI.Exception) and explain is not None:
+            error = explain(error)
         self._error = error
-        return self._ended(error)
+        return self._origin.ended(error)
 
     def _end(self, status: MPI.Status | None) -> bool:
         """Give the handle back; raise what went wrong."""
@@ -386,12 +413,8 @@ class Request(MPI.Request):
             MPI.Request.Wait(self, status)
         except MPI.Exception as error:
             raise self._failed(error)  # noqa: B904 - which knows its cause
-        self._inner = self._keeps = None
+        self._keeps = None
         running, self._execution = self._execution, None
         if running is not None and running.error is not None:
             raise self._failed(running.error)
         return True
-
-
-def _itself(error: BaseException) -> BaseException:
-    return error

@@ -176,7 +176,8 @@ class World:
 
     def _meet(self) -> None:
         """Find out what the ranks of this node can do; collective over them."""
-        settle(self.node.size, cores_of(self.node))
+        if self._whole is self:  # a child's ranks share the cores with those outside
+            settle(self.node.size, cores_of(self.node))
         self.kernels = not any(agreed_max(self.node, [float(not code_cache.is_possible())]))
         file: SharedFile = self.own(share(self.node, _WORDS + LINE_BYTES * self.node.size))
         self.attendance.count_in(Arrivals(file.array[_WORDS:], self.node.rank, self.node_ranks))

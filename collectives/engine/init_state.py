@@ -40,6 +40,9 @@ class ShortcutSwitch(Protocol):
     def keep(self, keeps: bool) -> None:
         """Let calls keep the buffers that they overwrite, or not."""
 
+    def follow(self, follows: bool) -> None:
+        """Let an attempt follow the requests of calls, or not."""
+
     def allow(self, allowed: bool) -> None:
         """Let calls go straight to the library, or not."""
 
@@ -333,6 +336,7 @@ class Family:
         """
         self._shortcuts.add(shortcuts)
         shortcuts.keep(self.attempt is not None and self.attempt.restores)
+        shortcuts.follow(self.attempt is not None)
         with self._steering:
             shortcuts.allow(self.straight)
 
@@ -365,6 +369,7 @@ class Family:
     def _keep(self, keeps: bool) -> None:
         for shortcuts in self._shortcuts:
             shortcuts.keep(keeps)
+            shortcuts.follow(self.attempt is not None)
 
     def override(self, step: int) -> None:
         """Count ``using`` blocks in and out: +1 or -1."""

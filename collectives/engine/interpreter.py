@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Module and name of the function that shortcuts are, see
 #: `closeranks.collectives.fastpath.shortcut`; here, for a node compiles it with the loop.
 SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
+#: The same for what waits for requests, see `closeranks.collectives.fastpath.request_wait`.
+REQUEST_WAIT: Final = ("closeranks.collectives.fastpath.request_wait_code", "wait_a_moment")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
 #: Calls of 20 us without compiled code before it is looked for again, which takes 3 ms.
@@ -109,7 +111,8 @@ def is_loaded() -> bool:
     _Loaded.tried = True
     try:
         load_loop()
-        code_cache.address_of(*SHORTCUT)
+        for function in (SHORTCUT, REQUEST_WAIT):
+            code_cache.address_of(*function)
     except ImportError:
         return False
     except Exception as error:  # whatever it is, Python can run the plans
@@ -121,7 +124,8 @@ def is_loaded() -> bool:
 def _is_stored() -> bool:
     """Whether the disk holds compiled code."""
     try:
-        return loop_is_stored() and code_cache.is_stored(*SHORTCUT)
+        functions = (SHORTCUT, REQUEST_WAIT)
+        return loop_is_stored() and all(code_cache.is_stored(*one) for one in functions)
     except ImportError:  # told by is_loaded
         return False
 

@@ -52,6 +52,9 @@ def let_work(world: World) -> None:
 _LOOK_EVERY = 16
 #: How long compiled code may wait for messages at a time.
 _WAITING_NS: Final = 5_000
+#: The same where ranks outnumber cores, and when it begins to yield.  Python would need more
+#: than a switch to another rank takes to find out that nothing has come.
+_CROWDED_NS: Final = (200_000, 0)
 #: The same for the thread, and when and how long it sleeps meanwhile: see `Patience`.  It
 #: stays long because coming back means to queue for the GIL, 5 ms behind a program that
 #: computes, and it sleeps because a yield costs a time slice where a core is shared.
@@ -261,8 +264,8 @@ class Engine:
             return execution.drained if drains else execution.finished
 
         deadline = None if timeout_s is None else Deadline(timeout_s)
-        spin_ns = 0 if is_crowded() else _WAITING_NS
-        patience = Patience(_WAITING_NS, spin_ns, 0, self._driving.wanted)
+        times_ns = _CROWDED_NS if is_crowded() else (_WAITING_NS, _WAITING_NS)
+        patience = Patience(*times_ns, 0, self._driving.wanted)
         try:
             over = wait(
                 is_over,

@@ -28,9 +28,11 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.interpreter import SHORTCUT
-from closeranks.collectives.fastpath.shortcut_layout import KEPT
+from closeranks.collectives.fastpath.request_wait import ShortWait
+from closeranks.collectives.fastpath.shortcut_layout import ALL_KEPT, KEPT
 from closeranks.collectives.fastpath.shortcut_record import (
     UNCOUNTED,
+    Begun,
     KnownSizes,
     Record,
     empty_table,
@@ -115,6 +117,8 @@ RULES: Final[dict[str, Rule]] = {
     "scan": Rule(sized=1),
     "exscan": Rule(sized=1),
 }
+#: Before the name of an operation: its calls that return a request.
+BEGINS: Final = "i"
 #: Operations that leave alone what a call in place reads.
 _READING: Final = {"barrier", "bcast", "scatter", "scatterv"}
 #: So many of what `Shortcuts.quick` makes are kept: each has a table of its own.
@@ -169,11 +173,13 @@ class Shortcuts:
         self._asked: dict[str, Shortcuts] = {}
         self._lock = threading.RLock()  # another thread may forbid them
         self._known = {name: KnownSizes(calls_left(name)) for name in RULES}
+        self._known |= {BEGINS + name: KnownSizes() for name in RULES}
         self._quick: dict[ShmCall, Callable[..., object]] = {}
         self._methods: dict[str, str] = {}
         self._learnt: set[str] = set()
         self._records: dict[str, Record] = {}
-        self._allowed = self._keeps = False
+        self._allowed = self._keeps = self._follows = False
+        self._begun: dict[str, Begun] = {}
         self.probes: dict[str, Callable[..., object]] = {}
         self.probes_of: dict[str, dict[str, Callable[..., object]]] = {AUTO: self.probes}
 
@@ -211,8 +217,19 @@ class Shortcuts:
                 asked.allow(self._allowed)
         return self._asked.get(algorithm)
 
-    def is_library(self, operation: str, size_class: int) -> bool:
-        """Tell whether calls of a size class are the library's.  Local."""
+    def is_library(self, operation: str, size_class: int, begins: str = "") -> bool:
+        """Tell whether calls of a size class are the library's.  Local.
+
+        Parameters
+        ----------
+        operation : str
+            The operation.
+        size_class : int
+            As in `closeranks.collectives.arguments.call_key.Agreed`.
+        begins : str
+            `BEGINS` if they return a request.
+        """
+        operation = begins + operation
         return operation in self._learnt and self._known[operation].is_library(size_class)
 
     def keep_only(self, operation: str, size_class: int, algorithm: str) -> None:
@@ -245,6 +262,19 @@ class Shortcuts:
                 known.learn(size_class, counted=counted)
             self._learnt.add(operation)
             self._install(operation)
+
+    def learn_begun(self, operation: str, size_class: int, begun: Begun) -> None:
+        """Note that calls with a request of a size class are the library's.  Local.
+
+        Parameters
+        ----------
+        operation, size_class : str, int
+            As for `is_library`.
+        begun : Begun
+            What is made of the library's request.
+        """
+        self._begun.setdefault(BEGINS + operation, begun)
+        self.learn(BEGINS + operation, [size_class], counted=False)
 
     def learn_near(
         self, operation: str, size_class: int, near: ShmCall, *, counted: bool = True
@@ -302,15 +332,11 @@ class Shortcuts:
 
     def calls(self) -> Counter[tuple[str, str]]:
         """Count the calls that took a shortcut, by operation and algorithm.  Local."""
-        found = Counter(
-            {
-                (operation, algorithm): calls
-                for operation, known in self._known.items()
-                for algorithm, calls in known.calls().items()
-                if calls
-            }
-        )
-        return sum((asked.calls() for asked in self._asked.values()), found)
+        found = Counter[tuple[str, str]]()
+        for name, known in self._known.items():
+            operation = name if name in RULES else name.removeprefix(BEGINS)
+            found.update({(operation, where): calls for where, calls in known.calls().items()})
+        return sum((asked.calls() for asked in self._asked.values()), +found)
 
     def allow(self, allowed: bool) -> None:
         """Let known calls go straight, or none.  Local; any thread.
@@ -354,6 +380,12 @@ class Shortcuts:
         for operation in self._records:
             self._mark(operation)
 
+    def follow(self, follows: bool) -> None:
+        """Send calls that return a request the long way, or not.  Local."""
+        self._follows = follows
+        for operation in self._records:
+            self._mark(operation)
+
     def _raising(self, operation: str) -> Explain:
         """Give what machine code hands an error of the library's call to."""
 
@@ -365,7 +397,10 @@ class Shortcuts:
     def _mark(self, operation: str) -> None:
         """Tell machine code which argument it has to look at."""
         overwrites = operation not in _READING
-        self._records[operation][0][KEPT] = 0 if self._keeps and overwrites else -1
+        kept = 0 if self._keeps and overwrites else -1
+        if self._follows and operation in self._begun:
+            kept = ALL_KEPT
+        self._records[operation][0][KEPT] = kept
 
     def _install(self, operation: str) -> None:
         """Replace a method where that may be, unless a derived class has its own."""
@@ -373,7 +408,11 @@ class Shortcuts:
         if not self._allowed or operation in self.probes or member is None or not is_possible():
             return
         table, explain = self._known[operation].open(), self._raising(operation)
-        record = record_of(member, RULES[operation], table, explain, self.words)
+        begun = self._begun.get(operation)
+        if begun is not None:
+            ShortWait.load()
+        rule = RULES[operation if begun is None else operation.removeprefix(BEGINS)]
+        record = record_of(member, rule, table, explain, self.words, begun)
         self._records[operation] = record
         self._mark(operation)
         self.probes[operation] = _builtin(member, method, _not_known, record)

@@ -51,7 +51,29 @@ SEEN_BUF, SEEN_LEN, SEEN_FORMAT = SEEN, SEEN + 2, SEEN + 5
 LETTERS: Final = 59
 #: Addresses of the numbers of calls that have begun, and of those of the library under way.
 BEGUN_AT, INSIDE_AT = range(60, 62)
-RECORD: Final = 62
+#: Of a call that returns a request, else 0: the type that is made of the library's request,
+#: and what all requests of these calls have in common.
+REQUEST, ORIGIN = range(62, 64)
+#: Lists: weak references to requests that were begun, and dropped requests whose buffers are
+#: kept.  A call goes the long way, where both are cleared, if there are `MANY_BEGUN` of the
+#: first or any of the second.
+BEGUN, DROPPED = range(64, 66)
+#: Functions of the interpreter and names of attributes, for such requests.
+CALL_ONE, SET_ATTRIBUTE, NEW_REFERENCE, APPEND, NEW_TUPLE = range(66, 71)
+KEEPS_NAME, ORIGIN_NAME = range(71, 73)
+#: Of a call that may go past mpi4py: the function of the MPI library, else 0; what makes an
+#: object of a type; the type of ops; the communicator's handle, and where objects have theirs.
+DIRECT, CALL_NONE, OP_TYPE, COMM, REQUEST_HANDLE, OP_HANDLE = range(73, 79)
+#: Address of NumPy's types, each with the handle of its MPI datatype; 0 ends them.
+TYPES: Final = 79
+TYPE_ROW: Final = 2
+RECORD: Final = 80
+#: The most elements of such a call, and the answers if it is left to mpi4py and if the library
+#: has refused it.
+MOST_COUNT, NOT_BEGUN, REFUSED = 2**31 - 1, -1, -2
+MANY_BEGUN: Final = 512
+#: In place of `KEPT`: every call goes the long way.
+ALL_KEPT: Final = -2
 #: How it is looked at: PyBUF_FULL_RO, as by memoryview.
 SHOWN: Final = 0x11C
 #: Columns of a row, one for each size class: 1 where the class is known, else 0; its calls
@@ -90,6 +112,8 @@ DATA: Final = object.__basicsize__
 #: Where an array's dimensions, their lengths, its type and its flags lie, in NumPy's
 #: stable ABI; flags of arrays side by side, and of those that may be written.
 NDIM_AT, SHAPE_AT, DTYPE_AT, FLAGS_AT = DATA + 8, DATA + 16, DATA + 40, DATA + 48
+#: Where a type has the bytes of an item, in the same ABI.
+ITEMSIZE_AT: Final = DATA + 24
 READABLE, WRITABLE = 0x101, 0x501
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
@@ -21,21 +22,35 @@ from numpy.typing import NDArray
 
 from closeranks.collectives.arguments.call_key import CLASSES
 from closeranks.collectives.arguments.native_handover import UNREADABLE
+from closeranks.collectives.engine.execution_arrays import handle
+from closeranks.collectives.engine.loop_mpi_functions import address
 from closeranks.collectives.fastpath.shortcut_layout import (
+    BEGUN,
     BEGUN_AT,
+    CALL_NONE,
+    CALL_ONE,
+    COMM,
+    DIRECT,
+    DROPPED,
     DTYPE_AT,
     EXPLAIN,
     FLAGS_AT,
     INSIDE_AT,
+    ITEMSIZE_AT,
     KEPT,
     KNOWN,
     LETTERS,
     MEMBERS,
     NBYTES,
     NDIM_AT,
+    OP_HANDLE,
+    OP_TYPE,
+    ORIGIN,
     PLACE,
     PLAIN,
     RECORD,
+    REQUEST,
+    REQUEST_HANDLE,
     ROW,
     ROW_CALLS,
     ROW_ENTRY,
@@ -43,6 +58,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     ROW_LEFT,
     SHAPE_AT,
     SIZED,
+    TYPES,
 )
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.comms.buffers.datatype import element
@@ -185,6 +201,35 @@ def empty_table() -> NDArray[np.int64]:
 Explain: TypeAlias = Callable[[MPI.Exception], NoReturn]
 
 
+#: Operations whose calls with a request may go past mpi4py.
+_DIRECT: Final = {"iallreduce": "MPI_Iallreduce"}
+
+
+class Begun(NamedTuple):
+    """What calls that return a request make of the library's.
+
+    Attributes
+    ----------
+    request : type
+        Takes the library's request; has the attributes ``_keeps`` for what it was
+        begun with and ``_origin``.
+    origin : object
+        What its requests have in common.
+    begun : list of ref
+        Where requests are noted; cleared by calls that go the long way.
+    dropped : list
+        Is empty unless there are dropped requests, which such calls clear, too.
+    operation : str
+        Name of the method in lower case.
+    """
+
+    request: type[MPI.Request]
+    origin: object
+    begun: list[weakref.ref[Any]]
+    dropped: list[Any]
+    operation: str
+
+
 #: What `record_of` gives.
 Record: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], Explain, object]
 
@@ -223,12 +268,24 @@ _OBJECTS = (
 )
 
 
+#: The same for requests.
+_REQUEST_FUNCTIONS = (
+    "PyObject_CallOneArg",
+    "PyObject_SetAttr",
+    "PyWeakref_NewRef",
+    "PyList_Append",
+    "PyTuple_New",
+)
+_REQUEST_NAMES = tuple(map(sys.intern, ("_keeps", "_origin")))
+
+
 def record_of(
     member: MPI.Intracomm,
     rule: Iterable[int],
     table: NDArray[np.int64],
     explain: Explain,
     words: tuple[NDArray[np.int64], NDArray[np.int64]],
+    begun: Begun | None = None,
 ) -> Record:
     """Write down what the code needs to know.  Local.
 
@@ -245,6 +302,8 @@ def record_of(
     words : tuple of ndarray of int64, shape (1,)
         Where calls that have begun are counted, and those of the library under
         way.
+    begun : Begun, optional
+        Of calls that return a request.
 
     Returns
     -------
@@ -262,7 +321,33 @@ def record_of(
     record[EXPLAIN] = id(explain)
     record[LETTERS] = _letters().ctypes.data
     record[[BEGUN_AT, INSIDE_AT]] = [one.ctypes.data for one in words]
-    return record, table, explain, words
+    if begun is not None:
+        record[[REQUEST, ORIGIN, BEGUN, DROPPED]] = list(map(id, begun[:-1]))
+        functions = map(address_in_python, _REQUEST_FUNCTIONS)
+        record[CALL_ONE:DIRECT] = [*functions, *map(id, _REQUEST_NAMES)]
+        _write_direct(record, member, begun)
+    return record, table, explain, (words, begun)
+
+
+def _write_direct(record: NDArray[np.int64], member: MPI.Intracomm, begun: Begun) -> None:
+    """Write down how calls go past mpi4py, where they may."""
+    function = _DIRECT.get(begun.operation)
+    if function is None:
+        return
+    record[DIRECT] = address(getattr(ctypes.CDLL(MPI.__file__), function))
+    record[CALL_NONE], record[OP_TYPE] = address_in_python("PyObject_CallNoArgs"), id(MPI.Op)
+    record[COMM] = handle(member)
+    places = ((REQUEST_HANDLE, MPI.Request()), (OP_HANDLE, MPI.SUM))
+    for column, thing in places:
+        record[column] = MPI._addressof(thing) - id(thing)
+    record[TYPES] = _types().ctypes.data
+
+
+@cache
+def _types() -> NDArray[np.int64]:
+    """List NumPy's types with the MPI datatype that mpi4py takes for their arrays."""
+    rows = [(id(np.dtype(code)), handle(MPI.Datatype.fromcode(code))) for code in "dflqibBhHILQ"]
+    return np.array([*rows, (0, 0)], np.int64)
 
 
 @cache
@@ -321,4 +406,8 @@ def _knows_arrays(array: NDArray[np.float64]) -> bool:
         and word(word(place + SHAPE_AT).value).value == len(array)
         and word(place + DTYPE_AT).value == id(array.dtype)
         and half(place + FLAGS_AT).value == array.flags.num
+        and all(
+            word(id(one) + ITEMSIZE_AT).value == one.itemsize
+            for one in map(np.dtype, ("u1", "f8", "c16", "S7", "f4,f8"))
+        )
     )

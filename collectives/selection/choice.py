@@ -73,4 +73,5 @@ class Choice(NamedTuple):
         if not plans or NATIVE not in times or (persistent and name == SHARED):
             return name
         best = min(plans, key=lambda one: plans[one])
-        return best if plans[best] >= UNATTENDED_S else NATIVE
+        is_long = min(plans[best], times[NATIVE]) >= UNATTENDED_S
+        return best if is_long else NATIVE

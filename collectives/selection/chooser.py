@@ -25,12 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.analysis.cost_model import Speed
-from closeranks.collectives.arguments.call_key import CLASSES, Agreed
+from closeranks.collectives.arguments.call_key import CLASSES, UNSIZED, Agreed
 from closeranks.collectives.builders.catalogue import ALGORITHMS, find
-from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.collective import OF_ONE, Problem
 from closeranks.collectives.selection.call_options import NATIVE, SHARED
 from closeranks.collectives.selection.candidates import first_race, later_race
-from closeranks.collectives.selection.choice import Choice
+from closeranks.collectives.selection.choice import UNATTENDED_S, Choice
 from closeranks.collectives.selection.findings import (
     CallKind,
     TrialBudget,
@@ -214,6 +214,15 @@ class Chooser:
         """Turn the time of a call into that of one of its kind's typical size.  Local."""
         typical_s, own_s = (self.pricing.library_s(size) for size in (call.nbytes, nbytes))
         return seconds * typical_s / own_s if nbytes and own_s > 0.0 else seconds
+
+    def is_brief(self, call: Agreed) -> bool:
+        """Tell whether the library surely takes less than `UNATTENDED_S`.  Local."""
+        if self.topology.size == 1:
+            return True
+        if call.operation in UNSIZED or self.pricing.native is None:
+            return False
+        blocks = 1 if call.operation in OF_ONE else self.topology.size
+        return self.pricing.library_s(2 * call.nbytes * blocks) < UNATTENDED_S / 8
 
     def count(self, call: Agreed) -> None:
         """Count a call that goes where its size class goes, whatever its op is.  Local."""

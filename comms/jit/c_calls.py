@@ -113,6 +113,17 @@ def call5(context: Any, function: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -
 
 
 @_intrinsic
+def call7(context: Any, at: Any, a: Any, b: Any, c: Any, d: Any, e: Any, f: Any, g: Any) -> Any:  # noqa: ARG001
+    """Call ``int function(a, b, c, d, e, f, g)``, where a parameter may be an int."""
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        answer = _calling(_I32, arguments[0], arguments[1:], builder)
+        return builder.sext(answer, _I64)
+
+    return types.int64(*[types.int64] * 8), code
+
+
+@_intrinsic
 def is_true(context: Any, function: Any, a: Any) -> Any:  # noqa: ARG001
     """Call ``int function(a)``."""
 

@@ -56,7 +56,7 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
     "a buffer freed early": (
         Patch(
             "collectives/dispatch/request.py",
-            "            keep(inner, self._keeps)",
+            "            keep(inner, keeps)",
             "            pass",
         ),
     ),

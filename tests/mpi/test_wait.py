@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
+import closeranks as cr
 from closeranks.comms import wait as waiting
 from closeranks.comms.discovery.node_hardware import cores_of
 from closeranks.comms.wait import settle
@@ -49,6 +50,16 @@ def test_a_world_counts_the_ranks_of_its_node(comm: MPI.Intracomm) -> None:
     with opened(comm):
         crowded = comm.size > cores_of(comm)
         assert waiting.is_crowded() == crowded
+
+
+def test_a_part_of_the_ranks_shares_the_cores_with_the_others(comm: MPI.Intracomm) -> None:
+    ours = cr.init(comm)
+    settle(10**6, 1)  # as if all ranks outnumbered the cores
+    part = ours.Split(comm.rank % 2)
+    part.Barrier(algorithm="dissemination")  # which opens its world
+    assert waiting.is_crowded()
+    part.Free()
+    ours.Free()
 
 
 def test_ranks_bound_to_cores_of_their_own_are_not_crowded(comm: MPI.Intracomm) -> None:

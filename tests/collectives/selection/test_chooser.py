@@ -84,7 +84,7 @@ def test_a_plan_must_be_clearly_faster_than_the_library() -> None:
 
 
 def test_long_calls_that_nobody_waits_for_are_plans() -> None:
-    quick = eager(native=NativeModel(1e-9, 1e-15))
+    quick = eager(native=NativeModel(1e-6, 1e-10))
     long, short = (Agreed("allreduce", size_class(nbytes)) for nbytes in (1 << 24, 8))
     known = quick.settled(long)
     assert known.algorithm == NATIVE
