@@ -530,6 +530,8 @@ class Service:
                 interpreter.prepare(self.world, together=True)
             self._launch(demand, name, waits=True)
             return name
+        if choice is not None and self.chooser.has_looked and self.world.compiled is None:
+            interpreter.prepare(self.world, together=True)
         timed = self.choice.is_timed()
         serve = self._prepared(demand, name, timed=timed)
         with self.family.notices.inside if name == NATIVE else nullcontext():

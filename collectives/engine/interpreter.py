@@ -32,6 +32,8 @@ REQUEST_WAIT: Final = ("closeranks.collectives.fastpath.request_wait_code", "wai
 _LIMIT_S: Final = 120.0
 #: Calls of 20 us without compiled code before it is looked for again, which takes 3 ms.
 _WORTH_LOADING: Final = 150
+#: And before it is compiled, which takes 20 s: once, for all jobs to come.
+_WORTH_COMPILING: Final = 50_000
 
 
 def prepare(world: World, *, together: bool) -> None:
@@ -78,16 +80,18 @@ def load_early() -> bool:
 
 
 def miss() -> None:
-    """Count a call that compiled code would have made shorter; after many, load it.
+    """Count a call that compiled code would have made shorter; after many, get it.
 
     Local.  Another process may have compiled it since `init`, and where no rank
-    runs a plan or a kernel nothing else loads it: on one rank, say.  To load it
-    takes as long as so many of these calls.
+    runs a plan or a kernel nothing else does: on one rank, say.
     """
     _Loaded.missed += 1
     if _Loaded.missed == _WORTH_LOADING:
         signal_handlers.defer_handlers()
         load_early()
+    elif _Loaded.missed == _WORTH_COMPILING and runs_compiled():
+        signal_handlers.defer_handlers()
+        is_loaded()
 
 
 def is_at_hand() -> bool:

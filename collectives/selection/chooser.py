@@ -117,6 +117,9 @@ class Chooser:
         With what this chooser has found.
     is_open : bool
         As given; set where the world is opened later.
+    has_looked : bool
+        Whether calls in an open world went on beyond their first answer: compiled
+        code is worth having now.
     """
 
     def __init__(
@@ -149,7 +152,7 @@ class Chooser:
         self._answers: dict[Agreed, Answer] = {}
         self._left: dict[tuple[str, bool, bool], NDArray[np.int64]] = {}
         self._heritage = dict(heritage or {})
-        self._is_lazy = True
+        self._is_lazy, self.has_looked = True, False
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -457,6 +460,7 @@ class Chooser:
             budget.called_s += answer.span * choice.predicted_s
         if not choice.predictions:
             answer.choice = choice = self._priced(call)
+        self.has_looked |= self.is_open and self.trials
         trial = self._next_trial(call, answer)
         if trial is None:
             best = self._due(call, answer)

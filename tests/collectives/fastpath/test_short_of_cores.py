@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from closeranks.collectives.engine import interpreter
+
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 LINE = re.compile(r"^(\w+) +(\d+) B .*?ratio +([\d.]+)", re.MULTILINE)
 #: Ours in multiples of mpi4py's: 1.3 at most where nothing else runs, 10 to 60 where a call goes
@@ -32,6 +34,7 @@ def test_no_short_call_costs_many_times_the_librarys(
 ) -> None:
     if mpi_library != "Open MPI":
         pytest.skip("MPICH's ranks do not hand over the core: mpi4py's calls take time slices")
+    assert interpreter.is_loaded()  # what the job finds compiled
     program = "docs/internals/short_of_cores.py"
     done = mpirun(ranks, program, "--blocks", "7", "--settle", "1000", timeout_s=100)
     assert done.returncode == 0, done.stdout
