@@ -133,7 +133,8 @@ class Membership:
         if opened is None:
             return
         first = self.family.world
-        ending = keep(first, opened) if opened.rest() else opened
+        rests = opened.epoch == first.epoch and opened.rest()
+        ending = keep(first, opened) if rests else opened
         if ending is not None:
             first.disown(ending)
             ending.close()

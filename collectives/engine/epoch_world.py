@@ -139,10 +139,10 @@ class World:
         self._whole = self if whole is None else whole
         self.notices: Notices = notices or (Notices() if whole is None else whole.notices)
         self.epoch, self.topology = epoch, topology
+        self.limits: dict[int, CoreLimits] = {}
         self.carry(comm)
         self.seats = tuple(range(comm.size)) if seats is None else seats
         self._hears, self._look_at_s, self.name = ulfm.is_on(), 0.0, 0
-        self.limits: dict[int, CoreLimits] = {}
         self._dead: tuple[int, ...] | None = None
         self.rank, self.size, self.window = comm.rank, comm.size, message_tags.window()
         self.compiled: bool | None = None
@@ -218,6 +218,8 @@ class World:
     def carry(self, comm: MPI.Intracomm) -> None:
         """Serve a communicator of these ranks from now on.  Local."""
         self.comm = comm if ulfm.is_on() else interruptible(comm, self.notices)
+        if self.limits:
+            self._settle()
 
     def rest(self) -> bool:
         """Let go of all but what any communicator of these ranks needs.
@@ -227,9 +229,9 @@ class World:
         from mpi4py import MPI
 
         memories = self._memories.values()
-        if not self.name or self.revoked or self.undrained or self.attendance.is_open:
+        if not self.name or self._closed or self.revoked:
             return False
-        if any(memory.turns for memory in memories):
+        if self.undrained or self.attendance.is_open or any(memory.turns for memory in memories):
             return False
         lanes = (lane.comm for lane in self._lanes.values())
         lasting = self._lasting | {*map(id, memories), *map(id, lanes)}
