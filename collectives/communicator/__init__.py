@@ -9,7 +9,8 @@ In reading order:
 * ``object_calls``: the lower-case calls, with Python objects;
 * ``derived_communicators``, ``children``: communicators made from others;
 * ``adoption``: the parts that a communicator of a family gets;
-* ``membership``: its members, and its place after a recovery;
+* ``membership``, ``kept_worlds``: its members, and its place after a recovery;
+  what carries its plans;
 * ``closing``: its end;
 * ``gradient_buckets``: many arrays, combined a bucket at a time;
 * ``late_methods``: methods whose work lies in packages above.

@@ -174,8 +174,8 @@ class Children:
                 lineage.note(None, MPI.UNDEFINED, 0)
             return MPI.Intracomm(made)  # type: ignore[return-value]
         plain = MPI.Intracomm(made)
-        ranks = ranks_in(plain, self._service.plain)
-        topology = self._membership.topology.restrict(ranks)
+        ranks = tuple(ranks_in(plain, self._service.plain))
+        topology = self._membership.topology_of(ranks)
         seats = tuple(self._membership.seats[rank] for rank in ranks)
         child = type(self._handle).adopt(
             plain,

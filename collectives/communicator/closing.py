@@ -74,9 +74,9 @@ class Closing:
         is_orderly = membership.is_first and not (membership.is_given_up or family.world.revoked)
         if membership.is_first:
             self._shut_family()
-        if membership.opened is not None:
-            if not membership.is_first:
-                family.world.disown(membership.opened)
+        if not membership.is_first:
+            membership.shut_world()
+        elif membership.opened is not None:
             membership.opened.close()
         family.world.disown(membership.comm)
         membership.release(handle)

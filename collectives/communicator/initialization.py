@@ -11,10 +11,10 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from mpi4py import MPI
 
@@ -57,7 +57,11 @@ from closeranks.comms.mpi.mpi_handle import WORLD, ranks_in
 from closeranks.comms.mpi.node_peers import split_by_node
 from closeranks.comms.settings import setting
 from closeranks.comms.topology.topology import Topology
-from closeranks.errors import Revoked, UsageError
+from closeranks.errors import Revoked, Unavailable, UsageError
+
+#: Where a node has more ranks, the memory of its kernels is made at the first call of one: it
+#: takes a millisecond for each rank.
+_MOST_TOUCHING: Final = 16
 
 
 def init(
@@ -377,6 +381,7 @@ def _make_first_world(
     prepare_early()
     family.world = world = World(0, plain, found, notices=notices)
     try:
+        _touch_memory(world)
         if options.timeout_s is not None:
             world.arm()
         # 5. Begin with what earlier jobs have found: rank 0 reads it.
@@ -398,6 +403,16 @@ def _make_first_world(
         world.revoke()  # others may wait for this rank on any of its communicators
         world.close()
         raise
+
+
+def _touch_memory(world: World) -> None:
+    """Make the memory of kernels now: its pages cost more than many calls.
+
+    Collective over the ranks of each node.  Where it is short, a call says so.
+    """
+    if world.kernels and 1 < world.node.size <= _MOST_TOUCHING:
+        with suppress(Unavailable):
+            world.memory(world.node_ranks)
 
 
 def _announce_faults(plain: MPI.Intracomm, options: InitOptions) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from mpi4py import MPI
 
+from closeranks.collectives.communicator.kept_worlds import keep, open_world
 from closeranks.collectives.dispatch.dispatch import Service
 from closeranks.collectives.dispatch.injected_dispatch import Faulty
 from closeranks.collectives.engine.epoch_world import World
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
     from closeranks.collectives.selection.chooser import Chooser
     from closeranks.comms.topology.topology import Topology
+
+#: So many topologies of some of its ranks a communicator keeps.
+_MOST_RESTRICTED: Final = 8
 
 
 class Membership:
@@ -94,6 +98,7 @@ class Membership:
     ) -> None:
         self.comm, self.family, self.parent, self.lineage = comm, family, parent, Lineage()
         self.seats, self.topology, self.opened = seats, topology, world
+        self._restricted: dict[tuple[int, ...], Topology] = {}
         serve = Service if family.faults is None else Faulty
         shortcuts = Shortcuts(comm, calls_left=chooser.calls_left)
         self.service = serve(
@@ -103,14 +108,38 @@ class Membership:
         self.is_given_up = self.has_ended = False
         deferred_free.notify_on_free(comm, self._be_freed)
 
+    def topology_of(self, ranks: tuple[int, ...]) -> Topology:
+        """Say where some ranks sit; programs ask for the same ones again.  Local."""
+        found = self._restricted.get(ranks)
+        if found is None:
+            if len(self._restricted) >= _MOST_RESTRICTED:
+                self._restricted.clear()
+            found = self._restricted[ranks] = self.topology.restrict(ranks)
+        return found
+
     def _open_world(self) -> World:
         """Open what carries plans; collective."""
         if self.opened is None:
-            first = self.family.world
-            self.opened = first.own(
-                World(first.epoch, self.service.plain, self.topology, seats=self.seats, whole=first)
-            )
+            first, plain = self.family.world, self.service.plain
+
+            def make() -> World:
+                made = World(first.epoch, plain, self.topology, seats=self.seats, whole=first)
+                return first.own(made)
+
+            self.opened = open_world(first, self.service.careful, self.seats, make)
         return self.opened
+
+    def shut_world(self) -> None:
+        """Let go of what carries plans, once all ranks have met."""
+        opened, self.opened = self.opened, None
+        if opened is None:
+            return
+        first = self.family.world
+        rests = opened.epoch == first.epoch and opened.rest()
+        ending = keep(first, opened) if rests else opened
+        if ending is not None:
+            first.disown(ending)
+            ending.close()
 
     @property
     def world(self) -> World:
@@ -215,6 +244,7 @@ class Membership:
         mpi_handle.point(self.comm, plain)
         deferred_free.notify_on_free(self.comm, self._be_freed)
         self.lineage.settle()
+        self._restricted.clear()
         self.seats, self.topology, self.opened = seats, topology, world
         was = self.service.chooser
         found = None

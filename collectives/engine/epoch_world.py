@@ -23,7 +23,7 @@ from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.engine.tracked_communicators import TrackedCommunicators
 from closeranks.collectives.plans import message_tags
 from closeranks.collectives.shm.segment_layout import LINE_BYTES, Arrivals
-from closeranks.comms.discovery.node_hardware import cores_of
+from closeranks.comms.discovery.node_hardware import CoreLimits, cores_within, limits_of
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.jit import code_cache
 from closeranks.comms.liveness.collective_creation import all_or_none
@@ -94,8 +94,16 @@ class World:
         Duplicate of ``comm`` that carries the messages of plans and nothing else.
     node : MPI.Intracomm
         The ranks that share memory with this one.
+    name : int
+        Tells worlds of the same ranks apart, and is equal on all of these; 0 for
+        one that no communicator after its own may have.
+    limits : dict of int to CoreLimits
+        Seats of this node -> what bounds the cores of these ranks.
     followed : TrackedCommunicators
         The program's own communicators that are revoked with this world.
+    kept : list of World
+        Of communicators that were derived from this one's and freed, see
+        `closeranks.collectives.communicator.kept_worlds`.
     sequence_at : int
         Address of the int64 that is the number of the next collective.
     window : int
@@ -131,9 +139,10 @@ class World:
         self._whole = self if whole is None else whole
         self.notices: Notices = notices or (Notices() if whole is None else whole.notices)
         self.epoch, self.topology = epoch, topology
-        self.comm = comm if ulfm.is_on() else interruptible(comm, self.notices)
+        self.limits: dict[int, CoreLimits] = {}
+        self.carry(comm)
         self.seats = tuple(range(comm.size)) if seats is None else seats
-        self._hears, self._look_at_s = ulfm.is_on(), 0.0
+        self._hears, self._look_at_s, self.name = ulfm.is_on(), 0.0, 0
         self._dead: tuple[int, ...] | None = None
         self.rank, self.size, self.window = comm.rank, comm.size, message_tags.window()
         self.compiled: bool | None = None
@@ -146,12 +155,13 @@ class World:
         self._lanes: dict[tuple[int, ...], Lane] = {}
         self._memories: dict[tuple[int, ...], NodeMemory] = {}
         self._word = memoryview(bytearray(_WORDS)).cast("q")
-        self.followed = self.own(TrackedCommunicators())
+        self.followed, self.kept = self.own(TrackedCommunicators()), list[World]()
         try:
             self._divide()
             roll = message_tags.roll_call(self.window)
             self.attendance = self.own(Attendance(self.traffic, roll, self.revoke))
             self._meet()
+            self._lasting = {*map(id, self._owned)}
         except BaseException:
             self.revoke()  # others may wait for this rank on any of its communicators
             raise
@@ -167,22 +177,66 @@ class World:
         def divided() -> tuple[MPI.Intracomm, MPI.Intracomm]:
             traffic: MPI.Intracomm = self.own(self.comm.Dup())
             traffic.Set_errhandler(MPI.ERRORS_RETURN)
-            return traffic, self.own(split_by_node(self.comm))
+            return traffic, self.own(self._node_of(self.comm))
 
         is_child = self._whole is not self
         self.traffic, self.node = divided() if is_child else all_or_none(self.comm, divided)
         if is_child and self._hears:
             self.comm.Barrier()
 
+    def _node_of(self, comm: MPI.Intracomm) -> MPI.Intracomm:
+        """Make the communicator of this node's ranks, which the first world knows."""
+        from mpi4py import MPI
+
+        if self._whole is self:
+            return split_by_node(comm)
+        near = [rank for rank, seat in enumerate(self.seats) if seat in self._whole.limits]
+        made = comm.Dup() if len(near) == self.size else comm.Split(near[0], self.rank)
+        assert isinstance(made, MPI.Intracomm)
+        return made
+
     def _meet(self) -> None:
         """Find out what the ranks of this node can do; collective over them."""
-        if self._whole is self:  # a child's ranks share the cores with those outside
-            settle(self.node.size, cores_of(self.node))
-        self.kernels = not any(agreed_max(self.node, [float(not code_cache.is_possible())]))
+        whole = self._whole
+        if whole is self:
+            seats = [self.seats[rank] for rank in self.node_ranks]
+            self.limits = dict(zip(seats, limits_of(self.node), strict=True))
+            self.kernels = not any(agreed_max(self.node, [float(not code_cache.is_possible())]))
+            # A child's ranks share the cores with those outside.
+            settle(len(self.limits), cores_within(self.limits.values()))
+        else:
+            near = {self.seats[rank] for rank in self.node_ranks}
+            self.limits = {seat: limits for seat, limits in whole.limits.items() if seat in near}
+            self.kernels = whole.kernels
         file: SharedFile = self.own(share(self.node, _WORDS + LINE_BYTES * self.node.size))
         self.attendance.count_in(Arrivals(file.array[_WORDS:], self.node.rank, self.node_ranks))
         self._word = file.array.data.cast("q")
         self._word_at = file.array.ctypes.data
+
+    def carry(self, comm: MPI.Intracomm) -> None:
+        """Serve a communicator of these ranks from now on.  Local."""
+        self.comm = comm if ulfm.is_on() else interruptible(comm, self.notices)
+
+    def rest(self) -> bool:
+        """Let go of all but what any communicator of these ranks needs.
+
+        Local, once all ranks have met; False if this world is to be closed.
+        """
+        from mpi4py import MPI
+
+        memories = self._memories.values()
+        if not self.name or self._closed or self.revoked:
+            return False
+        if self.undrained or self.attendance.is_open or any(memory.turns for memory in memories):
+            return False
+        lanes = (lane.comm for lane in self._lanes.values())
+        lasting = self._lasting | {*map(id, memories), *map(id, lanes)}
+        for resource in reversed(self._owned):
+            if id(resource) not in lasting:
+                self.disown(resource)
+                self._release(resource)
+        self.comm = MPI.Intracomm()  # which is freed
+        return True
 
     def drop(self) -> None:
         """Let go of a world that was made in vain; all ranks know.  Local."""
@@ -288,6 +342,11 @@ class World:
         self._born_s = time.monotonic()
         return resource
 
+    @property
+    def calls(self) -> int:
+        """How many numbers `sequence` has given.  Local."""
+        return int(self._sequence[0])
+
     def disown(self, resource: Resource | MPI.Comm) -> None:
         """Forget a resource that has been closed before its time.  Local."""
         self._owned = [other for other in self._owned if other is not resource]
@@ -350,7 +409,7 @@ class World:
                 resource.revoke()
             elif hasattr(resource, "Revoke"):
                 ulfm.revoke(resource, self._born_s)
-        if self._hears:
+        if self._hears and self.comm:  # else it rests
             ulfm.revoke(self.comm, self._born_s)
         self._given_up = True  # the last: a signal's handler may end this half-way
 
@@ -379,14 +438,16 @@ class World:
         self._closed = True
         engine().end(self)
         while self._owned:
-            resource = self._owned.pop()
-            if not hasattr(resource, "Free"):
-                resource.close()
-            elif not self.revoked:
-                resource.Free()
-            elif not hasattr(resource, "close"):  # a child has one, and goes on or ends by it
-                deferred_free.defer(resource)
+            self._release(self._owned.pop())
         self._word = memoryview(bytearray(8)).cast("q")
+
+    def _release(self, resource: Any) -> None:
+        if not hasattr(resource, "Free"):
+            resource.close()
+        elif not self.revoked:
+            resource.Free()
+        elif not hasattr(resource, "close"):  # a child has one, and goes on or ends by it
+            deferred_free.defer(resource)
 
     def first_tag(self, sequence: int) -> int:
         """Return the tag of slot 0 of execution ``sequence``."""

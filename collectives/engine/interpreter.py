@@ -76,7 +76,8 @@ def load_early() -> bool:
 
     Local, some milliseconds; compiles nothing.  False if it is not there.
     """
-    return runs_compiled() and _is_stored() and is_loaded()
+    with code_cache.loading():
+        return runs_compiled() and _is_stored() and is_loaded()
 
 
 def miss() -> None:

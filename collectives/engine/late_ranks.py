@@ -98,6 +98,11 @@ class Attendance:
         if late_rank_listener().is_busy:  # this world may be the next of one where deadlines hold
             self.open()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it answers, or counts, any collective.  Local."""
+        return self._open
+
     def open(self) -> None:
         """Answer for this rank from now on, even if it computes.  Local, harmless twice."""
         self._open = True

@@ -101,7 +101,7 @@ class NodeMemory:
         )
         self._scratch = np.zeros(kernels.BLOCK, np.uint8)
         self._wide = np.zeros(kernels.BLOCK // 2, np.float32)
-        cache = l3_share(Path("/"), node.size) or NEVER
+        cache = _cache_bytes(node.size)
         ring_bytes = min(RING_BYTES, cache // 4) if is_spacious else 0
         self._file, wanted = self._share(node, root, ring_bytes)
         self._base = np.zeros(kernels.FRAME, np.int64)
@@ -231,6 +231,12 @@ def _counter_bytes(size: int) -> int:
     stored.
     """
     return -(-2 * size * kernels.LINE // _PAGE) * _PAGE + _PAGE // 2
+
+
+@cache
+def _cache_bytes(size: int) -> int:
+    """Give the bytes of level-3 cache of each rank of a node, else `NEVER`."""
+    return l3_share(Path("/"), size) or NEVER
 
 
 @cache

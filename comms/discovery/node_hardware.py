@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from closeranks.comms.discovery import hwloc, nvml, sysfs
 from closeranks.comms.shm.node_identity import boot_id
@@ -78,16 +78,43 @@ def cores_of(node: MPI.Comm) -> int:
     Returns
     -------
     int
-        The cores in any rank's mask, or the least CPU quota rounded down if
-        that is less; at least 1.  The same on every rank.
+        See `cores_within`.  The same on every rank.
     """
+    return cores_within(limits_of(node))
+
+
+#: What bounds the cores of a process: its affinity mask, and its cgroup's CPU quota.
+CoreLimits: TypeAlias = tuple[int, float | None]
+
+
+def limits_of(node: MPI.Comm) -> list[CoreLimits]:
+    """Give the limits of each rank of a node.  Collective over it."""
     mask = sum(1 << core for core in os.sched_getaffinity(0))
-    together, limits = 0, []
-    for other, quota in node.allgather((mask, cgroup_quota())):
-        together |= other
-        limits += [] if quota is None else [math.floor(quota)]
-    cores: int = min([together.bit_count(), *limits])
-    return max(1, cores)
+    limits: list[CoreLimits] = node.allgather((mask, cgroup_quota()))
+    return limits
+
+
+def cores_within(limits: Iterable[CoreLimits]) -> int:
+    """Count the cores that processes of one node may keep busy together.
+
+    Local.
+
+    Parameters
+    ----------
+    limits : iterable of CoreLimits
+        Of each process.
+
+    Returns
+    -------
+    int
+        The cores in any of the masks, or the least CPU quota rounded down if that
+        is less; at least 1.
+    """
+    together, quotas = 0, []
+    for mask, quota in limits:
+        together |= mask
+        quotas += [] if quota is None else [math.floor(quota)]
+    return max(1, min([together.bit_count(), *quotas]))
 
 
 def cgroup_quota(root: Path | None = None, membership: Path | None = None) -> float | None:

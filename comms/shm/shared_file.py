@@ -18,12 +18,12 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import ExitStack
 from functools import partial
 from io import FileIO
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +35,10 @@ from closeranks.errors import Unavailable, UsageError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_T = TypeVar("_T")
 _FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 _NAME = re.compile(r"\d+-[0-9a-f]{16}")
+#: As many as such a name never has.
+_NAME_BYTES = 64
 #: How long a file may be without a lock while it is made, seconds; far more than it takes.
 _UNLOCKED_S = 60.0
 
@@ -280,10 +281,9 @@ def share(
         On all ranks, if any could not make or map it.
     """
     _check_size(nbytes)
-    parts = tuple(own) if own is not None else ((0, nbytes),) * (node.rank == 0)
     try:
         with ExitStack() as stack:
-            return _shared(node, nbytes, parts, root or ROOT, stack)
+            return _shared(node, nbytes, own, root or ROOT, stack)
     except Unavailable:
         node.Barrier()  # all have released it: a smaller file has room now
         raise
@@ -292,45 +292,64 @@ def share(
 def _shared(
     node: MPI.Intracomm,
     nbytes: int,
-    parts: tuple[tuple[int, int], ...],
+    own: Iterable[tuple[int, int]] | None,
     root: Path,
     stack: ExitStack,
 ) -> SharedFile:
     """Make a file, ask for its pages, fill own pages, and map those of the others."""
-
-    def make() -> str:
-        if node.rank:
-            return ""
-        made = stack.enter_context(_new(nbytes, root))
-        stack.callback(os.unlink, made.name)
-        return str(made.name)
-
-    path = Path(node.bcast(_together(node, make)))
-
-    def ask() -> mmap.mmap:
-        return mapping(stack.enter_context(_old(path, nbytes)), parts)
-
-    memory = _together(node, ask)
-    _together(node, lambda: populate(memory))
+    name, made = np.zeros(_NAME_BYTES, np.uint8), _Step()
+    if node.rank == 0:
+        with made:
+            handle = stack.enter_context(_new(nbytes, root))
+            stack.callback(os.unlink, handle.name)
+            if own is None:
+                reserve(handle, 0, nbytes)
+            said = Path(str(handle.name)).name.encode()
+            name[: len(said)] = np.frombuffer(said, np.uint8)
+    node.Bcast(name)
+    if not name[0]:
+        made.agree(node)
+    asked = _Step()
+    with ExitStack() as failed:
+        with asked:
+            path = folder(root) / name.tobytes().rstrip(b"\0").decode()
+            memory = mapping(stack.enter_context(_old(path, nbytes)), own or ())
+            failed.callback(memory.close)
+        if own is not None:  # else all pages are there
+            asked.agree(node)
+        if asked.problem is None:
+            with asked:
+                populate(memory)
+        asked.agree(node)
+        failed.pop_all()
     return SharedFile(path, memory)
 
 
-def _together(node: MPI.Intracomm, step: Callable[[], _T]) -> _T:
-    """Take a step on all ranks; raise the first rank's error on all of them."""
-    taken: list[_T] = []
-    problem: Unavailable | None = None
-    try:
-        taken.append(step())
-    except Unavailable as error:
-        problem = error
-    except OSError as error:
-        remedy = "look at the limits of /dev/shm and of the process (ulimit -n)"
-        problem = Unavailable(f"node memory: {error}", remedy)
-    for found in node.allgather(problem):
-        if found is not None:
-            taken.clear()  # a kept error must not keep the pages
-            raise found
-    return taken[0]
+class _Step:
+    """What a rank does beside others; they hear of a problem when all agree."""
+
+    def __init__(self) -> None:
+        self.problem: Unavailable | None = None
+
+    def __enter__(self) -> None:
+        """Begin it."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        """Note a problem."""
+        if isinstance(error, Unavailable):
+            self.problem = error.with_traceback(None)  # which keeps the pages
+        elif isinstance(error, OSError):
+            remedy = "look at the limits of /dev/shm and of the process (ulimit -n)"
+            self.problem = Unavailable(f"node memory: {error}", remedy)
+        return self.problem is not None
+
+    def agree(self, node: MPI.Intracomm) -> None:
+        """Raise the first rank's problem on all ranks, if one has any.  Collective."""
+        said = np.empty(node.size, np.uint8)
+        node.Allgather(np.array([self.problem is not None], np.uint8), said)
+        if said.any():
+            problem: Unavailable = node.bcast(self.problem, int(said.argmax()))
+            raise problem
 
 
 def tidy(root: Path = ROOT) -> None:
