@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Module and name of the function that shortcuts are, see
 #: `closeranks.collectives.fastpath.shortcut`; here, for a node compiles it with the loop.
 SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
+#: The same of the pass of `closeranks.collectives.refill.refilled_plan`.
+REFILL: Final = ("closeranks.collectives.refill.refill_loop", "refill")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
 #: Calls of 20 us without compiled code before it is loaded, which takes 75 ms.
@@ -105,6 +107,7 @@ def is_loaded() -> bool:
     _Loaded.tried = True
     try:
         load_loop()
+        code_cache.address_of(*REFILL)
         code_cache.address_of(*SHORTCUT)
     except ImportError:
         return False
@@ -117,7 +120,8 @@ def is_loaded() -> bool:
 def _is_stored() -> bool:
     """Whether the disk holds compiled code."""
     try:
-        return loop_is_stored() and code_cache.is_stored(*SHORTCUT)
+        names = REFILL, SHORTCUT
+        return loop_is_stored() and all(code_cache.is_stored(*name) for name in names)
     except ImportError:  # told by is_loaded
         return False
 
