@@ -194,7 +194,7 @@ def callers(draw: st.DrawFn, operation: str, algorithm: Algorithm) -> Caller:
     problem = draw(st.sampled_from(problems))
     root = draw(st.integers(0, problem.size - 1)) if operation in ROOTED else 0
     chosen = Problem(operation, problem.topology, root=root, commutative=commutes)
-    dtype = np.dtype(draw(st.sampled_from(["u1", "f4", "f8"])))
+    dtype = np.dtype(draw(st.sampled_from(["f4", "f8"] if operation in REDUCING else ["u1", "f8"])))
     return Caller(chosen, algorithm, draw(st.integers(0, problem.size - 1)), dtype)
 
 
