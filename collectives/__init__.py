@@ -13,6 +13,7 @@ Packages in the order of import; each uses only those before it:
 * `selection`: the choice of an algorithm.
 * `shm`: kernels in node memory.
 * `engine`: runs plans.
+* `refill`: bound plans that serve calls of many counts.
 * `fastpath`: machine code for calls that were seen before.
 * `dispatch`: one call, from its arguments to the library or a plan.
 * `faults`: attempts and recovery.

@@ -99,7 +99,7 @@ _ANY_COUNTS = (
     Algorithm("linear", partial(_exchange, width=POSTED), classes=_classes),
 )
 
-ALGORITHMS = (*_ANY_COUNTS, Algorithm("bruck", _bruck, classes=_bruck_classes))
+ALGORITHMS = (*_ANY_COUNTS, Algorithm("bruck", _bruck, classes=_bruck_classes, follows=False))
 
 ALGORITHMS_V = _ANY_COUNTS
 

@@ -60,5 +60,10 @@ def shared(operation: str) -> Algorithm:
         For ranks of one node.
     """
     return Algorithm(
-        "shared", _builder(operation), commutative=True, refuses=_refuses, kernels=True
+        "shared",
+        _builder(operation),
+        commutative=True,
+        refuses=_refuses,
+        kernels=True,
+        follows=False,
     )

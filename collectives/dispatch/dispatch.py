@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
-from closeranks.collectives.arguments.call_key import Agreed, CallKey
+from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
@@ -64,10 +64,19 @@ if TYPE_CHECKING:
     from closeranks.comms.liveness.call_counter import CallCounter, PendingCalls
     from closeranks.comms.wait import Deadline
 
-#: The most keys of calls that are remembered with an algorithm that can serve them.
+#: The most kinds of calls that are remembered with an algorithm that can serve them.
 _MOST_FITTING: Final = 1024
 
 _T = TypeVar("_T")
+
+
+#: Operation, root, whether operands commute, whether the library can do it, algorithm: all that
+#: `Algorithm.objection` looks at, but for the topology.
+_Fit = tuple[str, int, bool, bool, str]
+
+
+def _fit(demand: CollectiveCall, name: str) -> _Fit:
+    return demand.operation, demand.root, demand.commutative, demand.native is None, name
 
 
 class AlgorithmChoice:
@@ -94,7 +103,7 @@ class AlgorithmChoice:
     ) -> None:
         self._family, self._chooser, self._shortcuts = family, chooser, shortcuts
         self._bindings = bindings
-        self._fitting: set[tuple[CallKey, str]] = set()
+        self._fitting: set[_Fit] = set()
 
     def wanted(self, operation: str, algorithm: str) -> str:
         """Give the algorithm that the call or a ``using`` block asks for."""
@@ -127,7 +136,7 @@ class AlgorithmChoice:
         call.
         """
         is_free = algorithm is AUTO and not ACTIVE.get()
-        if not is_free and isinstance(algorithm, str) and (demand.key, algorithm) in self._fitting:
+        if not is_free and isinstance(algorithm, str) and self._fits(demand, algorithm):
             return algorithm, None
         wanted = AUTO if is_free else self.wanted(demand.operation, algorithm)
         if wanted != AUTO:
@@ -136,7 +145,7 @@ class AlgorithmChoice:
 
     def _insist(self, demand: CollectiveCall, name: str) -> str:
         """Return an algorithm that was asked for, or say why it cannot be."""
-        if (demand.key, name) in self._fitting:
+        if self._fits(demand, name):
             return name
         if objection := self._objection(demand, name):
             raise UsageError(demand.operation, f"algorithm {name!r} cannot: {objection}",
@@ -144,12 +153,16 @@ class AlgorithmChoice:
         self._note_fitting(demand, name)
         return name
 
+    def _fits(self, demand: CollectiveCall, name: str) -> bool:
+        """Tell whether it is known that an algorithm can serve a call, of whatever size."""
+        return not demand.planned and _fit(demand, name) in self._fitting
+
     def _note_fitting(self, demand: CollectiveCall, name: str) -> None:
-        """Note that an algorithm can serve calls with this key, so that none asks again."""
+        """Note that an algorithm can serve calls of this kind, so that none asks again."""
         if len(self._fitting) == _MOST_FITTING:
             self._fitting.clear()
-        if not demand.planned:  # of which the key does not say why
-            self._fitting.add((demand.key, name))
+        if not demand.planned:  # else each call has its own reason
+            self._fitting.add(_fit(demand, name))
 
     def _objection(self, demand: CollectiveCall, name: str) -> str | None:
         """Say why an algorithm cannot serve a call, or None."""
@@ -192,7 +205,7 @@ class AlgorithmChoice:
             name = choice.algorithm
             if agreed.commutative and agreed.native:
                 self._shortcuts.keep_only(agreed.operation, agreed.size_class, name)
-        if name != NATIVE and (demand.key, name) not in self._fitting:
+        if name != NATIVE and not self._fits(demand, name):
             problem = self._bindings().problem(demand)
             if find(demand.operation, name).objection(problem):
                 name = self._chooser.cheapest(problem)

@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.arguments.collective_call import CollectiveCall, lay_out
+from closeranks.collectives.arguments.collective_call import CallMemory, CollectiveCall, lay_out
 from closeranks.collectives.arguments.reduction_arguments import received_count
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.engine.bound_plan import Bound
 from closeranks.collectives.engine.error_translation import explaining
-from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.collective import Problem
+from closeranks.collectives.plans.count_record import LARGEST_COUNT, Unfollowed
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.plans.schedule import Kind, StepTable
+from closeranks.collectives.reduction.compiled_ops import combiner_of
+from closeranks.collectives.refill.count_plan import CountPlan
+from closeranks.collectives.refill.refill_layout import DONE, OTHER
+from closeranks.collectives.refill.refilled_plan import Refilled
+from closeranks.comms.mpi import messages
 
 if TYPE_CHECKING:
-    from closeranks.collectives.arguments.call_key import CallKey
     from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.comms.buffers.buffer_spec import Spec
@@ -66,6 +71,9 @@ def received_counts(service: Service, recvbuf: Spec) -> list[int]:
 
 #: Kinds of calls whose steps are kept, and bytes of memory they may hold together.
 MOST, MOST_BYTES = 256, 256 << 20
+#: Different steps of one algorithm that are kept for calls of other counts, and counts that fit
+#: none of them before all are given up.
+_MOST_STEPS, _MOST_ALONE = 16, 64
 #: Whose memory can neither grow nor be closed as long as somebody has a view of it.
 _LENDERS: Final = (bytearray, array, mmap, memoryview)
 
@@ -73,17 +81,88 @@ _LENDERS: Final = (bytearray, array, mmap, memoryview)
 class _Kept:
     """What is kept of one kind of call; more than one binding if calls overlap."""
 
-    __slots__ = ("bounds", "plan", "sent", "table")
+    __slots__ = ("bounds", "plan", "sent", "table", "weight")
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.table: StepTable | None = None
         self.sent: dict[str, int] = {}
         self.bounds: list[Bound] = []
+        self.weight = 0
+
+    def clear(self) -> None:
+        """Let go of the bindings."""
+        self.bounds.clear()
+
+
+class _Counts:
+    """What is kept of calls that are alike but for their count.
+
+    Attributes
+    ----------
+    plans : list of (CountPlan, list of Refilled)
+        Whose steps differ, the last used first; with bindings, more than one if
+        calls overlap.
+    alone : set of int
+        Counts that have plans of their own, because none of the steps that may be
+        kept fit them.
+    beyond : int
+        From here on all counts have: steps of such a count did not follow from it.
+    weight : int
+        Bytes that the bindings keep alive.
+    """
+
+    __slots__ = ("alone", "beyond", "plans", "weight")
+
+    def __init__(self, beyond: int) -> None:
+        self.plans: list[tuple[CountPlan, list[Refilled]]] = []
+        self.alone: set[int] = set()
+        self.beyond, self.weight = beyond, 0
+
+    def clear(self) -> None:
+        """Let go of the bindings."""
+        for _, bounds in self.plans:
+            bounds.clear()
+
+    def find(self, demand: CollectiveCall, memory: CallMemory) -> tuple[Refilled | None, int]:
+        """Give a binding that is filled for a call, and how that went."""
+        count, given, taken = demand.count, memory.input, memory.output
+        for place, (plan, bounds) in enumerate(self.plans):
+            for bound in bounds:
+                if not bound.busy:
+                    break
+            else:
+                if not plan.steps.fits(count):
+                    continue
+                bound = Refilled(plan, demand.dtype, demand.reducer)
+                bounds.append(bound)
+            before = bound.weight
+            answer = bound.refill(count, given, taken)
+            if answer == OTHER:
+                continue
+            self.weight += bound.weight - before
+            if place:
+                self.plans.insert(0, self.plans.pop(place))
+            return bound, answer
+        return None, OTHER
+
+    def is_full(self, count: int) -> bool:
+        """Tell whether a count that fits no steps is left alone; after many, begin anew."""
+        if len(self.plans) < _MOST_STEPS:
+            return False
+        self.alone.add(count)
+        if len(self.alone) > _MOST_ALONE:
+            self.plans.clear()
+            self.alone.clear()
+            self.weight = 0
+        return True
 
 
 class PlanCache:
     """Bound plans of one world; the least recently used go first.
+
+    Calls that differ in their count share bound plans where their steps are the
+    same, see `closeranks.collectives.refill.refilled_plan`.
 
     Parameters
     ----------
@@ -93,7 +172,7 @@ class PlanCache:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._kept: OrderedDict[tuple[CallKey, str], _Kept] = OrderedDict()
+        self._kept: OrderedDict[object, _Kept | _Counts] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -136,39 +215,85 @@ class PlanCache:
         sent : dict of str to int
             Level -> bytes this rank sends.
         """
+        memory = lay_out(demand)
+        if demand.counts is None and self._world.compiled:
+            refilled = self._refilled(demand, algorithm, memory)
+            if refilled is not None:
+                _finish(refilled, demand, memory)
+                refilled.lent = is_lent(demand)
+                return refilled, refilled.sent
         key = demand.key, algorithm
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = _Kept(self.plan(demand, algorithm))
+        assert isinstance(kept, _Kept)
         self._kept.move_to_end(key)
         for bound in kept.bounds:
             if not bound.busy:
-                self.tie(bound, demand)
+                self.tie(bound, demand, memory)
                 bound.lent = is_lent(demand)
                 return bound, kept.sent
-        bound = self.bind(kept.plan, demand, kept.table)
+        bound = self.bind(kept.plan, demand, kept.table, memory)
         if kept.table is None:
             kept.table = bound.table
             kept.sent.update(sent_per_level(bound))
         bound.lent = is_lent(demand)
         kept.bounds.append(bound)
+        kept.weight += _weight(bound)
         self._trim(_weight(bound))
         return bound, kept.sent
+
+    def _refilled(
+        self, demand: CollectiveCall, algorithm: str, memory: CallMemory
+    ) -> Refilled | None:
+        """Give a bound plan that counts share; None if this call needs one of its own."""
+        reducer = demand.reducer
+        name = None if reducer is None else reducer.name
+        key = (
+            demand.operation, algorithm, demand.root, demand.commutative, demand.dtype, name,
+            messages.LONGEST,
+        )  # fmt: skip
+        counts = self._kept.get(key)
+        if counts is None:
+            runs = reducer is None or combiner_of(name, demand.dtype) is not None
+            counts = self._kept[key] = _Counts(LARGEST_COUNT if runs else 0)
+        assert isinstance(counts, _Counts)
+        self._kept.move_to_end(key)
+        if demand.count >= counts.beyond or demand.count in counts.alone:
+            return None
+        before = counts.weight
+        bound, answer = counts.find(demand, memory)
+        if bound is None and not counts.is_full(demand.count):
+            try:
+                plan = CountPlan(self.plan(demand, algorithm), self._world)
+            except Unfollowed:
+                counts.beyond = demand.count
+                return None
+            counts.plans.insert(0, (plan, []))
+            bound, answer = counts.find(demand, memory)
+        if len(self._kept) > MOST or counts.weight != before:
+            self._trim(counts.weight - before)
+        return bound if answer == DONE else None
 
     def plan(self, demand: CollectiveCall, algorithm: str) -> Plan:
         """Give the plan of a demand.  Local."""
         return Plan(self.problem(demand), find(demand.operation, algorithm))
 
-    def tie(self, bound: Bound, demand: CollectiveCall) -> None:
+    def tie(self, bound: Bound, demand: CollectiveCall, memory: CallMemory | None = None) -> None:
         """Tie a bound plan to the memory of another call of its kind.  Local."""
-        memory = lay_out(demand)
+        memory = memory or lay_out(demand)
         bound.attach(memory.input, memory.output)
-        bound.reducer, bound.epilogue = demand.reducer, memory.finish
-        bound.arrives = memory.arrives
+        _finish(bound, demand, memory)
 
-    def bind(self, plan: Plan, demand: CollectiveCall, table: StepTable | None = None) -> Bound:
+    def bind(
+        self,
+        plan: Plan,
+        demand: CollectiveCall,
+        table: StepTable | None = None,
+        memory: CallMemory | None = None,
+    ) -> Bound:
         """Bind a plan to a demand's memory, without keeping it.  Local."""
-        memory = lay_out(demand)
+        memory = memory or lay_out(demand)
         return Bound(
             plan,
             self._world.rank,
@@ -187,12 +312,18 @@ class PlanCache:
         self._bytes += more
         while len(self._kept) > MOST:
             _, gone = self._kept.popitem(last=False)
-            self._bytes -= sum(map(_weight, gone.bounds))
+            self._bytes -= gone.weight
         for kept in self._kept.values():
             if self._bytes <= MOST_BYTES:
                 return
-            self._bytes -= sum(map(_weight, kept.bounds))
-            kept.bounds.clear()
+            self._bytes -= kept.weight
+            kept.weight = 0
+            kept.clear()
+
+
+def _finish(bound: Bound, demand: CollectiveCall, memory: CallMemory) -> None:
+    """Note what is done beside the steps of a call."""
+    bound.reducer, bound.epilogue, bound.arrives = demand.reducer, memory.finish, memory.arrives
 
 
 def is_lent(demand: CollectiveCall) -> bool:

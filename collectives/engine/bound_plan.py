@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closeranks.collectives.engine.leaves import Run, chosen
-from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.plan_type import Plan
 from closeranks.collectives.plans.schedule import Kind, Leaf, StepTable, lower
@@ -75,7 +75,8 @@ LONG_SEND: Final = 5
 LONG_RECEIVE: Final = 6
 GENERAL: Final = 7
 
-_NOWHERE: Final = (-1, 0)
+#: The place of memory that is attached no more.
+NOWHERE: Final = (-1, 0)
 _UNITS: dict[int, np.dtype[Any]] = {
     1: np.dtype(np.uint8),
     4: np.dtype(np.int32),
@@ -184,12 +185,7 @@ class Bound:
         self.attached = 0
         self._spares: dict[int, Array] = {}
         self._columns()
-        self.memory: list[Array | None] = [None, None]
-        for buffer in range(2, len(self.table.buffers)):
-            items = int(self.table.buffers[buffer, 0])
-            self.memory.append(None if items < 0 else np.empty(items, self.type_of(buffer)))
-        for buffer, values in self.table.constants.items():
-            self.memory[buffer] = np.array(values, np.int64)
+        self.memory = self._allocated()
         self.ways = [GENERAL] * len(self.table)
         self.payloads: list[Any] = [None] * len(self.table)
         self._attach(input, output, range(len(self.table)))
@@ -211,7 +207,7 @@ class Bound:
         """
         if self.busy:
             raise UsageError(str(self.plan), "still running", "wait for it before attaching")
-        if (_place(input), _place(output)) != self.places:
+        if (place_of(input), place_of(output)) != self.places:
             self._attach(input, output, self._touching)
         self._given = (input, output)
 
@@ -226,8 +222,18 @@ class Bound:
         self.memory[INPUT] = self.memory[OUTPUT] = None
         for step in self._touching:
             self.payloads[step] = None
-        self.places, self._given = (_NOWHERE, _NOWHERE), (None, None)
+        self.places, self._given = (NOWHERE, NOWHERE), (None, None)
         self.epilogue = self.arrives = None
+
+    def _allocated(self) -> list[Array | None]:
+        """Give the memory of all buffers; the caller's comes later."""
+        memory: list[Array | None] = [None, None]
+        for buffer in range(2, len(self.table.buffers)):
+            items = int(self.table.buffers[buffer, 0])
+            memory.append(None if items < 0 else np.empty(items, self.type_of(buffer)))
+        for buffer, values in self.table.constants.items():
+            memory[buffer] = np.array(values, np.int64)
+        return memory
 
     def type_of(self, buffer: int) -> np.dtype[Any]:
         """Return the dtype of a buffer's items."""
@@ -270,7 +276,7 @@ class Bound:
     def _attach(self, input: Array | None, output: Array | None, steps: Sequence[int]) -> None:
         for buffer, given in ((INPUT, input), (OUTPUT, output)):
             self.memory[buffer] = self._typed(buffer, given)
-        self.places = (_place(input), _place(output))
+        self.places = (place_of(input), place_of(output))
         self._given = (input, output)
         self.attached += 1
         rows = self.table.rows
@@ -362,7 +368,8 @@ def message(view: Array) -> tuple[Any, int, Any]:
     return MPI.buffer.frombuffer(raw, readonly=not raw.flags.writeable), raw.nbytes, MPI.BYTE
 
 
-def _place(given: Array | None) -> tuple[int, int]:
+def place_of(given: Array | None) -> tuple[int, int]:
+    """Return address and bytes of an array, 0 where there is none.  Local."""
     return (0, 0) if given is None else (given.__array_interface__["data"][0], given.nbytes)
 
 
@@ -376,5 +383,5 @@ def _same(source: Array, block: Array) -> bool:
     return (
         source.shape == block.shape
         and source.strides == block.strides
-        and _place(source)[0] == _place(block)[0]
+        and place_of(source)[0] == place_of(block)[0]
     )

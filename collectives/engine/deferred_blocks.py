@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from closeranks.collectives.engine.bound_plan import Bound, message
 from closeranks.collectives.engine.error_translation import is_gone, is_over, quietly
 from closeranks.collectives.engine.progress_answer import Poll, ProgressAnswer
-from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.apply_kernels import KERNELS
 from closeranks.collectives.plans.block import Block
 from closeranks.collectives.plans.schedule import Apply, Kind, Leaf

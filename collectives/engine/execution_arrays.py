@@ -17,7 +17,7 @@ from closeranks.collectives.engine import bound_plan as ways
 from closeranks.collectives.engine import loop_layout as sweep
 from closeranks.collectives.engine.leaves import Native
 from closeranks.collectives.engine.loop_mpi_functions import error_place, is_wide, pointers
-from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT
 from closeranks.collectives.reduction.compiled_ops import combiner_of
 from closeranks.collectives.reduction.op import Reducer
@@ -171,7 +171,7 @@ class ExecutionLayout:
         )  # fmt: skip
         if ulfm.is_on():
             state[sweep.INQUIRE : sweep.RELEASE + 1] = calls.inquire, calls.release
-        state[sweep.COMBINE] = _combine(bound)
+        state[sweep.COMBINE] = combine_of(bound)
         state[sweep.REQUESTS] = self.requests[sweep.FIRST :].ctypes.data
         state[sweep.COUNTS] = self.counts.ctypes.data
         state[sweep.STATUSES] = self.statuses.ctypes.data
@@ -215,15 +215,20 @@ class ExecutionLayout:
             for buffer in (INPUT, OUTPUT)
         ]  # fmt: skip
 
+    def _write_graph(self, given: Numbers) -> None:
+        """Write who waits for whom, and what is the same for all memory."""
+        rows = self.rows
+        rows[:, sweep.PEER] = given[:, columns.PEER]
+        rows[:, sweep.SLOT] = given[:, columns.SLOT]
+        rows[:, sweep.OPTIONAL] = given[:, columns.FLAGS] & columns.OPTIONAL
+        rows[:, sweep.NEXT : sweep.N_NEXT + 1] = given[:, columns.NEXT : columns.N_NEXT + 1]
+
     def _write_rows(self, bound: Bound) -> None:
         rows = self.rows
         self.attached, self._places = bound.attached, bound.places
         given = bound.table.rows
         rows[:, sweep.WAY] = _WAYS[np.array(bound.ways, np.int64)]
-        rows[:, sweep.PEER] = given[:, columns.PEER]
-        rows[:, sweep.SLOT] = given[:, columns.SLOT]
-        rows[:, sweep.OPTIONAL] = given[:, columns.FLAGS] & columns.OPTIONAL
-        rows[:, sweep.NEXT : sweep.N_NEXT + 1] = given[:, columns.NEXT : columns.N_NEXT + 1]
+        self._write_graph(given)
         where, units = addresses(bound), bound.table.buffers[:, 1]
         block = _side(given[:, columns.BLOCK : columns.BLOCK + 5], where, units, bound)
         source = _side(given[:, columns.SOURCE : columns.SOURCE + 5], where, units, bound)
@@ -320,7 +325,7 @@ def _write_reductions(rows: Numbers, source: _Side, block: _Side, bound: Bound) 
     odd = (source.unit != size) | (block.unit != size) | (source.nbytes != block.nbytes)
     odd |= (source.address % align != 0) | (block.address % align != 0)
     odd |= _overlap(source, block) & (source.address != block.address)
-    odd |= _combine(bound) == 0
+    odd |= combine_of(bound) == 0
     rows[at, sweep.WAY] = np.where(odd, sweep.PYTHON, sweep.REDUCE)
     rows[at, sweep.SOURCE], rows[at, sweep.TARGET] = source.address, block.address
     rows[at, sweep.ITEMS] = block.nbytes // size
@@ -331,8 +336,14 @@ def _overlap(source: _Side, block: _Side) -> NDArray[np.bool_]:
     return together
 
 
-def _combine(bound: Bound) -> int:
-    """Return the address of the function that REDUCE steps call, 0 if Python must."""
+def combine_of(bound: Bound) -> int:
+    """Return the address of what REDUCE steps call, 0 if Python must.  Local.
+
+    Parameters
+    ----------
+    bound : Bound
+        The plan.
+    """
     name = bound.reducer.name if isinstance(bound.reducer, Reducer) else None
     if name == "PROD" and bound.dtype.kind == "c":
         return 0  # NumPy's differ in the last digit, and it may run on other ranks

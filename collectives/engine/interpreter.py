@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SHORTCUT: Final = ("closeranks.collectives.fastpath.shortcut_code", "shortcut")
 #: The same for what waits for requests, see `closeranks.collectives.fastpath.request_wait`.
 REQUEST_WAIT: Final = ("closeranks.collectives.fastpath.request_wait_code", "wait_a_moment")
+#: The same of the pass of `closeranks.collectives.refill.refilled_plan`.
+REFILL: Final = ("closeranks.collectives.refill.refill_loop", "refill")
 #: How long ranks wait for the first one of their node to compile.
 _LIMIT_S: Final = 120.0
 #: Calls of 20 us without compiled code before it is looked for again, which takes 3 ms.
@@ -116,7 +118,7 @@ def is_loaded() -> bool:
     _Loaded.tried = True
     try:
         load_loop()
-        for function in (SHORTCUT, REQUEST_WAIT):
+        for function in (SHORTCUT, REQUEST_WAIT, REFILL):
             code_cache.address_of(*function)
     except ImportError:
         return False
@@ -129,7 +131,7 @@ def is_loaded() -> bool:
 def _is_stored() -> bool:
     """Whether the disk holds compiled code."""
     try:
-        functions = (SHORTCUT, REQUEST_WAIT)
+        functions = (SHORTCUT, REQUEST_WAIT, REFILL)
         return loop_is_stored() and all(code_cache.is_stored(*one) for one in functions)
     except ImportError:  # told by is_loaded
         return False

@@ -56,13 +56,17 @@ class Algorithm:
         Whether it needs operands that may change places.
     refuses : callable or None
         ``refuses(problem)`` gives the reason why it does not apply, or None.
-        It sees the agreed part of the problem only, so all ranks agree.
+        It sees the agreed part of the problem only, so all ranks agree.  It looks
+        at no size: what it says holds for every count.
     classes : callable or None
         ``classes(problem)`` gives an int array of shape (size,): ranks of equal
         number send as many messages and bytes over each level.  None: every
         rank is a class of its own, which only small plans can afford.
     symbolic : bool
         Whether some sizes are known only while it runs.
+    follows : bool
+        Whether its numbers follow from the count by whole-number arithmetic, so
+        that counts share steps: see `closeranks.collectives.plans.count_record`.
     kernels : bool
         Whether kernels in node memory do part of it, which takes less time than
         the messages that it is priced by.
@@ -74,6 +78,7 @@ class Algorithm:
     refuses: Callable[[Problem], str | None] | None = None
     classes: Callable[[Problem], NDArray[np.int64]] | None = None
     symbolic: bool = False
+    follows: bool = True
     kernels: bool = False
 
     def objection(self, problem: Problem) -> str | None:

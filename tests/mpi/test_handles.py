@@ -13,7 +13,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.engine import execution_arrays as places
 from closeranks.collectives.engine.execution_arrays import addresses, handle, handles
-from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.schedule import Kind, StepTable
 from tests.collectives.shape.ring import ring
 from tests.mpi.ground import bind, opened

@@ -134,6 +134,7 @@ ALGORITHMS = (
         refuses=flat_or_disordered,
         classes=leader_classes(TOPS["rabenseifner"]),
         kernels=True,
+        follows=False,
     ),
     Algorithm(
         "leader_doubling",
@@ -141,5 +142,6 @@ ALGORITHMS = (
         refuses=flat_or_disordered,
         classes=leader_classes(TOPS["doubling"]),
         kernels=True,
+        follows=False,
     ),
 )

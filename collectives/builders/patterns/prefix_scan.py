@@ -78,8 +78,8 @@ class RunningSum:
         self._grows_in_target = target is not None and (self._moves != 1 or source == target)
         self._fresh = True  # the sum is still the caller's operand
         self._rooms: list[Block] = []
-        #: Steps that must be done before a block is written.
-        self._free: dict[Block | None, After] = {target: after}
+        #: Steps that must be done before a block is written, by the buffer that it lies in.
+        self._free: dict[int, After] = {_buffer(target): after}
 
     def take(self, exchange: ScanRound) -> None:
         """Write one exchange."""
@@ -90,7 +90,7 @@ class RunningSum:
             return
         self._moves -= 1
         room = self._room(last=self._moves == 0)
-        came = out.receive(exchange.peer, room, exchange.slot, self._free[room])
+        came = out.receive(exchange.peer, room, exchange.slot, self._free[room.buffer])
         added = out.reduce(here, room, (came, *ready))
         self._leave((sent, added))
         self.here, self.ready = room, (added,)
@@ -99,7 +99,7 @@ class RunningSum:
         """Bring the sum to the target; return steps to wait for."""
         if self.target is None or self.here == self.target:
             return self.ready
-        after = (*self.ready, *self._free[self.target])
+        after = (*self.ready, *self._free[_buffer(self.target)])
         return bring(self.out, self.here, self.target, after)
 
     def _stay(self, exchange: ScanRound, sent: int) -> None:
@@ -111,17 +111,17 @@ class RunningSum:
             self._leave((sent, *ready))
             self.here = home
         room = self._room(last=False)
-        came = self.out.receive(exchange.peer, room, exchange.slot, self._free[room])
+        came = self.out.receive(exchange.peer, room, exchange.slot, self._free[room.buffer])
         added = self.out.reduce(room, self.here, (came, *ready, sent))
-        self._free[room] = self.ready = (added,)
+        self._free[room.buffer] = self.ready = (added,)
 
     def _leave(self, users: After) -> None:
         """Note the readers of the block that the sum leaves."""
         if self._fresh:
-            self._free[self.target] += users
+            self._free[_buffer(self.target)] += users
             self._fresh = False
         else:
-            self._free[self.here] = users
+            self._free[self.here.buffer] = users
 
     def _room(self, *, last: bool) -> Block:
         """Return a block for an arriving sum."""
@@ -133,8 +133,13 @@ class RunningSum:
         count = self.source.count
         room = Block(self.out.scratch(count), 0, count)
         self._rooms.append(room)
-        self._free[room] = ()
+        self._free[room.buffer] = ()
         return room
+
+
+def _buffer(block: Block | None) -> int:
+    """Name the buffer of a block, -1 where there is none; each room is one."""
+    return -1 if block is None else block.buffer
 
 
 Scan = Callable[[Schedule, Members, int, Block, Block, After, int], Writing]

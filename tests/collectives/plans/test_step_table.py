@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from closeranks.collectives.builders.catalogue import ALGORITHMS
-from closeranks.collectives.plans import schedule as columns
+from closeranks.collectives.plans import table_columns as columns
 from closeranks.collectives.plans.block import INPUT, OUTPUT, Block
 from closeranks.collectives.plans.collective import Problem
 from closeranks.collectives.plans.plan_type import Plan

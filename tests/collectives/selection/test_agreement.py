@@ -71,8 +71,10 @@ class Rank:
         native = "no name" if form == "plans only" else None
         no_local: Any = None
         key = CallKey(agreed, no_local)
-        demand: Any = SimpleNamespace(operation=operation, key=key, planned=planned, native=native,
-                                      nbytes=agreed.nbytes)  # fmt: skip
+        demand: Any = SimpleNamespace(
+            operation=operation, key=key, planned=planned, native=native, root=0,
+            commutative=agreed.commutative, nbytes=agreed.nbytes,
+        )  # fmt: skip
         name, choice = self._choice._choose(demand, "")
         if choice is not None and choice.is_tried:
             assert choice.trial is not None
