@@ -413,6 +413,8 @@ class Chooser:
     def _unpriced(self, call: Agreed) -> Choice:
         """Give the library's own, or a kernel in node memory if that was found faster."""
         seconds, kernels = self.pricing.library_s(call.nbytes), self.pricing.kernels
+        if self.winners.name(call.operation, call.nbytes) == NATIVE:
+            return Choice(NATIVE, seconds, {}, {}, None, "table")
         share = 1.0 if kernels is None else kernels.share(call.nbytes)
         if share < 1.0 and self.is_open and self._has_kernel(call):
             return Choice(SHARED, share * seconds, {}, {}, None)
