@@ -504,7 +504,9 @@ def test_a_long_call_that_nobody_waits_for_is_a_plan(
     x = given(world.rank, 1000)
     y = np.empty_like(x)
     for limit_s, is_plan in ((0.0, True), (1e9, False)):
-        monkeypatch.setattr("closeranks.collectives.selection.choice.UNATTENDED_S", limit_s)
+        for module in ("choice", "chooser"):
+            name = f"closeranks.collectives.selection.{module}.UNATTENDED_S"
+            monkeypatch.setattr(name, limit_s)
         native_is_quick = {"latency_s": 1e-12, "s_per_byte": 0.0}
         pricing = world._service.chooser.pricing
         monkeypatch.setattr(pricing, "native", NativeModel(**native_is_quick))
