@@ -7,6 +7,7 @@ divided.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import partial
 from itertools import starmap
@@ -118,7 +119,7 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
     if straight and is_straight(demand):
         _finish_streams(demand)
         return Handover(method, demand.arguments, None)
-    unlike = _are_unlike(demand)
+    unlike = are_unlike(demand)
     if not demand.foreign and not unlike and demand.divisor() == 1:
         return Handover(method, demand.arguments, None)
     arguments = list(demand.arguments)
@@ -145,10 +146,21 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
     return Handover(method, tuple(arguments), _finish(demand, stored))
 
 
-def _are_unlike(demand: CollectiveCall) -> bool:
-    """Whether mpi4py may see two types in a reduction that has one, and refuse it.
+def are_unlike(demand: CollectiveCall) -> bool:
+    """Tell whether mpi4py may see two types in a reduction that has one.
 
-    Where C has two names for a type, it has the one of NumPy, or of ctypes.
+    Local.  It refuses these.  Where C has two names for a type, it has the one of
+    NumPy, or of ctypes.
+
+    Parameters
+    ----------
+    demand : CollectiveCall
+        The call.
+
+    Returns
+    -------
+    bool
+        False where nothing is reduced.
     """
     source, target = demand.source, demand.target
     if demand.op is None or demand.in_place or source is None or target is None:
@@ -160,11 +172,15 @@ def _are_unlike(demand: CollectiveCall) -> bool:
 
 def _code(spec: Any) -> str | int | None:
     """Give what is the same where a type is the same to mpi4py, or None."""
+    if isinstance(spec, (list, tuple)):
+        last = spec[-1]
+        if isinstance(last, MPI.Datatype):
+            return last.handle
+        return last if isinstance(last, str) else _code(spec[0])
     if isinstance(spec, np.ndarray):
         code: str = spec.dtype.char
         return code
-    last = spec[-1] if isinstance(spec, (list, tuple)) and spec else None
-    return last.handle if isinstance(last, MPI.Datatype) else None
+    return spec.typecode if isinstance(spec, array) else None
 
 
 def _check_counts(demand: CollectiveCall) -> None:

@@ -114,6 +114,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     VECTORCALL,
     VIEW,
     WHOLE,
+    WHOLE_FLAGS,
     WRITABLE,
     class_of,
 )
@@ -299,6 +300,8 @@ def bounds(record: int, spec: int) -> tuple[int, int]:
     if buffer == place(record, IN_PLACE) or buffer == place(record, NONE):
         return 0, 0
     if word(buffer + TYPE) == place(record, ARRAY):
+        if word(buffer + FLAGS_AT) & WHOLE_FLAGS == 0:
+            return -1, -1  # it has gaps, which mpi4py would refuse
         low = word(buffer + DATA)
         return low, low + attribute(record, buffer, NBYTES)
     if not is_viewed(record, buffer):
@@ -327,7 +330,7 @@ _class_of = _compiled(class_of)
 
 @_compiled
 def find(record: int, nbytes: int) -> int:
-    """Give the row of the class of a size; -1 if that is not known, or to be looked at."""
+    """Give the row of the class of a size; -1 if not known, or to be looked at."""
     if place(record, MEAN) != 0:
         nbytes //= place(record, MEMBERS)
     at = place(record, KNOWN) + 8 * ROW * _class_of(nbytes)

@@ -91,6 +91,8 @@ DATA: Final = object.__basicsize__
 #: stable ABI; flags of arrays side by side, and of those that may be written.
 NDIM_AT, SHAPE_AT, DTYPE_AT, FLAGS_AT = DATA + 8, DATA + 16, DATA + 40, DATA + 48
 READABLE, WRITABLE = 0x101, 0x501
+#: Flags of which arrays without gaps have one at least: by rows, or by columns.
+WHOLE_FLAGS: Final = 0x3
 
 
 def class_of(nbytes: int) -> int:
