@@ -118,7 +118,8 @@ class CollectiveCall:
     @property
     def foreign(self) -> bool:
         """Whether mpi4py cannot take a buffer as it is."""
-        return any(part is not None and part.foreign for part in (self.source, self.target))
+        source, target = self.source, self.target
+        return (source is not None and source.foreign) or (target is not None and target.foreign)
 
     @property
     def on_device(self) -> bool:

@@ -115,11 +115,12 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
         If there are more entries than the library counts; local, nothing is sent.
     """
     method = demand.operation.capitalize()
-    _check_counts(demand)
+    if demand.operation in UNSIZED:
+        _check_counts(demand)
     if straight and is_straight(demand):
         _finish_streams(demand)
         return Handover(method, demand.arguments, None)
-    unlike = are_unlike(demand)
+    unlike = demand.op is not None and are_unlike(demand)
     if not demand.foreign and not unlike and demand.divisor() == 1:
         return Handover(method, demand.arguments, None)
     arguments = list(demand.arguments)
@@ -185,7 +186,7 @@ def _code(spec: Any) -> str | int | None:
 
 def _check_counts(demand: CollectiveCall) -> None:
     """Refuse what the library cannot count, where no rank knows all sizes."""
-    if demand.operation not in UNSIZED or MPI.Get_version() >= (4, 0):
+    if MPI.Get_version() >= (4, 0):
         return
     for part in (demand.source, demand.target):
         if part is None:

@@ -591,6 +591,8 @@ class Service:
 
     def prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
+        if name == NATIVE and not (timed or demand.on_device):
+            return native_handover.ready(self.plain, native_handover.hand_over(demand))
         if name == NATIVE and not timed:
             return in_time(
                 demand,

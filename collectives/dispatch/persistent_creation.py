@@ -353,9 +353,13 @@ def rehearse(service: Service, demand: CollectiveCall, choice: Choice) -> None:
     arguments = _ARGUMENTS[operation](demand.nbytes, demand.size)
     read = partial(service.arguments.read, operation, "", "auto", arguments)
     sent = service.counters.sent.copy()
-    service.chooser.hasten(demand.key.agreed)
+    agreed = demand.key.agreed
+    service.chooser.hasten(agreed)
+    if agreed.native:  # the answer may be another one, and machine code would not ask
+        now = service.chooser.settled(agreed).algorithm
+        service.shortcuts.keep_only(operation, agreed.size_class, now)
     for _ in range(RACES):
-        for _ in range(service.chooser.calls_to_settle(demand.key.agreed)):
+        for _ in range(service.chooser.calls_to_settle(agreed)):
             service.serve("auto", read, read())
     service.counters.sent.clear()
     service.counters.sent.update(sent)

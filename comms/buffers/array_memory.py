@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.gpu.array_interface import device_array, dlpack_dtype
+from closeranks.comms.gpu.array_interface import device_array, dlpack_dtype, host_array
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.errors import UsageError, WrongType
 
@@ -129,12 +129,15 @@ def _viewed(buffer: object) -> NDArray[Any] | None:
 
 def _foreign(buffer: object, operation: str, writable: bool) -> NDArray[Any]:
     """View an object with DLPack or the CUDA array interface, in host memory."""
-    from mpi4py import MPI
-
     if not hasattr(buffer, "__dlpack__") and not hasattr(buffer, "__cuda_array_interface__"):
         kind = type(buffer).__name__
         raise WrongType(operation, f"a {kind} is no buffer", "pass an array, or [array, type]")
     try:
+        seen = host_array(buffer) if hasattr(buffer, "__dlpack__") else None
+        if seen is not None:
+            return seen
+        from mpi4py import MPI
+
         found = MPI.buffer.frombuffer(buffer, readonly=not writable)
     except (BufferError, TypeError, ValueError) as error:
         raise UsageError(operation, f"cannot reach the buffer: {error}",

@@ -14,8 +14,9 @@ stands for equal counts, or for the distance between blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ Spec = Any
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecParts:
+class SpecParts(NamedTuple):
     """A specification taken apart, nothing checked yet.
 
     Attributes
@@ -313,9 +313,14 @@ def check_room(found: ArrayMemory, kind: Element, count: int, shift: int, operat
 
 
 def _is_datatype(value: object) -> bool:
+    return isinstance(value, (str, _datatype_class()))
+
+
+@cache
+def _datatype_class() -> type[MPI.Datatype]:
     from mpi4py import MPI
 
-    return isinstance(value, (MPI.Datatype, str))
+    return MPI.Datatype
 
 
 def _number(value: Any, name: str, operation: str) -> int:
