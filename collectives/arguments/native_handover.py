@@ -122,7 +122,7 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
         return Handover(method, demand.arguments, None)
     unlike = demand.op is not None and are_unlike(demand)
     if not demand.foreign and not unlike and demand.divisor() == 1:
-        return Handover(method, demand.arguments, None)
+        return Handover(method, _shown(demand), None)
     arguments = list(demand.arguments)
     stored: Bytes | None = None
     source, target = demand.source, demand.target
@@ -145,6 +145,22 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
     if unlike:
         arguments[1][-1] = arguments[0][-1]
     return Handover(method, tuple(arguments), _finish(demand, stored))
+
+
+def _shown(demand: CollectiveCall) -> tuple[Any, ...]:
+    """Give the arguments; for what DLPack shows, what reading has seen, not to export it again."""
+    source, target = demand.source, demand.target
+    is_first = source is not None and source.memory.is_exported
+    is_second = target is not None and target.memory.is_exported
+    if not (is_first or is_second):
+        return demand.arguments
+    arguments = list(demand.arguments)
+    places = (0, 0) if demand.operation == "bcast" else (0, 1)
+    for part, place in zip((source, target), places, strict=True):
+        lies = None if part is None or not part.memory.is_exported else part.straight
+        if part is not None and lies is not None and not (demand.in_place and source is not None):
+            arguments[place] = _spec(part, lies)
+    return tuple(arguments)
 
 
 def are_unlike(demand: CollectiveCall) -> bool:
