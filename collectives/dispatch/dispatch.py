@@ -163,7 +163,7 @@ class AlgorithmChoice:
         return find(demand.operation, name).objection(self._bindings().problem(demand))
 
     def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Choice | None]:
-        family, blocking, agreed = self._family, not form, demand.key.agreed
+        family, blocking, agreed = self._family, not form, demand.agreed
         if demand.planned:
             if family.deterministic:
                 raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
@@ -191,7 +191,7 @@ class AlgorithmChoice:
 
     def chosen(self, demand: CollectiveCall, choice: Choice) -> str:
         """Give the algorithm of a choice of the chooser for a call, or what can serve it."""
-        name, agreed = choice.algorithm, demand.key.agreed
+        name, agreed = choice.algorithm, demand.agreed
         if agreed.commutative and agreed.native:
             self._shortcuts.keep_only(agreed.operation, agreed.size_class, name)
         return self._fitted(demand, name)
@@ -572,10 +572,25 @@ class Service:
             self._launch(demand, name, waits=True)
             return name
         timed = self.choice.is_timed()
-        self.run(name, self.prepared(demand, name, timed=timed))
+        if name == NATIVE and not (timed or demand.on_device):
+            self._hand_over(demand)
+        else:
+            self.run(name, self.prepared(demand, name, timed=timed))
         if not timed:
             self.learning.remember(demand, name, algorithm, choice)
         return name
+
+    def _hand_over(self, demand: CollectiveCall) -> None:
+        """Do a call by the library."""
+        method, arguments, finish = native_handover.hand_over(demand)
+        call, inside = getattr(MPI.Intracomm, method), self.family.notices.inside
+        inside.begin()
+        try:
+            call(self.plain, *arguments)
+            if finish is not None:
+                finish()
+        finally:
+            inside.end()
 
     def run(self, name: str, serve: Callable[[], object]) -> None:
         """Run what was prepared; calls of the library are noted while they are under way."""
@@ -591,8 +606,6 @@ class Service:
 
     def prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
-        if name == NATIVE and not (timed or demand.on_device):
-            return native_handover.ready(self.plain, native_handover.hand_over(demand))
         if name == NATIVE and not timed:
             return in_time(
                 demand,

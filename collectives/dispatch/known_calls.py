@@ -122,7 +122,7 @@ class KnownCall:
         copied: list[_Copied],
         service: Service,
     ) -> None:
-        chooser, self.own = service.chooser, demand.key.agreed
+        chooser, self.own = service.chooser, demand.agreed
         self.agreed: Agreed = self.own.choice
         self.left = chooser.calls_left(demand.operation).data
         self.size_class = self.own.size_class
@@ -232,7 +232,7 @@ class KnownCalls:
         name : str
             The algorithm.
         """
-        known, agreed = self._known.get(form), demand.key.agreed
+        known, agreed = self._known.get(form), demand.agreed
         if name != NATIVE and self._service.chooser.calls_left(agreed.operation)[agreed.size_class]:
             return  # a plan, and no race
         if known is not None:
@@ -248,7 +248,7 @@ class KnownCalls:
         self._met.add(form)
 
     def _made(self, arguments: tuple[Any, ...], demand: CollectiveCall) -> KnownCall | None:
-        agreed = demand.key.agreed
+        agreed = demand.agreed
         is_usual = agreed.commutative and agreed.native and not demand.planned
         is_plain = not demand.on_device and demand.divisor() == 1
         has_rules = bool(self._service.family.tuning.ladders)

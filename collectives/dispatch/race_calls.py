@@ -63,12 +63,12 @@ class RaceCalls:
             self.meet()  # else it pays for what the last one left undone
         began = time.perf_counter()
         if name not in (NATIVE, SHARED):
-            service.chooser.settled(again().key.agreed)  # as later calls, on cores that ranks share
+            service.chooser.settled(again().agreed)  # as later calls, on cores that ranks share
         service.run(name, serve)
         ended_s = time.perf_counter()
         if not timed:
             self.meet()  # and for what ranks do that need not wait
-        agreed, trial = demand.key.agreed, choice.trial
+        agreed, trial = demand.agreed, choice.trial
         assert trial is not None
         trial.record(service.chooser.scaled(agreed, demand.nbytes, ended_s - began))
         if trial.is_full:

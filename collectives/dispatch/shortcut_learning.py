@@ -71,7 +71,7 @@ class ShortcutLearning:
         """
         operation = demand.operation
         if name == NATIVE and choice is not None:
-            size = demand.key.agreed.size_class
+            size = demand.agreed.size_class
             if self._learnt.get((operation, size)) is choice:  # there is nothing new
                 if operation not in self._shortcuts.probes:
                     self.miss(operation)
@@ -80,7 +80,7 @@ class ShortcutLearning:
         straight = self._family.straight and demand.divisor() == 1
         if known is None or size_class is None or not straight:
             return
-        agreed = demand.key.agreed
+        agreed = demand.agreed
         if self._family.tuning.divides(operation, size_class):
             return
         if algorithm == AUTO and not agreed.commutative:

@@ -403,7 +403,7 @@ def class_of_call(demand: CollectiveCall) -> int | None:
     """
     if demand.planned or demand.native:
         return None
-    return demand.key.agreed.size_class
+    return demand.agreed.size_class
 
 
 def _not_known(*_: object, **__: object) -> object:

@@ -94,11 +94,12 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMe
                 return _on_device(there, operation, writable)
             seen, is_exported = _foreign(buffer, operation, writable)
         array = seen
-    _check_writable(array.flags.writeable or not writable, operation)
+    flags = array.flags
+    if writable and not flags.writeable:
+        _check_writable(False, operation)
     if array.dtype.hasobject:
         raise UsageError(operation, f"elements of type {array.dtype} are Python objects",
                          "use the lower-case method, which pickles")  # fmt: skip
-    flags = array.flags
     if flags.c_contiguous:
         data = array.reshape(-1).view(np.uint8) if array.ndim else array.reshape(1).view(np.uint8)
     elif flags.f_contiguous:

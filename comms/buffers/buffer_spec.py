@@ -245,8 +245,11 @@ def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = Fal
     parts = take_apart(spec, operation)
     found = found_memory(parts.buffer, operation, writable=writable)
     kind = element(parts.datatype, found.dtype, operation)
-    _fits_gaps(found, kind, operation)
-    shift = _number(parts.displacement, "displacement", operation) * kind.extent
+    shift = 0
+    if not found.contiguous:
+        _fits_gaps(found, kind, operation)
+    if parts.displacement is not None:
+        shift = _number(parts.displacement, "displacement", operation) * kind.extent
     if parts.count is None:
         count = _inferred(found.nbytes - shift, kind, blocks, operation)
     else:
@@ -338,7 +341,7 @@ def _number(value: Any, name: str, operation: str) -> int:
 
 def _fits_gaps(found: ArrayMemory, kind: Element, operation: str) -> None:
     """Refuse an array with gaps counted in anything but its own elements."""
-    if not found.contiguous and kind.extent != found.dtype.itemsize:
+    if kind.extent != found.dtype.itemsize:
         raise UsageError(
             operation,
             f"an array with gaps cannot be counted in {kind}",
