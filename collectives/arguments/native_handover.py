@@ -148,7 +148,10 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
 
 
 def _shown(demand: CollectiveCall) -> tuple[Any, ...]:
-    """Give the arguments; for what DLPack shows, what reading has seen, not to export it again."""
+    """Give the arguments; for objects that DLPack shows, the arrays that were read.
+
+    So they are not exported again.
+    """
     source, target = demand.source, demand.target
     is_first = source is not None and source.memory.is_exported
     is_second = target is not None and target.memory.is_exported

@@ -3,9 +3,13 @@
 What reading a call finds depends on its form alone, if its arrays share no
 memory (`closeranks.collectives.arguments.call_form`).  So the second call of a
 form that goes to the library is kept as a `KnownCall`, and later ones go
-straight to mpi4py's method.  Only arrays with gaps, and types that mpi4py has no name for,
-are copied on the way.  The choice is asked as by the long way: all ranks count
-a call alike, whichever way each of them takes.
+straight to mpi4py's method.  Only arrays with gaps, and types that mpi4py has
+no name for, are copied on the way.
+
+A known call counts down the calls for which the choice holds, as a shortcut
+does.  If none is left, or the size class is not known to be the library's, the
+chooser is asked, as by a call that is read.  So all ranks count a call alike,
+whichever way each of them takes.
 
 In a race a known call that is the library's or a kernel's turn is made here,
 too.  A turn of another plan is read.
