@@ -62,7 +62,8 @@ GATES = {
 #: Modules that talk MPI; all others decide without it and are tested in one process.
 TALKERS = {
     "checkpoint.control.control_channel", "collectives.arguments.argument_readers",
-    "collectives.arguments.native_handover", "collectives.arguments.reduction_arguments",
+    "collectives.arguments.call_form", "collectives.arguments.native_handover",
+    "collectives.arguments.reduction_arguments",
     "collectives.communicator.adoption", "collectives.communicator.blocking",
     "collectives.communicator.children", "collectives.communicator.closing",
     "collectives.communicator.communicator", "collectives.communicator.derived_communicators",
@@ -71,7 +72,8 @@ TALKERS = {
     "collectives.communicator.object_calls", "collectives.communicator.persistent_calls",
     "collectives.dispatch.argument_check",
     "collectives.dispatch.device_collectives", "collectives.dispatch.dispatch",
-    "collectives.dispatch.kernel_speed",
+    "collectives.dispatch.kernel_speed", "collectives.dispatch.known_calls",
+    "collectives.dispatch.race_calls",
     "collectives.dispatch.object_refusal", "collectives.dispatch.persistent_creation",
     "collectives.dispatch.persistent_operation", "collectives.dispatch.persistent_starts",
     "collectives.dispatch.plan_cache", "collectives.dispatch.request",

@@ -78,9 +78,11 @@ class CollectiveCall:
         Why the library cannot do it.
     planned : str or None
         Why no plan can do it.
+    agreed : Agreed
+        What is equal on all ranks; made once, when it is asked for first, so after
+        all else is known.
     key : CallKey
-        Equal for calls that a rank serves alike; made once, when it is asked for
-        first, so after all else is known.
+        Equal for calls that a rank serves alike; made as ``agreed``.
     background : bool
         Whether it returns before it is done, so that a result on a device must
         be there when it is: no stream of the caller's knows when that was.
@@ -104,21 +106,26 @@ class CollectiveCall:
     native: str | None = None
     planned: str | None = None
     background: bool = False
+    agreed: Agreed = field(init=False, repr=False)
     key: CallKey = field(init=False, repr=False)
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> CallKey:
+        def __getattr__(self, name: str) -> Agreed | CallKey:
             """Make the key when it is first asked for; then it is an attribute."""
-            if name != "key":
+            if name == "agreed":
+                self.agreed = found = _made_agreed(self)
+            elif name == "key":
+                self.key = found = _made_key(self)
+            else:
                 raise AttributeError(name)
-            self.key = _made_key(self)
-            return self.key
+            return found
 
     @property
     def foreign(self) -> bool:
         """Whether mpi4py cannot take a buffer as it is."""
-        return any(part is not None and part.foreign for part in (self.source, self.target))
+        source, target = self.source, self.target
+        return (source is not None and source.foreign) or (target is not None and target.foreign)
 
     @property
     def on_device(self) -> bool:
@@ -169,10 +176,10 @@ class CollectiveCall:
         return self.size if self.op is MEAN else 1
 
 
-def _made_key(demand: CollectiveCall) -> CallKey:
-    """Make the key of a call.  Local."""
+def _made_agreed(demand: CollectiveCall) -> Agreed:
+    """Give what all ranks know of a call.  Local."""
     operation, reduces, reducer = demand.operation, demand.operation in REDUCING, demand.reducer
-    agreed = Agreed(
+    return Agreed(
         operation,
         0 if operation in UNSIZED else int(demand.nbytes).bit_length(),  # as `size_class`
         demand.commutative,
@@ -181,6 +188,10 @@ def _made_key(demand: CollectiveCall) -> CallKey:
         title(demand.op) if reduces and reducer is None else reducer.title if reducer else "",
         demand.dtype if reduces else None,
     )
+
+
+def _made_key(demand: CollectiveCall) -> CallKey:
+    """Make the key of a call.  Local."""
     source, target = demand.source, demand.target
     counts = None if demand.counts is None else demand.counts.tobytes()
     sent = None if source is None else source.element.dtype
@@ -189,7 +200,7 @@ def _made_key(demand: CollectiveCall) -> CallKey:
         demand.nbytes, demand.count, counts, demand.in_place, id(demand.op),
         arrays_of(demand), sent, received,
     )  # fmt: skip
-    return CallKey(agreed, local)
+    return CallKey(demand.agreed, local)
 
 
 def arrays_of(demand: CollectiveCall) -> tuple[object, object]:

@@ -7,6 +7,7 @@ divided.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable
 from functools import partial
 from itertools import starmap
@@ -114,13 +115,14 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
         If there are more entries than the library counts; local, nothing is sent.
     """
     method = demand.operation.capitalize()
-    _check_counts(demand)
+    if demand.operation in UNSIZED:
+        _check_counts(demand)
     if straight and is_straight(demand):
         _finish_streams(demand)
         return Handover(method, demand.arguments, None)
-    unlike = _are_unlike(demand)
+    unlike = demand.op is not None and are_unlike(demand)
     if not demand.foreign and not unlike and demand.divisor() == 1:
-        return Handover(method, demand.arguments, None)
+        return Handover(method, _shown(demand), None)
     arguments = list(demand.arguments)
     stored: Bytes | None = None
     source, target = demand.source, demand.target
@@ -145,10 +147,40 @@ def hand_over(demand: CollectiveCall, *, straight: bool = False) -> Handover:
     return Handover(method, tuple(arguments), _finish(demand, stored))
 
 
-def _are_unlike(demand: CollectiveCall) -> bool:
-    """Whether mpi4py may see two types in a reduction that has one, and refuse it.
+def _shown(demand: CollectiveCall) -> tuple[Any, ...]:
+    """Give the arguments; for objects that DLPack shows, the arrays that were read.
 
-    Where C has two names for a type, it has the one of NumPy, or of ctypes.
+    So they are not exported again.
+    """
+    source, target = demand.source, demand.target
+    is_first = source is not None and source.memory.is_exported
+    is_second = target is not None and target.memory.is_exported
+    if not (is_first or is_second):
+        return demand.arguments
+    arguments = list(demand.arguments)
+    places = (0, 0) if demand.operation == "bcast" else (0, 1)
+    for part, place in zip((source, target), places, strict=True):
+        lies = None if part is None or not part.memory.is_exported else part.straight
+        if part is not None and lies is not None and not (demand.in_place and source is not None):
+            arguments[place] = _spec(part, lies)
+    return tuple(arguments)
+
+
+def are_unlike(demand: CollectiveCall) -> bool:
+    """Tell whether mpi4py may see two types in a reduction that has one.
+
+    Local.  It refuses these.  Where C has two names for a type, it has the one of
+    NumPy, or of ctypes.
+
+    Parameters
+    ----------
+    demand : CollectiveCall
+        The call.
+
+    Returns
+    -------
+    bool
+        False where nothing is reduced.
     """
     source, target = demand.source, demand.target
     if demand.op is None or demand.in_place or source is None or target is None:
@@ -160,16 +192,20 @@ def _are_unlike(demand: CollectiveCall) -> bool:
 
 def _code(spec: Any) -> str | int | None:
     """Give what is the same where a type is the same to mpi4py, or None."""
+    if isinstance(spec, (list, tuple)):
+        last = spec[-1]
+        if isinstance(last, MPI.Datatype):
+            return last.handle
+        return last if isinstance(last, str) else _code(spec[0])
     if isinstance(spec, np.ndarray):
         code: str = spec.dtype.char
         return code
-    last = spec[-1] if isinstance(spec, (list, tuple)) and spec else None
-    return last.handle if isinstance(last, MPI.Datatype) else None
+    return spec.typecode if isinstance(spec, array) else None
 
 
 def _check_counts(demand: CollectiveCall) -> None:
     """Refuse what the library cannot count, where no rank knows all sizes."""
-    if demand.operation not in UNSIZED or MPI.Get_version() >= (4, 0):
+    if MPI.Get_version() >= (4, 0):
         return
     for part in (demand.source, demand.target):
         if part is None:

@@ -3,6 +3,9 @@
 In reading order:
 
 * ``dispatch``: the steps of a call: read, choose, serve;
+* ``known_calls``: calls of a form that was read before, and is not read again;
+* ``race_calls``: calls whose time is taken;
+* ``shortcut_learning``: what shortcuts learn from calls;
 * ``argument_check``: the check that all ranks ask for the same;
 * ``plan_cache``: bound plans, kept for the next call of their kind;
 * ``request``: the requests of calls that return at once;

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mpi4py import MPI
 
 from closeranks.collectives.arguments import argument_readers, native_handover
+from closeranks.collectives.arguments.call_form import form_of
 from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.arguments.collective_call import CollectiveCall
 from closeranks.collectives.arguments.native_handover import UNREADABLE
@@ -32,18 +32,20 @@ from closeranks.collectives.dispatch.device_collectives import (
     DevicePipeline,
     in_time,
 )
+from closeranks.collectives.dispatch.known_calls import KnownCalls
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
 from closeranks.collectives.dispatch.plan_cache import PlanCache
+from closeranks.collectives.dispatch.race_calls import RaceCalls
 from closeranks.collectives.dispatch.request import DROPPED, Outstanding, Request, RequestOrigin
+from closeranks.collectives.dispatch.shortcut_learning import ShortcutLearning
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
 from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
 from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.fastpath.shm_call import ShmCalls
-from closeranks.collectives.fastpath.shortcut import BEGINS, class_of_call
+from closeranks.collectives.fastpath.shortcut import BEGINS
 from closeranks.collectives.fastpath.shortcut_record import Begun
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
@@ -56,6 +58,7 @@ from closeranks.comms.mpi import ulfm
 from closeranks.errors import Error, Revoked, UsageError
 
 if TYPE_CHECKING:
+    from closeranks.collectives.arguments.call_form import CallForm
     from closeranks.collectives.dispatch.persistent_operation import Persistent
     from closeranks.collectives.engine.bound_plan import Bound
     from closeranks.collectives.engine.epoch_world import World
@@ -176,7 +179,7 @@ class AlgorithmChoice:
         return find(demand.operation, name).objection(self._bindings().problem(demand))
 
     def _choose(self, demand: CollectiveCall, form: str) -> tuple[str, Choice | None]:
-        family, blocking, agreed = self._family, not form, demand.key.agreed
+        family, blocking, agreed = self._family, not form, demand.agreed
         if demand.planned:
             if family.deterministic:
                 raise UsageError(demand.operation, f"{demand.planned}, and a deterministic "
@@ -191,7 +194,6 @@ class AlgorithmChoice:
         forced = family.tuning.name(demand.operation, demand.nbytes) if has_rules else None
         if forced is not None and not self._objection(demand, forced):
             return forced, None
-        choice: Choice | None = None
         if form == "I" and self.is_brief(agreed):
             return NATIVE, None
         if not blocking:
@@ -202,16 +204,24 @@ class AlgorithmChoice:
             return NATIVE, None  # as on the ranks whose buffers let them take the shortcut
         else:
             choice = self._chooser.choose(agreed)
-            name = choice.algorithm
-            if agreed.commutative and agreed.native:
-                self._shortcuts.keep_only(agreed.operation, agreed.size_class, name)
+            return self.chosen(demand, choice), choice
+        return self._fitted(demand, name), None
+
+    def chosen(self, demand: CollectiveCall, choice: Choice) -> str:
+        """Give the algorithm of a choice of the chooser for a call, or what can serve it."""
+        name, agreed = choice.algorithm, demand.agreed
+        if agreed.commutative and agreed.native:
+            self._shortcuts.keep_only(agreed.operation, agreed.size_class, name)
+        return self._fitted(demand, name)
+
+    def _fitted(self, demand: CollectiveCall, name: str) -> str:
+        """Give an algorithm, or the cheapest one if that cannot serve a call."""
         if name != NATIVE and not self._fits(demand, name):
             problem = self._bindings().problem(demand)
             if find(demand.operation, name).objection(problem):
-                name = self._chooser.cheapest(problem)
-            else:
-                self._note_fitting(demand, name)
-        return name, choice
+                return self._chooser.cheapest(problem)
+            self._note_fitting(demand, name)
+        return name
 
     def _is_library(self, agreed: Agreed) -> bool:
         """Whether shortcuts send calls of a size class to the library, whatever the op."""
@@ -345,6 +355,10 @@ class Service:
         Refuses calls; what the library has under way.
     choice, arguments : AlgorithmChoice, ArgumentReading
         Choose the algorithms of calls, and read their arguments.
+    learning : ShortcutLearning
+        Tells the shortcuts what they may serve.
+    races : RaceCalls
+        Makes calls that are timed.
     """
 
     def __init__(
@@ -363,9 +377,7 @@ class Service:
     def _take(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         self.plain, self.chooser, self.shortcuts = plain, chooser, shortcuts
         self.rank, self.size, self.outstanding = plain.rank, plain.size, Outstanding()
-        self._shm_calls, self._asked = (
-            ShmCalls(lambda: self.world) for _ in "ab"
-        )  # an entry is in one
+        self.learning = ShortcutLearning(self.family, chooser, shortcuts, lambda: self.world)
         self.shortcuts.explain = self.explained
         self.shortcuts.words = self.calls.word, self.family.notices.inside.word
         self.family.admit(shortcuts)
@@ -376,6 +388,7 @@ class Service:
             plain, self.family, self.guard, self.calls.reading, self.choice
         )
         self.arguments.hears_starts = "block" in self.__dict__  # see `listen`
+        self._known, self.races = KnownCalls(self), RaceCalls(self)
 
     def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:
         """Serve what has taken the communicator's place; keep nothing bound.  Local."""
@@ -414,19 +427,34 @@ class Service:
         probe = probes and probes.get(operation)
         if probe and probe(*arguments) is None:
             return
-        started = time.perf_counter()
+        started, form, family, name = time.perf_counter(), None, self.family, None
+        is_usual = algorithm is AUTO and self.shortcuts.allowed  # no option is to be looked at
+        if is_usual and family.attempt is None and not family.devices:
+            form = form_of(operation, arguments)
         try:
-            name = self.counted(operation, self._block, algorithm, arguments)
+            if form is not None:
+                name = self._known.serve(form, operation, arguments)
+            if name is None:
+                name = self.counted(operation, self._block, algorithm, arguments, form)
         except MPI.Exception as error:
             raise self.explained(operation, error)  # noqa: B904 - which knows its cause
         self.counters.count(operation, name, time.perf_counter() - started)
 
-    def _block(self, operation: str, algorithm: str, arguments: tuple[Any, ...]) -> str:
+    def _block(
+        self,
+        operation: str,
+        algorithm: str,
+        arguments: tuple[Any, ...],
+        form: CallForm | None,
+    ) -> str:
         """Serve a blocking call that takes no shortcut; returns the algorithm."""
         demand = self.arguments.read(operation, "", algorithm, arguments)
         again = partial(self.arguments.read, operation, "", algorithm, arguments)
         if not self.family.devices:
-            return self.serve(algorithm, again, demand)
+            name = self.serve(algorithm, again, demand)
+            if form is not None:
+                self._known.learn(form, arguments, demand, name)
+            return name
         serve = partial(self.serve, algorithm, again)
         wanted = self.choice.wanted(operation, algorithm)
         return self.relay.serve(demand, wanted, serve, timed=self.choice.is_timed())
@@ -447,8 +475,8 @@ class Service:
         if demand.on_device:
             self.counters.device[WHOLE] += 1
         request = self.request(demand, name)
-        if name == NATIVE and algorithm is AUTO:
-            self._remember_begun(demand)
+        if name == NATIVE and algorithm is AUTO and self.choice.is_brief(demand.agreed):
+            self.learning.remember_begun(demand, partial(self._begun, operation))
         if self.family.attempt is not None:
             self.family.attempt.follow(request)
         return request
@@ -468,7 +496,13 @@ class Service:
             self.arguments.hears_starts = True
             self.shortcuts.step_back()
 
-    def counted(self, operation: str, serve: Callable[..., _T], *arguments: Any) -> _T:
+    def counted(
+        self,
+        operation: str,
+        serve: Callable[..., _T],
+        *arguments: Any,
+        number: int | None = None,
+    ) -> _T:
         """Count a call and serve it; where bad input keeps it from that, all hear.
 
         Parameters
@@ -479,34 +513,47 @@ class Service:
             Takes it, and the ``arguments``.
         *arguments
             For it.
+        number : int, optional
+            What `calls` has given it, if it is counted already.
 
         Returns
         -------
         object
             What it gives.
         """
-        count = self.calls.count  # as `CallCounter.begin`
-        number = count[0]
-        count[0] = number + 1
+        if number is None:
+            count = self.calls.count  # as `CallCounter.begin`
+            number = count[0]
+            count[0] = number + 1
         with signal_handlers.DeferredHandlers():
             try:
                 return serve(operation, *arguments)
-            except UNREADABLE as error:
-                self.refused(number, operation, error)
-                raise
-            except Revoked as error:
-                if error.operation == SET_UP:
-                    error.operation = operation
-                raise
-            except (Error, MPI.Exception):
-                raise
             except BaseException as error:
-                if (
-                    signal_handlers.are_deferred() or self._is_unheard()
-                ):  # it ends half-way: others wait
-                    self.family.notices.leave(error)
-                    self.family.world.revoke()
+                self.tell(number, operation, error)
                 raise
+
+    def tell(self, number: int, operation: str, error: BaseException) -> None:
+        """Tell the others of an error that ends a call, where they may wait.  Local.
+
+        Parameters
+        ----------
+        number : int
+            What `calls` has given the call.
+        operation : str
+            What it is.
+        error : BaseException
+            Is raised.
+        """
+        if isinstance(error, UNREADABLE):
+            self.refused(number, operation, error)
+        elif isinstance(error, Revoked):
+            if error.operation == SET_UP:
+                error.operation = operation
+        elif isinstance(error, (Error, MPI.Exception)):
+            return
+        elif signal_handlers.are_deferred() or self._is_unheard():  # it ends half-way
+            self.family.notices.leave(error)
+            self.family.world.revoke()
 
     def _is_unheard(self) -> bool:
         """Whether this rank has given up a world of several nodes: they see no word."""
@@ -530,12 +577,22 @@ class Service:
         self.family.notices.refuse(self.calls, number, operation, error)
 
     def serve(
-        self, algorithm: str, again: Callable[[], CollectiveCall], demand: CollectiveCall
+        self,
+        algorithm: str,
+        again: Callable[[], CollectiveCall],
+        demand: CollectiveCall,
+        choice: Choice | None = None,
     ) -> str:
-        """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm."""
-        name, choice = self.choice.decide(demand, algorithm)
+        """Do a call, and learn from it; ``again`` reads it.  Returns the algorithm.
+
+        With a ``choice`` that the chooser was asked for already, as that says.
+        """
+        if choice is None:
+            name, choice = self.choice.decide(demand, algorithm)
+        else:
+            name = self.choice.chosen(demand, choice)
         if choice is not None and choice.is_tried:
-            self._try(demand, name, choice, again)
+            self.races.serve(demand, name, choice, again)
             return name
         if name not in (NATIVE, SHARED) and not self.family.devices:
             # A plan on the host, and nothing to learn from its time.
@@ -545,38 +602,42 @@ class Service:
             return name
         if choice is not None and self.chooser.has_looked and self.world.compiled is None:
             interpreter.prepare(self.world, together=True)
+        if choice is not None and self.chooser.has_looked and self.world.compiled is None:
+            interpreter.prepare(self.world, together=True)
         timed = self.choice.is_timed()
-        serve = self._prepared(demand, name, timed=timed)
-        with self.family.notices.inside if name == NATIVE else nullcontext():
-            serve()
+        if name == NATIVE and not (timed or demand.on_device):
+            self._hand_over(demand)
+        else:
+            self.run(name, self.prepared(demand, name, timed=timed))
         if not timed:
-            self._remember(demand, name, algorithm, choice)
+            self.learning.remember(demand, name, algorithm, choice)
         return name
 
-    def _try(
-        self,
-        demand: CollectiveCall,
-        name: str,
-        choice: Choice,
-        again: Callable[[], CollectiveCall],
-    ) -> None:
-        """Do a call of a race, and take its time."""
-        signal_handlers.defer_handlers()  # what is done beside the call waits for all
-        timed = self.choice.is_timed()
-        serve = self._prepared(demand, name, timed=timed)
-        if not timed:
-            self.meet()  # else it pays for what the last one left undone
-        began = time.perf_counter()
-        if name not in (NATIVE, SHARED):
-            self.chooser.settled(again().key.agreed)  # as later calls, on cores that ranks share
-        with self.family.notices.inside if name == NATIVE else nullcontext():
-            serve()
-        ended_s = time.perf_counter()
-        if not timed:
-            self.meet()  # and for what ranks do that need not wait
-        self._learn(demand, choice, ended_s - began)
+    def _hand_over(self, demand: CollectiveCall) -> None:
+        """Do a call by the library."""
+        method, arguments, finish = native_handover.hand_over(demand)
+        call, inside = getattr(MPI.Intracomm, method), self.family.notices.inside
+        inside.begin()
+        try:
+            call(self.plain, *arguments)
+            if finish is not None:
+                finish()
+        finally:
+            inside.end()
 
-    def _prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
+    def run(self, name: str, serve: Callable[[], object]) -> None:
+        """Run what was prepared; calls of the library are noted while they are under way."""
+        if name != NATIVE:
+            serve()
+            return
+        inside = self.family.notices.inside
+        inside.begin()
+        try:
+            serve()
+        finally:
+            inside.end()
+
+    def prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
         """Prepare all of a call that later calls of its kind will not have to do."""
         if name == NATIVE and not timed:
             return in_time(
@@ -586,77 +647,17 @@ class Service:
                 ),
             )
         if name == SHARED and not timed:
-            way = self._shm_calls.of(demand)
+            way = self.learning.way_of(demand)
             if way is not None and not self.world.node_memory.turns:
                 if self.world.compiled is None:
                     interpreter.prepare(self.world, together=True)  # shortcuts come with it
-                quick = self.shortcuts.quick(demand.operation, class_of_call(demand), way)
+                quick = self.learning.quick_of(demand, way)
                 if demand.on_device:
                     return in_time(demand, lambda: way.ready(demand, quick))
                 return way.ready(demand, quick)
         if name not in (NATIVE, SHARED):
             interpreter.prepare(self.world, together=True)
         return lambda: self._launch(demand, name, waits=True)
-
-    def meet(self) -> None:
-        """Wait for all ranks before or after what is timed; as short as can be."""
-        inside = self.family.notices.inside
-        inside.begin()
-        try:
-            MPI.Intracomm.Barrier(self.plain)
-        finally:
-            inside.end()
-
-    def _remember(
-        self,
-        demand: CollectiveCall,
-        name: str,
-        algorithm: str = AUTO,
-        choice: Choice | None = None,
-    ) -> None:
-        """Let the next call of this kind take a short way.
-
-        With a choice of the chooser, as long as that holds.
-        """
-        known, size = self.shortcuts.asked_for(algorithm), class_of_call(demand)
-        if known is None or size is None or not self.family.straight or demand.divisor() != 1:
-            return
-        if self.family.tuning.divides(demand.operation, size):
-            return
-        agreed, counted = demand.key.agreed, choice is not None
-        if algorithm == AUTO and not agreed.commutative:
-            return  # sizes are known without looking at the op
-        if name == NATIVE:
-            sizes = self.chooser.library_classes(agreed) if counted else [size]
-            known.learn(demand.operation, sizes, counted=counted)
-            interpreter.miss()
-        shm_calls = self._shm_calls if algorithm == AUTO else self._asked
-        way = shm_calls.of(demand) if name == SHARED else None
-        if way is not None:
-            known.learn_near(demand.operation, size, way, counted=counted)
-
-    def _remember_begun(self, demand: CollectiveCall) -> None:
-        """Let the next call of this kind that returns a request take a short way."""
-        size, operation = class_of_call(demand), demand.operation
-        if size is None or not self.family.straight or demand.divisor() != 1:
-            return
-        if self.shortcuts.is_library(operation, size, BEGINS):
-            return
-        if self.family.tuning.divides(operation, size):
-            return
-        if not self.choice.is_brief(demand.key.agreed):
-            return  # trials of blocking calls may find that the library takes too long
-        noted, name = self.outstanding.begun, BEGINS + operation
-        begun = Begun(Request, self._origin(operation), noted, DROPPED, name)
-        self.shortcuts.learn_begun(operation, size, begun)
-
-    def _learn(self, demand: CollectiveCall, choice: Choice, seconds: float) -> None:
-        agreed, trial = demand.key.agreed, choice.trial
-        assert trial is not None
-        trial.record(self.chooser.scaled(agreed, demand.nbytes, seconds))
-        if trial.is_full:
-            agreed_s = native_handover.agreed_max(self.careful, trial.samples)
-            self.chooser.conclude(agreed, agreed_s)
 
     def request(self, demand: CollectiveCall, name: str, bound: Bound | None = None) -> Request:
         """Start an operation and return; ``bound`` is used instead of a kept one."""
@@ -673,6 +674,11 @@ class Service:
                 return self.outstanding.note(begun)
         told = partial(ended, demand.operation, self.family, self.family.world)
         return Request.of_plan(self._launch(demand, name, bound), told)
+
+    def _begun(self, operation: str) -> Begun:
+        """Give what a shortcut makes of a request of the library."""
+        noted, name = self.outstanding.begun, BEGINS + operation
+        return Begun(Request, self._origin(operation), noted, DROPPED, name)
 
     def _origin(self, operation: str) -> RequestOrigin:
         """Say what requests of the library's have in common, in the world of now."""

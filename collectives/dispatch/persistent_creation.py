@@ -353,9 +353,13 @@ def rehearse(service: Service, demand: CollectiveCall, choice: Choice) -> None:
     arguments = _ARGUMENTS[operation](demand.nbytes, demand.size)
     read = partial(service.arguments.read, operation, "", "auto", arguments)
     sent = service.counters.sent.copy()
-    service.chooser.hasten(demand.key.agreed)
+    agreed = demand.agreed
+    service.chooser.hasten(agreed)
+    if agreed.native:  # the answer may be another one, and machine code would not ask
+        now = service.chooser.settled(agreed).algorithm
+        service.shortcuts.keep_only(operation, agreed.size_class, now)
     for _ in range(RACES):
-        for _ in range(service.chooser.calls_to_settle(demand.key.agreed)):
+        for _ in range(service.chooser.calls_to_settle(agreed)):
             service.serve("auto", read, read())
     service.counters.sent.clear()
     service.counters.sent.update(sent)
@@ -401,12 +405,12 @@ def persistent(
     demand.background = True
     untimed = not (service.choice.is_timed() or service.family.devices)
     if untimed and not demand.planned and service.choice.wanted(operation, algorithm) == AUTO:
-        rehearse(service, demand, service.chooser.settled(demand.key.agreed))
+        rehearse(service, demand, service.chooser.settled(demand.agreed))
     name, _ = service.choice.decide(demand, algorithm, "_init")
     if name not in (NATIVE, SHARED):
         interpreter.prepare(service.world, together=True)
     call = (algorithm, *arguments)
-    if name == SHARED and is_brief(service, demand, service.chooser.settled(demand.key.agreed)):
+    if name == SHARED and is_brief(service, demand, service.chooser.settled(demand.agreed)):
         made: Persistent = ShmPersistent(service, demand, call)
     else:
         made = Persistent(service, demand, name, call, info)

@@ -314,19 +314,25 @@ class ShmCall:
         callable
             Runs it, once.
         """
-        memory, counted = lay_out(demand), self._entry.data
+        memory = lay_out(demand)
         given = 0 if memory.input is None else memory.input.ctypes.data
         taken = 0 if memory.output is None else memory.output.ctypes.data
 
         def serve() -> None:
-            if memory.finish is None and quick(*demand.arguments) is None:
-                counted[code.E_CALLS] -= 1  # the caller counts it
+            if memory.finish is None and self.at_once(quick, *demand.arguments):
                 return
             self._run(given, taken, demand.nbytes, memory)
             if memory.finish is not None:
                 memory.finish()
 
         return serve
+
+    def at_once(self, quick: Callable[..., object], *arguments: object) -> bool:
+        """Run a call at once if its arguments let it; False where nothing was done."""
+        if quick(*arguments) is not None:
+            return False
+        self._entry.data[code.E_CALLS] -= 1  # the caller counts it
+        return True
 
     def _finished(self, *_: object, **__: object) -> None:
         """Wait for the kernel that machine code has begun."""

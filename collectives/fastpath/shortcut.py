@@ -157,6 +157,10 @@ class Shortcuts:
         method that has been replaced since, or calls it from one of his own.
     probes_of : dict of str to dict of str to callable
         Algorithm that a call asks for -> ``probes``, where there may be any.
+    library : dict of str to set of int
+        Operation -> size classes that are the library's; read only.
+    allowed : bool
+        Whether calls may go straight, see `allow`.
     """
 
     def __init__(
@@ -178,8 +182,9 @@ class Shortcuts:
         self._methods: dict[str, str] = {}
         self._learnt: set[str] = set()
         self._records: dict[str, Record] = {}
-        self._allowed = self._keeps = self._follows = False
+        self.allowed = self._keeps = self._follows = False
         self._begun: dict[str, Begun] = {}
+        self.library = {name: known.library for name, known in self._known.items()}
         self.probes: dict[str, Callable[..., object]] = {}
         self.probes_of: dict[str, dict[str, Callable[..., object]]] = {AUTO: self.probes}
 
@@ -214,7 +219,7 @@ class Shortcuts:
             with self._lock:
                 self._asked[algorithm] = asked
                 self.probes_of[algorithm] = asked.probes
-                asked.allow(self._allowed)
+                asked.allow(self.allowed)
         return self._asked.get(algorithm)
 
     def is_library(self, operation: str, size_class: int, begins: str = "") -> bool:
@@ -238,7 +243,7 @@ class Shortcuts:
         Local; on all ranks after the same call.
         """
         known = self._known[operation]
-        if known and not known.goes_to(size_class, algorithm):
+        if size_class in known.classes and not known.goes_to(size_class, algorithm):
             with self._lock:
                 known.forget(size_class)
 
@@ -345,7 +350,7 @@ class Shortcuts:
         may be gone.
         """
         with self._lock:
-            self._allowed = allowed = allowed and not self.is_over()
+            self.allowed = allowed = allowed and not self.is_over()
             for asked in self._asked.values():
                 asked.allow(allowed)
             if not allowed:
@@ -367,7 +372,7 @@ class Shortcuts:
 
     def step_back(self) -> None:
         """Replace no methods any more: something else is to come first.  Local."""
-        allowed = self._allowed
+        allowed = self.allowed
         self.allow(False)
         self._replaces = False
         self.allow(allowed)
@@ -405,7 +410,7 @@ class Shortcuts:
     def _install(self, operation: str) -> None:
         """Replace a method where that may be, unless a derived class has its own."""
         member, method = self._member(), operation.capitalize()
-        if not self._allowed or operation in self.probes or member is None or not is_possible():
+        if not self.allowed or operation in self.probes or member is None or not is_possible():
             return
         table, explain = self._known[operation].open(), self._raising(operation)
         begun = self._begun.get(operation)
@@ -437,7 +442,7 @@ def class_of_call(demand: CollectiveCall) -> int | None:
     """
     if demand.planned or demand.native:
         return None
-    return demand.key.agreed.size_class
+    return demand.agreed.size_class
 
 
 def _not_known(*_: object, **__: object) -> object:

@@ -139,7 +139,7 @@ _class_of = _compiled(class_of)
 
 @_compiled
 def find(record: int, nbytes: int) -> int:
-    """Give the row of the class of a size; -1 if that is not known, or to be looked at."""
+    """Give the row of the class of a size; -1 if not known, or to be looked at."""
     if place(record, MEAN) != 0:
         nbytes //= place(record, MEMBERS)
     at = place(record, KNOWN) + 8 * ROW * _class_of(nbytes)

@@ -115,6 +115,8 @@ NDIM_AT, SHAPE_AT, DTYPE_AT, FLAGS_AT = DATA + 8, DATA + 16, DATA + 40, DATA + 4
 #: Where a type has the bytes of an item, in the same ABI.
 ITEMSIZE_AT: Final = DATA + 24
 READABLE, WRITABLE = 0x101, 0x501
+#: Flags of which arrays without gaps have one at least: by rows, or by columns.
+WHOLE_FLAGS: Final = 0x3
 
 
 def class_of(nbytes: int) -> int:

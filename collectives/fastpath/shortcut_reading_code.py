@@ -19,6 +19,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     DATA,
     DECREF,
     DTYPE_AT,
+    FLAGS_AT,
     GETATTR,
     IN_PLACE,
     ITEMS,
@@ -45,6 +46,7 @@ from closeranks.collectives.fastpath.shortcut_layout import (
     TYPE,
     UNVIEW,
     VIEW,
+    WHOLE_FLAGS,
 )
 from closeranks.comms.jit.c_calls import call1, call2, call3, set_word, word
 
@@ -229,6 +231,8 @@ def bounds(record: int, spec: int) -> tuple[int, int]:
     if buffer == place(record, IN_PLACE) or buffer == place(record, NONE):
         return 0, 0
     if word(buffer + TYPE) == place(record, ARRAY):
+        if word(buffer + FLAGS_AT) & WHOLE_FLAGS == 0:
+            return -1, -1  # it has gaps, which mpi4py would refuse
         low = word(buffer + DATA)
         return low, low + bytes_of(record, buffer)
     if not is_viewed(record, buffer):

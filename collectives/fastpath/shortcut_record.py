@@ -73,7 +73,7 @@ MOST_KINDS: Final = 32
 
 
 @dataclass
-class _Class:
+class ClassUse:
     """What is known of one size class; ``shm_calls`` by kind of call."""
 
     library: bool = False
@@ -100,39 +100,48 @@ class KnownSizes:
     left : ndarray of int64, shape (CLASSES,)
         Calls that a class is known for, see
         `closeranks.collectives.selection.chooser.Chooser.calls_left`.
+
+    Attributes
+    ----------
+    classes : dict of int to ClassUse
+        What is known, by size class; read only.
+    library : set of int
+        Size classes that are the library's, and counted; read only.
     """
 
     def __init__(self, left: NDArray[np.int64] = UNCOUNTED) -> None:
         self._left = left
-        self._classes: dict[int, _Class] = {}
+        self.classes: dict[int, ClassUse] = {}
+        self.library: set[int] = set()
         self._table: NDArray[np.int64] | None = None
         self._open = False
         self._past = 0
         self._gone: dict[int, ShmCall] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._classes)
+        return bool(self.classes)
 
     def is_library(self, size_class: int) -> bool:
         """Tell whether calls of a class are the library's.  Local."""
-        known = self._classes.get(size_class)
+        known = self.classes.get(size_class)
         return known is not None and known.library
 
     def goes_to(self, size_class: int, algorithm: str) -> bool:
         """Tell whether nothing else is known of a class than an algorithm.  Local."""
-        known = self._classes.get(size_class)
+        known = self.classes.get(size_class)
         return known is None or algorithm == (NATIVE if known.library else SHARED)
 
     def runs(self, size_class: int, kind: ShmKind) -> bool:
         """Tell whether a kernel serves calls of a kind, or can no more be added.  Local."""
-        known = self._classes.get(size_class)
+        known = self.classes.get(size_class)
         if known is None:
             return False
         return kind in known.shm_calls or len(known.shm_calls) == MOST_KINDS
 
     def forget(self, size_class: int) -> None:
         """Know a class no more: its calls may go elsewhere from now on.  Local."""
-        gone = self._classes.pop(size_class, None)
+        gone = self.classes.pop(size_class, None)
+        self.library.discard(size_class)
         if gone is not None:
             self._gone |= {id(near): near for near in gone.shm_calls.values()}
         if self._table is not None:
@@ -140,14 +149,17 @@ class KnownSizes:
 
     def learn(self, size_class: int, *, counted: bool = True) -> None:
         """Note that calls of a class are the library's, and whether for a time.  Local."""
-        known = self._classes.setdefault(size_class, _Class())
+        known = self.classes.setdefault(size_class, ClassUse())
         known.library, known.counted = True, counted
+        if counted:
+            self.library.add(size_class)
         self._write(size_class)
 
     def learn_near(self, size_class: int, near: ShmCall, *, counted: bool = True) -> None:
         """Note that calls of a class, of the kind of ``near``, are a kernel's.  Local."""
-        known = self._classes.setdefault(size_class, _Class())
+        known = self.classes.setdefault(size_class, ClassUse())
         shm_calls, known.counted = known.shm_calls, counted
+        self.library.discard(size_class)
         if near.kind not in shm_calls and len(shm_calls) < MOST_KINDS:
             near.followed_by(None)
             for last in list(shm_calls.values())[-1:]:
@@ -160,7 +172,7 @@ class KnownSizes:
         if self._table is None:
             self._table = empty_table()
         self._open = True
-        for size_class in self._classes:
+        for size_class in self.classes:
             self._write(size_class)
         return self._table
 
@@ -177,7 +189,7 @@ class KnownSizes:
         if self._table is not None:
             native += int(self._table[:, ROW_CALLS].sum())
         shm_calls = dict(self._gone)
-        for known in self._classes.values():
+        for known in self.classes.values():
             shm_calls |= {id(near): near for near in known.shm_calls.values()}
         return Counter(native=native, shared=sum(near.calls for near in shm_calls.values()))
 
@@ -186,7 +198,7 @@ class KnownSizes:
         if self._open:
             assert self._table is not None
             row = self._table[size_class]
-            known = self._classes[size_class]
+            known = self.classes[size_class]
             left = self._left if known.counted else UNCOUNTED
             row[ROW_ENTRY], row[ROW_LEFT] = known.entry, left[size_class:].ctypes.data
             row[ROW_KNOWN] = 1  # last, for a reader in another thread

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from closeranks.comms.gpu.array_interface import device_array, dlpack_dtype
+from closeranks.comms.gpu.array_interface import device_array, dlpack_dtype, host_array
 from closeranks.comms.gpu.device_array import DeviceArray
 from closeranks.errors import UsageError, WrongType
 
@@ -42,6 +42,8 @@ class ArrayMemory:
         Whether the memory has no gaps.
     device : DeviceArray or None
         The array in device memory; None where the processor can reach it.
+    is_exported : bool
+        Whether the object shows its memory by DLPack, which takes long.
     """
 
     data: NDArray[Any]
@@ -49,6 +51,7 @@ class ArrayMemory:
     nbytes: int
     contiguous: bool
     device: DeviceArray | None = None
+    is_exported: bool = False
 
 
 def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMemory:
@@ -79,6 +82,7 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMe
     Unavailable
         If it lies on a device and the library to copy from there is missing.
     """
+    is_exported = False
     if isinstance(buffer, np.ndarray):
         # A matrix is never flat, and a masked array is not bytes.
         array = buffer if type(buffer) is np.ndarray else buffer.view(np.ndarray)
@@ -88,20 +92,21 @@ def memory(buffer: object, operation: str, *, writable: bool = False) -> ArrayMe
             there = device_array(buffer, operation)
             if there is not None:
                 return _on_device(there, operation, writable)
-            seen = _foreign(buffer, operation, writable)
+            seen, is_exported = _foreign(buffer, operation, writable)
         array = seen
-    _check_writable(array.flags.writeable or not writable, operation)
+    flags = array.flags
+    if writable and not flags.writeable:
+        _check_writable(False, operation)
     if array.dtype.hasobject:
         raise UsageError(operation, f"elements of type {array.dtype} are Python objects",
                          "use the lower-case method, which pickles")  # fmt: skip
-    flags = array.flags
     if flags.c_contiguous:
         data = array.reshape(-1).view(np.uint8) if array.ndim else array.reshape(1).view(np.uint8)
     elif flags.f_contiguous:
         data = array.T.reshape(-1).view(np.uint8)
     else:
         return ArrayMemory(array, array.dtype, array.nbytes, False)
-    return ArrayMemory(data, array.dtype, array.nbytes, True)
+    return ArrayMemory(data, array.dtype, array.nbytes, True, None, is_exported)
 
 
 def _check_writable(is_right: bool, operation: str) -> None:
@@ -127,22 +132,28 @@ def _viewed(buffer: object) -> NDArray[Any] | None:
         return np.frombuffer(view, np.uint8)
 
 
-def _foreign(buffer: object, operation: str, writable: bool) -> NDArray[Any]:
-    """View an object with DLPack or the CUDA array interface, in host memory."""
-    from mpi4py import MPI
+def _foreign(buffer: object, operation: str, writable: bool) -> tuple[NDArray[Any], bool]:
+    """View an object with DLPack or the CUDA array interface, in host memory.
 
+    Tells also whether the view stands for the object.
+    """
     if not hasattr(buffer, "__dlpack__") and not hasattr(buffer, "__cuda_array_interface__"):
         kind = type(buffer).__name__
         raise WrongType(operation, f"a {kind} is no buffer", "pass an array, or [array, type]")
     try:
+        seen = host_array(buffer) if hasattr(buffer, "__dlpack__") else None
+        if seen is not None:
+            return seen, True
+        from mpi4py import MPI
+
         found = MPI.buffer.frombuffer(buffer, readonly=not writable)
     except (BufferError, TypeError, ValueError) as error:
         raise UsageError(operation, f"cannot reach the buffer: {error}",
                          "pass a contiguous array") from error  # fmt: skip
     if not found.nbytes:
-        return np.empty(0, _element(buffer))
+        return np.empty(0, _element(buffer)), False
     whole: NDArray[Any] = np.frombuffer(found, np.uint8)  # type: ignore[call-overload]
-    return whole.view(_element(buffer))
+    return whole.view(_element(buffer)), False
 
 
 def _element(buffer: Any) -> np.dtype[Any]:

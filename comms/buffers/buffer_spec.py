@@ -14,8 +14,9 @@ stands for equal counts, or for the distance between blocks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from operator import index
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +39,7 @@ Spec = Any
 _NOTHING: Final = np.empty(0, np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class SpecParts:
+class SpecParts(NamedTuple):
     """A specification taken apart, nothing checked yet.
 
     Attributes
@@ -245,8 +245,11 @@ def message(spec: Spec, operation: str, *, blocks: int = 1, writable: bool = Fal
     parts = take_apart(spec, operation)
     found = found_memory(parts.buffer, operation, writable=writable)
     kind = element(parts.datatype, found.dtype, operation)
-    _fits_gaps(found, kind, operation)
-    shift = _number(parts.displacement, "displacement", operation) * kind.extent
+    shift = 0
+    if not found.contiguous:
+        _fits_gaps(found, kind, operation)
+    if parts.displacement is not None:
+        shift = _number(parts.displacement, "displacement", operation) * kind.extent
     if parts.count is None:
         count = _inferred(found.nbytes - shift, kind, blocks, operation)
     else:
@@ -313,9 +316,14 @@ def check_room(found: ArrayMemory, kind: Element, count: int, shift: int, operat
 
 
 def _is_datatype(value: object) -> bool:
+    return isinstance(value, (str, _datatype_class()))
+
+
+@cache
+def _datatype_class() -> type[MPI.Datatype]:
     from mpi4py import MPI
 
-    return isinstance(value, (MPI.Datatype, str))
+    return MPI.Datatype
 
 
 def _number(value: Any, name: str, operation: str) -> int:
@@ -333,7 +341,7 @@ def _number(value: Any, name: str, operation: str) -> int:
 
 def _fits_gaps(found: ArrayMemory, kind: Element, operation: str) -> None:
     """Refuse an array with gaps counted in anything but its own elements."""
-    if not found.contiguous and kind.extent != found.dtype.itemsize:
+    if kind.extent != found.dtype.itemsize:
         raise UsageError(
             operation,
             f"an array with gaps cannot be counted in {kind}",

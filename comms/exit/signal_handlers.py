@@ -56,10 +56,18 @@ class DeferredHandlers:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if get_ident() == _Waiting.thread:
-            _Waiting.depth -= 1
-            if not _Waiting.depth and _Waiting.handlers is not None:
-                _release()
+        if get_ident() != _Waiting.thread:
+            return
+        _Waiting.depth -= 1
+        if _Waiting.depth or _Waiting.handlers is None:
+            return
+        handlers, _Waiting.handlers = _Waiting.handlers, None
+        for one, handler in handlers.items():
+            set_handler(one, handler)
+        while _Waiting.come:  # they run now, in the order of arrival
+            first = next(iter(_Waiting.come))
+            del _Waiting.come[first]
+            signal.raise_signal(first)
 
 
 def defer_handlers() -> None:
@@ -67,10 +75,14 @@ def defer_handlers() -> None:
 
     Local, harmless twice; does nothing outside of `DeferredHandlers`.
     """
-    if not _Waiting.depth or _Waiting.handlers is not None or not _is_main():
+    is_main = get_ident() == _Waiting.thread  # as `_is_main`
+    if not _Waiting.depth or _Waiting.handlers is not None or not is_main:
         return
     _Waiting.come.clear()
-    waiting = {one: found for one in _SIGNALS if callable(found := getsignal(one))}
+    waiting: dict[int, _Handler] = {}
+    for one in _SIGNALS:
+        if callable(found := getsignal(one)):
+            waiting[one] = found
     _Waiting.handlers = waiting  # before the loop: each replaced handler is put back then
     for one in waiting:
         set_handler(one, _note)
@@ -99,14 +111,3 @@ def _note(number: int, frame: FrameType | None) -> None:
     since_s = _Waiting.come.setdefault(number, now_s)
     if now_s - since_s >= PATIENCE_S and _Waiting.handlers is not None:
         _Waiting.handlers[number](number, frame)
-
-
-def _release() -> None:
-    """Put the handlers back, and run the handlers of signals that have come."""
-    handlers, _Waiting.handlers = _Waiting.handlers or {}, None
-    for one, handler in handlers.items():
-        set_handler(one, handler)
-    while _Waiting.come:
-        first = next(iter(_Waiting.come))
-        del _Waiting.come[first]
-        signal.raise_signal(first)

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+from functools import cache
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -99,10 +99,13 @@ def dlpack_tensor(capsule: object) -> Tensor:
     return Tensor(pointer, tensor.device_id, shape, strides, dtype)
 
 
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
 def _tensor(capsule: object) -> _Tensor:
-    pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    return _Tensor.from_address(pointer(capsule, _NAME))
+    return _Tensor.from_address(_pointer_of(capsule, _NAME))
 
 
 def dlpack_dtype(capsule: object) -> np.dtype[Any]:
@@ -144,8 +147,8 @@ def dlpack_dtype(capsule: object) -> np.dtype[Any]:
 _HOST_KINDS, _CUDA = (1, 3, 11, 13), 2
 #: CU_POINTER_ATTRIBUTE_MEMORY_TYPE and its value for device memory.
 _MEMORY_TYPE, _DEVICE_MEMORY = 2, 2
-#: Device files of the driver.
-_DRIVER_FILES = ("/dev/nvidiactl", "/dev/dxg")
+#: Device files of the driver: of cards, which may come with the first use, and under Windows.
+_CARDS, _WINDOWS = "/dev/nvidiactl", "/dev/dxg"
 
 _installed: list[Runtime] = []
 
@@ -171,7 +174,12 @@ def install(runtime: Runtime) -> Callable[[], None]:
 
 def may_have_arrays() -> bool:
     """Tell whether this process may have arrays in device memory.  Local."""
-    return bool(_installed) or any(Path(name).exists() for name in _DRIVER_FILES)
+    return bool(_installed) or os.access(_CARDS, os.F_OK) or _is_on_windows()
+
+
+@cache
+def _is_on_windows() -> bool:
+    return os.access(_WINDOWS, os.F_OK)
 
 
 def device_array(buffer: Any, operation: str) -> DeviceArray | None:
@@ -199,6 +207,8 @@ def device_array(buffer: Any, operation: str) -> DeviceArray | None:
     Unavailable
         If it lies on a CUDA device and CuPy cannot be imported.
     """
+    if not (hasattr(buffer, "__dlpack_device__") or may_have_arrays()):
+        return None  # no driver, so no device; to look for its library takes longer
     found, where = _described(buffer, operation, on_host=False)
     if found is None or not found.nbytes:
         return None
@@ -242,6 +252,56 @@ def foreign_array(buffer: Any, operation: str) -> DeviceArray | NDArray[Any] | N
     if not found.nbytes:
         return np.empty(found.shape, found.dtype)
     return np.asarray(_Elements(found)).view(found.dtype)
+
+
+class _HostBytes:
+    """Bytes on the host for NumPy; keeps their capsule."""
+
+    def __init__(self, pointer: int, nbytes: int, capsule: object) -> None:
+        self.capsule = capsule
+        self.__array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (pointer, False), "version": 3,
+        }  # fmt: skip
+
+
+def host_array(buffer: Any) -> NDArray[Any] | None:
+    """See memory that an object shows by DLPack alone, exporting it once.
+
+    Local; for memory on the host.
+
+    Parameters
+    ----------
+    buffer : object
+        With ``__dlpack__``.
+
+    Returns
+    -------
+    ndarray or None
+        In one dimension; None if the object has another interface, no elements,
+        or gaps.
+    """
+    if array_interface(buffer) is not None:
+        return None
+    capsule = buffer.__dlpack__()
+    tensor, dtype = _tensor(capsule), dlpack_dtype(capsule)
+    size, ndim = tensor.bits * tensor.lanes // 8, tensor.ndim
+    shape = tensor.shape[:ndim]
+    count = prod(shape)
+    if tensor.strides and tensor.strides[:ndim] != _steps(shape):
+        return None
+    if not count or size % dtype.itemsize:
+        return None
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return np.asarray(_HostBytes(pointer, count * size, capsule)).view(dtype)
+
+
+def _steps(shape: list[int]) -> list[int]:
+    """Give the strides of an array without gaps, in elements."""
+    steps, step = [], 1
+    for length in reversed(shape):
+        steps.append(step)
+        step *= length
+    return steps[::-1]
 
 
 class _Elements:

@@ -4,8 +4,10 @@
     closeranks run --faults -n 3 -- docs/internals/trip.py failure
 
 Each rank prints one line for the third call of ``algorithm="ring"`` and one for the third call
-of "auto".  ``failure`` prints one line for an attempt in which the last rank is killed, and for
-the attempt that follows on the ranks that are left.  ``list`` as another argument prints the
+of "auto".  "gaps" is the third call of "auto" whose arrays no shortcut reads, on its way to the
+library.  Two more lines are for calls of a race whose turn is the library's, and the kernel's
+in node memory.  ``failure`` prints one line for an attempt in which the last rank is killed, and
+for the attempt that follows on the ranks that are left.  ``list`` as another argument prints the
 functions too.  Functions that Python generates (``__init__`` of a dataclass) are in no file, and
 do not count.  A wait looks again and again: its last round counts, the earlier ones do not.
 """
@@ -26,6 +28,7 @@ import numpy as np
 from mpi4py import MPI
 
 import closeranks
+from closeranks.collectives.arguments.call_key import Agreed, size_class
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.comms import wait
 
@@ -121,19 +124,40 @@ def third_call(comm: Communicator, algorithm: str) -> list[Entry]:
     """Note the third all-reduce of 8 floats, on a communicator of its own.  Collective.
 
     It is done `TRIES` times, each on a new communicator.  The shortest trip is
-    the one that did not wait for another rank, if there is one.
+    the one that did not wait for another rank, if there is one.  "gaps" is "auto"
+    with arrays that have gaps.
     """
-    given, taken = np.ones(8), np.empty(8)
-    with_name: dict[str, Any] = {} if algorithm == "auto" else {"algorithm": algorithm}
+    given, taken = np.ones((8, 2)), np.empty((8, 2))
+    given, taken = (given[:, 0], taken[:, 0]) if algorithm == "gaps" else (given[:4], taken[:4])
+    is_auto = algorithm in ("auto", "gaps")
+    with_name: dict[str, Any] = {} if is_auto else {"algorithm": algorithm}
     found: list[list[Entry]] = []
     for _ in range(TRIES):
         fresh, recorder = comm.Dup(), Recorder()
+        if algorithm == "gaps":
+            fresh._service.chooser.pricing.kernels = None  # the first calls are the library's
         for _ in range(CALLS_BEFORE):
             fresh.Allreduce(given, taken, **with_name)
         recorder.run(partial(fresh.Allreduce, given, taken, **with_name))
         fresh.Free()
         found.append(recorder.entries)
     return min(found, key=len)
+
+
+def tried_calls(comm: Communicator) -> dict[str, list[Entry]]:
+    """Note the shortest trip of each candidate in a race of all-reduces.  Collective."""
+    given, taken, kind = np.ones(8), np.empty(8), Agreed("allreduce", size_class(64))
+    fresh, found = comm.Dup(), dict[str, list[Entry]]()
+    chooser = fresh._service.chooser
+    chooser.try_all()
+    fresh.Allreduce(given, taken)
+    while (choice := chooser.settled(kind)).is_tried and choice.trial is not None:
+        name, recorder = choice.trial.turn, Recorder()
+        recorder.run(partial(fresh.Allreduce, given, taken))
+        if chooser.settled(kind).is_tried:  # the last call of a race concludes it
+            found[name] = min(recorder.entries, found.get(name, recorder.entries), key=len)
+    fresh.Free()
+    return found
 
 
 def failed_attempt(comm: Communicator) -> list[Entry]:
@@ -170,8 +194,12 @@ def main() -> None:
     if fails:
         show(comm, "failed attempt and the next one", failed_attempt(comm))
     else:
-        for algorithm in ("ring", "auto"):
+        for algorithm in ("ring", "auto", "gaps"):
             show(comm, algorithm, third_call(comm, algorithm))
+        tried = tried_calls(comm)
+        for name in ("native", "shared"):
+            if name in tried:  # a kernel is tried where all ranks share a node
+                show(comm, f"a race, {name}", tried[name])
     comm.close()
 
 

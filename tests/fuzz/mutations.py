@@ -62,9 +62,9 @@ MUTATIONS: dict[str, tuple[Patch, ...]] = {
     ),
     "a trial's barrier skipped": (
         Patch(
-            "collectives/dispatch/dispatch.py",
+            "collectives/dispatch/race_calls.py",
             "if not timed:\n            self.meet()  # else",
-            "if not timed and self.rank:\n            self.meet()  # else",
+            "if not timed and service.rank:\n            self.meet()  # else",
         ),
     ),
 }  # fmt: skip

@@ -306,7 +306,7 @@ def test_kernels_are_for_the_hosts_arrays(known: Lent) -> None:
     x, y = np.full(3000, 1.0), np.empty(3000)
     for _ in range(3):
         comm.Allreduce(x, y)
-        comm._service._remember(
+        comm._service.learning.remember(
             comm._service.arguments.read("allreduce", "", "auto", (x, y, MPI.SUM)), "shared"
         )
     for source, target in ((fake.array(x), y), (x, fake.array(y)), (fake.array(x), fake.array(y))):

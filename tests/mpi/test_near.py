@@ -50,7 +50,7 @@ def knowing(world: World) -> World:
         op = (MPI.SUM,) if "reduce" in name else ()
         demand = service.arguments.read(name, "", "auto", (*given, *op, *root))
         interpreter.prepare(service.world, together=True)
-        service._remember(demand, "shared")
+        service.learning.remember(demand, "shared")
     return duplicate
 
 

@@ -15,7 +15,9 @@ import closeranks as cr
 
 PROGRAM = Path(__file__).resolve().parents[2] / "docs" / "internals" / "trip.py"
 #: Most calls, files, and returns to a file that the call has been in before.
-MOST = {"ring": (85, 14, 15), "auto": (85, 16, 15)}
+MOST = {"ring": (85, 14, 15), "auto": (85, 16, 15), "gaps": (18, 10, 5)}
+#: Most calls in a race: of the library's turn, and of the kernel's.
+MOST_TRIED = {"native": 25, "shared": 25}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,16 @@ def test_the_third_call_runs_few_functions(
     assert found.calls <= calls
     assert found.files <= files
     assert found.returns <= returns
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="others count other calls")
+def test_a_call_of_a_race_runs_few_functions(world: cr.Communicator | None, trip: Any) -> None:
+    if world is None or world.size != 2:
+        return
+    found = trip.tried_calls(world)
+    assert "native" in found
+    for name, most in MOST_TRIED.items():
+        assert len(found.get(name, ())) <= most, name
 
 
 def test_an_algorithm_that_fits_one_op_is_asked_again_for_another(
