@@ -70,7 +70,7 @@ TALKERS = {
     "collectives.communicator.gradient_buckets", "collectives.communicator.initialization",
     "collectives.communicator.membership", "collectives.communicator.nonblocking",
     "collectives.communicator.object_calls", "collectives.communicator.persistent_calls",
-    "collectives.dispatch.argument_check",
+    "collectives.dispatch.argument_check", "collectives.dispatch.call_errors",
     "collectives.dispatch.device_collectives", "collectives.dispatch.dispatch",
     "collectives.dispatch.kernel_speed", "collectives.dispatch.known_calls",
     "collectives.dispatch.race_calls",

@@ -15,7 +15,7 @@ from mpi4py import MPI
 
 from closeranks.collectives.arguments import native_handover
 from closeranks.collectives.arguments.native_handover import UNREADABLE
-from closeranks.collectives.dispatch.dispatch import careful_of
+from closeranks.collectives.dispatch.call_errors import careful_of
 from closeranks.collectives.engine.error_translation import explaining
 from closeranks.collectives.engine.init_state import alike
 from closeranks.collectives.selection.findings import TrialFindings

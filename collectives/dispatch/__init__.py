@@ -6,6 +6,7 @@ In reading order:
 * ``known_calls``: calls of a form that was read before, and is not read again;
 * ``race_calls``: calls whose time is taken;
 * ``shortcut_learning``: what shortcuts learn from calls;
+* ``call_errors``: the errors that end a call, and who hears of them;
 * ``argument_check``: the check that all ranks ask for the same;
 * ``plan_cache``: bound plans, kept for the next call of their kind;
 * ``request``: the requests of calls that return at once;

@@ -23,9 +23,9 @@ from closeranks.collectives.arguments import argument_readers, native_handover
 from closeranks.collectives.arguments.call_form import form_of
 from closeranks.collectives.arguments.call_key import Agreed
 from closeranks.collectives.arguments.collective_call import CollectiveCall
-from closeranks.collectives.arguments.native_handover import UNREADABLE
 from closeranks.collectives.builders.catalogue import find
 from closeranks.collectives.dispatch.argument_check import agree_equal, check_sizes, described
+from closeranks.collectives.dispatch.call_errors import careful_of, tell
 from closeranks.collectives.dispatch.device_collectives import (
     ELSEWHERE,
     DeviceCalls,
@@ -37,16 +37,14 @@ from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
 from closeranks.collectives.dispatch.plan_cache import PlanCache
 from closeranks.collectives.dispatch.race_calls import RaceCalls
-from closeranks.collectives.dispatch.request import DROPPED, Outstanding, Request, RequestOrigin
+from closeranks.collectives.dispatch.request import Outstanding, Request, origin_of
 from closeranks.collectives.dispatch.shortcut_learning import ShortcutLearning
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.engine.call_guard import WHOLE, CallGuard, Counters, Statistics
-from closeranks.collectives.engine.error_translation import SET_UP, ended, explained, interruptible
+from closeranks.collectives.engine.error_translation import ended, explained
 from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
-from closeranks.collectives.fastpath.shortcut import BEGINS
-from closeranks.collectives.fastpath.shortcut_record import Begun
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO, NATIVE, SHARED
@@ -54,8 +52,7 @@ from closeranks.collectives.selection.choice import Choice
 from closeranks.collectives.selection.chooser import Chooser
 from closeranks.comms.exit import signal_handlers
 from closeranks.comms.lazy import lazy
-from closeranks.comms.mpi import ulfm
-from closeranks.errors import Error, Revoked, UsageError
+from closeranks.errors import UsageError
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.call_form import CallForm
@@ -319,11 +316,6 @@ class ArgumentReading:
         return demand
 
 
-def careful_of(plain: MPI.Intracomm, family: Family) -> MPI.Intracomm:
-    """Give a communicator whose calls end where a rank has given up, for setting up."""
-    return plain if ulfm.is_on() else interruptible(plain, family.notices)
-
-
 class Service:
     """Serves one communicator of a family.
 
@@ -476,7 +468,7 @@ class Service:
             self.counters.device[WHOLE] += 1
         request = self.request(demand, name)
         if name == NATIVE and algorithm is AUTO and self.choice.is_brief(demand.agreed):
-            self.learning.remember_begun(demand, partial(self._begun, operation))
+            self.learning.remember_begun(demand, self)
         if self.family.attempt is not None:
             self.family.attempt.follow(request)
         return request
@@ -529,38 +521,8 @@ class Service:
             try:
                 return serve(operation, *arguments)
             except BaseException as error:
-                self.tell(number, operation, error)
+                tell(self, number, operation, error)
                 raise
-
-    def tell(self, number: int, operation: str, error: BaseException) -> None:
-        """Tell the others of an error that ends a call, where they may wait.  Local.
-
-        Parameters
-        ----------
-        number : int
-            What `calls` has given the call.
-        operation : str
-            What it is.
-        error : BaseException
-            Is raised.
-        """
-        if isinstance(error, UNREADABLE):
-            self.refused(number, operation, error)
-        elif isinstance(error, Revoked):
-            if error.operation == SET_UP:
-                error.operation = operation
-        elif isinstance(error, (Error, MPI.Exception)):
-            return
-        elif signal_handlers.are_deferred() or self._is_unheard():  # it ends half-way
-            self.family.notices.leave(error)
-            self.family.world.revoke()
-
-    def _is_unheard(self) -> bool:
-        """Whether this rank has given up a world of several nodes: they see no word."""
-        world: World | None = self.__dict__.get("world")
-        if world is None or not world.revoked or ulfm.is_on():
-            return False
-        return world.node.size < world.size and self.family.notices.notice is None
 
     def refused(self, number: int, operation: str, error: Exception) -> None:
         """Tell that this rank has refused a call: others may be in it.  Local.
@@ -667,25 +629,13 @@ class Service:
             if given.finish is None:
                 take = partial(
                     Request.of_library,
-                    origin=self._origin(demand.operation),
+                    origin=origin_of(self, demand.operation),
                     keeps=given.arguments,
                 )
                 begun = begin(self.family.world, self.plain, demand.operation, given, take)
                 return self.outstanding.note(begun)
         told = partial(ended, demand.operation, self.family, self.family.world)
         return Request.of_plan(self._launch(demand, name, bound), told)
-
-    def _begun(self, operation: str) -> Begun:
-        """Give what a shortcut makes of a request of the library."""
-        noted, name = self.outstanding.begun, BEGINS + operation
-        return Begun(Request, self._origin(operation), noted, DROPPED, name)
-
-    def _origin(self, operation: str) -> RequestOrigin:
-        """Say what requests of the library's have in common, in the world of now."""
-        family = self.family
-        told = partial(ended, operation, family, family.world)
-        explain = partial(self.explained, operation)
-        return RequestOrigin(operation, told, explain, family.notices, self.outstanding)
 
     def _launch(
         self, demand: CollectiveCall, name: str, bound: Bound | None = None, *, waits: bool = False

@@ -27,6 +27,7 @@ from mpi4py import MPI
 from closeranks.collectives.arguments import native_handover
 from closeranks.collectives.arguments.call_form import SEQUENCES, CallForm, buffer_of
 from closeranks.collectives.arguments.collective_call import CollectiveCall
+from closeranks.collectives.dispatch.call_errors import tell
 from closeranks.collectives.selection.call_options import AUTO, NATIVE, SHARED
 from closeranks.comms.buffers import packing
 from closeranks.comms.buffers.buffer_spec import Message
@@ -306,7 +307,7 @@ class KnownCalls:
                     service.learning.miss(operation)
                 return NATIVE
         except BaseException as error:
-            service.tell(number, operation, error)
+            tell(service, number, operation, error)
             raise
         return service.counted(operation, self._make, known, arguments, number=number)
 

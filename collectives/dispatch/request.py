@@ -16,12 +16,13 @@ import ctypes
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import ref
 
 from mpi4py import MPI
 
-from closeranks.collectives.engine.error_translation import has_ended, keep_left
+from closeranks.collectives.engine.error_translation import ended, has_ended, keep_left
 from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.fastpath.request_wait import ShortWait
 from closeranks.comms.argument import patience
@@ -29,6 +30,7 @@ from closeranks.comms.exit import forked_child
 from closeranks.comms.wait import Deadline, wait
 
 if TYPE_CHECKING:
+    from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.execution import Execution
     from closeranks.comms.liveness.failure_notices import Notices
 
@@ -169,6 +171,24 @@ class RequestOrigin:
     ) -> None:
         self.operation, self.ended, self.explain = operation, ended, explain
         self.notices, self.outstanding = notices, outstanding
+
+
+def origin_of(service: Service, operation: str) -> RequestOrigin:
+    """Say what requests of the library's have in common, in the world of now.
+
+    Local.
+
+    Parameters
+    ----------
+    service : Service
+        Of the communicator.
+    operation : str
+        What they do.
+    """
+    family = service.family
+    told = partial(ended, operation, family, family.world)
+    explain = partial(service.explained, operation)
+    return RequestOrigin(operation, told, explain, family.notices, service.outstanding)
 
 
 def _itself(error: BaseException) -> BaseException:

@@ -10,19 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from closeranks.collectives.dispatch.request import DROPPED, Request, origin_of
 from closeranks.collectives.engine import interpreter
 from closeranks.collectives.fastpath.shm_call import ShmCalls
 from closeranks.collectives.fastpath.shortcut import BEGINS, class_of_call, is_possible
+from closeranks.collectives.fastpath.shortcut_record import Begun
 from closeranks.collectives.selection.call_options import AUTO, NATIVE, SHARED
 
 if TYPE_CHECKING:
     from closeranks.collectives.arguments.call_key import Agreed
     from closeranks.collectives.arguments.collective_call import CollectiveCall
+    from closeranks.collectives.dispatch.dispatch import Service
     from closeranks.collectives.engine.epoch_world import World
     from closeranks.collectives.engine.init_state import Family
     from closeranks.collectives.fastpath.shm_call import ShmCall
     from closeranks.collectives.fastpath.shortcut import Shortcuts
-    from closeranks.collectives.fastpath.shortcut_record import Begun
     from closeranks.collectives.selection.choice import Choice
     from closeranks.collectives.selection.chooser import Chooser
 
@@ -110,7 +112,7 @@ class ShortcutLearning:
             self._shortcuts.learn(agreed.operation, self._chooser.library_classes(agreed))
         interpreter.miss()
 
-    def remember_begun(self, demand: CollectiveCall, make: Callable[[], Begun]) -> None:
+    def remember_begun(self, demand: CollectiveCall, service: Service) -> None:
         """Let the next call of this kind that returns a request take a short way.
 
         Local; on all ranks at the same call.
@@ -119,8 +121,8 @@ class ShortcutLearning:
         ----------
         demand : CollectiveCall
             A call that the library serves, as all of its size class.
-        make : callable
-            Gives what is made of the library's request.
+        service : Service
+            Of the communicator.
         """
         size, operation = class_of_call(demand), demand.operation
         if size is None or not self._family.straight or demand.divisor() != 1:
@@ -128,7 +130,9 @@ class ShortcutLearning:
         if self._shortcuts.is_library(operation, size, BEGINS):
             return
         if not self._family.tuning.divides(operation, size):
-            self._shortcuts.learn_begun(operation, size, make())
+            origin, name = origin_of(service, operation), BEGINS + operation
+            begun = Begun(Request, origin, service.outstanding.begun, DROPPED, name)
+            self._shortcuts.learn_begun(operation, size, begun)
 
     def miss(self, operation: str) -> None:
         """Note a call of an operation that has no shortcut yet.  Local."""

@@ -72,7 +72,7 @@ class Rank:
         no_local: Any = None
         key = CallKey(agreed, no_local)
         demand: Any = SimpleNamespace(
-            operation=operation, key=key, planned=planned, native=native, root=0,
+            operation=operation, key=key, agreed=agreed, planned=planned, native=native, root=0,
             commutative=agreed.commutative, nbytes=agreed.nbytes,
         )  # fmt: skip
         name, choice = self._choice._choose(demand, "")
@@ -92,7 +92,7 @@ class Rank:
 
     def _short_way(self, operation: str, size_class: int, form: str) -> str | None:
         """Do what machine code does: the sizes are known, and the kind for a kernel."""
-        known = self._shortcuts._known[operation]._classes.get(size_class)
+        known = self._shortcuts._known[operation].classes.get(size_class)
         left = self.chooser.calls_left(operation)
         if known is None or left[size_class] <= 0 or form == "plans only":
             return None
