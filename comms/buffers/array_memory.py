@@ -43,7 +43,8 @@ class ArrayMemory:
     device : DeviceArray or None
         The array in device memory; None where the processor can reach it.
     is_exported : bool
-        Whether the object shows its memory by DLPack, which takes long.
+        Whether the object has no buffer protocol: it shows its memory by DLPack or
+        the CUDA array interface, which takes long.
     """
 
     data: NDArray[Any]
@@ -153,7 +154,7 @@ def _foreign(buffer: object, operation: str, writable: bool) -> tuple[NDArray[An
     if not found.nbytes:
         return np.empty(0, _element(buffer)), False
     whole: NDArray[Any] = np.frombuffer(found, np.uint8)  # type: ignore[call-overload]
-    return whole.view(_element(buffer)), False
+    return whole.view(_element(buffer)), True
 
 
 def _element(buffer: Any) -> np.dtype[Any]:
