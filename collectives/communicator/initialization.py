@@ -396,8 +396,10 @@ def _make_first_world(
             chooser = _chooser(plain, found, tuned, known, deterministic=deterministic)
         seats = tuple(range(plain.size))
         opened = Communicator.adopt(plain, family, found, chooser=chooser, world=world, seats=seats)
-        with notices.inside:
-            chooser.pricing.kernels = None if deterministic else measure(opened.membership.service)
+        if not deterministic:
+            with notices.inside:
+                chooser.note_kernels("allreduce", measure(opened.membership.service, "allreduce",
+                                                          may_compile=False))  # fmt: skip
         return opened, family
     except Exception:
         world.revoke()  # others may wait for this rank on any of its communicators

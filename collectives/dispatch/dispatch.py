@@ -32,6 +32,7 @@ from closeranks.collectives.dispatch.device_collectives import (
     DevicePipeline,
     in_time,
 )
+from closeranks.collectives.dispatch.kernel_speed import measure
 from closeranks.collectives.dispatch.known_calls import KnownCalls
 from closeranks.collectives.dispatch.persistent_creation import persistent
 from closeranks.collectives.dispatch.persistent_starts import listening, starts
@@ -380,6 +381,7 @@ class Service:
             plain, self.family, self.guard, self.calls.reading, self.choice
         )
         self.arguments.hears_starts = "block" in self.__dict__  # see `listen`
+        chooser.measure = partial(measure, self, may_compile=True)
         self._known, self.races = KnownCalls(self), RaceCalls(self)
 
     def move(self, plain: MPI.Intracomm, chooser: Chooser, shortcuts: Shortcuts) -> None:

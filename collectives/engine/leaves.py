@@ -87,8 +87,17 @@ def load_kernel(name: str) -> Kernel:
 
 def kernel_address(name: str) -> int:
     """Give the address of a kernel, a C function.  Local."""
+    return code_cache.address_of(_home_of(name), name)
+
+
+def is_kernel_stored(name: str) -> bool:
+    """Tell whether the disk holds a kernel, compiled.  Local."""
+    return code_cache.is_stored(_home_of(name), name)
+
+
+def _home_of(name: str) -> str:
     home = "allreduce_kernels" if name.startswith("allreduce") else "movement_kernels"
-    return code_cache.address_of(f"closeranks.collectives.shm.{home}", name)
+    return f"closeranks.collectives.shm.{home}"
 
 
 def combiner_for(operation: str, reducer: object, dtype: np.dtype[Any]) -> Combiner | None:

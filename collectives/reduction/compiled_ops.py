@@ -89,6 +89,12 @@ def combiner(op: MPI.Op | Mean, dtype: np.dtype[Any]) -> Combiner | None:
     return combiner_of("SUM" if isinstance(op, Mean) else name_of(op), np.dtype(dtype))
 
 
+def is_sum_stored(dtype: str) -> bool:
+    """Tell whether the disk holds the combiner of sums of a type, compiled.  Local."""
+    parts = ("pair", "three")
+    return all(code_cache.is_stored(_LOOPS, f"SUM.{dtype}.{part}") for part in parts)
+
+
 @cache
 def combiner_of(name: str | None, dtype: np.dtype[Any]) -> Combiner | None:
     """Return the combiner of an op by its name; see `combiner`.

@@ -17,7 +17,7 @@ answer is what was found for similar sizes, or the cheapest.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -50,6 +50,9 @@ AGAIN, ENDLESS = 100, 1 << 62
 _TRIED_STEPS, _PRICED_STEPS, _OPENED_STEPS = 16, 250, 500
 #: Pricing takes no longer where there are more ranks than that.
 _MOST_PRICED: Final = 64
+#: What it takes to measure the kernels of an operation, in the same steps; and where one takes
+#: less than that share of the library's time, or the library of its, there is no race.
+_MEASURED_STEPS, _SURE = 800, 0.8
 #: An answer may be what was found so many size classes away.
 _SIMILAR: Final = 3
 
@@ -108,7 +111,7 @@ class Chooser:
         that.
     pricing : Pricing, optional
         Of the same topology and numbers, made before.
-    kernels : KernelShares, optional
+    kernels : dict of str to KernelShares, optional
         As for `Pricing`.
 
     Attributes
@@ -117,6 +120,9 @@ class Chooser:
         With what this chooser has found.
     is_open : bool
         As given; set where the world is opened later.
+    measure : callable
+        Measures the kernels of an operation, see
+        `closeranks.collectives.dispatch.kernel_speed.measure`; collective.
     has_looked : bool
         Whether calls in an open world went on beyond their first answer: compiled
         code is worth having now.
@@ -137,7 +143,7 @@ class Chooser:
         findings: TrialFindings | None = None,
         is_open: bool = True,
         pricing: Pricing | None = None,
-        kernels: KernelShares | None = None,
+        kernels: dict[str, KernelShares] | None = None,
     ) -> None:
         self.topology, self.trials = topology, trials
         self.pricing = pricing or Pricing(
@@ -152,7 +158,9 @@ class Chooser:
         self._answers: dict[Agreed, Answer] = {}
         self._left: dict[tuple[str, bool, bool], NDArray[np.int64]] = {}
         self._heritage = dict(heritage or {})
+        self._measured = set(self.pricing.kernels)
         self._is_lazy, self.has_looked = True, False
+        self.measure: Callable[[str], KernelShares | None] = lambda _: None
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -412,11 +420,10 @@ class Chooser:
 
     def _unpriced(self, call: Agreed) -> Choice:
         """Give the library's own, or a kernel in node memory if that was found faster."""
-        seconds, kernels = self.pricing.library_s(call.nbytes), self.pricing.kernels
+        seconds, share = self.pricing.library_s(call.nbytes), self.pricing.kernel_share(call)
         if self.winners.name(call.operation, call.nbytes) == NATIVE:
             return Choice(NATIVE, seconds, {}, {}, None, "table")
-        share = 1.0 if kernels is None else kernels.share(call.nbytes)
-        if share < 1.0 and self.is_open and self._has_kernel(call):
+        if share is not None and share < 1.0 and self.is_open and self._has_kernel(call):
             return Choice(SHARED, share * seconds, {}, {}, None)
         return Choice(NATIVE, seconds, {}, {}, None)
 
@@ -463,6 +470,10 @@ class Chooser:
         if not choice.predictions:
             answer.choice = choice = self._priced(call)
         self.has_looked |= self.is_open and self.trials
+        if self._may_measure(call):
+            budget.tried_s += _MEASURED_STEPS * self.pricing.speed.step_s
+            self.note_kernels(call.operation, self.measure(call.operation))
+            answer.choice = choice = self._priced(call)
         trial = self._next_trial(call, answer)
         if trial is None:
             best = self._due(call, answer)
@@ -473,6 +484,19 @@ class Chooser:
         else:
             self._due(call, answer)
             self._hold(call, answer, 2 * max(answer.span, AGAIN))
+
+    def _may_measure(self, call: Agreed) -> bool:
+        """Tell whether the kernels of an operation are to be measured now."""
+        if not (self.trials and self.is_open and call.native and self._has_kernel(call)):
+            return False
+        steps_s = _MEASURED_STEPS * self.pricing.speed.step_s
+        return call.operation not in self._measured and self.findings.budget.allows(steps_s)
+
+    def note_kernels(self, operation: str, shares: KernelShares | None) -> None:
+        """Note how fast kernels are, or that it cannot be told.  On all ranks."""
+        self._measured.add(operation)
+        if shares is not None:
+            self.pricing.note_kernels(operation, shares)
 
     @staticmethod
     def _begin(answer: Answer, trial: Trial) -> None:
@@ -488,6 +512,8 @@ class Chooser:
             return None
         if choice.trial is not None:
             return choice.trial if choice.trial.rivals else None
+        if self._is_sure(call):
+            return None
         known, native = self._found(call), self.pricing.objection(call) is None
         if known is None:
             return first_race(call.operation, choice.predictions, allows_native=native)
@@ -529,9 +555,18 @@ class Chooser:
         answer.choice = choice._replace(algorithm=name, predicted_s=seconds, source=source)
         return is_due
 
+    def _is_sure(self, call: Agreed) -> bool:
+        """Tell whether a kernel was measured to be clearly faster than the library, or slower."""
+        known = self.pricing.kernels.get(call.operation)
+        if known is None or not self._has_kernel(call):
+            return False
+        share = known.share(call.nbytes)
+        return share < _SURE or share > 1 / _SURE
+
     def _best_guess(self, call: Agreed, choice: Choice) -> tuple[str, float, str]:
         """Give what was found for this size or a similar one, else the cheapest."""
-        for distance in range(_SIMILAR + 1 if call.native else 0):
+        looks = call.native and not self._is_sure(call)
+        for distance in range(_SIMILAR + 1 if looks else 0):
             for at in {call.size_class - distance, call.size_class + distance}:
                 kind = CallKind(call.operation, at, call.commutative)
                 found = self.findings.by_kind.get(kind)
@@ -580,6 +615,6 @@ class Chooser:
         native_s = predictions.get(NATIVE)
         if native_s is None or best == NATIVE:
             return best
-        if self.pricing.kernels is not None and SHARED in predictions:
+        if self.pricing.kernels and SHARED in predictions:
             return min((SHARED, NATIVE), key=lambda name: predictions[name])
         return best if predictions[best] < CLOSE * native_s else NATIVE

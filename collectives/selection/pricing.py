@@ -49,7 +49,7 @@ class NativeModel:
 
 
 class KernelShares(NamedTuple):
-    """What share of the library's time an all-reduce takes in node memory.
+    """What share of the library's time an operation takes in node memory.
 
     Attributes
     ----------
@@ -101,8 +101,8 @@ class Pricing:
     native_bytes : int or None
         The library's collectives serve calls of up to so many bytes in all,
         see `closeranks.comms.mpi.ulfm.BRIEF_BYTES`.
-    kernels : KernelShares, optional
-        Measured, where all ranks share one node.
+    kernels : dict of str to KernelShares, optional
+        By operation, as far as measured: where all ranks share one node.
 
     Attributes
     ----------
@@ -118,11 +118,11 @@ class Pricing:
         speed: Speed,
         allow_native: bool,
         native_bytes: int | None,
-        kernels: KernelShares | None = None,
+        kernels: dict[str, KernelShares] | None = None,
     ) -> None:
         self.topology, self.native, self.speed = topology, native, speed
         self.allow_native, self.native_bytes = allow_native, native_bytes
-        self.kernels = kernels
+        self.kernels = dict(kernels or {})
         self._known: dict[Agreed, Estimates] = {}
         self._priced: dict[Agreed, tuple[dict[str, float], dict[str, str]]] = {}
 
@@ -147,8 +147,8 @@ class Pricing:
             objections[NATIVE] = objection
         elif self.native is not None:
             predictions[NATIVE] = self._native_s(problem, predictions)
-            if self.kernels is not None and SHARED in predictions:
-                share = self.kernels.share(call.nbytes)
+            share = self.kernel_share(call)
+            if share is not None and SHARED in predictions:
                 predictions[SHARED] = share * predictions[NATIVE]
         can_library = call.native and self.allow_native
         if not predictions and not can_library:
@@ -185,6 +185,19 @@ class Pricing:
             predictions = {name: price.seconds for name, price in prices.items()}
             known = self._priced[call] = predictions, objections
         return known
+
+    def note_kernels(self, operation: str, shares: KernelShares) -> None:
+        """Price an operation anew, since its kernels were measured.  On all ranks."""
+        self.kernels[operation] = shares
+        self._known.clear()
+
+    def kernel_share(self, call: Agreed) -> float | None:
+        """Give the share of the library's time that a kernel takes, None if unknown.
+
+        An operation that was not measured is taken for an all-reduce.
+        """
+        known = self.kernels.get(call.operation) or self.kernels.get("allreduce")
+        return None if known is None else known.share(call.nbytes)
 
     def library_s(self, nbytes: int) -> float:
         """Give the time of the library's all-reduce, 0 where it was not timed."""

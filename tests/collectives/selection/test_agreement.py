@@ -109,7 +109,8 @@ class Rank:
 @cache
 def pricing(topology: Topology) -> Pricing:
     """Price once: that takes most of the time, and depends on no call."""
-    kernels = KernelShares((8, 1 << 20), (0.3, 1.2)) if topology is NODE else None
+    shares = {"allreduce": KernelShares((8, 1 << 20), (0.9, 1.2))}
+    kernels = shares if topology is NODE else None
     return Pricing(topology, native=NativeModel(2e-6, 1e-9), speed=Speed(6e-6),
                    allow_native=True, native_bytes=None, kernels=kernels)  # fmt: skip
 
