@@ -56,6 +56,8 @@ class _Copied(NamedTuple):
         Copies there and back; None where NumPy is as fast.
     returns : bool
         Whether the copy comes back.
+    by_columns : bool
+        Whether elements lie side by side by columns, so that they travel so.
     """
 
     place: int
@@ -63,6 +65,7 @@ class _Copied(NamedTuple):
     datatype: MPI.Datatype
     packer: packing.Packer | None
     returns: bool
+    by_columns: bool
 
 
 class KnownCall:
@@ -146,9 +149,10 @@ class KnownCall:
     def _run_copied(self, *arguments: Any) -> None:
         """Call the library with copies of what it cannot take."""
         given: list[Any] = list(arguments)
-        for place, nbytes, datatype, packer, _ in self._copied:
+        for place, nbytes, datatype, packer, _, by_columns in self._copied:
             spec = given[place]
             one = spec[0] if type(spec) in SEQUENCES else spec
+            one = one.T if by_columns else one
             if packer is None:
                 data = one.copy()
             else:
@@ -156,10 +160,11 @@ class KnownCall:
                 packer.gather(data, one)
             given[place] = [data, datatype]
         self._method(*given)
-        for place, _, _, packer, returns in self._copied:
+        for place, _, _, packer, returns, by_columns in self._copied:
             if returns:
                 spec, data = arguments[place], given[place][0]
                 one = spec[0] if type(spec) in SEQUENCES else spec
+                one = one.T if by_columns else one
                 if packer is None:
                     one[...] = data
                 else:
@@ -190,11 +195,13 @@ def _copies(demand: CollectiveCall, arguments: tuple[Any, ...]) -> list[_Copied]
             return None
         if part.offset or part.nbytes != part.memory.nbytes or not part.element.plain:
             return None
+        by_columns = part.memory.contiguous and not array.flags.c_contiguous
+        array = array.T if by_columns else array
         packer = None
         if part.nbytes >= packing.LEAST or part.element.datatype is None:  # NumPy's bytes
             packer = packing.packer(array.shape, array.strides, array.itemsize)
         datatype = part.element.datatype or MPI.BYTE
-        found.append(_Copied(place, part.nbytes, datatype, packer, returns))
+        found.append(_Copied(place, part.nbytes, datatype, packer, returns, by_columns))
     return None if found and demand.in_place and source is not None else found
 
 

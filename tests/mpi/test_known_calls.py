@@ -122,7 +122,12 @@ def test_types_without_a_name_travel_as_bytes(fresh: Counted | None) -> None:
         whole = np.zeros((fresh.comm.size, 2), dtype)
         fresh.comm.Allgather(np.full(2, fresh.comm.rank, dtype), whole)
         assert whole[:, 0].astype(int).tolist() == list(range(fresh.comm.size))
-    assert fresh.reads == 4
+        square = np.zeros((2, 2), dtype, order="F")  # whose memory is by columns
+        flat = np.arange(4 if fresh.comm.rank == 0 else 0).astype(dtype)
+        fresh.comm.Bcast(flat if fresh.comm.rank == 0 else square)
+        if fresh.comm.rank:
+            assert square.astype(int).tolist() == [[0, 2], [1, 3]]
+    assert fresh.reads == 6
 
 
 def test_memory_that_is_shared_is_seen_each_time(fresh: Counted | None) -> None:
