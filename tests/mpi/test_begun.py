@@ -38,7 +38,7 @@ def known(world: World | None) -> Iterator[World | None]:
     service = duplicate._service
     for name in OPERATIONS:
         outstanding = service.outstanding.begun
-        origin, method = service._origin(name), f"i{name}"
+        origin, method = request.origin_of(service, name), f"i{name}"
         begun = Begun(Request, origin, outstanding, request.DROPPED, method)
         for size in (0, size_class(8 * COUNT)):
             service.shortcuts.learn_begun(name, size, begun)

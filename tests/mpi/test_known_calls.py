@@ -39,7 +39,7 @@ def fresh(world: World | None) -> Iterator[Counted | None]:
         yield None
         return
     duplicate = world.Dup()
-    duplicate._service.chooser.pricing.kernels = None  # which may have been faster at init
+    duplicate._service.chooser.pricing.kernels = {}  # which may have been faster at init
     yield Counted(duplicate)
     duplicate.Free()
 
