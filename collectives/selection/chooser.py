@@ -487,7 +487,8 @@ class Chooser:
 
     def _may_measure(self, call: Agreed) -> bool:
         """Tell whether the kernels of an operation are to be measured now."""
-        if not (self.trials and self.is_open and call.native and self._has_kernel(call)):
+        is_due = self.trials and self.is_open and self._is_lazy
+        if not (is_due and call.native and self._has_kernel(call)):
             return False
         steps_s = _MEASURED_STEPS * self.pricing.speed.step_s
         return call.operation not in self._measured and self.findings.budget.allows(steps_s)
@@ -558,7 +559,7 @@ class Chooser:
     def _is_sure(self, call: Agreed) -> bool:
         """Tell whether a kernel was measured to be clearly faster than the library, or slower."""
         known = self.pricing.kernels.get(call.operation)
-        if known is None or not self._has_kernel(call):
+        if known is None or not (self._is_lazy and self._has_kernel(call)):
             return False
         share = known.share(call.nbytes)
         return share < _SURE or share > 1 / _SURE

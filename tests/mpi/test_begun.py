@@ -228,7 +228,7 @@ def test_what_mpi4py_or_we_refuse_is_refused_alike(known: World, wrong: str) -> 
         y.flags.writeable = False
     errors = (TypeError, ValueError) if wrong in ("keyword", "read-only") else cr.UsageError
     with pytest.raises(errors):
-        known.Iallreduce(x, y, op, **named)
+        known.Iallreduce(x, y, op, **named)  # type: ignore[arg-type]
     x, y = np.ones(COUNT), np.zeros(COUNT)
     known.Iallreduce(x, y).Wait()
     assert (y == known.size).all()
