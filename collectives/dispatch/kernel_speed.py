@@ -1,4 +1,4 @@
-"""How fast kernels in node memory are beside the library, measured on own buffers."""
+"""How fast kernels in node memory are beside the library, on buffers of our own."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def measure(service: Service, operation: str, *, may_compile: bool) -> KernelSha
     Returns
     -------
     KernelShares or None
-        The same on every rank; None where there is more than one node, no kernel, or
-        a rank without compiled code.
+        The same on every rank; None where there is more than one node, or no
+        kernel, or a rank without compiled code.
     """
     signal_handlers.defer_handlers()  # all ranks are in it
     world = service.world

@@ -274,7 +274,7 @@ class Chooser:
         return choice._replace(predictions=priced.predictions, objections=priced.objections)
 
     def calls_to_settle(self, call: Agreed) -> int:
-        """Count the blocking calls that the race takes which is on, or begins next.  Local."""
+        """Count the blocking calls of the race that is on, or begins next.  Local."""
         call = call.choice
         answer = self._answers.get(call)
         if answer is not None and answer.choice.trial is not None and answer.choice.is_tried:
@@ -384,7 +384,7 @@ class Chooser:
         return answer
 
     def _answer_others(self, call: Agreed) -> None:
-        """Answer also the other sizes of an operation whose first calls are the library's.
+        """Answer other sizes of an operation whose first calls are the library's.
 
         Now, while all ranks are at this call: so that machine code may serve them.
         """
@@ -557,7 +557,7 @@ class Chooser:
         return is_due
 
     def _is_sure(self, call: Agreed) -> bool:
-        """Tell whether a kernel was measured to be clearly faster than the library, or slower."""
+        """Tell whether a kernel was found clearly faster than the library, or slower."""
         known = self.pricing.kernels.get(call.operation)
         if known is None or not (self._is_lazy and self._has_kernel(call)):
             return False
@@ -608,7 +608,7 @@ class Chooser:
         return Choice(best, predictions.get(best, 0.0), predictions, objections, None)
 
     def _cheapest_of(self, predictions: Mapping[str, float]) -> str:
-        """Give the algorithm to use untried: the library, unless another is clearly cheaper.
+        """Give what is used untried: the library, unless another is clearly cheaper.
 
         Kernels in node memory were timed beside the library, so their price is sure.
         """

@@ -51,9 +51,9 @@ class Explanation:
     candidates : dict of str to Candidate
         Every algorithm of the operation.
     source : str
-        Why it is this one: "forced" by the program or its table of rules, "table" of
-        `closeranks tune`, "remembered" from an earlier job, "tried" by calls of this
-        job, or "predicted".
+        Why it is this one: "forced" by the program or its table of rules, "table"
+        of `closeranks tune`, "remembered" from an earlier job, "tried" by calls of
+        this job, or "predicted".
     calls_to_settle : int
         Blocking calls of this kind until the race is over that is on, or that the
         next call begins; 0 where there is none.
