@@ -601,8 +601,13 @@ class Service:
         finally:
             inside.end()
 
-    def prepared(self, demand: CollectiveCall, name: str, *, timed: bool) -> Callable[[], object]:
-        """Prepare all of a call that later calls of its kind will not have to do."""
+    def prepared(
+        self, demand: CollectiveCall, name: str, *, timed: bool, races: bool = False
+    ) -> Callable[[], object]:
+        """Prepare all of a call that later calls of its kind will not have to do.
+
+        In a race also what lets it run as these will.
+        """
         if name == NATIVE and not timed:
             return in_time(
                 demand,
@@ -615,7 +620,7 @@ class Service:
             if way is not None and not self.world.node_memory.turns:
                 if self.world.compiled is None:
                     interpreter.prepare(self.world, together=True)  # shortcuts come with it
-                quick = self.learning.quick_of(demand, way)
+                quick = self.learning.quick_of(demand, way) if races else None
                 if demand.on_device:
                     return in_time(demand, lambda: way.ready(demand, quick))
                 return way.ready(demand, quick)

@@ -58,7 +58,7 @@ class RaceCalls:
         signal_handlers.defer_handlers()  # what is done beside the call waits for all
         service = self._service
         timed = service.choice.is_timed()
-        serve = service.prepared(demand, name, timed=timed)
+        serve = service.prepared(demand, name, timed=timed, races=True)
         if not timed:
             self.meet()  # else it pays for what the last one left undone
         began = time.perf_counter()

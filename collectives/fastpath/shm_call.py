@@ -299,14 +299,16 @@ class ShmCall:
         """Let calls of this size that are of another kind be another one's.  Local."""
         self._entry[code.E_NEXT] = 0 if other is None else other.address
 
-    def ready(self, demand: CollectiveCall, quick: Callable[..., object]) -> Callable[[], None]:
+    def ready(
+        self, demand: CollectiveCall, quick: Callable[..., object] | None = None
+    ) -> Callable[[], None]:
         """Prepare a call whose arguments may be of any form.  Local.
 
         Parameters
         ----------
         demand : CollectiveCall
             The call.
-        quick : callable
+        quick : callable, optional
             What runs it at once if its arguments let it, see `Shortcuts.quick`.
 
         Returns
@@ -319,7 +321,11 @@ class ShmCall:
         taken = 0 if memory.output is None else memory.output.ctypes.data
 
         def serve() -> None:
-            if memory.finish is None and self.at_once(quick, *demand.arguments):
+            if (
+                quick is not None
+                and memory.finish is None
+                and self.at_once(quick, *demand.arguments)
+            ):
                 return
             self._run(given, taken, demand.nbytes, memory)
             if memory.finish is not None:

@@ -467,6 +467,11 @@ class Chooser:
         if 0 < answer.span < ENDLESS:
             answer.served += answer.span
             budget.called_s += answer.span * choice.predicted_s
+        is_usual = choice.source == "predicted" and self.pricing.objection(call) is None
+        if self.is_open and is_usual and self._is_sure(call):
+            answer.choice = self._unpriced(call)  # priced when somebody asks
+            self._hold(call, answer, ENDLESS)
+            return
         if not choice.predictions:
             answer.choice = choice = self._priced(call)
         self.has_looked |= self.is_open and self.trials

@@ -1,6 +1,6 @@
 """What trials have found, kept for other communicators and for later jobs.
 
-A finding holds for ranks that sit alike: `TrialFindings` belong to one shape of
+A finding holds for ranks that sit alike: `TrialFindings` belong to a shape of
 a topology, see `closeranks.collectives.selection.tuning_table.shape`.  A rank
 keeps those of all its communicators.  A new communicator begins with what its
 ranks have agreed on.
