@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from closeranks.collectives.dispatch.dispatch import Service
 
 #: Sizes that are timed, bytes of a vector or a block, and how many calls of each in a row.
-_SIZES: Final = ((8, 16), (16384, 8), (1 << 20, 2))
+_SIZES: Final = ((8, 16), (16384, 4), (1 << 18, 1))
 #: How often that is repeated; the fastest counts.
 _REPEATS: Final = 3
 _TYPE: Final = np.dtype(np.float32)
