@@ -508,7 +508,8 @@ def _chooser(
         )
     native = None if tuned is None else tuned.native
     if native is None or speed is None:
-        native, measured = calibrate(plain)
+        node = topology.levels.index("node") if "node" in topology.levels else 0
+        native, measured = calibrate(plain, is_wide=bool(topology.groups[node].max()))
         speed = speed or measured
     return Chooser(
         topology, native=native, speed=speed, trials=True, native_bytes=most, winners=winners,

@@ -334,8 +334,10 @@ class Chooser:
         choice, budget = answer.choice, self.findings.budget
         trial = choice.trial
         assert trial is not None
-        budget.tried_s += sum(agreed_s) - self._race_s(choice, trial, beside=False)
+        budget.tried_s -= self._race_s(choice, trial, beside=False)
         again = trial.settle(agreed_s)
+        best_s = min(trial.agreed_s.values())
+        budget.tried_s += sum(max(0.0, seconds - best_s) for seconds in agreed_s)
         if again is None:
             if budget.allows(self._race_s(choice, trial)):
                 budget.tried_s += self._race_s(choice, trial)
@@ -530,11 +532,12 @@ class Chooser:
         return self.findings.budget.allows(self._race_s(choice, trial))
 
     def _race_s(self, choice: Choice, trial: Trial, *, beside: bool = True) -> float:
-        """Predict how long a race takes: its calls, and what is done beside them."""
+        """Predict what a race costs: its calls beyond the answer's, and what is beside."""
         names = trial.candidates if trial.winner is None else trial.rivals
         known = [choice.seconds(name) for name in names]
         longest = max((one for one in known if one < math.inf), default=0.0)
-        calls_s = trial.rounds * sum(min(one, longest) for one in known)
+        least = min(choice.predicted_s, longest)
+        calls_s = trial.rounds * sum(max(0.0, min(one, longest) - least) for one in known)
         if not beside:
             return calls_s
         steps = _TRIED_STEPS * trial.rounds * len(names) + (0 if self.is_open else _OPENED_STEPS)
