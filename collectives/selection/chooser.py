@@ -569,6 +569,8 @@ class Chooser:
         known = self.pricing.kernels.get(call.operation)
         if known is None or not (self._is_lazy and self._has_kernel(call)):
             return False
+        if call.operation in self.forced or self.winners.name(call.operation, call.nbytes):
+            return False
         share = known.share(call.nbytes)
         return share < _SURE or share > 1 / _SURE
 

@@ -20,6 +20,7 @@ from closeranks.collectives.fastpath.request_wait import ShortWait
 from closeranks.collectives.fastpath.shortcut_layout import MANY_BEGUN
 from closeranks.collectives.fastpath.shortcut_record import Begun
 from closeranks.collectives.plans.collective import OPERATIONS
+from closeranks.collectives.selection.pricing import NativeModel
 from closeranks.comms.wait import Deadline, wait
 from tests.mpi.test_short_way import COUNT, METHODS, arguments, result
 
@@ -90,6 +91,7 @@ def test_the_second_call_takes_it_and_a_blocking_one_does_not(comm: MPI.Intracom
     if comm.size < 2:
         return
     ours = cr.init(comm)
+    ours.membership.chooser.pricing.native = NativeModel(1e-6, 1e-10)  # whatever else runs
     x, y = np.ones(COUNT), np.zeros(COUNT)
     ours.Iallreduce(x, y, algorithm="ring").Wait()  # loads compiled code
     assert interpreter.is_loaded()
