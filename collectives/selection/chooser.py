@@ -7,11 +7,13 @@ rules comes first, see `closeranks.collectives.selection.rules`; then what was
 found before, see `closeranks.collectives.selection.findings`.
 
 An answer holds for a number of calls, which is counted in `calls_left`.  Then
-the chooser looks again.  The first calls of a kind go to the library, as long
-as that costs less than to think.  Then the algorithms are priced.  If the
-budget of trials allows it, the next calls go in turn to the cheapest plans and
-to the library, and the ranks agree on the fastest one (`Trial`).  Else the
-answer is what was found for similar sizes, or the cheapest.
+the chooser looks again.  The first calls of a kind go to the library, or to a
+kernel in node memory that was timed beside it and was faster, as long as that
+costs less than to think.  Then a kernel that is clearly faster or slower than
+the library needs no trial.  Else the algorithms are priced.  If the budget
+allows it, the next calls go in turn to the cheapest plans and to the library,
+and the ranks agree on the fastest one (`Trial`).  If it does not, the answer
+is what was found for similar sizes, or the cheapest.
 """
 
 from __future__ import annotations
@@ -433,7 +435,7 @@ class Chooser:
         return any(one.objection(self.example(call)) is None for one in found)
 
     def _free_calls(self, call: Agreed) -> int:
-        """Count the first calls of a kind that go to the library unpriced.
+        """Count the first calls of a kind that are served unpriced.
 
         They take as long as it takes to price it; one rank has nothing to price.
         """
