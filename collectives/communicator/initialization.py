@@ -398,8 +398,9 @@ def _make_first_world(
         opened = Communicator.adopt(plain, family, found, chooser=chooser, world=world, seats=seats)
         if not deterministic:
             with notices.inside:
-                chooser.note_kernels("allreduce", measure(opened.membership.service, "allreduce",
-                                                          may_compile=False))  # fmt: skip
+                shares = measure(opened.membership.service, "allreduce", may_compile=False)
+            if shares is not None:  # else later, when code has been compiled
+                chooser.note_kernels("allreduce", shares)
         return opened, family
     except Exception:
         world.revoke()  # others may wait for this rank on any of its communicators

@@ -14,7 +14,8 @@ In reading order:
   persistent operations, how they are made, and how requests start them;
 * ``object_refusal``: calls with objects that one rank cannot give;
 * ``device_collectives``: calls on arrays in device memory;
-* ``kernel_speed``: kernels in node memory beside the library, timed at init;
+* ``kernel_speed``: kernels in node memory beside the library, timed at init or
+  when their operation is priced;
 * ``forecast``: the algorithm that a call would get;
 * ``injected_dispatch``: the same dispatch with faults on purpose.
 """

@@ -2,13 +2,12 @@
 
 Python takes half a microsecond to look at the arguments of a call, and several
 where ranks share a core, for all that it looks at has left the caches since.
-So where calls of a size class are settled to go to the library, or to a kernel
-in the memory of the node, the communicator's method is replaced by a builtin
-function of machine code that looks whether the call is a known one, by its
-`Rule`, and then calls the library's method or the kernel, else ours. It knows
-nothing that the method does not; whatever it cannot take, or mpi4py refuses,
-goes the long way, where errors are explained; those of the library's call
-itself are explained as there.
+So where calls of a size class go to the library for now, or to a kernel in the
+memory of the node, a builtin function of machine code replaces the
+communicator's method.  It reads the sizes of a call by its `Rule`, and calls
+the library's method or the kernel, else ours.  What it cannot take, or mpi4py
+refuses, goes the long way, where errors are explained.  Errors of the call of
+the library itself are explained as there.
 
 A class is known, not a size: the next call may be of a size never seen.
 """

@@ -9,8 +9,8 @@ In reading order:
 * ``agreed_tuning``: the table of rank 0, for all ranks;
 * ``choice``: an algorithm, and the reasons;
 * ``candidates``: which algorithms meet in a race;
-* ``chooser``: the choice for a call, by table, price or trial, and how long it
-  holds;
+* ``chooser``: the choice for a call, by table, timed kernel, price or trial,
+  and how long it holds;
 * ``pricing``: the predicted times of the candidates;
 * ``trial``: the fastest candidate, found on calls of the program;
 * ``findings``: what trials have found, and their budget;

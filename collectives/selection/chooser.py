@@ -7,11 +7,13 @@ rules comes first, see `closeranks.collectives.selection.rules`; then what was
 found before, see `closeranks.collectives.selection.findings`.
 
 An answer holds for a number of calls, which is counted in `calls_left`.  Then
-the chooser looks again.  The first calls of a kind go to the library, as long
-as that costs less than to think.  Then the algorithms are priced.  If the
-budget of trials allows it, the next calls go in turn to the cheapest plans and
-to the library, and the ranks agree on the fastest one (`Trial`).  Else the
-answer is what was found for similar sizes, or the cheapest.
+the chooser looks again.  The first calls of a kind go to the library, or to a
+kernel in node memory that was timed beside it and was faster, as long as that
+costs less than to think.  Then a kernel that is clearly faster or slower than
+the library needs no trial.  Else the algorithms are priced.  If the budget
+allows it, the next calls go in turn to the cheapest plans and to the library,
+and the ranks agree on the fastest one (`Trial`).  If it does not, the answer
+is what was found for similar sizes, or the cheapest.
 """
 
 from __future__ import annotations
@@ -435,7 +437,7 @@ class Chooser:
         return any(one.objection(self.example(call)) is None for one in found)
 
     def _free_calls(self, call: Agreed) -> int:
-        """Count the first calls of a kind that go to the library unpriced.
+        """Count the first calls of a kind that are served unpriced.
 
         They take as long as it takes to price it; one rank has nothing to price.
         """
@@ -469,17 +471,17 @@ class Chooser:
         if 0 < answer.span < ENDLESS:
             answer.served += answer.span
             budget.called_s += answer.span * choice.predicted_s
+        self.has_looked |= self.is_open and self.trials
+        is_measured = self._may_measure(call)
+        if is_measured:
+            budget.tried_s += _MEASURED_STEPS * self.pricing.speed.step_s
+            self.note_kernels(call.operation, self.measure(call.operation))
         is_usual = choice.source == "predicted" and self.pricing.objection(call) is None
         if self.is_open and is_usual and self._is_sure(call):
             answer.choice = self._unpriced(call)  # priced when somebody asks
             self._hold(call, answer, ENDLESS)
             return
-        if not choice.predictions:
-            answer.choice = choice = self._priced(call)
-        self.has_looked |= self.is_open and self.trials
-        if self._may_measure(call):
-            budget.tried_s += _MEASURED_STEPS * self.pricing.speed.step_s
-            self.note_kernels(call.operation, self.measure(call.operation))
+        if is_measured or not choice.predictions:
             answer.choice = choice = self._priced(call)
         trial = self._next_trial(call, answer)
         if trial is None:
@@ -552,13 +554,13 @@ class Chooser:
         choice = answer.choice
         if choice.trial is not None or choice.source in ("forced", "table"):
             return True
-        name, seconds, source = self._best_guess(call, choice)
+        name, seconds, source = self._best_guess(call, self._priced(call))
         is_due = True
         if not self.is_open and name != NATIVE and self.pricing.objection(call) is None:
             loss_s = max(choice.seconds(NATIVE) - seconds, 0.0)
             is_due = answer.served * loss_s >= _OPENED_STEPS * self.pricing.speed.step_s
         if not is_due:
-            name, seconds = NATIVE, choice.seconds(NATIVE)
+            name, seconds, source = NATIVE, choice.seconds(NATIVE), "predicted"
         if not math.isfinite(seconds):
             seconds = 0.0
         answer.choice = choice._replace(algorithm=name, predicted_s=seconds, source=source)

@@ -53,7 +53,7 @@ class Explanation:
     source : str
         Why it is this one: "forced" by the program or its table of rules, "table"
         of `closeranks tune`, "remembered" from an earlier job, "tried" by calls of
-        this job, or "predicted".
+        this job, or "predicted" by prices and timed kernels.
     calls_to_settle : int
         Blocking calls of this kind until the race is over that is on, or that the
         next call begins; 0 where there is none.

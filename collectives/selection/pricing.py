@@ -1,7 +1,8 @@
 """Predicted times of the algorithms of a communicator; pure.
 
 A price comes from `cost` over the links of the topology, and the library's
-from a few calls that were timed at init.  A price is a guess.
+from a few calls that were timed at init.  A price is a guess.  Kernels in node
+memory are timed beside the library, which gives their share of its price.
 """
 
 from __future__ import annotations

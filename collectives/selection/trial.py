@@ -15,7 +15,7 @@ CLEAR, STAYS = 0.9, 1.0
 CLOSE, FINAL = 0.7, 3
 #: Calls so short that they have at least so many rounds run a third race, of again as
 #: many times the rounds, where the final gives the library a plan that was close: memory
-#: that a kernel goes round in is not warm before, and the library gets no later trial.
+#: that a kernel goes round in is not warm before.
 SHORT = 16
 #: So there are at most so many races.
 RACES = 3
@@ -31,7 +31,7 @@ MANY, BURST, FIRST = 8, 8, 4
 
 @dataclass
 class Trial:
-    """Measures candidates in turn on the first calls of a kind.
+    """Measures candidates in turn on calls of a kind.
 
     A pure state machine: `turn` says which candidate this call uses, `record`
     takes its local seconds, and once `is_full` the ranks combine ``samples`` by
