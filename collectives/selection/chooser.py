@@ -409,6 +409,8 @@ class Chooser:
         if call.operation in self.forced or self.winners.name(call.operation, call.nbytes):
             return None
         found = self._found(call)
+        if found is not None and self._is_sure(call):
+            found = None  # what was timed in this job goes first
         is_due = found is not None and (self.is_open or found.algorithm == NATIVE)
         if found is not None and is_due and self._takes(call, found.algorithm):
             source = "remembered" if found.is_remembered else "tried"
