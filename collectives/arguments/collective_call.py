@@ -215,13 +215,19 @@ def arrays_of(demand: CollectiveCall) -> tuple[object, object]:
     -------
     tuple of object
         Of the first buffer and of the second one; None for what has no type of its
-        own (a list, `IN_PLACE`).
+        own (`IN_PLACE`).
     """
     arguments = demand.arguments
     if demand.operation == "barrier":
         return None, None
-    first = getattr(arguments[0], "dtype", None)
-    return first, None if demand.operation == "bcast" else getattr(arguments[1], "dtype", None)
+    first = _type_of(arguments[0])
+    return first, None if demand.operation == "bcast" else _type_of(arguments[1])
+
+
+def _type_of(spec: Any) -> object:
+    """Give the type of the array that a message names, be it with a count or a type."""
+    array = spec[0] if isinstance(spec, (list, tuple)) and spec else spec
+    return getattr(array, "dtype", None)
 
 
 @dataclass(slots=True)

@@ -355,4 +355,5 @@ class KnownCalls:
 
 def _are_arrays(arguments: tuple[Any, ...]) -> bool:
     """Tell whether a kernel may take the messages of a call as they are."""
-    return all(type(one) is np.ndarray or one is MPI.IN_PLACE for one in arguments[:2])
+    buffers = map(buffer_of, arguments[:2])
+    return all(type(one) is np.ndarray or one is MPI.IN_PLACE for one in buffers)

@@ -113,10 +113,13 @@ from closeranks.collectives.fastpath.shortcut_reading_code import (
     add,
     apart_on_host,
     is_of_one_type,
+    items_of,
     length,
     number,
     op_of,
     place,
+    type_of,
+    unit_of,
     vector,
 )
 from closeranks.comms.jit.c_calls import (
@@ -214,22 +217,33 @@ def looked_up(record: int, args: int, nargs: int, names: int) -> int:
 
 
 @_compiled
-def array_of(record: int, thing: int, dtype: int, flags: int) -> tuple[int, int]:
-    """Give memory and items of an array of a type that lies side by side, else 0."""
-    if word(thing + TYPE) != place(record, ARRAY) or word(thing + DTYPE_AT) != dtype:
+def array_of(record: int, thing: int, dtype: int, flags: int, blocks: int) -> tuple[int, int]:
+    """Give memory and items of a message of a type that lies side by side, else 0.
+
+    An array, alone or with a plain type and a count of its blocks.
+    """
+    parts_at, parts = items_of(record, thing)
+    array = word(parts_at) if parts > 0 else thing
+    if word(array + TYPE) != place(record, ARRAY) or word(array + DTYPE_AT) != dtype:
         return 0, 0
-    if word(thing + FLAGS_AT) & flags != flags:
+    if word(array + FLAGS_AT) & flags != flags:
         return 0, 0
-    shape, items = word(thing + SHAPE_AT), 1
-    for axis in range(word(thing + NDIM_AT) & 0xFFFFFFFF):
+    if parts > 0:
+        nbytes = length(record, thing, blocks)
+        is_alike = nbytes >= 0 and type_of(record, thing) == dtype
+        unit = unit_of(record, word(parts_at + 8 * (parts - 1)))
+        return (word(array + DATA), nbytes // unit) if is_alike else (0, 0)
+    shape, items = word(array + SHAPE_AT), 1
+    for axis in range(word(array + NDIM_AT) & 0xFFFFFFFF):
         items *= word(shape + 8 * axis)
-    return word(thing + DATA), items
+    return word(array + DATA), items
 
 
 @_compiled
 def given_of(record: int, entry: int, args: int, flags: int) -> int:
     """Give the memory of the first array of a call, 0 if it is of another kind."""
-    found, items = array_of(record, word(args), place(entry, E_GIVEN_TYPE), flags)
+    dtype, blocks = place(entry, E_GIVEN_TYPE), place(entry, E_GIVEN_BLOCKS)
+    found, items = array_of(record, word(args), dtype, flags, blocks)
     set_word(entry + 8 * E_GIVEN_BYTES, items * place(entry, E_GIVEN_ITEM))
     return found
 
@@ -237,7 +251,8 @@ def given_of(record: int, entry: int, args: int, flags: int) -> int:
 @_compiled
 def taken_of(record: int, entry: int, args: int) -> int:
     """Give the memory of the second array of a call, 0 if it is of another kind."""
-    found, items = array_of(record, word(args + 8), place(entry, E_TAKEN_TYPE), WRITABLE)
+    dtype, blocks = place(entry, E_TAKEN_TYPE), place(entry, E_TAKEN_BLOCKS)
+    found, items = array_of(record, word(args + 8), dtype, WRITABLE, blocks)
     set_word(entry + 8 * E_TAKEN_BYTES, items * place(entry, E_TAKEN_ITEM))
     return found
 

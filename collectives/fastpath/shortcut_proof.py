@@ -117,6 +117,11 @@ def _kernel_calls() -> Iterator[bool]:
     for given in (own, own.reshape(3, 2), fixed):
         yield reduce(given, room) == "kernel"
         yield noted.pop()[2:] == (given.ctypes.data, room.ctypes.data, 8 * _COUNT)
+    for spec in ([own, MPI.DOUBLE], (own, MPI.DOUBLE), [own, _COUNT, MPI.DOUBLE]):
+        yield reduce(spec, [room, MPI.DOUBLE]) == reduce(spec, room) == "kernel"
+        yield noted.pop()[2:] == (own.ctypes.data, room.ctypes.data, 8 * _COUNT)
+    yield reduce([own, _COUNT - 1, MPI.DOUBLE], [room, _COUNT - 1, MPI.DOUBLE]) == "kernel"
+    yield noted.pop()[2:] == (own.ctypes.data, room.ctypes.data, 8 * _COUNT - 8)
     yield reduce(own, room, MPI.SUM) == reduce(own, room, op=MPI.SUM) == "kernel"
     yield reduce(MPI.IN_PLACE, room) == "kernel"
     yield noted.pop()[2:4] == (room.ctypes.data, room.ctypes.data)
@@ -128,7 +133,9 @@ def _kernel_calls() -> Iterator[bool]:
     odd = np.zeros(8 * _COUNT + 1, np.uint8)[1:].view(_F8)
     strided, turned = np.ones(2 * _COUNT)[::2], np.ones((3, 2)).T.copy().T
     others: list[Any] = [strided, turned, odd, own[1:], own.astype(">f8"), own.astype("i8")]
-    for other in (*others, own.data, own.view(np.recarray), [own, MPI.DOUBLE], room, None):
+    others += [[own, MPI.INT64_T], [own, _COUNT + 1, MPI.DOUBLE], [own, _COUNT], [own], []]
+    others += [[own.view(np.uint8), MPI.DOUBLE], [own, 1, MPI.DOUBLE], [room, MPI.DOUBLE]]
+    for other in (*others, own.data, own.view(np.recarray), room, None):
         yield reduce(other, room) == "ours"
     yield reduce(*np.ones((2, 2 * _COUNT))) == "ours"  # of another class
     yield reduce(own, fixed) == reduce(own, room, MPI.MAX) == reduce(own, room, 1, 2) == "ours"

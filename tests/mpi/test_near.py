@@ -100,6 +100,50 @@ def test_gaps_on_one_rank_meet_the_others(known: World, method: str) -> None:
     assert result(ours) == result(theirs)
 
 
+@pytest.mark.parametrize("method", [one for one in METHODS if one != "Barrier"])
+@pytest.mark.parametrize("counted", [False, True])
+def test_messages_with_a_plain_type_take_it(known: World, method: str, counted: bool) -> None:
+    if known.size == 1:
+        return
+    size = known.size
+    blocks = {"Allgather": (1, size), "Alltoall": (size, size), "Reduce_scatter_block": (size, 1)}
+    ours, theirs = arguments(known, method), arguments(known, method)
+    plain = MPI.LONG
+    specs: list[Any] = [
+        one if one is None else [one, one.size // count, plain] if counted else (one, plain)
+        for one, count in zip(ours, blocks.get(method, (1, 1)), strict=False)
+    ]
+    getattr(known, method)(*specs)
+    getattr(MPI.Intracomm, method)(known, *theirs)
+    assert result(ours) == result(theirs)
+    assert near_calls(known) == 1
+
+
+def test_a_message_with_a_plain_type_teaches_it(world: World) -> None:
+    if world.size == 1:
+        return
+    with world.Dup() as comm:
+        settle(comm, KIND, SHARED)
+        x, y = np.full(100, comm.rank + 1.0), np.zeros(100)
+        for _ in range(3):
+            comm.Allreduce([x, MPI.DOUBLE], [y, MPI.DOUBLE])
+            assert (y == sum(range(comm.size + 1))).all()
+        assert near_calls(comm) == 2, "all but the first"
+
+
+def test_messages_counted_in_another_type_do_not_take_it(known: World) -> None:
+    if known.size == 1:
+        return
+    given, taken = arguments(known, "Allreduce")
+    known.Allreduce(given, taken)
+    bits, theirs = np.ones_like(given), np.zeros_like(taken)
+    before = near_calls(known)
+    known.Allreduce([bits, MPI.DOUBLE], [taken, MPI.DOUBLE])
+    MPI.Intracomm.Allreduce(known, [bits, MPI.DOUBLE], [theirs, MPI.DOUBLE])
+    assert taken.tobytes() == theirs.tobytes()
+    assert near_calls(known) == before
+
+
 def test_kinds_of_one_size_are_told_apart(known: World) -> None:
     """Types, ops and places: the first call of a kind is learnt, the second one is quick."""
     if known.size == 1:
@@ -306,7 +350,7 @@ def test_an_op_that_is_the_librarys_leaves_a_kernel_its_sizes(world: World) -> N
             comm.Allreduce(x, y, op)
             assert (y == comm.size).all()
         op.Free()
-        comm.Allreduce([x, MPI.DOUBLE] if comm.rank == 0 else x, y)
+        comm.Allreduce(x.data if comm.rank == 0 else x, y)
         assert (y == sum(range(comm.size + 1))).all()
         assert near_calls(comm) == (1 if comm.rank == 0 else 2)
 
