@@ -338,7 +338,8 @@ def _take_seat(spare_pool: SparePool, options: InitOptions) -> tuple[Communicato
     if options.timeout_s is not None:
         world.attendance.open()
     found = family.findings.setdefault(shape(world.topology), TrialFindings())
-    chooser = alike(facts.chooser, facts.sat, world.topology, facts.known, findings=found)
+    numbers = {**facts.chooser, "kernels": {}}  # as those who were there
+    chooser = alike(numbers, facts.sat, world.topology, facts.known, findings=found)
     opened = Communicator.adopt(
         world.comm, family, world.topology, chooser=chooser, world=world, seats=world.seats
     )

@@ -250,8 +250,9 @@ class Membership:
         found = None
         if world is not None:  # the first communicator, of which all members know the same
             found = self.family.findings.setdefault(shape(topology), TrialFindings())
+        numbers = {**was.numbers, "kernels": {}}  # whose memory is to be made anew
         chooser = alike(
-            was.numbers, shape(was.topology), topology, heritage,
+            numbers, shape(was.topology), topology, heritage,
             findings=found, is_open=world is not None,
         )  # fmt: skip
         shortcuts = Shortcuts(self.comm, calls_left=chooser.calls_left)

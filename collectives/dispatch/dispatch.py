@@ -46,6 +46,7 @@ from closeranks.collectives.engine.error_translation import ended, explained
 from closeranks.collectives.engine.execution import Execution, execution
 from closeranks.collectives.engine.native_call import begin, followed
 from closeranks.collectives.engine.progress_engine import engine
+from closeranks.collectives.fastpath.shm_call import lacks_kernel
 from closeranks.collectives.plans.identity import Identity
 from closeranks.collectives.selection import call_options
 from closeranks.collectives.selection.call_options import ACTIVE, AUTO, NATIVE, SHARED
@@ -210,6 +211,9 @@ class AlgorithmChoice:
         name, agreed = choice.algorithm, demand.agreed
         if agreed.commutative and agreed.native:
             self._shortcuts.keep_only(agreed.operation, agreed.size_class, name)
+        is_free = choice.source != "forced" and not choice.is_tried
+        if name == SHARED and is_free and lacks_kernel(demand) and self._chooser.allows(agreed):
+            return NATIVE
         return self._fitted(demand, name)
 
     def _fitted(self, demand: CollectiveCall, name: str) -> str:
@@ -231,9 +235,8 @@ class AlgorithmChoice:
 
         Local; the same on every rank.
         """
-        if self._chooser.pricing.objection(agreed) is not None:
-            return False
-        return not self._family.threaded or self._chooser.is_brief(agreed)
+        is_brief = not self._family.threaded or self._chooser.is_brief(agreed)
+        return is_brief and self._chooser.allows(agreed)
 
 
 class ArgumentReading:
@@ -594,12 +597,8 @@ class Service:
         if name != NATIVE:
             serve()
             return
-        inside = self.family.notices.inside
-        inside.begin()
-        try:
+        with self.family.notices.inside:
             serve()
-        finally:
-            inside.end()
 
     def prepared(
         self, demand: CollectiveCall, name: str, *, timed: bool, races: bool = False

@@ -74,6 +74,8 @@ class ShortcutLearning:
             Of the chooser: as long as that holds.
         """
         operation = demand.operation
+        if choice is not None and choice.algorithm != name:
+            return  # it could not serve this call, and serves others of its class
         if name == NATIVE and choice is not None:
             size = demand.agreed.size_class
             if self._learnt.get((operation, size)) is choice:  # there is nothing new

@@ -445,6 +445,13 @@ def _blocks(demand: CollectiveCall) -> tuple[int, int]:
     return blocks.get(demand.operation, (1, 1))
 
 
+def lacks_kernel(demand: CollectiveCall) -> bool:
+    """Tell whether no kernel reduces as a call asks; the same on all ranks.  Local."""
+    if demand.operation not in REDUCING:
+        return False
+    return combiner_for(demand.operation, demand.reducer, demand.dtype) is None
+
+
 def is_near(world: World, demand: CollectiveCall) -> bool:
     """Tell whether calls like this one may take the short way.  Local.
 

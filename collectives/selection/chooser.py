@@ -183,6 +183,8 @@ class Chooser:
         found = dict(self._heritage)
         for call, answer in self._answers.items():
             choice = answer.choice
+            if choice.source == "predicted" and not choice.predictions:
+                continue  # the first calls, which nobody has looked at
             if not choice.is_tried or call not in found:  # what others have measured goes first
                 found[call] = choice.algorithm
         return found
@@ -236,6 +238,10 @@ class Chooser:
             return False
         blocks = 1 if call.operation in OF_ONE else self.topology.size
         return self.pricing.library_s(2 * call.nbytes * blocks) < UNATTENDED_S / 8
+
+    def allows(self, call: Agreed) -> bool:
+        """Tell whether the library may serve a kind of call.  Local."""
+        return self.pricing.objection(call) is None
 
     def count(self, call: Agreed) -> None:
         """Count a call that goes where its size class goes, whatever its op is.  Local."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from functools import cache
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from closeranks.collectives.analysis.cost_model import Speed
 from closeranks.collectives.arguments.call_key import Agreed, CallKey
+from closeranks.collectives.dispatch import dispatch
 from closeranks.collectives.dispatch.dispatch import AlgorithmChoice
 from closeranks.collectives.fastpath.shortcut import Shortcuts
 from closeranks.collectives.plans.collective import Problem
@@ -27,6 +29,14 @@ NODE, CLUSTER = Topology.regular(node=1, rank=4), Topology.regular(node=4, rank=
 OPERATIONS = ("allreduce", "bcast")
 #: Beside the commutative calls of two types, and those that not every way can serve.
 FORMS = ("float", "int", "ordered", "library only", "plans only")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def kernels_for_all() -> Iterator[None]:
+    """Take all reductions for those that kernels can do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dispatch, "lacks_kernel", lambda _: False)
+        yield
 
 
 class Member:
