@@ -187,6 +187,7 @@ def test_what_calls_have_found_is_not_tried_again(pair: MPI.Intracomm | None, pl
         assert first.source == "tried"
     assert files(pair, place) == 1
     with cr.init(pair) as world:
+        world.membership.chooser.pricing.kernels.clear()
         again = world.explain("allreduce", x.nbytes, "float64")
         assert (again.source, again.algorithm) == ("remembered", first.algorithm)
         assert again.calls_to_settle == 0
