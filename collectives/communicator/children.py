@@ -200,7 +200,7 @@ class Children:
         """
         was = self._service.chooser
         found = self._agreed_findings(topology, plain)
-        pricing = was.pricing if topology == was.topology else None
+        pricing = was.pricing.copy() if topology == was.topology else None
         return alike(
             was.numbers, shape(was.topology), topology,
             findings=found, pricing=pricing, is_open=False,
@@ -296,13 +296,14 @@ class Children:
         self.alias()
         parent, family, era = self._membership, self._family, self._family.world
         was, seats, topology = self._service.chooser, parent.seats, parent.topology
+        numbers, sat = was.numbers, shape(was.topology)  # of now: ranks come at unlike calls
         made, request = start(self._handle)
         parent.followed.follow(made, request)
 
         def come() -> None:
             if request != MPI.REQUEST_NULL and not request.Get_status():
                 raise UsageError("Idup", "the duplicate is not there yet", "wait for its request")
-            chooser = alike(was.numbers, shape(was.topology), topology, is_open=False)
+            chooser = alike(numbers, sat, topology, is_open=False)
             type(self._handle).adopt(
                 MPI.Intracomm(made), family, topology,
                 chooser=chooser, seats=seats, parent=parent, into=made,

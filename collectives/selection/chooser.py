@@ -174,7 +174,7 @@ class Chooser:
             "allow_native": self.pricing.allow_native,
             "native_bytes": self.pricing.native_bytes,
             "winners": self.winners,
-            "kernels": self.pricing.kernels,
+            "kernels": dict(self.pricing.kernels),
         }
 
     @property

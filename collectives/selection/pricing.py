@@ -127,6 +127,18 @@ class Pricing:
         self._known: dict[Agreed, Estimates] = {}
         self._priced: dict[Agreed, tuple[dict[str, float], dict[str, str]]] = {}
 
+    def copy(self) -> Pricing:
+        """Give the same for another communicator, which measures kernels by itself.
+
+        Local.  What plans cost is kept once for both: it depends on no call.
+        """
+        made = Pricing(
+            self.topology, native=self.native, speed=self.speed,
+            allow_native=self.allow_native, native_bytes=self.native_bytes, kernels=self.kernels,
+        )  # fmt: skip
+        made._priced = self._priced
+        return made
+
     def estimates(self, call: Agreed) -> Estimates:
         """Give the predicted times of a kind of call.
 

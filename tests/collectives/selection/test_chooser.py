@@ -16,7 +16,7 @@ from closeranks.collectives.selection.choice import Choice
 from closeranks.collectives.selection.chooser import AGAIN, Chooser
 from closeranks.collectives.selection.explanation import explain
 from closeranks.collectives.selection.planner import plan
-from closeranks.collectives.selection.pricing import NativeModel
+from closeranks.collectives.selection.pricing import KernelShares, NativeModel
 from closeranks.collectives.selection.rules import Rules
 from closeranks.collectives.selection.trial import Trial
 from closeranks.collectives.selection.tuning_table import shape
@@ -380,3 +380,16 @@ def test_more_ranks_inherit_no_call_that_has_become_too_long_for_the_library() -
             here, native=NativeModel(0.0, 0.0), native_bytes=most, heritage={call: NATIVE}
         )
         assert chooser.choose(call).algorithm in name
+
+
+def test_what_one_communicator_measures_no_other_one_hears_of() -> None:
+    """Threads may call both, in another order on each rank."""
+    here, shares = Topology.regular(node=1, rank=4), KernelShares((8,), (0.1,))
+    old = Chooser(here, native=NativeModel(1e-6, 1e-10), trials=True)
+    numbers, pricing = old.numbers, old.pricing.copy()
+    new = alike(numbers, shape(here), here, pricing=pricing, is_open=False)
+    for one, others in ((old, (new,)), (new, ())):
+        one.note_kernels("bcast" if one is old else "reduce", shares)
+        assert not any(other.pricing.kernels for other in others)
+    assert old.pricing.kernels == {"bcast": shares}
+    assert numbers["kernels"] == {}
