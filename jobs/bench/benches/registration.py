@@ -29,7 +29,7 @@ Row = dict[str, Any]
 #: Modules that register benchmarks, in the order of the help.
 MODULES: Final = (
     "collective", "point_to_point", "plan_steps", "pack", "overlap", "init_time", "faults",
-    "churn", "erasure", "checkpoint", "snapshot", "varied",
+    "churn", "erasure", "checkpoint", "snapshot", "varied", "redistribute", "halo",
 )  # fmt: skip
 
 
