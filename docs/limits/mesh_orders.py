@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from pathlib import Path
 from statistics import median
 
 import numpy as np
@@ -23,7 +24,8 @@ import closeranks as cr
 from closeranks.partitioning import Mesh, Volume, place
 
 #: What the emulated wires carry, measured: bytes of messages a second.
-LINKS = {"site": cr.Link(100e-6, 5.96e6), "node": cr.Link(60e-6, 23.4e6), "rank": cr.Link(1e-6, 5e9)}
+SITE, NODE, RANK = cr.Link(100e-6, 5.96e6), cr.Link(60e-6, 23.4e6), cr.Link(1e-6, 5e9)
+LINKS = {"site": SITE, "node": NODE, "rank": RANK}
 CASES = {
     "i": ({"a": 2, "b": 2, "c": 2},
           {"a": Volume(4e6, "ring"), "b": Volume(1e6, "ring"), "c": Volume(64e3, "line")}),
@@ -88,13 +90,15 @@ def main() -> None:
                          "predicted_s": mesh.cost(volumes).seconds})  # fmt: skip
         if comm.rank == 0:
             gain = median(times["default"]) / median(times["chosen"])
-            for row in rows[-len(meshes) :]:
-                print(f"{case:>4} {row['order']:>9}  measured {1e3 * row['measured_s']:7.1f} ms  "
-                      f"predicted {1e3 * row['predicted_s']:7.1f} ms", flush=True)  # fmt: skip
-            print(f"{case:>4} default / chosen {gain:.1f}", flush=True)
+            lines = [
+                f"{case:>4} {row['order']:>9}  measured {1e3 * row['measured_s']:7.1f} ms  "
+                f"predicted {1e3 * row['predicted_s']:7.1f} ms\n"
+                for row in rows[-len(meshes) :]
+            ]
+            sys.stdout.write("".join(lines) + f"{case:>4} default / chosen {gain:.1f}\n")
+            sys.stdout.flush()
     if comm.rank == 0 and given.json:
-        with open(given.json, "w", encoding="utf-8") as file:
-            json.dump(rows, file, indent=1)
+        Path(given.json).write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

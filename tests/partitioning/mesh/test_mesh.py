@@ -133,14 +133,17 @@ def _by_definition(mesh: Mesh, volumes: dict[str, Volume]) -> tuple[float, Any, 
     return seconds, busiest, groups
 
 
+_RAILS = (1, 2, None)
+
+
 def _machines(random: Any) -> Topology:
     """Make a machine of up to 12 ranks, irregular as often as not."""
     size = random.randint(2, 12)
     node = [random.randint(0, 3) for _ in range(size)]
     site = [number // 2 for number in node]
     links = {
-        name: Link(random.choice([0.0, 1e-6]), random.choice([1e6, 3e7]), random.choice(rails))
-        for name, rails in dict.fromkeys(("site", "node", "rank"), [1, 2, None]).items()
+        name: Link(random.choice([0.0, 1e-6]), random.choice([1e6, 3e7]), random.choice(_RAILS))
+        for name in ("site", "node", "rank")
     }
     plain = Topology.from_groups(("site", "node", "rank"), [site, node, range(size)], links)
     exceptions = {}
