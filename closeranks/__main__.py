@@ -25,6 +25,7 @@ _VERBS = {
     "lab": "closeranks.jobs.lab.command:lab",
     "bench": "closeranks.jobs.bench.command:bench",
     "tune": "closeranks.jobs.tune.command:tune",
+    "plan": "closeranks.jobs.plan.command:plan",
     "checkpoint": "closeranks.jobs.checkpoint_tools.checkpoint_command:checkpoint",
     "doctor": "closeranks.jobs.doctor:doctor",
     "demo": "closeranks.jobs.demo:demo",

@@ -34,7 +34,7 @@ ORDER = (
     "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
     "checkpoint",
     "closeranks",
-    "jobs.launch", "jobs.lab", "jobs.checkpoint_tools", "jobs.bench.measuring",
+    "jobs.launch", "jobs.lab", "jobs.plan", "jobs.checkpoint_tools", "jobs.bench.measuring",
     "jobs.bench.churn", "jobs.bench.benches", "jobs.bench", "jobs.tune", "jobs",
     "door",
 )  # fmt: skip
@@ -98,7 +98,7 @@ TALKERS = {
     "comms.topology.level_communicators", "jobs.bench.benches.checkpoint",
     "jobs.bench.benches.collective", "jobs.bench.benches.faults", "jobs.bench.benches.init_program",
     "jobs.bench.benches.pack", "jobs.bench.benches.plan_steps", "jobs.bench.benches.point_to_point",
-    "jobs.bench.benches.varied",
+    "jobs.bench.benches.varied", "jobs.bench.benches.redistribute", "jobs.bench.benches.halo",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
     "jobs.tune.command", "jobs.tune.survey", "testing",
@@ -109,7 +109,7 @@ BEFORE_MPI = (
     "closeranks", "closeranks.__main__", "closeranks.checkpoint", "closeranks.collectives",
     "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
     "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
-    "closeranks.jobs.topology_command", "closeranks.jobs.tune.command",
+    "closeranks.jobs.topology_command", "closeranks.jobs.tune.command", "closeranks.jobs.plan.command",
     "closeranks.jobs.checkpoint_tools.checkpoint_command",
     *(f"closeranks.jobs.bench.benches.{name}" for name in registration.MODULES),
 )  # fmt: skip

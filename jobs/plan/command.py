@@ -60,6 +60,8 @@ def plan(
     if (axes is None) == (grid is None):
         raise UsageError("plan", "one of --axes and --grid is needed",
                          "give --axes with --volume, or --grid")  # fmt: skip
+    if grid is not None and volumes:
+        raise UsageError("plan --volume", "a grid has volumes of its own", "leave it out")
     try:
         found = _machine(topology_path, machine, links)
         asked = (

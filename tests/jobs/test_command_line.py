@@ -28,7 +28,7 @@ def closeranks(*words: str, **variables: str) -> subprocess.CompletedProcess[str
 def test_help_lists_the_verbs() -> None:
     done = closeranks("--help")
     assert done.returncode == 0
-    for verb in ("topology", "run", "lab", "bench", "tune", "checkpoint", "doctor", "demo"):
+    for verb in ("topology", "run", "lab", "bench", "tune", "plan", "checkpoint", "doctor", "demo"):
         assert f"\n  {verb} " in done.stdout
 
 

@@ -14,7 +14,7 @@ NAMES = (
     "barrier bcast reduce allreduce reduce_scatter_block reduce_scatter allgather "
     "allgatherv gather gatherv scatter scatterv alltoall alltoallv scan exscan "
     "pingpong bandwidth bibandwidth pairs matrix steps pack overlap init faults churn "
-    "erasure checkpoint snapshot varied all"
+    "erasure checkpoint snapshot varied redistribute halo all"
 )
 HELP = """\
 Usage: closeranks bench [OPTIONS] NAME...
@@ -27,7 +27,8 @@ Usage: closeranks bench [OPTIONS] NAME...
 Options:
   --sizes TEXT                8:64M, 8:64M:4 or 1K,64K,1000; default 8:4M, for
                               matrix 1M, for overlap 64K:16M:4, for erasure
-                              64K,64M, for checkpoint and snapshot 64M.
+                              64K,64M, for checkpoint and snapshot 64M, for
+                              redistribute 1M:64M:8, for halo 16M.
   --algorithms TEXT           Names, comma-separated.  [default: auto]
   --dtype TEXT                Type of the elements.  [default: float32]
   --op TEXT                   Reduction.  [default: sum]
@@ -66,7 +67,7 @@ Options:
   NAMEs: barrier bcast reduce allreduce reduce_scatter_block reduce_scatter
   allgather allgatherv gather gatherv scatter scatterv alltoall alltoallv scan
   exscan pingpong bandwidth bibandwidth pairs matrix steps pack overlap init
-  faults churn erasure checkpoint snapshot varied all
+  faults churn erasure checkpoint snapshot varied redistribute halo all
 """
 SIZES = "write 8:64M (powers of two), 8:64M:4 (a factor) or 1K,64K,1000 (a list)"
 REFUSED = {
