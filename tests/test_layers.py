@@ -109,7 +109,8 @@ BEFORE_MPI = (
     "closeranks", "closeranks.__main__", "closeranks.checkpoint", "closeranks.collectives",
     "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
     "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
-    "closeranks.jobs.topology_command", "closeranks.jobs.tune.command", "closeranks.jobs.plan.command",
+    "closeranks.jobs.plan.command", "closeranks.jobs.topology_command",
+    "closeranks.jobs.tune.command",
     "closeranks.jobs.checkpoint_tools.checkpoint_command",
     *(f"closeranks.jobs.bench.benches.{name}" for name in registration.MODULES),
 )  # fmt: skip
