@@ -29,7 +29,7 @@ ORDER = (
     "collectives.selection", "collectives.shm", "collectives.engine", "collectives.refill",
     "collectives.fastpath", "collectives.dispatch", "collectives.faults", "collectives.replicated",
     "collectives.communicator", "collectives",
-    "partitioning.mesh", "partitioning.layout", "partitioning",
+    "partitioning.mesh", "partitioning.layout", "partitioning.placement", "partitioning",
     "checkpoint.erasure", "checkpoint.placement", "checkpoint.state", "checkpoint.memory",
     "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
     "checkpoint",
