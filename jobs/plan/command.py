@@ -15,7 +15,7 @@ from closeranks.jobs.launch import target
 if TYPE_CHECKING:
     from closeranks.comms.topology.topology import Topology
     from closeranks.partitioning.mesh.volume import Volume
-    from closeranks.partitioning.placement.placement import Placement
+    from closeranks.partitioning.placement.ranked import Placement
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -93,7 +93,7 @@ class _Asked(NamedTuple):
 def _mesh(topology: Topology, axes: str, texts: tuple[str, ...], top: int) -> _Asked:
     """Place a mesh."""
     from closeranks.jobs.plan.plan_words import volumes, whole_pairs
-    from closeranks.partitioning.placement.placement import place
+    from closeranks.partitioning.placement.mesh_search import place
 
     sizes = whole_pairs("--axes", axes, "write axis=size,axis=size, such as dp=4,tp=2")
     sent = volumes("--volume", texts)
@@ -103,13 +103,15 @@ def _mesh(topology: Topology, axes: str, texts: tuple[str, ...], top: int) -> _A
 def _grid(topology: Topology, text: str, halo: str, *, periodic: bool, itemsize: int) -> _Asked:
     """Place a process grid."""
     from closeranks.jobs.plan.plan_words import grid, one_or_each
-    from closeranks.partitioning.placement.process_grid import cartesian, face_volumes
+    from closeranks.partitioning.mesh.volume import Volume
+    from closeranks.partitioning.placement.grid_search import cartesian, face_bytes
 
     shape = grid("--grid", text)
     width = one_or_each("--halo", halo, len(shape))
     best = cartesian(shape, topology, halo=width, periodic=periodic, itemsize=itemsize)
-    dims = tuple(best.mesh.axes.values())
-    sent = face_volumes(shape, dims, halo=width, periodic=periodic, itemsize=itemsize)
+    faces = face_bytes(shape, best.mesh.shape, width, itemsize)
+    pattern = "torus" if periodic else "line"
+    sent = {axis: Volume(n, pattern) for axis, n in zip(best.mesh.axes, faces, strict=True)}
     return _Asked("grid", sent, [best])
 
 

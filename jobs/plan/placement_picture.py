@@ -12,7 +12,7 @@ from closeranks.jobs.plan.placement_rows import nbytes, seconds
 from closeranks.partitioning.mesh.mesh_cost import MeshCost
 from closeranks.partitioning.mesh.mesh_drawing import coloured, legend, stacked
 from closeranks.partitioning.mesh.volume import Volume
-from closeranks.partitioning.placement.placement import Placement
+from closeranks.partitioning.placement.ranked import Placement
 
 _LONGEST: Final = 320.0  # of a bar, in pixels
 _HEIGHT: Final = 20.0
@@ -88,7 +88,7 @@ def _level(name: str, sides: Mapping[str, MeshCost]) -> Box:
     box = _Bars(f"bytes that leave or enter the busiest {name}", "#ffffff", "#cbd5e0")
     for side, colour in _SIDES:
         bar = Box("", colour, colour)
-        bar.width, bar.height = max(2.0, _LONGEST * values[side] / most), _HEIGHT
+        bar.width, bar.height = max(10.0, _LONGEST * values[side] / most), _HEIGHT
         label = Box(f"{side}: {nbytes(values[side])}", "#ffffff", "#ffffff")
         label.width, label.height = len(label.title) * _CHARACTER + 16, _HEIGHT
         box.rows.append([bar, label])

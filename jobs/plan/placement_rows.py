@@ -8,7 +8,7 @@ from typing import Any, Final
 from closeranks.comms.topology.topology import Topology
 from closeranks.partitioning.mesh.mesh import Mesh
 from closeranks.partitioning.mesh.mesh_cost import MeshCost
-from closeranks.partitioning.placement.placement import Placement
+from closeranks.partitioning.placement.ranked import Placement
 
 Row = dict[str, Any]
 #: Ranks of an order that a table shows.

@@ -208,7 +208,7 @@ def grid(option: str, text: str) -> tuple[int, ...]:
     return tuple(whole(option, part, remedy) for part in text.lower().split("x"))
 
 
-def one_or_each(option: str, text: str, count: int) -> int | tuple[int, ...]:
+def one_or_each(option: str, text: str, count: int) -> tuple[int, ...]:
     """Read one number for all axes, or one for each.
 
     Parameters
@@ -222,8 +222,8 @@ def one_or_each(option: str, text: str, count: int) -> int | tuple[int, ...]:
 
     Returns
     -------
-    int or tuple of int
-        As typed.
+    tuple of int
+        One an axis.
 
     Raises
     ------
@@ -234,4 +234,4 @@ def one_or_each(option: str, text: str, count: int) -> int | tuple[int, ...]:
     found = tuple(whole(option, part, remedy, least=0) for part in text.split(","))
     if len(found) not in (1, count):
         raise UsageError(f"plan {option}", f"{len(found)} numbers for {count} axes", remedy)
-    return found[0] if len(found) == 1 else found
+    return found * count if len(found) == 1 else found

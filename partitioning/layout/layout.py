@@ -54,7 +54,8 @@ class Layout:
 
     Examples
     --------
-    >>> layout = Layout((6, 5), [Split(0), Split(1)], mesh=Mesh({"row": 2, "column": 2}))
+    >>> mesh = Mesh({"row": 2, "column": 2})
+    >>> layout = Layout((6, 5), [Split(0), Split(1)], mesh=mesh)
     >>> layout.box(3), layout.local_shape(3)
     ((slice(3, 6, None), slice(3, 5, None)), (3, 2))
     """

@@ -295,7 +295,7 @@ def _members_beside(line: Ints, row: npt.NDArray[np.int32]) -> Ints:
 def _exception_to_all(
     topology: Topology, pair: tuple[str, int, int], line: Ints, each: float
 ) -> tuple[float, Ints]:
-    """Give bytes one way between two groups, and each rank's messages over their link."""
+    """Give bytes one way between two groups, and messages over their link."""
     name, a, b = pair
     level = topology.position(name)
     row = topology.groups[level]

@@ -96,6 +96,29 @@ def cartesian(
     return _best(_Stencil(sizes, widths, rings, nbytes), grids, topology)
 
 
+def face_bytes(
+    shape: Sequence[int], grid: Sequence[int], halo: Sequence[int], itemsize: int
+) -> list[int]:
+    """Give the bytes of the largest face along each axis of a process grid.
+
+    Parameters
+    ----------
+    shape, grid, halo : sequence of int
+        Lengths of the array, parts, and planes an axis.
+    itemsize : int
+        Bytes of an element.
+
+    Returns
+    -------
+    list of int
+        An axis k each: halo_k times the other axes' ceil(n / p), in bytes.
+    """
+    part = [-(-n // p) for n, p in zip(shape, grid, strict=True)]
+    return [
+        planes * prod(part[:axis] + part[axis + 1 :]) * itemsize for axis, planes in enumerate(halo)
+    ]
+
+
 class _Stencil:
     """An array whose ranks exchange faces.
 
@@ -117,13 +140,10 @@ class _Stencil:
 
     def volumes(self, grid: Grid) -> dict[int, Volume]:
         """Give what is sent along each axis of a grid."""
-        part = [-(-n // p) for n, p in zip(self.shape, grid, strict=True)]
+        faces = face_bytes(self.shape, grid, self.halo, self.itemsize)
         return {
-            axis: Volume(
-                self.halo[axis] * prod(part[:axis] + part[axis + 1 :]) * self.itemsize,
-                "torus" if self.periodic[axis] else "line",
-            )
-            for axis in range(len(grid))
+            axis: Volume(nbytes, "torus" if self.periodic[axis] else "line")
+            for axis, nbytes in enumerate(faces)
         }
 
     def sending(self, grid: Grid) -> dict[int, Volume]:

@@ -12,5 +12,6 @@
   the program that is started for it;
 * ``faults``, ``churn``: ranks that die and are replaced, once and for long;
 * ``erasure``: parity made and blocks rebuilt on one core;
-* ``checkpoint``, ``snapshot``: the cost of saves, and of a restore.
+* ``checkpoint``, ``snapshot``: the cost of saves, and of a restore;
+* ``redistribute``, ``halo``: changes of layout, and ghost cells.
 """

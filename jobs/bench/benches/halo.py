@@ -183,8 +183,10 @@ class _Types:
 
     def free(self) -> None:
         """Free the requests and types."""
-        for one in (*self._requests, *self._types):
-            one.Free()
+        for request in self._requests:
+            request.Free()
+        for datatype in self._types:
+            datatype.Free()
 
 
 def _measure(session: Session, item: Item) -> Iterator[Row]:

@@ -119,7 +119,7 @@ def _measured(
 
 
 def _least(pair: _Pair, ranks: int) -> int:
-    """Count bytes that must move: targets outside of sources, or one term less than all."""
+    """Count the bytes that must move between ranks."""
     from closeranks.partitioning import Partial
 
     if isinstance(pair.source.placements[0], Partial):

@@ -73,7 +73,7 @@ def test_a_module_is_all_that_a_benchmark_takes(
     )
     page = CliRunner().invoke(register(benchmark), ["--help"], terminal_width=80).output
     assert "--greeting TEXT             Words of hello." in page
-    assert "for checkpoint and snapshot 64M, for hello 2K." in " ".join(page.split())
+    assert "for halo 16M, for hello 2K." in " ".join(page.split())
     assert page.rstrip().endswith("varied hello all")
 
     where = session(names=("hello",), own={"greetings": ("hi", "ho")}, own_sizes={"hello": (2048,)})
@@ -145,4 +145,4 @@ def test_every_registered_name_is_there_once() -> None:
     modules = [sys.modules[f"{command.__package__}.benches.{one}"] for one in registration.MODULES]
     names = [one.name for module in modules for one in module.BENCHMARKS]
     assert list(benchmarks()) == names
-    assert len(set(names)) == len(names) == 31
+    assert len(set(names)) == len(names) == 33

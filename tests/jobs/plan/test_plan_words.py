@@ -39,7 +39,7 @@ def test_volumes() -> None:
 
 def test_grids() -> None:
     assert plan_words.grid("--grid", "512x256X8") == (512, 256, 8)
-    assert plan_words.one_or_each("--halo", "2", 3) == 2
+    assert plan_words.one_or_each("--halo", "2", 3) == (2, 2, 2)
     assert plan_words.one_or_each("--halo", "0,1,2", 3) == (0, 1, 2)
 
 
