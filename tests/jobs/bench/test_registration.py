@@ -74,7 +74,7 @@ def test_a_module_is_all_that_a_benchmark_takes(
     page = CliRunner().invoke(register(benchmark), ["--help"], terminal_width=80).output
     assert "--greeting TEXT             Words of hello." in page
     assert "for halo 16M, for hello 2K." in " ".join(page.split())
-    assert page.rstrip().endswith("varied hello all")
+    assert page.rstrip().endswith("halo hello all")
 
     where = session(names=("hello",), own={"greetings": ("hi", "ho")}, own_sizes={"hello": (2048,)})
     where = replace(where, plain=_PLAIN)
