@@ -29,7 +29,7 @@ ORDER = (
     "collectives.selection", "collectives.shm", "collectives.engine", "collectives.refill",
     "collectives.fastpath", "collectives.dispatch", "collectives.faults", "collectives.replicated",
     "collectives.communicator", "collectives",
-    "partitioning.mesh", "partitioning.layout", "partitioning",
+    "partitioning.mesh", "partitioning.layout", "partitioning.halo", "partitioning",
     "checkpoint.erasure", "checkpoint.placement", "checkpoint.state", "checkpoint.memory",
     "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
     "checkpoint",
@@ -46,6 +46,7 @@ KNOT = "collectives.engine"
 DOORS = {
     "closeranks", "closeranks.__main__", "closeranks.collectives",
     "closeranks.collectives.communicator.late_methods", "closeranks.jobs.launch.launch",
+    "closeranks.partitioning",
 }  # fmt: skip
 
 # A library that is slow to import, or starts something, is met in few places.
@@ -101,14 +102,16 @@ TALKERS = {
     "jobs.bench.benches.varied",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
-    "jobs.tune.command", "jobs.tune.survey", "testing",
+    "jobs.tune.command", "jobs.tune.survey",
+    "partitioning.halo.ghost_messages", "partitioning.halo.halo", "partitioning.halo.halo_traffic",
+    "testing",
 }  # fmt: skip
 
 #: Modules that may be imported before MPI is started: none imports mpi4py, however far down.
 BEFORE_MPI = (
     "closeranks", "closeranks.__main__", "closeranks.checkpoint", "closeranks.collectives",
     "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
-    "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
+    "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command", "closeranks.partitioning",
     "closeranks.jobs.topology_command", "closeranks.jobs.tune.command",
     "closeranks.jobs.checkpoint_tools.checkpoint_command",
     *(f"closeranks.jobs.bench.benches.{name}" for name in registration.MODULES),

@@ -1,0 +1,11 @@
+"""Halos: ghost cells around each rank's part, filled by the ranks that own them.
+
+In reading order:
+
+* `ghosts`: which cells come from whom; pure.
+* `halo_arguments`: what is passed, read and checked; pure.
+* `ghost_stage`: copies inside of an array, and sums.
+* `ghost_messages`: persistent requests over the cells of an array.
+* `halo_traffic`: the communicator of a halo, its agreement and its errors.
+* `halo`: `Halo`.
+"""
