@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from mpi4py import MPI
 
-from closeranks.collectives.communicator.adoption import Adopted
+from closeranks.collectives.communicator.derived_communicators import Deriving
 from closeranks.collectives.engine.error_translation import explained
 from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
@@ -16,7 +16,7 @@ from closeranks.comms.wait import wait
 from closeranks.errors import Disagreement, PeerError, Revoked, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -108,16 +108,23 @@ class HaloTraffic:
     """
 
     def __init__(self, comm: MPI.Intracomm) -> None:
-        self._given = comm
+        self._given, self.is_broken, self._hears = comm, False, ulfm.is_on()
+        self.checks = bool(getattr(comm, "checks", False))
         self._membership: Membership | None = None
-        if isinstance(comm, Adopted):
+        if isinstance(comm, Deriving):
             self._membership = comm.membership
             self._world = self._membership.family.world
-        self.checks = bool(getattr(comm, "checks", False))
-        # Of ours it is revoked with the others, and no recovery makes it again.
-        self.comm: MPI.Intracomm = comm.Create_cart([comm.Get_size()])
+            self.comm = self._duplicate(comm)
+        else:
+            self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
-        self._hears, self.is_broken = ulfm.is_on(), False
+
+    def _duplicate(self, comm: Deriving) -> MPI.Intracomm:
+        """Make one that is revoked with the family, and that no recovery makes again."""
+        made, request = comm.start_plain()
+        self._wait("Halo", lambda: request.Test(), made)
+        comm.Barrier()  # where a rank has none, it could not be revoked there
+        return made
 
     def refuse(self, operation: str) -> None:
         """Raise if messages can have no right end any more.  Local.
@@ -214,25 +221,34 @@ class HaloTraffic:
         """
         if not requests:
             return
+        if self._membership is not None:
+            self._wait(operation, lambda: MPI.Request.Testall(requests), self.comm)
+            return
         try:
-            if self._membership is None:
-                MPI.Request.Waitall(requests)
-            elif not MPI.Request.Testall(requests):
-                wait(lambda: MPI.Request.Testall(requests), abort=lambda: self._abort(operation))
+            MPI.Request.Waitall(requests)
+        except MPI.Exception:
+            self.is_broken = True
+            raise
+
+    def _wait(self, operation: str, ready: Callable[[], bool], comm: MPI.Intracomm) -> None:
+        """Wait for requests of a communicator; a rank that gives up ends the wait."""
+        try:
+            if not ready():
+                wait(ready, abort=lambda: self._abort(operation, comm))
         except MPI.Exception as error:
             raise self._explained(operation, error) from error
         except PeerError:
             self.is_broken = True
             raise
 
-    def _abort(self, operation: str) -> None:
+    def _abort(self, operation: str, comm: MPI.Intracomm) -> None:
         """Raise what has ended the wait for others, if anything has."""
         membership = self._membership
         assert membership is not None
         self._world.check(operation)
         if membership.opened is not None:
             membership.opened.check(operation)
-        if self._hears and self.comm.Is_revoked():
+        if self._hears and comm != MPI.COMM_NULL and comm.Is_revoked():
             raise Revoked(operation)
 
     def _explained(self, operation: str, error: MPI.Exception) -> Exception:
@@ -240,7 +256,7 @@ class HaloTraffic:
         self.is_broken = True
         if self._membership is None:
             return error
-        return explained(operation, self.comm, self._world, error)
+        return explained(operation, self._membership.service.plain, self._world, error)
 
     def abandon(self, *used: object) -> None:
         """Give up without the others; what messages may still use stays alive.  Local.
