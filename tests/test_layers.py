@@ -103,7 +103,8 @@ TALKERS = {
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
     "jobs.tune.command", "jobs.tune.survey",
-    "partitioning.halo.ghost_messages", "partitioning.halo.halo", "partitioning.halo.halo_traffic",
+    "partitioning.halo.array_address", "partitioning.halo.ghost_messages",
+    "partitioning.halo.halo", "partitioning.halo.halo_traffic",
     "testing",
 }  # fmt: skip
 

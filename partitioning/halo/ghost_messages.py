@@ -15,6 +15,7 @@ import numpy as np
 from mpi4py import MPI
 
 from closeranks.comms.buffers.strided_block import StridedBlock, of_layout
+from closeranks.partitioning.halo.array_address import address_of
 from closeranks.partitioning.halo.ghost_stage import Boxes, Piece, staged
 from closeranks.partitioning.layout.box import Bounds, shape_of
 
@@ -85,7 +86,7 @@ class BoundMessages:
 
     def __init__(self, comm: MPI.Intracomm, array: NDArray[Any]) -> None:
         self._comm, self._strides, self._dtype = comm, array.strides, array.dtype
-        self._address: int = array.__array_interface__["data"][0]
+        self._address = address_of(array)
         self._unit = _UNITS.get(array.itemsize, MPI.BYTE)
         self._packs = min(array.strides, default=0) < 0
         self._gathered: list[Piece] = []

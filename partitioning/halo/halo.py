@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -12,6 +13,7 @@ from mpi4py import MPI
 from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
 from closeranks.errors import UsageError
+from closeranks.partitioning.halo.array_address import address_of
 from closeranks.partitioning.halo.ghost_messages import BoundMessages, by_peer
 from closeranks.partitioning.halo.ghost_stage import GhostStage
 from closeranks.partitioning.halo.halo_arguments import (
@@ -22,6 +24,7 @@ from closeranks.partitioning.halo.halo_arguments import (
     read_ghosts,
 )
 from closeranks.partitioning.halo.halo_traffic import HaloTraffic, agree, check_comm
+from closeranks.partitioning.halo.near_messages import MOST_ITEM, NearCells
 from closeranks.partitioning.layout.box import slices
 
 if TYPE_CHECKING:
@@ -36,6 +39,13 @@ if TYPE_CHECKING:
 #: Of so many arrays the messages are kept; the one used longest ago goes first.
 MOST: Final = 16
 _EXCHANGE, _REDUCE = "Halo.exchange", "Halo.reduce"
+
+
+class _Bound(NamedTuple):
+    """What moves the cells of one array: messages, and copies inside the node."""
+
+    messages: BoundMessages
+    near: NearCells | None
 
 
 class Halo:
@@ -111,11 +121,12 @@ class Halo:
         self._own = [one for one in received if one.peer == rank]
         self._received = by_peer([one for one in received if one.peer != rank], ghosts=True)
         self._sent = by_peer([one for one in sent if one.peer != rank], ghosts=False)
-        self._bound: OrderedDict[tuple[Any, ...], BoundMessages] = OrderedDict()
+        self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
         self._stages: dict[np.dtype[Any], GhostStage] = {}
-        self._under_way: tuple[str, BoundMessages, NDArray[Any]] | None = None
+        self._under_way: tuple[str, _Bound, NDArray[Any]] | None = None
         self._is_closed = False
         self._traffic = HaloTraffic(comm)
+        self._near = self._traffic.near(self._received, self._sent)
 
     def empty(self, dtype: DTypeLike = float) -> NDArray[Any]:
         """Make a padded array for this rank.  Local.
@@ -254,9 +265,15 @@ class Halo:
         if operation is _REDUCE:
             self._traffic.keep(array)
         bound = self._messages(array, reduces=operation is _REDUCE)
+        bound.messages.gather(array)
         self._under_way = (operation, bound, array)
-        bound.gather(array)
-        self._traffic.start(operation, bound.requests)
+        try:
+            self._traffic.start(operation, bound.messages.requests)
+            if bound.near is not None and self._near is not None:
+                self._near.lay(bound.near, partial(self._traffic.wait, operation))
+        except BaseException:
+            self._traffic.is_broken = True  # some have been told, and others not
+            raise
         if self._own and operation is not _REDUCE:
             self._stage(array.dtype).copy_own(array)
 
@@ -264,8 +281,10 @@ class Halo:
         """Wait for all messages of the call that is under way."""
         assert self._under_way is not None
         operation, bound, array = self._under_way
-        self._traffic.complete(operation, bound.requests)
-        bound.scatter(array)
+        if bound.near is not None and self._near is not None:
+            self._near.take(bound.near, partial(self._traffic.wait, operation))
+        self._traffic.complete(operation, bound.messages.requests)
+        bound.messages.scatter(array)
         self._under_way = None
 
     def _refuse(self, operation: str) -> None:
@@ -283,26 +302,28 @@ class Halo:
             self._stages[dtype] = found
         return found
 
-    def _messages(self, array: NDArray[Any], *, reduces: bool) -> BoundMessages:
+    def _messages(self, array: NDArray[Any], *, reduces: bool) -> _Bound:
         """Give the messages of an array's memory, made when it is first seen."""
-        address = array.__array_interface__["data"][0]
-        key = (address, array.strides, array.dtype, reduces)
+        key = (address_of(array), array.strides, array.dtype, reduces)
         found = self._bound.get(key)
         if found is not None:
             self._bound.move_to_end(key)
             return found
-        found = BoundMessages(self._traffic.comm, array)
+        messages, near = BoundMessages(self._traffic.comm, array), None
         if reduces:
             buffers = self._stage(array.dtype).buffers
             for (peer, _), buffer in zip(self._sent, buffers, strict=True):
-                found.receive_buffer(peer, buffer)
-            found.send(self._received)
+                messages.receive_buffer(peer, buffer)
+            messages.send(self._received)
         else:
-            found.receive(self._received)
-            found.send(self._sent)
-        self._bound[key] = found
+            peers: frozenset[int] = frozenset()
+            if self._near is not None and array.itemsize <= MOST_ITEM:
+                near, peers = self._near.bind(array), self._near.peers
+            messages.receive([one for one in self._received if one[0] not in peers])
+            messages.send([one for one in self._sent if one[0] not in peers])
+        found = self._bound[key] = _Bound(messages, near)
         if len(self._bound) > MOST:
-            self._bound.popitem(last=False)[1].close()
+            self._bound.popitem(last=False)[1].messages.close()
         return found
 
     def close(self) -> None:
@@ -322,14 +343,16 @@ class Halo:
             self._give_up()
             return
         for bound in self._bound.values():
-            bound.close()
+            bound.messages.close()
         self._bound.clear()
+        if self._near is not None:
+            self._near.close()
         self._traffic.close()
 
     def _give_up(self) -> None:
         """End without the others.  Local."""
         self._is_closed = True
-        self._traffic.abandon(self._under_way, self._stages, dict(self._bound))
+        self._traffic.abandon(self._under_way, self._stages, dict(self._bound), self._near)
         self._bound.clear()
 
     def __enter__(self) -> Self:

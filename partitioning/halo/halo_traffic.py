@@ -13,7 +13,8 @@ from closeranks.comms import argument
 from closeranks.comms.exit import forked_child
 from closeranks.comms.mpi import ulfm
 from closeranks.comms.wait import wait
-from closeranks.errors import Disagreement, PeerError, Revoked, UsageError
+from closeranks.errors import Disagreement, PeerError, Revoked, Unavailable, UsageError
+from closeranks.partitioning.halo.near_messages import NearMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from closeranks.collectives.communicator.membership import Membership
+    from closeranks.partitioning.halo.ghost_stage import Boxes
 
 _REMEDY: Final = "make a Halo of the ranks that are there now"
 #: What requests that were given up may still write to or read from; a few arrays at most.
@@ -118,6 +120,34 @@ class HaloTraffic:
         else:
             self.comm = comm.Dup()
         self.comm.Set_errhandler(MPI.ERRORS_RETURN)
+
+    def near(self, received: Sequence[Boxes], sent: Sequence[Boxes]) -> NearMessages | None:
+        """Give what carries messages inside the node; None where there is nothing.
+
+        Collective over the node.  A rank that dies is not told of by node memory, but
+        by the world of a communicator of ours.
+
+        Parameters
+        ----------
+        received, sent : sequence of (int, list of boxes)
+            Peer -> boxes.
+
+        Returns
+        -------
+        NearMessages or None
+            The same on all ranks of a node.
+        """
+        membership = self._membership
+        if membership is None:
+            return None
+        with membership.explaining("Halo"):
+            world = membership.world
+            if world.node.size == 1 or not world.kernels:
+                return None
+            try:
+                return NearMessages(world.node, world.node_ranks, received, sent)
+            except Unavailable:
+                return None
 
     def _duplicate(self, comm: Deriving) -> MPI.Intracomm:
         """Make one that is revoked with the family, and that no recovery makes again."""
@@ -222,13 +252,30 @@ class HaloTraffic:
         if not requests:
             return
         if self._membership is not None:
-            self._wait(operation, lambda: MPI.Request.Testall(requests), self.comm)
+            self.wait(operation, lambda: MPI.Request.Testall(requests))
             return
         try:
             MPI.Request.Waitall(requests)
         except MPI.Exception:
             self.is_broken = True
             raise
+
+    def wait(self, operation: str, ready: Callable[[], bool]) -> None:
+        """Wait for other ranks of a communicator of ours.
+
+        Parameters
+        ----------
+        operation : str
+            The call, for the text of an error.
+        ready : callable
+            Whether the wait is over.
+
+        Raises
+        ------
+        PeerLost, Revoked
+            If ranks have died or given up.
+        """
+        self._wait(operation, ready, self.comm)
 
     def _wait(self, operation: str, ready: Callable[[], bool], comm: MPI.Intracomm) -> None:
         """Wait for requests of a communicator; a rank that gives up ends the wait."""
@@ -245,6 +292,7 @@ class HaloTraffic:
         """Raise what has ended the wait for others, if anything has."""
         membership = self._membership
         assert membership is not None
+        self._world.look()
         self._world.check(operation)
         if membership.opened is not None:
             membership.opened.check(operation)
