@@ -29,7 +29,8 @@ ORDER = (
     "collectives.selection", "collectives.shm", "collectives.engine", "collectives.refill",
     "collectives.fastpath", "collectives.dispatch", "collectives.faults", "collectives.replicated",
     "collectives.communicator", "collectives",
-    "partitioning.mesh", "partitioning.layout", "partitioning.placement", "partitioning",
+    "partitioning.mesh", "partitioning.layout", "partitioning.placement",
+    "partitioning.redistribution", "partitioning.halo", "partitioning",
     "checkpoint.erasure", "checkpoint.placement", "checkpoint.state", "checkpoint.memory",
     "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
     "checkpoint",
@@ -101,13 +102,19 @@ TALKERS = {
     "jobs.bench.benches.varied", "jobs.bench.benches.redistribute", "jobs.bench.benches.halo",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
-    "jobs.tune.command", "jobs.tune.survey", "testing",
+    "jobs.tune.command", "jobs.tune.survey",
+    "partitioning.halo.array_address", "partitioning.halo.ghost_messages",
+    "partitioning.halo.halo", "partitioning.halo.halo_traffic",
+    "partitioning.redistribution.call_agreement", "partitioning.redistribution.exchange",
+    "partitioning.redistribution.message_exchange",
+    "testing",
 }  # fmt: skip
 
 #: Modules that may be imported before MPI is started: none imports mpi4py, however far down.
 BEFORE_MPI = (
     "closeranks", "closeranks.__main__", "closeranks.checkpoint", "closeranks.collectives",
     "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
+    "closeranks.partitioning",
     "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
     "closeranks.jobs.plan.command", "closeranks.jobs.topology_command",
     "closeranks.jobs.tune.command",

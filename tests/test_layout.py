@@ -141,8 +141,8 @@ PUBLIC = {
     "closeranks.collectives.communicator": ("Communicator",),
     "closeranks.comms.topology": ("Topology",),
     "closeranks.partitioning": (
-        "Broadcast", "Layout", "Mesh", "Partial", "Placement", "Split", "Volume", "cartesian",
-        "place", "place_graph",
+        "Broadcast", "Conversion", "Halo", "Layout", "Mesh", "MeshCost", "Partial", "Placement",
+        "Split", "Volume", "cartesian", "conversion", "place", "place_graph", "redistribute",
     ),
     "closeranks.checkpoint": ("Checkpointer", "Pending", "PerRank", "Shard", "interval"),
     "closeranks.checkpoint.erasure": ("Code",),

@@ -154,6 +154,7 @@ SOURCES: Final = (
     "closeranks.collectives.plans.block",
     "closeranks.collectives.plans.count_operations",
     "closeranks.collectives.plans.table_columns",
+    "closeranks.partitioning.halo.near_kernels",
     "closeranks.comms.jit.atomics",
     "closeranks.comms.jit.python_builtin_code",
     "closeranks.comms.jit.python_builtin_layout",

@@ -1,0 +1,391 @@
+"""The halo: ghost cells around this rank's part, filled by their owners."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.comms import argument
+from closeranks.comms.exit import forked_child
+from closeranks.errors import UsageError
+from closeranks.partitioning.halo.array_address import address_of
+from closeranks.partitioning.halo.ghost_messages import BoundMessages, by_peer
+from closeranks.partitioning.halo.ghost_stage import GhostStage
+from closeranks.partitioning.halo.halo_arguments import (
+    check_array,
+    check_numbers,
+    described,
+    digest_of,
+    read_ghosts,
+)
+from closeranks.partitioning.halo.halo_traffic import HaloTraffic, agree, check_comm
+from closeranks.partitioning.halo.near_messages import MOST_ITEM, NearCells
+from closeranks.partitioning.layout.box import slices
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import DTypeLike, NDArray
+    from typing_extensions import Self
+
+    from closeranks.partitioning.halo.ghosts import Ghosts, Sides
+    from closeranks.partitioning.layout.layout import Layout
+
+#: Of so many arrays the messages are kept; the one used longest ago goes first.
+MOST: Final = 16
+_EXCHANGE, _REDUCE = "Halo.exchange", "Halo.reduce"
+
+
+class _Bound(NamedTuple):
+    """What moves the cells of one array: messages, and copies inside the node."""
+
+    messages: BoundMessages
+    near: NearCells | None
+
+
+class Halo:
+    """Ghost cells around each rank's part of an array.
+
+    A padded array holds this rank's part and, at both ends of each array axis, so
+    many cells of its neighbours.  Ghosts wider than the neighbour's part come from
+    ranks further away.  Ghosts outside of an array that is not periodic have no
+    owner: no call touches them.
+
+    Collective over ``comm`` to make and to close.  Where the layout has Broadcast
+    axes, each rank gets its ghosts from ranks that hold the same copy.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Has as many ranks as the mesh, numbered as there.  The program's own messages
+        on it never meet those of the halo.
+    layout : Layout
+        The parts; without Partial.
+    width : int or sequence
+        How many ghost cells: a number for all, or one item an array axis, each a
+        number or a pair (low, high).
+    periodic : bool or sequence of bool
+        Whether array axes are rings, whose first cell follows the last one: all
+        alike, or one an axis.
+    corners : bool
+        Whether cells that are ghosts on two or more axes are filled.
+
+    Attributes
+    ----------
+    layout, corners
+        As given.
+    widths : tuple of (int, int)
+        Array axis -> low and high width.
+    periodic : tuple of bool
+        Array axis -> whether it is a ring.
+    shape : tuple of int
+        Of this rank's padded array.
+
+    Raises
+    ------
+    UsageError
+        On all ranks: if sizes do not fit, a width is negative or exceeds a periodic
+        axis, the layout has Partial, or the ranks pass different arguments.
+    Disagreement
+        In place of the last, if ``comm`` checks arguments.
+
+    Examples
+    --------
+    >>> halo = Halo(comm, layout, 1)  # doctest: +SKIP
+    >>> u = halo.empty(float)  # doctest: +SKIP
+    >>> halo.exchange(u)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        comm: MPI.Intracomm,
+        layout: Layout,
+        width: int | Sequence[int | Sides],
+        *,
+        periodic: bool | Sequence[bool] = False,
+        corners: bool = True,
+    ) -> None:
+        check_comm(comm)
+        ghosts = _agreed_ghosts(comm, layout, width, periodic, corners=corners)
+        rank = comm.Get_rank()
+        self.layout, self.corners = layout, ghosts.corners
+        self.widths, self.periodic = ghosts.widths, ghosts.periodic
+        self.shape = ghosts.shape(rank)
+        self._inside = slices(ghosts.interior(rank))
+        received, sent = ghosts.received(rank), ghosts.sent(rank)
+        self._own = [one for one in received if one.peer == rank]
+        self._received = by_peer([one for one in received if one.peer != rank], ghosts=True)
+        self._sent = by_peer([one for one in sent if one.peer != rank], ghosts=False)
+        self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
+        self._stages: dict[np.dtype[Any], GhostStage] = {}
+        self._under_way: tuple[str, _Bound, NDArray[Any]] | None = None
+        self._is_closed = False
+        self._traffic = HaloTraffic(comm)
+        self._near = self._traffic.near(self._received, self._sent)
+
+    def empty(self, dtype: DTypeLike = float) -> NDArray[Any]:
+        """Make a padded array for this rank.  Local.
+
+        Parameters
+        ----------
+        dtype : dtype
+            Its element.
+
+        Returns
+        -------
+        ndarray
+            Zeros, of `shape`.
+
+        Raises
+        ------
+        UsageError
+            If there is no such type (local).
+        """
+        return np.zeros(self.shape, argument.element_type("Halo.empty", dtype))
+
+    def interior(self, array: NDArray[Any]) -> NDArray[Any]:
+        """View this rank's part of a padded array.  Local.
+
+        Parameters
+        ----------
+        array : ndarray
+            Padded.
+
+        Returns
+        -------
+        ndarray
+            Without the ghosts; shares the memory.
+
+        Raises
+        ------
+        UsageError
+            If the array has another shape (local).
+        """
+        if array.shape != self.shape:
+            problem = f"an array of shape {array.shape}"
+            raise UsageError("Halo.interior", problem, f"give one of shape {self.shape}")
+        view: NDArray[Any] = array[self._inside]
+        return view
+
+    def exchange(self, array: NDArray[Any]) -> None:
+        """Fill the ghosts with the cells of their owners.
+
+        Collective; ``start`` and ``finish``.  All ranks pass the same element type;
+        strides may differ.
+
+        Parameters
+        ----------
+        array : ndarray
+            Padded, of any strides; the interior is only read.
+
+        Raises
+        ------
+        UsageError
+            If the array has another shape or is read-only (local, before anything
+            is sent; on all ranks of a communicator that checks).
+        PeerLost, Revoked
+            If ranks have died or given up.  The halo is of no use then.
+        """
+        self._start(_EXCHANGE, array)
+        self._complete()
+
+    def start(self, array: NDArray[Any]) -> None:
+        """Begin an exchange; the program goes on.
+
+        Collective.  Until ``finish`` returns the interior must not be changed, and
+        ghosts are undefined.
+
+        Parameters
+        ----------
+        array : ndarray
+            As for `exchange`; kept alive until then.
+
+        Raises
+        ------
+        UsageError, PeerLost, Revoked
+            As `exchange`; also if one is under way (local).
+        """
+        self._start("Halo.start", array)
+
+    def finish(self) -> None:
+        """Wait until the exchange that was started is over.
+
+        If a signal handler raises meanwhile, the exchange stays under way: call it
+        again.
+
+        Raises
+        ------
+        UsageError
+            If none was started (local).
+        PeerLost, Revoked
+            As `exchange`.
+        """
+        if self._under_way is None:
+            raise UsageError("Halo.finish", "no exchange is under way", "call start(array) first")
+        self._complete()
+
+    def reduce(self, array: NDArray[Any]) -> None:
+        """Add the ghosts to the cells of their owners; then these ghosts are 0.
+
+        Collective; the adjoint of `exchange`: ``<x, exchange y> = <reduce x, y>``
+        over all cells of the padded arrays.  Ghosts without an owner keep their
+        value.  Terms are added in the order of ranks, so every run gives the same
+        bits.  An attempt that fails restores the array.
+
+        Parameters
+        ----------
+        array : ndarray
+            Padded, of numbers, of any strides.
+
+        Raises
+        ------
+        UsageError, PeerLost, Revoked
+            As `exchange`; also if the elements are no numbers.
+        """
+        self._start(_REDUCE, array)
+        self._complete()
+        self._stage(array.dtype).add(array)
+
+    def _start(self, operation: str, array: NDArray[Any]) -> None:
+        """Start all messages of a call, and do what needs none."""
+        self._refuse(operation)
+        problem = None
+        try:
+            check_array(operation, array, self.shape)
+            if operation is _REDUCE:
+                check_numbers(operation, array.dtype)
+        except UsageError as wrong:
+            problem = wrong
+        self._traffic.check(operation, problem, getattr(array, "dtype", None))
+        if operation is _REDUCE:
+            self._traffic.keep(array)
+        bound = self._messages(array, reduces=operation is _REDUCE)
+        bound.messages.gather(array)
+        self._under_way = (operation, bound, array)
+        try:
+            self._traffic.start(operation, bound.messages.requests)
+            if bound.near is not None and self._near is not None:
+                self._near.lay(bound.near, partial(self._traffic.wait, operation))
+        except BaseException:
+            self._traffic.is_broken = True  # some have been told, and others not
+            raise
+        if self._own and operation is not _REDUCE:
+            self._stage(array.dtype).copy_own(array)
+
+    def _complete(self) -> None:
+        """Wait for all messages of the call that is under way."""
+        assert self._under_way is not None
+        operation, bound, array = self._under_way
+        if bound.near is not None and self._near is not None:
+            self._near.take(bound.near, partial(self._traffic.wait, operation))
+        self._traffic.complete(operation, bound.messages.requests)
+        bound.messages.scatter(array)
+        self._under_way = None
+
+    def _refuse(self, operation: str) -> None:
+        """Raise if a call cannot be served, whatever its arguments are."""
+        if self._is_closed:
+            raise UsageError(operation, "the halo is closed", "make a new one")
+        self._traffic.refuse(operation)
+        if self._under_way is not None:
+            raise UsageError(operation, "an exchange is under way", "call finish() first")
+
+    def _stage(self, dtype: np.dtype[Any]) -> GhostStage:
+        found = self._stages.get(dtype)
+        if found is None:
+            found = GhostStage(dtype, self._own, self._received, self._sent)
+            self._stages[dtype] = found
+        return found
+
+    def _messages(self, array: NDArray[Any], *, reduces: bool) -> _Bound:
+        """Give the messages of an array's memory, made when it is first seen."""
+        key = (address_of(array), array.strides, array.dtype, reduces)
+        found = self._bound.get(key)
+        if found is not None:
+            self._bound.move_to_end(key)
+            return found
+        messages, near = BoundMessages(self._traffic.comm, array), None
+        if reduces:
+            buffers = self._stage(array.dtype).buffers
+            for (peer, _), buffer in zip(self._sent, buffers, strict=True):
+                messages.receive_buffer(peer, buffer)
+            messages.send(self._received)
+        else:
+            peers: frozenset[int] = frozenset()
+            if self._near is not None and array.itemsize <= MOST_ITEM:
+                near, peers = self._near.bind(array), self._near.peers
+            messages.receive([one for one in self._received if one[0] not in peers])
+            messages.send([one for one in self._sent if one[0] not in peers])
+        found = self._bound[key] = _Bound(messages, near)
+        if len(self._bound) > MOST:
+            self._bound.popitem(last=False)[1].messages.close()
+        return found
+
+    def close(self) -> None:
+        """Free what the halo holds.  Collective; harmless twice.
+
+        Raises
+        ------
+        UsageError
+            If an exchange is under way (local).
+        """
+        if self._is_closed or forked_child.is_child():
+            return
+        if self._under_way is not None and not self._traffic.is_broken:
+            raise UsageError("Halo.close", "an exchange is under way", "call finish() first")
+        self._is_closed = True
+        if self._under_way is not None:
+            self._give_up()
+            return
+        for bound in self._bound.values():
+            bound.messages.close()
+        self._bound.clear()
+        if self._near is not None:
+            self._near.close()
+        self._traffic.close()
+
+    def _give_up(self) -> None:
+        """End without the others.  Local."""
+        self._is_closed = True
+        self._traffic.abandon(self._under_way, self._stages, dict(self._bound), self._near)
+        self._bound.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it; after an exception no rank is waited for."""
+        del error, traceback
+        if kind is None:
+            self.close()
+        elif not self._is_closed and not forked_child.is_child():
+            self._give_up()
+
+    def __repr__(self) -> str:
+        return f"Halo({self.layout}, {list(self.widths)}, corners={self.corners})"
+
+
+def _agreed_ghosts(
+    comm: MPI.Intracomm, layout: Any, width: Any, periodic: Any, *, corners: Any
+) -> Ghosts:
+    """Read the arguments; raise on all ranks what one of them cannot use."""
+    ghosts, problem = None, None
+    try:
+        ghosts = read_ghosts(layout, width, periodic, corners)
+        ghosts.layout.mesh.check_comm("Halo", comm)
+    except UsageError as wrong:
+        problem = wrong
+    digest, said = (0, "") if ghosts is None else (digest_of(ghosts), described(ghosts))
+    agree(comm, "Halo", problem, digest, said)
+    assert ghosts is not None
+    return ghosts
