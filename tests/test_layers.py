@@ -29,7 +29,7 @@ ORDER = (
     "collectives.selection", "collectives.shm", "collectives.engine", "collectives.refill",
     "collectives.fastpath", "collectives.dispatch", "collectives.faults", "collectives.replicated",
     "collectives.communicator", "collectives",
-    "partitioning.mesh", "partitioning.layout", "partitioning",
+    "partitioning.mesh", "partitioning.layout", "partitioning.redistribution", "partitioning",
     "checkpoint.erasure", "checkpoint.placement", "checkpoint.state", "checkpoint.memory",
     "checkpoint.control", "checkpoint.restore", "checkpoint.disk", "checkpoint.saving",
     "checkpoint",
@@ -101,7 +101,9 @@ TALKERS = {
     "jobs.bench.benches.varied",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
     "jobs.bench.measuring.timing", "jobs.demo", "jobs.launch.program", "jobs.topology_command",
-    "jobs.tune.command", "jobs.tune.survey", "testing",
+    "jobs.tune.command", "jobs.tune.survey", "partitioning.redistribution.call_agreement",
+    "partitioning.redistribution.exchange", "partitioning.redistribution.message_exchange",
+    "testing",
 }  # fmt: skip
 
 #: Modules that may be imported before MPI is started: none imports mpi4py, however far down.
@@ -109,7 +111,7 @@ BEFORE_MPI = (
     "closeranks", "closeranks.__main__", "closeranks.checkpoint", "closeranks.collectives",
     "closeranks.comms", "closeranks.jobs.bench.command", "closeranks.jobs.doctor",
     "closeranks.jobs.lab.command", "closeranks.jobs.launch.run_command",
-    "closeranks.jobs.topology_command", "closeranks.jobs.tune.command",
+    "closeranks.jobs.topology_command", "closeranks.jobs.tune.command", "closeranks.partitioning",
     "closeranks.jobs.checkpoint_tools.checkpoint_command",
     *(f"closeranks.jobs.bench.benches.{name}" for name in registration.MODULES),
 )  # fmt: skip

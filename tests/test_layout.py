@@ -140,7 +140,10 @@ PUBLIC = {
     "closeranks.collectives": ("algorithms", "cost", "plan", "simulate", "Cost", "Plan", "MEAN"),
     "closeranks.collectives.communicator": ("Communicator",),
     "closeranks.comms.topology": ("Topology",),
-    "closeranks.partitioning": ("Broadcast", "Layout", "Mesh", "Partial", "Split", "Volume"),
+    "closeranks.partitioning": (
+        "Broadcast", "Conversion", "Layout", "Mesh", "Partial", "Split", "Volume", "conversion",
+        "redistribute",
+    ),
     "closeranks.checkpoint": ("Checkpointer", "Pending", "PerRank", "Shard", "interval"),
     "closeranks.checkpoint.erasure": ("Code",),
 }  # fmt: skip
