@@ -20,6 +20,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
@@ -159,11 +160,50 @@ def make(
     """
     sizes, kind = _checked(plain, shape, dtype)
     nbytes = math.prod(sizes) * kind.itemsize
+    memory, starts = _made(plain, node, nbytes)
+    start = starts[node.rank]
+    return memory[start : start + nbytes].view(kind).reshape(sizes)
+
+
+def make_window(plain: MPI.Intracomm, node: MPI.Intracomm, nbytes: int) -> list[NDArray[np.uint8]]:
+    """Make an array of every rank of a node that all of them read.
+
+    Collective over ``plain``.
+
+    Parameters
+    ----------
+    plain : MPI.Intracomm
+        All ranks that make one.
+    node : MPI.Intracomm
+        The ranks of this node.
+    nbytes : int
+        Bytes of each array, the same on all ranks.
+
+    Returns
+    -------
+    list of ndarray of uint8
+        By rank of ``node``; each rank writes its own.  The memory is given back
+        when all ranks have dropped all of them.
+
+    Raises
+    ------
+    Unavailable
+        On all ranks, if a node has no memory left to share.
+    """
+    memory, starts = _made(plain, node, nbytes)
+    return [memory[start : start + nbytes] for start in starts]
+
+
+def _made(
+    plain: MPI.Intracomm, node: MPI.Intracomm, nbytes: int
+) -> tuple[NDArray[np.uint8], list[int]]:
+    """Make memory for an array of each rank, and say where these begin."""
     wanted = node.allgather(_whole(nbytes))
-    starts, rank = [_whole(2 * node.size), *wanted], node.rank
-    own = (0, starts[0] * (rank == 0)), (sum(starts[: rank + 1]), wanted[rank])
+    starts = list(accumulate([_whole(2 * node.size), *wanted]))
+    rank = node.rank
+    own = (0, starts[0] * (rank == 0)), (starts[rank], wanted[rank])
     with _agreed_row(node) as row:
-        file, failed = _mapped(node, row, sum(starts), own)
+        file, failed = _mapped(node, row, starts.pop(), own)
     try:
         _raise_first(plain, failed)  # when all have entered it
     except BaseException:  # the library's, too: a rank may have died
@@ -171,10 +211,10 @@ def make(
             _drop(file, rank, node.size, os.getpid())
         raise
     assert file is not None
-    start, memory = sum(starts[: rank + 1]), file.array
+    memory = file.array
     dropped = weakref.finalize(memory, _drop, file, rank, node.size, os.getpid())
     dropped.atexit = False
-    return memory[start : start + nbytes].view(kind).reshape(sizes)
+    return memory, starts
 
 
 def _checked(

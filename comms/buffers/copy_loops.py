@@ -17,6 +17,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from closeranks.comms.jit.atomics import drain, stream_lines
 from closeranks.comms.jit.c_calls import word
 
 _PREFETCH = "llvm.prefetch"
@@ -207,14 +208,37 @@ def _long(unit, plan, target_array, t, source_array, s):  # type: ignore[no-unty
                 _copy(target + i * t0, source + i * s0, run)
 
 
+@_njit
+def _past(unit, plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]
+    """Copy runs of any length past the caches."""
+    run = word(plan + 8 * len(unit))
+    n2, t2, s2 = word(plan + 16), word(plan + 24), word(plan + 32)
+    n1, t1, s1 = word(plan + 40), word(plan + 48), word(plan + 56)
+    n0, t0, s0 = word(plan + 64), word(plan + 72), word(plan + 80)
+    t += word(target_array + _DATA)
+    s += word(source_array + _DATA)
+    for k in range(n2):
+        for j in range(n1):
+            for i in range(n0):
+                target = t + k * t2 + j * t1 + i * t0
+                source = s + k * s2 + j * s1 + i * s0
+                head = min(-target % 64, run)
+                _copy(target, source, head)
+                whole = (run - head) // 64 * 64
+                stream_lines(target + head, source + head, whole // 64)
+                done = head + whole
+                _copy(target + done, source + done, run - done)
+    drain()
+
+
 def exported(name: str) -> tuple[Callable[..., None], Any]:
     """Give the loops over runs of a length, and their signature.
 
     Parameters
     ----------
     name : str
-        As `closeranks.comms.buffers.packing` tells: "long", or "short" and the
-        binary logarithm of the length.
+        As `closeranks.comms.buffers.packing` tells: "long", "past", or "short" and
+        the binary logarithm of the length.
 
     Returns
     -------
@@ -226,7 +250,7 @@ def exported(name: str) -> tuple[Callable[..., None], Any]:
     signature : numba signature
         Five int64.
     """
-    loop = _long if name == "long" else _short
+    loop = {"long": _long, "past": _past}.get(name, _short)
     unit = (None,) * int(name.removeprefix("short") if loop is _short else 0)
 
     def run(plan, target_array, t, source_array, s):  # type: ignore[no-untyped-def]

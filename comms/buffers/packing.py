@@ -54,6 +54,9 @@ _MANY: Final = 16
 #: Longest word that is gathered in fours, bytes.
 _WORD: Final = 8
 
+#: Shortest run that is copied past the caches.
+_STREAMED: Final = 256
+
 #: Copies from an array to another, see `closeranks.comms.jit.python_builtin.copier_at`.
 Copier = Callable[..., object]
 
@@ -144,6 +147,43 @@ def fill(data: Bytes, array: NDArray[Any], first: int, count: int) -> None:
         array.flat[first : first + count] = data.view(array.dtype)
     else:
         packer(part.shape, part.strides, part.itemsize).scatter(part, data)
+
+
+def copy_past(target: NDArray[Any], source: NDArray[Any]) -> None:
+    """Copy an array to another past the caches, where that can be done.
+
+    For arrays that the caches have no room for: lines that are written whole need
+    not be read first.  Local; other threads run meanwhile.
+
+    Parameters
+    ----------
+    target, source : ndarray
+        Of one shape and dtype, of any strides; they share no memory.
+    """
+    way = None
+    if source.nbytes >= LEAST:
+        way = _streaming(target.shape, target.strides, source.strides, target.itemsize)
+    if way is None:
+        np.copyto(target, source)
+    else:
+        way(target, source)
+
+
+@lru_cache(maxsize=1024)
+def _streaming(shape: Shape, to: Shape, at: Shape, itemsize: int) -> Copier | None:
+    """Choose how to copy past the caches between two layouts; None: not at all."""
+    run = itemsize
+    loops: list[tuple[int, int, int]] = []  # innermost first
+    for count, t, s in zip(reversed(shape), reversed(to), reversed(at), strict=True):
+        if count == 1:
+            continue
+        if not loops and t == s == run:
+            run *= count
+        elif loops and (t, s) == tuple(loops[-1][0] * stride for stride in loops[-1][1:]):
+            loops[-1] = (loops[-1][0] * count, *loops[-1][1:])
+        else:
+            loops.append((count, t, s))
+    return None if run < _STREAMED else _planned("past", run, 0, loops[::-1])
 
 
 def worthwhile(datatype: MPI.Datatype, count: int, extent: int, nbytes: int) -> StridedBlock | None:
@@ -263,17 +303,20 @@ def _both(block: StridedBlock) -> list[tuple[int, int, int]]:
 
 def _way(block: StridedBlock, loops: list[tuple[int, int, int]], ahead: int) -> Copier | None:
     """Choose the loop for a block and write its plan."""
-    if block.nbytes < LEAST or len(loops) > _LOOPS:
+    if block.nbytes < LEAST:
         return None
-    if not _arrays_are_known() or not code_cache.is_possible():
+    stride = block.strides[-1] if loops else 0
+    return _planned(_loop(block.run, stride), block.run, ahead, loops)
+
+
+def _planned(name: str, run: int, ahead: int, loops: list[tuple[int, int, int]]) -> Copier | None:
+    """Write the plan of a loop; None if there is no such loop, or no compiled code."""
+    if len(loops) > _LOOPS or not _arrays_are_known() or not code_cache.is_possible():
         return None
     padded = [(1, 0, 0)] * (_LOOPS - len(loops)) + loops
-    numbers = [block.run, ahead, *(number for loop in padded for number in loop)]
-    plan = np.array(numbers, np.int64)
-    stride = block.strides[-1] if loops else 0
-    return copier_at(
-        code_cache.address_of("closeranks.comms.buffers.copy_loops", _loop(block.run, stride)), plan
-    )
+    numbers = [run, ahead, *(number for loop in padded for number in loop)]
+    address = code_cache.address_of("closeranks.comms.buffers.copy_loops", name)
+    return copier_at(address, np.array(numbers, np.int64))
 
 
 def _loop(run: int, stride: int) -> str:

@@ -1,0 +1,321 @@
+"""Redistribution: the ranks of a communicator turn one layout into another."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Final
+
+import numpy as np
+from mpi4py import MPI
+
+from closeranks.collectives.communicator.communicator import Communicator
+from closeranks.comms import argument
+from closeranks.comms.topology.topology import Topology
+from closeranks.errors import UsageError
+from closeranks.partitioning.layout.box import Bounds
+from closeranks.partitioning.layout.layout import Layout
+from closeranks.partitioning.redistribution import local_arrays, window_exchange
+from closeranks.partitioning.redistribution.call_agreement import (
+    Stated,
+    agreed,
+    agreed_most,
+    digest,
+    exchanged,
+    layout_bytes,
+    topology_bytes,
+)
+from closeranks.partitioning.redistribution.conversion_plan import Conversion, check_layouts
+from closeranks.partitioning.redistribution.exchange_rounds import (
+    Largest,
+    StageRounds,
+    elements_of,
+    largest,
+    pieces_of,
+)
+from closeranks.partitioning.redistribution.local_arrays import Array
+from closeranks.partitioning.redistribution.message_exchange import MessageExchange
+from closeranks.partitioning.redistribution.rank_work import Arrays, RankWork
+from closeranks.partitioning.redistribution.window_exchange import HALF_BYTES, WindowExchange
+
+_WHERE: Final = "redistribute"
+#: So many conversions a process keeps ready.
+_MOST: Final = 32
+
+
+class Ready:
+    """A conversion of one rank, ready to run.
+
+    Parameters
+    ----------
+    source, target : Layout
+        The layouts.
+    itemsize : int
+        Bytes of an element.
+    rank : int
+        This rank.
+    topology : Topology, optional
+        The machine.
+
+    Attributes
+    ----------
+    work : RankWork
+        What the rank does.
+    stages : tuple of StageRounds or None
+        As agreed; None before.
+    slots : dict
+        As for `WindowExchange`; empty where messages are used.
+    kept : dict
+        Layouts of rounds.
+    """
+
+    def __init__(
+        self, source: Layout, target: Layout, itemsize: int, *, rank: int,
+        topology: Topology | None,
+    ) -> None:  # fmt: skip
+        self.work = RankWork(Conversion(source, target, itemsize, topology), rank)
+        self.stages: tuple[StageRounds, ...] | None = None
+        self.slots: dict[tuple[int, int, Bounds], int] = {}
+        self.by_window = False
+        self.kept: dict[Any, Any] = {}
+
+    def agree(self, comm: Any, limit_bytes: int | None, *, can_share: bool) -> None:
+        """Agree on the rounds, and on whether a window carries them.
+
+        Collective.
+
+        Parameters
+        ----------
+        comm : MPI.Intracomm
+            The ranks.
+        limit_bytes : int, optional
+            As in `redistribute`.
+        can_share : bool
+            Whether the ranks may have a window.
+        """
+        work, part = self.work, self.work.part
+        mine = [number for stage in range(work.depth) for number in largest(part, stage)]
+        found = agreed_most(comm, mine)
+        most = [Largest(*found[4 * stage : 4 * stage + 4]) for stage in range(work.depth)]
+        half = HALF_BYTES if limit_bytes is None else min(HALF_BYTES, limit_bytes // 2)
+        boxes = max(one.boxes for one in most)
+        self.by_window = can_share and boxes > 0 and half // boxes >= work.itemsize
+        sizes = [
+            (half // one.boxes // work.itemsize if one.boxes else 1, False)
+            if self.by_window
+            else elements_of(one, work.itemsize, limit_bytes)
+            for one in most
+        ]
+        mine = [pieces_of(part.sends, stage, size) for stage, (size, _) in enumerate(sizes)]
+        pieces = agreed_most(comm, mine)
+        self.stages = tuple(
+            StageRounds(stage, size, pieces[stage], one.repeats if one_by_one else 0)
+            for stage, ((size, one_by_one), one) in enumerate(zip(sizes, most, strict=True))
+            if pieces[stage]
+        )
+        self.kept.clear()
+        self.slots = self._slots(comm) if self.by_window else {}
+
+    def _slots(self, comm: Any) -> dict[tuple[int, int, Bounds], int]:
+        """Tell the receivers of each box where it is packed, and learn the same."""
+        work = self.work
+        own = window_exchange.own_slots(work)
+        found = {(stage, work.rank, box): slot for (stage, box), slot in own.items()}
+        told: list[list[int]] = [[] for _ in range(work.size)]
+        for move in work.part.sends:
+            told[move.receiver].append(own[move.stage, move.box])
+        heard = [iter(numbers) for numbers in exchanged(comm, told)]
+        for move in work.part.receives:
+            found[move.stage, move.sender, move.box] = next(heard[move.sender])
+        return found
+
+
+class ReadyConversions:
+    """The conversions that a process has made ready, the last ones used."""
+
+    def __init__(self) -> None:
+        self._found: OrderedDict[tuple[int, ...], Ready] = OrderedDict()
+        #: What the objects of a call are; they are kept, so that no other has their place.
+        self._digests: OrderedDict[tuple[Any, ...], tuple[int, tuple[Any, ...]]] = OrderedDict()
+
+    def digest(
+        self, source: Layout, target: Layout, topology: Topology | None, limit_bytes: int | None
+    ) -> int:
+        """Give a number that tells conversions apart, the same in every process."""
+        key = id(source), id(target), id(topology), limit_bytes
+        found = self._digests.get(key)
+        if found is None:
+            limit = b"" if limit_bytes is None else limit_bytes.to_bytes(8, "little")
+            parts = layout_bytes(source), layout_bytes(target), topology_bytes(topology), limit
+            found = self._digests[key] = digest(*parts), (source, target, topology)
+            if len(self._digests) > _MOST:
+                self._digests.popitem(last=False)
+        return found[0]
+
+    def get(self, key: tuple[int, ...]) -> Ready | None:
+        """Give one that was made before."""
+        found = self._found.get(key)
+        if found is not None:
+            self._found.move_to_end(key)
+        return found
+
+    def add(self, key: tuple[int, ...], made: Ready) -> None:
+        """Keep one."""
+        self._found[key] = made
+        if len(self._found) > _MOST:
+            self._found.popitem(last=False)
+
+
+_READY: Final = ReadyConversions()
+
+
+def redistribute(
+    comm: MPI.Intracomm,
+    array: Array,
+    source: Layout,
+    target: Layout,
+    *,
+    out: Array | None = None,
+    limit_bytes: int | None = None,
+) -> Array:
+    """Turn a distributed array from one layout into another.
+
+    Collective: every rank of ``comm`` calls it with the same layouts, which may be
+    on different meshes of these ranks.  Ranks are those of ``comm``.  What is sent
+    is what `conversion` says.  When it returns, ``array`` may be changed.
+
+    On a closeranks communicator senders are the nearest by ``comm.hierarchy``, and
+    a death or a deadline ends the call with the errors of its collectives; then
+    ``out`` is undefined.  Ranks of one node exchange by node memory, of which each
+    rank keeps 2 MiB a communicator.  On other communicators the topology of the
+    meshes counts, if one of them has any.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        The ranks.
+    array : ndarray
+        This rank's part of the source: of any strides, of any dtype without
+        objects; read only.
+    source, target : Layout
+        Of one global shape.
+    out : ndarray, optional
+        Takes this rank's part of the target; of any strides; shares no memory with
+        ``array``.  A new array in C order if not given.
+    limit_bytes : int, optional
+        Most bytes of packed parts that a rank holds at once, at least those of two
+        elements.  The exchange takes as many rounds as that needs.
+
+    Returns
+    -------
+    ndarray
+        This rank's part of the target: ``out``, if it was given.
+
+    Raises
+    ------
+    UsageError
+        On all ranks, before anything is sent: if an array has the wrong shape or
+        kind on any rank, dtypes differ, the elements have no such reduction, or
+        layouts do not fit each other or ``comm``.
+    Disagreement
+        On all ranks, if layouts or limits differ.
+    PeerError
+        As collectives of a closeranks communicator.
+    """
+    if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
+        raise UsageError(_WHERE, f"comm is {argument.shown(comm)}", "give an intra-communicator")
+    can_share = window_exchange.can_share(comm)
+    topology = None if can_share else _topology(comm, source, target)
+    given: Any = None
+    problem: UsageError | None = None
+    key: tuple[int, ...] = (0, 0, 0, 0, 0)
+    ready: Ready | None = None
+    try:
+        _check(comm, source, target, limit_bytes)
+        given = local_arrays.checked("array", array, source.local_shape(comm.rank))
+        made = _out(given, out, source, target, rank=comm.rank)
+        itemsize = given.dtype.itemsize
+        limit_bytes = _limit(limit_bytes, itemsize)
+        number = _READY.digest(source, target, topology, limit_bytes)
+        key = number, itemsize, comm.rank, comm.size, can_share
+        ready = _READY.get(key)
+    except UsageError as wrong:
+        problem = wrong
+    needs_window = can_share and not window_exchange.has_window(comm)
+    kind = _kind(given)
+    mine = Stated(problem, key[0], kind[1], (ready is None, needs_window))
+    unready, no_window = agreed(comm, mine, (_told(source, target, limit_bytes), kind[0]))
+    if no_window and not window_exchange.open_window(comm):
+        return redistribute(comm, array, source, target, out=out, limit_bytes=limit_bytes)
+    if ready is None or unready:
+        ready = Ready(source, target, itemsize, rank=comm.rank, topology=topology)
+        ready.agree(comm, limit_bytes, can_share=can_share)
+        _READY.add(key, ready)
+    _run(comm, ready, Arrays(ready.work, given, made))
+    return made
+
+
+def _run(comm: Any, ready: Ready, arrays: Arrays) -> None:
+    """Exchange, as agreed."""
+    arrays.begin()
+    assert ready.stages is not None
+    if not ready.stages:
+        return
+    if ready.by_window:
+        WindowExchange(comm, ready.work, ready.kept).run(ready.stages, arrays, ready.slots)
+    else:
+        MessageExchange(comm, ready.work, ready.kept).run(ready.stages, arrays)
+
+
+def _topology(comm: MPI.Intracomm, source: Any, target: Any) -> Topology | None:
+    """Give the machine by which senders are near."""
+    if isinstance(comm, Communicator):
+        return comm.hierarchy
+    for layout in (source, target):
+        found = layout.mesh.topology if isinstance(layout, Layout) else None
+        if found is not None and found.size == comm.size:
+            return found
+    return None
+
+
+def _check(comm: MPI.Intracomm, source: Any, target: Any, limit_bytes: Any) -> None:
+    """Refuse layouts that do not fit each other or the ranks."""
+    check_layouts(_WHERE, source, target)
+    source.mesh.check_comm(_WHERE, comm)
+    if limit_bytes is not None:
+        argument.whole(_WHERE, "limit_bytes", limit_bytes, least=1)
+
+
+def _out(given: Array, out: Any, source: Layout, target: Layout, *, rank: int) -> Array:
+    """Give the array that takes the result."""
+    local_arrays.check_reducible(given.dtype, source, target)
+    shape = target.local_shape(rank)
+    return (
+        np.empty(shape, given.dtype) if out is None else local_arrays.checked_out(out, given, shape)
+    )
+
+
+def _limit(limit_bytes: Any, itemsize: int) -> int | None:
+    """Read how much may be packed; refuse less than one element each way."""
+    if limit_bytes is None:
+        return None
+    return argument.whole(_WHERE, "limit_bytes", limit_bytes, least=2 * itemsize)
+
+
+_KINDS: Final[dict[Any, tuple[str, int]]] = {}
+
+
+def _kind(array: Array | None) -> tuple[str, int]:
+    """Give the element of an array in words, and a digest of it."""
+    if array is None:
+        return "", 0
+    found = _KINDS.get(array.dtype)
+    if found is None:
+        dtype = array.dtype
+        words = repr(dtype.descr) if dtype.names else f"{dtype} {dtype.str}"
+        found = _KINDS[dtype] = words, digest(words.encode())
+    return found
+
+
+def _told(source: Any, target: Any, limit_bytes: Any) -> str:
+    limit = "" if limit_bytes is None else f", limit_bytes={limit_bytes}"
+    return f"{argument.shown(source)} to {argument.shown(target)}{limit}"

@@ -1,0 +1,207 @@
+"""In which rounds the messages of a conversion are exchanged.
+
+All ranks do the same rounds, since each is a collective.  So they first agree
+on the largest numbers of any rank: `Largest` is what each brings in.  In most
+conversions a round carries a piece of every message of its stage.  If memory
+is so short that not even an element of each fits, it carries a piece of one
+message at most to and from each rank.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+from closeranks.partitioning.redistribution.box_pieces import cut
+from closeranks.partitioning.redistribution.conversion_plan import LEAST_PIECE, ROUND_BYTES
+from closeranks.partitioning.redistribution.part_moves import Move, RankPart
+
+#: Bytes that one rank gives or takes in a round at most.
+_MOST_BYTES: Final = 1 << 30
+
+
+class Largest(NamedTuple):
+    """Numbers of one stage, of which the largest of all ranks count.
+
+    Attributes
+    ----------
+    sends, receives : int
+        Messages of the rank.
+    boxes : int
+        Different boxes that it sends.
+    repeats : int
+        Messages, of one term, from it to one receiver.
+    """
+
+    sends: int
+    receives: int
+    boxes: int
+    repeats: int
+
+
+class StageRounds(NamedTuple):
+    """The rounds of one stage.
+
+    Attributes
+    ----------
+    stage : int
+        Its number; 0 carries terms.
+    elements : int
+        Elements in a piece at most.
+    pieces : int
+        Pieces of the largest message.
+    repeats : int
+        As in `Largest`, if a round carries one message a rank; else 0.
+    """
+
+    stage: int
+    elements: int
+    pieces: int
+    repeats: int
+
+
+class ExchangeRound(NamedTuple):
+    """One round.
+
+    Attributes
+    ----------
+    piece : int
+        Which piece of each message.
+    offset : int
+        Only messages to so many ranks further on, cyclically; 0: all.
+    repeat : int
+        Only such a one of those from one rank to another.
+    term : int
+        Only this term; -1: all.
+    """
+
+    piece: int
+    offset: int = 0
+    repeat: int = 0
+    term: int = -1
+
+
+def largest(part: RankPart, stage: int) -> Largest:
+    """Count what a rank does in a stage.
+
+    Parameters
+    ----------
+    part : RankPart
+        What it does.
+    stage : int
+        The stage.
+
+    Returns
+    -------
+    Largest
+        Its own numbers.
+    """
+    sends = [move for move in part.sends if move.stage == stage]
+    receives = sum(move.stage == stage for move in part.receives)
+    boxes = {(move.box, move.has_arrived) for move in sends}
+    repeats = Counter((move.receiver, move.term) for move in sends)
+    return Largest(len(sends), receives, len(boxes), max(repeats.values(), default=0))
+
+
+def elements_of(most: Largest, itemsize: int, limit_bytes: int | None) -> tuple[int, bool]:
+    """Choose the size of a piece.
+
+    Parameters
+    ----------
+    most : Largest
+        Largest numbers of all ranks.
+    itemsize : int
+        Bytes of an element.
+    limit_bytes : int, optional
+        Bytes of all packed parts of a rank at most, at least two elements.
+
+    Returns
+    -------
+    elements : int
+        In a piece at most.
+    one_by_one : bool
+        Whether a round carries one message a rank.
+    """
+    count = max(most.sends, most.receives, 1)
+    if limit_bytes is None:
+        nbytes = min(max(ROUND_BYTES // count, LEAST_PIECE), _MOST_BYTES // count)
+        return max(1, nbytes // itemsize), False
+    half = min(limit_bytes // 2, _MOST_BYTES)
+    if half // count >= itemsize:
+        return half // count // itemsize, False
+    return half // itemsize, True
+
+
+def pieces_of(moves: Sequence[Move], stage: int, elements: int) -> int:
+    """Count the pieces of the largest message of a stage.
+
+    Parameters
+    ----------
+    moves : sequence of Move
+        Of a rank.
+    stage : int
+        The stage.
+    elements : int
+        In a piece at most.
+
+    Returns
+    -------
+    int
+        At least 0.
+    """
+    return max((cut(move.box, elements).pieces for move in moves if move.stage == stage), default=0)
+
+
+def rounds(how: StageRounds, terms: int, size: int) -> Iterator[ExchangeRound]:
+    """List the rounds of a stage.
+
+    Parameters
+    ----------
+    how : StageRounds
+        Its numbers.
+    terms : int
+        Terms of a reduction.
+    size : int
+        Number of ranks.
+
+    Yields
+    ------
+    ExchangeRound
+        In the order of all ranks.
+    """
+    if not how.repeats:
+        yield from (ExchangeRound(piece) for piece in range(how.pieces))
+        return
+    for term in range(terms) if how.stage == 0 else (-1,):
+        for offset in range(1, size):
+            for repeat in range(how.repeats):
+                for number in range(how.pieces):
+                    yield ExchangeRound(number, offset, repeat, term)
+
+
+def chosen(moves: Sequence[Move], which: ExchangeRound, size: int) -> list[Move]:
+    """Give the messages of a rank in a round.
+
+    Parameters
+    ----------
+    moves : sequence of Move
+        Its sends or receives in the stage, sorted.
+    which : ExchangeRound
+        The round.
+    size : int
+        Number of ranks.
+
+    Returns
+    -------
+    list of Move
+        In their order.
+    """
+    if not which.offset:
+        return list(moves)
+    found = [
+        move
+        for move in moves
+        if (move.receiver - move.sender) % size == which.offset and which.term in (-1, move.term)
+    ]
+    return found[which.repeat : which.repeat + 1]

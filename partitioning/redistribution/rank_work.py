@@ -1,0 +1,279 @@
+"""One rank's part of a conversion, ready to run on its arrays.
+
+Nothing here talks to other ranks; the two exchanges do.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from closeranks.comms.buffers import packing
+from closeranks.partitioning.layout.box import Bounds, cells, shape_of, slices
+from closeranks.partitioning.redistribution.box_pieces import piece
+from closeranks.partitioning.redistribution.conversion_plan import Conversion
+from closeranks.partitioning.redistribution.exchange_rounds import (
+    ExchangeRound,
+    StageRounds,
+    chosen,
+)
+from closeranks.partitioning.redistribution.local_arrays import Array, combine, neutral, raw
+from closeranks.partitioning.redistribution.part_moves import Move, Reduction
+
+Bytes = NDArray[np.uint8]
+#: Bytes of a result that second-level caches have no room for.
+_LARGE: Final = 4 << 20
+
+
+class MovePiece(NamedTuple):
+    """Elements of a message that travel in one round.
+
+    Attributes
+    ----------
+    move : Move
+        The message.
+    place : tuple
+        Where they lie in the local array.
+    elements : int
+        How many.
+    first : int
+        Place of the first in the local array, row-major, if they lie side by side
+        in an array without gaps; else -1.
+    """
+
+    move: Move
+    place: tuple[Any, ...]
+    elements: int
+    first: int
+
+
+class RankWork:
+    """What one rank does in a conversion.
+
+    Parameters
+    ----------
+    conversion : Conversion
+        The conversion.
+    rank : int
+        The rank.
+
+    Attributes
+    ----------
+    part : RankPart
+        Its steps.
+    rank, size, itemsize : int
+        The rank, how many there are, and bytes of an element.
+    depth : int
+        More stages than any rank has.
+    terms : int
+        Terms of a reduction at most.
+    shape : tuple of int
+        Of its part of the target.
+    """
+
+    def __init__(self, conversion: Conversion, rank: int) -> None:
+        self.part = conversion.part(rank)
+        self.rank, self.size, self.itemsize = rank, conversion.size, conversion.itemsize
+        self.depth, self.terms = conversion.depth, conversion.terms
+        source, target = conversion.source, conversion.target
+        self.shape = target.local_shape(rank)
+        self._shapes = source.local_shape(rank), self.shape
+        self._origins = source.offset(rank), target.offset(rank)
+
+    def index(self, box: Bounds, *, of_target: bool) -> tuple[Any, ...]:
+        """Give where a box lies in the rank's array of the source, or of the target.
+
+        It ends with an ellipsis: of an array of no axes, too, it takes a view.
+        """
+        return *slices(box, self._origins[of_target]), ...
+
+    def sends(self, how: StageRounds, which: ExchangeRound) -> list[MovePiece]:
+        """Give what the rank sends in a round.
+
+        Parameters
+        ----------
+        how : StageRounds
+            The stage.
+        which : ExchangeRound
+            The round.
+
+        Returns
+        -------
+        list of MovePiece
+            By receiver.
+        """
+        moves = chosen([m for m in self.part.sends if m.stage == how.stage], which, self.size)
+        found = (self._piece(m, how.elements, which.piece, of_target=m.has_arrived) for m in moves)
+        return [one for one in found if one is not None]
+
+    def receives(self, how: StageRounds, which: ExchangeRound) -> list[MovePiece]:
+        """Give what the rank receives in a round.
+
+        Parameters
+        ----------
+        how : StageRounds
+            The stage.
+        which : ExchangeRound
+            The round.
+
+        Returns
+        -------
+        list of MovePiece
+            By sender, each sender's in the order in which it sends them.
+        """
+        moves = chosen([m for m in self.part.receives if m.stage == how.stage], which, self.size)
+        found = (self._piece(m, how.elements, which.piece, of_target=True) for m in moves)
+        return [one for one in found if one is not None]
+
+    def _piece(
+        self, move: Move, elements: int, number: int, *, of_target: bool
+    ) -> MovePiece | None:
+        box = piece(move.box, elements, number)
+        if box is None:
+            return None
+        index = self.index(box, of_target=of_target)
+        return MovePiece(move, index, cells(box), _first(box, index, self._shapes[of_target]))
+
+
+def _first(box: Bounds, index: tuple[Any, ...], shape: tuple[int, ...]) -> int:
+    """Give the place of a box's first element; -1 if its elements have gaps."""
+    lengths = shape_of(box)
+    lead = next((n for n, length in enumerate(lengths) if length > 1), len(lengths))
+    if lengths[lead + 1 :] != shape[lead + 1 :]:
+        return -1
+    place = 0
+    for one, length in zip(index[:-1], shape, strict=True):
+        place = place * length + one.start
+    return place
+
+
+class Arrays:
+    """The arrays of one rank while they are converted.
+
+    Parameters
+    ----------
+    work : RankWork
+        What the rank does.
+    array, out : ndarray
+        What it has, and what it makes.
+    """
+
+    def __init__(self, work: RankWork, array: Array, out: Array) -> None:
+        self._work, self.out, self.array = work, out, array
+        self.raw = raw(array), raw(out)
+
+    def begin(self) -> None:
+        """Fill and copy what needs no other rank.  Local."""
+        work, (array, out) = self._work, self.raw
+        for fill in work.part.fills:
+            self.out[...] = neutral(fill.op, self.out.dtype)
+        for copy in work.part.copies:
+            self._copy(
+                out[work.index(copy.box, of_target=True)],
+                array[work.index(copy.box, of_target=False)],
+            )
+
+    def _copy(self, target: Array, source: Array) -> None:
+        """Copy elements; past the caches if they have no room for all that is made."""
+        if self.out.nbytes >= _LARGE:
+            packing.copy_past(target, source)
+        else:
+            np.copyto(target, source)
+
+    def pack(self, one: MovePiece, data: Bytes) -> None:
+        """Copy the elements of a piece side by side.  Local.
+
+        Parameters
+        ----------
+        one : MovePiece
+            What is sent.
+        data : ndarray of uint8
+            Takes them.
+        """
+        packing.pack(self.raw[one.move.has_arrived][one.place], 0, one.elements, data)
+
+    def unpack(self, data: Bytes, one: MovePiece) -> None:
+        """Copy elements that have come to their places.  Local.
+
+        Parameters
+        ----------
+        data : ndarray of uint8
+            The elements side by side.
+        one : MovePiece
+            What was received.
+        """
+        target = self.raw[True][one.place]
+        if self.out.nbytes >= _LARGE:
+            packing.copy_past(target, data.view(target.dtype).reshape(target.shape))
+        else:
+            packing.fill(data, target, 0, one.elements)
+
+    def reduce(
+        self, pieces: list[tuple[Bytes, MovePiece]], which: ExchangeRound, elements: int
+    ) -> None:
+        """Combine the terms that have come in a round.  Local.
+
+        Parameters
+        ----------
+        pieces : list of (ndarray of uint8, MovePiece)
+            Terms, and what they are.
+        which : ExchangeRound
+            The round.
+        elements : int
+            In a piece at most.
+        """
+        come = {(one.move.box, one.move.term): (data, one) for data, one in pieces}
+        for step in self._work.part.reductions:
+            box = piece(step.box, elements, which.piece)
+            if box is None:
+                continue
+            for term in range(len(step.senders)) if which.term < 0 else (which.term,):
+                if step.senders[term] == self._work.rank:
+                    if which.term < 0:
+                        self._own(step, term, box)
+                elif (step.box, term) in come:
+                    data, one = come[step.box, term]
+                    target = self.out[one.place]
+                    value = data.view(target.dtype).reshape(target.shape)
+                    combine(step.op, target, value, first=term == 0)
+
+    def reduce_own(self, term: int) -> None:
+        """Combine the rank's own terms, whole, where terms come one after the other.
+
+        Local.
+
+        Parameters
+        ----------
+        term : int
+            Which term is due.
+        """
+        for step in self._work.part.reductions:
+            if step.senders[term] == self._work.rank:
+                self._own(step, term, step.box)
+
+    def _own(self, step: Reduction, term: int, box: Bounds) -> None:
+        work = self._work
+        target = self.out[work.index(box, of_target=True)]
+        value = self.array[work.index(box, of_target=False)]
+        combine(step.op, target, value, first=term == 0)
+
+
+def whole_bytes(array: Array) -> Bytes | None:
+    """Give the bytes of an array without gaps.
+
+    Parameters
+    ----------
+    array : ndarray
+        Any array.
+
+    Returns
+    -------
+    ndarray of uint8 or None
+        None if it has gaps, or more bytes than a displacement counts.
+    """
+    if not array.flags.c_contiguous or array.nbytes >= 2**31 or not prod(array.shape):
+        return None
+    return array.reshape(-1).view(np.uint8)
