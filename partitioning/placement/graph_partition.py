@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,17 @@ import numpy.typing as npt
 from closeranks.comms.topology.topology import Topology
 from closeranks.partitioning.placement.machine_tiers import depth_first, used_levels
 
+#: The gain of a move that is not allowed.
+_NEVER: Final = np.iinfo(np.int64).min
 #: Moves that are looked at for one exchange.
 _MOVES: Final = 8
 #: Exchanges without gain after which a pass ends.
 _PATIENCE: Final = 40
 #: Passes over all positions.
 _PASSES: Final = 6
+#: Rounds of cuts, each from another start; together for so many positions, at least one.
+_MOST_ROUNDS: Final = 8
+_POSITIONS: Final = 2048
 
 Ints = npt.NDArray[np.int64]
 
@@ -41,7 +46,40 @@ def whole_weights(weights: npt.NDArray[np.float64]) -> Ints:
     return np.rint(both * (2.0**36 / most) if most else both).astype(np.int64)
 
 
-def top_down(weights: Ints, topology: Topology) -> Ints:
+def partitions(weights: Ints, topology: Topology, arities: Sequence[int] | None) -> Iterator[Ints]:
+    """Give orders that keep much weight inside of groups.
+
+    Parameters
+    ----------
+    weights : ndarray, shape (size, size), dtype int64
+        Symmetric, with a diagonal of 0.
+    topology : Topology
+        The machine.
+    arities : sequence of int or None
+        Of the tiers of a machine of equal groups; None: they are unequal.
+
+    Yields
+    ------
+    ndarray, shape (size,), dtype int64
+        Rank by position.
+    """
+    draw = np.random.Generator(np.random.PCG64(1))
+    for k in range(max(1, min(_MOST_ROUNDS, _POSITIONS // topology.size))):
+        for stepwise in (False, True):
+            cut = Cut(draw if k else None, stepwise)
+            yield top_down(weights, topology, cut)
+            if arities:
+                factors = [f for arity in arities for f in _primes(arity)]
+                yield bottom_up(weights, factors if stepwise else arities, topology, cut)
+
+
+def _primes(number: int) -> list[int]:
+    """Give the prime factors of a number."""
+    first = next((f for f in range(2, number) if number % f == 0), number)
+    return [first, *_primes(number // first)] if first < number else [number]
+
+
+def top_down(weights: Ints, topology: Topology, cut: Cut) -> Ints:
     """Cut all positions over the groups of the outermost level, then inside of each.
 
     Parameters
@@ -50,6 +88,8 @@ def top_down(weights: Ints, topology: Topology) -> Ints:
         Symmetric.
     topology : Topology
         The machine; its groups may be unequal.
+    cut : Cut
+        How to cut.
 
     Returns
     -------
@@ -66,13 +106,13 @@ def top_down(weights: Ints, topology: Topology) -> Ints:
             continue
         row = topology.groups[levels[depth]][ranks]
         bounds = [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), ranks.size]
-        labels = parts(weights[np.ix_(positions, positions)], np.diff(bounds).tolist())
+        labels = cut(weights[np.ix_(positions, positions)], np.diff(bounds).tolist())
         for part, (start, end) in enumerate(pairwise(bounds)):
             pending.append((positions[labels == part], ranks[start:end], depth + 1))
     return order
 
 
-def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology) -> Ints:
+def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology, cut: Cut) -> Ints:
     """Join positions to innermost groups, these to the next, as TreeMatch does [1]_.
 
     Parameters
@@ -83,6 +123,8 @@ def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology) -> Ints
         Of the tiers of the machine, outermost first.
     topology : Topology
         The machine, of equal groups.
+    cut : Cut
+        How to cut.
 
     Returns
     -------
@@ -99,7 +141,7 @@ def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology) -> Ints
     members = np.arange(topology.size).reshape(-1, 1)
     for arity in reversed(arities):
         count = len(members) // arity
-        labels = parts(weights, [arity] * count)
+        labels = cut(weights, [arity] * count)
         by_part = np.argsort(labels, kind="stable").reshape(count, arity)
         members = members[by_part].reshape(count, -1)
         starts = np.arange(0, len(weights), arity)
@@ -111,26 +153,60 @@ def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology) -> Ints
     return order
 
 
-def parts(weights: Ints, sizes: Sequence[int]) -> Ints:
-    """Cut positions into parts of given sizes with little weight between parts.
+class Cut:
+    """Cuts positions into parts of given sizes with little weight between parts.
 
     Parameters
     ----------
-    weights : ndarray, shape (n, n), dtype int64
-        Symmetric, with a diagonal of 0.
-    sizes : sequence of int
-        Of the parts; their sum is n.
-
-    Returns
-    -------
-    ndarray, shape (n,), dtype int64
-        Part of each position.
+    draw : Generator, optional
+        Parts are grown with weights that it changes: another start for the
+        exchanges that follow, which take the weights as they are.
+    stepwise : bool
+        Whether to cut into few parts first, a prime number, and these again.
     """
-    if len(sizes) == 1 or max(sizes) == len(weights):
-        return np.zeros(len(weights), dtype=np.int64)
-    if len(sizes) == len(weights):
-        return np.arange(len(weights))
-    return refined(weights, grown(weights, sizes), len(sizes))
+
+    def __init__(self, draw: np.random.Generator | None = None, stepwise: bool = False) -> None:
+        self._draw = draw
+        self._stepwise = stepwise
+
+    def __call__(self, weights: Ints, sizes: Sequence[int]) -> Ints:
+        """Give the part of each position.
+
+        Parameters
+        ----------
+        weights : ndarray, shape (n, n), dtype int64
+            Symmetric, with a diagonal of 0.
+        sizes : sequence of int
+            Of the parts; their sum is n.
+
+        Returns
+        -------
+        ndarray, shape (n,), dtype int64
+            0..len(sizes)-1.
+        """
+        n, count = len(weights), len(sizes)
+        if count == 1:
+            return np.zeros(n, dtype=np.int64)
+        if count == n:
+            return np.arange(n)
+        first = next((f for f in range(2, count) if count % f == 0), count)
+        if not self._stepwise or first == count:
+            return refined(weights, grown(self._changed(weights), sizes), count)
+        inner = count // first
+        blocks = [sizes[k : k + inner] for k in range(0, count, inner)]
+        outer = self(weights, [sum(block) for block in blocks])
+        labels = np.empty(n, dtype=np.int64)
+        for k, block in enumerate(blocks):
+            some = np.flatnonzero(outer == k)
+            labels[some] = k * inner + self(weights[np.ix_(some, some)], block)
+        return refined(weights, labels, count)
+
+    def _changed(self, weights: Ints) -> Ints:
+        """Make each weight smaller by some part, both ways alike."""
+        if self._draw is None:
+            return weights
+        factors = self._draw.integers(1, 129, weights.shape)
+        return weights // 256 * (factors + factors.T)
 
 
 def grown(weights: Ints, sizes: Sequence[int]) -> Ints:
@@ -195,54 +271,85 @@ def refined(weights: Ints, labels: Ints, count: int) -> Ints:
 
 def _one_pass(weights: Ints, labels: Ints, count: int) -> tuple[Ints, int]:
     """Exchange each position at most once; keep the best prefix of the exchanges."""
-    n = len(weights)
-    labels = labels.copy()
-    by_part = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[by_part], np.arange(count))
-    to = np.add.reduceat(weights[:, by_part], starts, axis=1)
-    gains = to - to[np.arange(n), labels][:, None]
-    barred = np.zeros((n, count), dtype=bool)
-    barred[np.arange(n), labels] = True
-    best, total, best_gain = labels.copy(), 0, 0
-    since = 0
-    locked = np.zeros(n, dtype=bool)
+    moves = _Moves(weights, labels, count)
+    best, total, best_gain, since = labels, 0, 0, 0
     while since < _PATIENCE:
-        found = _best_exchange(weights, labels, gains, barred, locked)
+        found = moves.best_exchange()
         if found is None:
             break
         gain, p, q = found
-        a, b = int(labels[p]), int(labels[q])
-        labels[p], labels[q] = b, a
-        moved = weights[:, q] - weights[:, p]
-        to[:, a] += moved
-        to[:, b] -= moved
-        gains = to - to[np.arange(n), labels][:, None]
-        locked[[p, q]] = True
-        barred[[p, q]] = True
+        moves.exchange(p, q)
         total += gain
         since += 1
         if total > best_gain:
-            best, best_gain, since = labels.copy(), total, 0
+            best, best_gain, since = moves.labels.copy(), total, 0
     return best, best_gain
 
 
-def _best_exchange(
-    weights: Ints, labels: Ints, gains: Ints, barred: npt.NDArray[np.bool_], locked: Any
-) -> tuple[int, int, int] | None:
-    """Give gain and positions of the best exchange that begins with a good move."""
-    least = np.iinfo(np.int64).min
-    moves = np.where(barred, least, gains).reshape(-1)
-    some = min(_MOVES, moves.size)
-    found: tuple[int, int, int] | None = None
-    for move in np.sort(np.argpartition(moves, moves.size - some)[-some:]).tolist():
-        p, b = divmod(move, gains.shape[1])
-        if moves[move] == least:
-            continue
-        others = np.flatnonzero((labels == b) & ~locked)
-        if not others.size:
-            continue
-        sums = gains[p, b] + gains[others, labels[p]] - 2 * weights[p, others]
-        at = int(sums.argmax())
-        if found is None or int(sums[at]) > found[0]:
-            found = int(sums[at]), p, int(others[at])
-    return found
+class _Moves:
+    """What each position would gain in each part; updated by exchanges.
+
+    Parameters
+    ----------
+    weights : ndarray, shape (n, n), dtype int64
+        Symmetric, with a diagonal of 0.
+    labels : ndarray, shape (n,), dtype int64
+        Part of each position.
+    count : int
+        Number of parts.
+    """
+
+    def __init__(self, weights: Ints, labels: Ints, count: int) -> None:
+        self.labels = labels.copy()
+        self._weights = weights
+        by_part = np.argsort(labels, kind="stable")
+        starts = np.searchsorted(labels[by_part], np.arange(count))
+        self._to = np.add.reduceat(weights[:, by_part], starts, axis=1)
+        self._gains = np.empty_like(self._to)
+        self._target = np.empty_like(labels)  # the part where each position gains most
+        self._most = np.empty_like(labels)  # what it gains there
+        self._locked = np.zeros(len(labels), dtype=bool)
+        self._weigh(np.arange(len(labels)))
+
+    def _weigh(self, some: Ints) -> None:
+        """Find the gains of some positions anew."""
+        own = self.labels[some]
+        gains = self._to[some] - self._to[some, own][:, None]
+        gains[np.arange(some.size), own] = _NEVER
+        gains[self._locked[some]] = _NEVER
+        self._gains[some] = gains
+        self._target[some] = gains.argmax(axis=1)
+        self._most[some] = gains.max(axis=1)
+
+    def best_exchange(self) -> tuple[int, int, int] | None:
+        """Give gain and positions of the best exchange that begins with a good move."""
+        at = max(0, self._most.size - _MOVES)
+        bar = np.partition(self._most, at)[at]  # the value: which of equal ones may differ
+        good = (self._most > bar).nonzero()[0], (self._most == bar).nonzero()[0]
+        found: tuple[int, int, int] | None = None
+        for p in np.concatenate(good)[:_MOVES].tolist():
+            if self._most[p] == _NEVER:
+                break
+            there = np.flatnonzero((self.labels == self._target[p]) & ~self._locked)
+            if not there.size:
+                continue
+            back = self._gains[there, self.labels[p]]
+            sums = self._most[p] + back - 2 * self._weights[p, there]
+            best = int(sums.argmax())
+            if found is None or int(sums[best]) > found[0]:
+                found = int(sums[best]), p, int(there[best])
+        return found
+
+    def exchange(self, p: int, q: int) -> None:
+        """Exchange two positions, for good in this pass."""
+        a, b = int(self.labels[p]), int(self.labels[q])
+        self.labels[p], self.labels[q] = b, a
+        self._locked[[p, q]] = True
+        moved = self._weights[:, q] - self._weights[:, p]
+        self._to[:, a] += moved
+        self._to[:, b] -= moved
+        for part, change in ((a, moved), (b, -moved)):
+            self._gains[:, part] += np.where(self._gains[:, part] == _NEVER, 0, change)
+        near = (moved != 0) & ~self._locked
+        near |= (self.labels == a) | (self.labels == b)
+        self._weigh(np.flatnonzero(near))

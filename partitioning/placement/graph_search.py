@@ -14,8 +14,7 @@ from closeranks.errors import UsageError
 from closeranks.partitioning.mesh.traffic import Messages, check_links
 from closeranks.partitioning.placement.exhaustive import propose_all
 from closeranks.partitioning.placement.graph_partition import (
-    bottom_up,
-    top_down,
+    partitions,
     whole_weights,
 )
 from closeranks.partitioning.placement.machine_tiers import (
@@ -135,10 +134,9 @@ def _propose_parts(workload: GraphWorkload, shortlist: Shortlist, regular: bool)
         shortlist.propose(order)
         return
     weights = whole_weights(matrix([sent], topology.size))
-    shortlist.propose(top_down(weights, topology))
-    if regular:
-        arities = [tier.arity for tier in regular_tiers(topology)]
-        shortlist.propose(bottom_up(weights, arities, topology))
+    arities = [tier.arity for tier in regular_tiers(topology)] if regular else None
+    for order in partitions(weights, topology, arities):
+        shortlist.propose(order)
 
 
 def _read(weights: Any, size: int) -> Messages:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Final
-
-import numpy as np
 
 from closeranks.comms import argument
 from closeranks.comms.topology.topology import Topology
@@ -13,7 +12,7 @@ from closeranks.partitioning.mesh.mesh import Mesh
 from closeranks.partitioning.mesh.traffic import check_links
 from closeranks.partitioning.mesh.volume import Volume, checked_volumes
 from closeranks.partitioning.placement.exhaustive import propose_all
-from closeranks.partitioning.placement.graph_partition import top_down, whole_weights
+from closeranks.partitioning.placement.graph_partition import partitions, whole_weights
 from closeranks.partitioning.placement.machine_tiers import (
     depth_first,
     is_regular,
@@ -31,6 +30,7 @@ _MOST_MESSAGES: Final = 1 << 17
 #: Below this, regular machines get exchanges too: groups may be worth more than blocks.
 _FEW_RANKS: Final = 64
 _TRIALS: Final = 1500
+_PARTITIONS: Final = 4
 
 
 def place(
@@ -154,9 +154,8 @@ def _improve(workload: MeshWorkload, shortlist: Shortlist) -> None:
     topology = workload.topology
     if topology.exceptions:
         exchange_groups(workload, shortlist)
-    starts = [shortlist.best()]
-    weights = matrix(workload.messages(), topology.size)
-    starts.append(top_down(whole_weights(weights), topology))
-    for start in starts:
-        shortlist.propose(start)
-        shortlist.propose(SwapSearch(workload, np.asarray(start)).run(_TRIALS))
+    weights = whole_weights(matrix(workload.messages(), topology.size))
+    cuts = islice(partitions(weights, topology, None), _PARTITIONS)
+    by_price = {shortlist.propose(order).seconds: order for order in cuts}
+    for start in (shortlist.best(), by_price[min(by_price)]):
+        shortlist.propose(SwapSearch(workload, start).run(_TRIALS))
