@@ -45,7 +45,7 @@ KNOT = "collectives.engine"
 
 #: Modules that import others by name, when these are first asked for.
 DOORS = {
-    "closeranks", "closeranks.__main__", "closeranks.collectives",
+    "closeranks", "closeranks.__main__", "closeranks.collectives", "closeranks.partitioning",
     "closeranks.collectives.communicator.late_methods", "closeranks.jobs.launch.launch",
 }  # fmt: skip
 
