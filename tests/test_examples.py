@@ -98,3 +98,27 @@ def test_a_spare_takes_a_seat_and_gets_the_state(
     done = launch([*command, "--", str(EXAMPLES / "newcomer.py")])
     assert "rank 1 joined in epoch 1" in done.stdout, done.stdout
     assert "stretched 300.167297140 times" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_heat_spreads_as_on_one_rank(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "heat.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"largest difference from the serial solution (\S+)", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) < 1e-13
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, 3, 4])
+def test_pencils_are_transformed_as_one_cube(
+    mpirun: Callable[..., subprocess.CompletedProcess[str]], ranks: int
+) -> None:
+    done = mpirun(ranks, str(EXAMPLES / "pencil_fft.py"), timeout_s=60)
+    assert done.returncode == 0, done.stdout
+    found = re.search(r"largest difference from np.fft.fftn (\S+)", done.stdout)
+    assert found, done.stdout
+    assert float(found[1]) < 1e-11
