@@ -170,16 +170,18 @@ def test_every_page_is_linked_from_the_index() -> None:
     assert [str(page) for page in pages if str(page) not in index and page.name != "index.md"] == []
 
 
-def _examples() -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+def _programs(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
 
 
 @pytest.mark.slow
-def test_readme_examples_run(mpirun: Run, tmp_path: Path) -> None:
-    examples = _examples()
-    assert examples
-    for number, code in enumerate(examples):
-        program = tmp_path / f"readme_{number}.py"
+@pytest.mark.share(1)
+@pytest.mark.parametrize("page", ["README.md", "docs/partitioning.md"])
+def test_programs_of_a_page_run(mpirun: Run, tmp_path: Path, page: str) -> None:
+    programs = _programs(page)
+    assert programs
+    for number, code in enumerate(programs):
+        program = tmp_path / f"program_{number}.py"
         program.write_text(code)
         done = mpirun(4, str(program), timeout_s=60)
         assert done.returncode == 0, done.stdout
