@@ -27,8 +27,8 @@ def along(shape: tuple[int, ...], axis: int, volume: Volume) -> tuple[Any, Any]:
     size, n = int(np.prod(shape)), shape[axis]
     nbytes, count = np.zeros((size, size)), np.zeros((size, size))
     for p in range(size):
-        at = list(np.unravel_index(p, shape))
-        c = int(at[axis])
+        at = [int(one) for one in np.unravel_index(p, shape)]
+        c = at[axis]
         to = {
             "ring": [(c + 1) % n],
             "line": [one for one in (c - 1, c + 1) if 0 <= one < n],
@@ -118,9 +118,12 @@ def exceptions(
 ) -> dict[tuple[str, int, int], Link]:
     """Make up links of single pairs of groups."""
     found = {}
-    for name in machine.levels if wanted else ():
-        if machine.count(name) > 1 and (name == "rank" or draw.integers(2)):
-            a, b = sorted(draw.choice(machine.count(name), 2, replace=False).tolist())
+    for level, name in enumerate(machine.levels if wanted else ()):
+        firsts = np.unique(machine.groups[level], return_index=True)[1]
+        parent = machine.groups[level - 1][firsts] if level else np.zeros(len(firsts))
+        pairs = np.argwhere(np.triu(parent[:, None] == parent[None], 1)).tolist()
+        for k in draw.permutation(len(pairs))[:2].tolist():  # others never use their link
+            a, b = pairs[k]
             found[name, a, b] = link(draw)
     return found
 

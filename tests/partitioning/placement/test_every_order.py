@@ -80,14 +80,16 @@ def test_place_graph_finds_the_best_of_all_orders(number: int) -> None:
         assert dict(best.mesh.axes) == {"rank": size}
 
 
-def test_of_orders_of_equal_price_the_first_is_taken() -> None:
-    """No other order of a price comes before it, in any symmetric form."""
-    machine = Topology.regular(node=4, rank=2)
-    volumes = {"a": Volume(1000, "ring"), "b": Volume(8000, "ring")}
-    sent = [brute_force.along((2, 4), k, one) for k, one in enumerate(volumes.values())]
+@pytest.mark.parametrize("pattern", brute_force.PATTERNS)
+def test_of_orders_of_equal_price_the_first_is_taken(pattern: str) -> None:
+    machine = Topology.regular(node=2, rank=4)
+    volumes = {"a": Volume(1000, "ring"), "b": Volume(8000, pattern)}
+    sent = [brute_force.along((4, 2), k, one) for k, one in enumerate(volumes.values())]
     every = brute_force.orders(8)
-    prices = brute_force.seconds(sent, machine, every)
-    best = place(volumes, machine, axes={"a": 2, "b": 4})[0]
+    shuffled = Topology.from_groups(("node", "rank"), [np.arange(8) % 2, np.arange(8)])
+    shuffled = shuffled.with_links(machine.links)
+    prices = brute_force.seconds(sent, shuffled, every)
+    best = place(volumes, shuffled, axes={"a": 4, "b": 2})[0]
     assert prices[0] > prices.min() * 1.01
     first = every[np.flatnonzero(prices <= prices.min() * (1 + 1e-10))[0]]
     assert best.mesh.ranks.reshape(-1).tolist() == first.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def _uneven(machine: Topology, draw: np.random.Generator) -> Topology:
     return made.with_links({}, {("node", 0, 1): brute_force.link(draw)})
 
 
-def _reference(price: Any, size: int, draw: np.random.Generator) -> float:
+def _reference(price: Callable[[Any], float], size: int, draw: np.random.Generator) -> float:
     """Give the price of the best of 200 random orders, each improved by a few exchanges."""
     orders = [draw.permutation(size) for _ in range(200)]
     prices = [price(order) for order in orders]
