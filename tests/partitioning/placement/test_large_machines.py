@@ -85,7 +85,7 @@ def _reference(price: Callable[[Any], float], size: int, draw: np.random.Generat
     return best
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(13)
 @pytest.mark.parametrize("number", CASES)
 def test_place_finds_a_shuffled_order_again(number: int) -> None:
     (machine, axes, volumes, planted), draw = _case(number)
@@ -100,7 +100,7 @@ def test_place_finds_a_shuffled_order_again(number: int) -> None:
     assert found.cost.seconds <= _reference(price, machine.size, draw) * (1 + 1e-9)
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(13)
 @pytest.mark.parametrize("number", CASES)
 def test_place_copes_with_unequal_groups(number: int) -> None:
     (machine, axes, volumes, _), draw = _case(number)
@@ -114,7 +114,7 @@ def test_place_copes_with_unequal_groups(number: int) -> None:
     assert found.cost.seconds <= _reference(price, uneven.size, draw) * (1 + 1e-9)
 
 
-@pytest.mark.share(9)
+@pytest.mark.share(13)
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("number", CASES)
 def test_place_graph_finds_a_shuffled_order_again(number: int, noise: float) -> None:
