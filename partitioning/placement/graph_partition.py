@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from math import gcd
 from typing import Final
 
 import numpy as np
@@ -20,9 +21,8 @@ _MOVES: Final = 8
 _PATIENCE: Final = 40
 #: Passes over all positions.
 _PASSES: Final = 6
-#: Rounds of cuts, each from another start; together for so many positions, at least one.
-_MOST_ROUNDS: Final = 8
-_POSITIONS: Final = 2048
+#: All rounds of cuts have so many positions together, but there is one at least.
+_POSITIONS: Final = 3072
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,7 +46,9 @@ def whole_weights(weights: npt.NDArray[np.float64]) -> Ints:
     return np.rint(both * (2.0**36 / most) if most else both).astype(np.int64)
 
 
-def partitions(weights: Ints, topology: Topology, arities: Sequence[int] | None) -> Iterator[Ints]:
+def partitions(
+    weights: Ints, topology: Topology, arities: Sequence[int] | None, rounds: int
+) -> Iterator[Ints]:
     """Give orders that keep much weight inside of groups.
 
     Parameters
@@ -57,6 +59,8 @@ def partitions(weights: Ints, topology: Topology, arities: Sequence[int] | None)
         The machine.
     arities : sequence of int or None
         Of the tiers of a machine of equal groups; None: they are unequal.
+    rounds : int
+        How often, each time from another start; less often for large machines.
 
     Yields
     ------
@@ -64,13 +68,14 @@ def partitions(weights: Ints, topology: Topology, arities: Sequence[int] | None)
         Rank by position.
     """
     draw = np.random.Generator(np.random.PCG64(1))
-    for k in range(max(1, min(_MOST_ROUNDS, _POSITIONS // topology.size))):
-        for stepwise in (False, True):
-            cut = Cut(draw if k else None, stepwise)
+    for k in range(max(1, min(rounds, _POSITIONS // topology.size))):
+        other = draw if k else None
+        fine, coarse = Cut(other), Cut(other, coarse=True)
+        for cut in (fine, coarse, Cut(other, stepwise=True, coarse=True)):
             yield top_down(weights, topology, cut)
-            if arities:
-                factors = [f for arity in arities for f in _primes(arity)]
-                yield bottom_up(weights, factors if stepwise else arities, topology, cut)
+        if arities:
+            yield bottom_up(weights, arities, topology, fine)
+            yield bottom_up(weights, arities, topology, coarse)
 
 
 def _primes(number: int) -> list[int]:
@@ -144,10 +149,7 @@ def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology, cut: Cu
         labels = cut(weights, [arity] * count)
         by_part = np.argsort(labels, kind="stable").reshape(count, arity)
         members = members[by_part].reshape(count, -1)
-        starts = np.arange(0, len(weights), arity)
-        weights = weights[by_part.reshape(-1)][:, by_part.reshape(-1)]
-        weights = np.add.reduceat(np.add.reduceat(weights, starts, axis=0), starts, axis=1)
-        np.fill_diagonal(weights, 0)
+        weights = joined(weights, labels, count)
     order = np.empty(topology.size, dtype=np.int64)
     order[members.reshape(-1)] = depth_first(topology)
     return order
@@ -163,11 +165,26 @@ class Cut:
         exchanges that follow, which take the weights as they are.
     stepwise : bool
         Whether to cut into few parts first, a prime number, and these again.
+    coarse : bool
+        Whether to join positions first that exchange much, cut these blocks in
+        the same way, and then improve the cut of the positions [1]_.
+
+    References
+    ----------
+    .. [1] B. Hendrickson and R. Leland, A multilevel algorithm for partitioning
+       graphs, 1995.  Blocks have equal sizes here, so parts keep theirs.
     """
 
-    def __init__(self, draw: np.random.Generator | None = None, stepwise: bool = False) -> None:
+    def __init__(
+        self,
+        draw: np.random.Generator | None = None,
+        *,
+        stepwise: bool = False,
+        coarse: bool = False,
+    ) -> None:
         self._draw = draw
         self._stepwise = stepwise
+        self._coarse = coarse
 
     def __call__(self, weights: Ints, sizes: Sequence[int]) -> Ints:
         """Give the part of each position.
@@ -189,6 +206,10 @@ class Cut:
             return np.zeros(n, dtype=np.int64)
         if count == n:
             return np.arange(n)
+        if self._coarse:
+            joint = _primes(gcd(*sizes))[0]  # positions that are cut as one
+            if joint > 1 and n // joint >= 2 * count:
+                return self._by_blocks(weights, sizes, joint)
         first = next((f for f in range(2, count) if count % f == 0), count)
         if not self._stepwise or first == count:
             return refined(weights, grown(self._changed(weights), sizes), count)
@@ -201,12 +222,44 @@ class Cut:
             labels[some] = k * inner + self(weights[np.ix_(some, some)], block)
         return refined(weights, labels, count)
 
+    def _by_blocks(self, weights: Ints, sizes: Sequence[int], joint: int) -> Ints:
+        """Join positions to blocks, cut these, and improve the cut of the positions."""
+        count = len(weights) // joint
+        blocks = grown(self._changed(weights), [joint] * count)
+        coarse = self(joined(weights, blocks, count), [size // joint for size in sizes])
+        return refined(weights, coarse[blocks], len(sizes))
+
     def _changed(self, weights: Ints) -> Ints:
         """Make each weight smaller by some part, both ways alike."""
         if self._draw is None:
             return weights
         factors = self._draw.integers(1, 129, weights.shape)
         return weights // 256 * (factors + factors.T)
+
+
+def joined(weights: Ints, labels: Ints, count: int) -> Ints:
+    """Add up the weights between parts.
+
+    Parameters
+    ----------
+    weights : ndarray, shape (n, n), dtype int64
+        Symmetric, with a diagonal of 0.
+    labels : ndarray, shape (n,), dtype int64
+        Part of each position.
+    count : int
+        Number of parts; their sizes are equal.
+
+    Returns
+    -------
+    ndarray, shape (count, count), dtype int64
+        Symmetric, with a diagonal of 0.
+    """
+    by_part = np.argsort(labels, kind="stable")
+    starts = np.arange(0, len(weights), len(weights) // count)
+    rows: Ints = np.add.reduceat(weights[by_part], starts, axis=0)
+    between: Ints = np.add.reduceat(rows[:, by_part], starts, axis=1)
+    np.fill_diagonal(between, 0)
+    return between
 
 
 def grown(weights: Ints, sizes: Sequence[int]) -> Ints:

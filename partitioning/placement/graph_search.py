@@ -22,7 +22,7 @@ from closeranks.partitioning.placement.machine_tiers import (
     is_regular,
     regular_tiers,
 )
-from closeranks.partitioning.placement.mesh_recognition import recognised
+from closeranks.partitioning.placement.mesh_recognition import RecognisedMesh, recognised
 from closeranks.partitioning.placement.near_tilings import near_orders
 from closeranks.partitioning.placement.ranked import Placement, Shortlist
 from closeranks.partitioning.placement.swaps import SwapSearch, exchange_groups
@@ -34,6 +34,8 @@ _MOST_DENSE: Final = 2048
 #: Tilings of a recognised mesh that are looked at.
 _TILINGS: Final = 8
 _NEAR: Final = 40
+#: Rounds of partitions, where the messages are not those of a mesh.
+_ROUNDS: Final = 8
 #: Exchanges of ranks that are tried; fewer where a trial reads many messages.
 _TRIALS: Final = 1500
 _MESSAGES_READ: Final = 1 << 28
@@ -77,7 +79,8 @@ def place_graph(weights: Any, topology: Topology) -> Placement:
     .. [1] B. W. Kernighan and S. Lin, An efficient heuristic procedure for
        partitioning graphs, 1970.
     .. [2] E. Jeannot and G. Mercier, Near-optimal placement of MPI processes
-       on hierarchical NUMA architectures, Euro-Par 2010 (TreeMatch).
+       on hierarchical NUMA architectures, Euro-Par 2010 (TreeMatch).  Groups
+       grow position by position here, not from all combinations.
 
     Examples
     --------
@@ -94,8 +97,10 @@ def place_graph(weights: Any, topology: Topology) -> Placement:
     alike = regular and len(regular_tiers(topology)) <= 1 and not topology.exceptions
     if alike or not sent.nbytes.size or propose_all(workload, shortlist, 1):
         return shortlist.placements(1, proved=True)[0]
-    _propose_as_mesh(workload, shortlist, regular)
-    _propose_parts(workload, shortlist, regular)
+    found = recognised(sent, topology.size)
+    if found is not None:
+        _propose_as_mesh(found, workload, shortlist, regular)
+    _propose_parts(workload, shortlist, regular, _ROUNDS if found is None else 1)
     if topology.exceptions:
         exchange_groups(workload, shortlist)
     trials = min(_TRIALS, _MESSAGES_READ // workload.count())
@@ -103,12 +108,11 @@ def place_graph(weights: Any, topology: Topology) -> Placement:
     return shortlist.placements(1, proved=False)[0]
 
 
-def _propose_as_mesh(workload: GraphWorkload, shortlist: Shortlist, regular: bool) -> None:
-    """Propose tilings, if the messages are those of a mesh."""
+def _propose_as_mesh(
+    found: RecognisedMesh, workload: GraphWorkload, shortlist: Shortlist, regular: bool
+) -> None:
+    """Propose tilings of the mesh whose messages these are."""
     topology = workload.topology
-    found = recognised(workload.sent, topology.size)
-    if found is None:
-        return
     shape, sending, positions = found
     if not regular:
         for order in islice(near_orders(shape, sending, topology, 2, together=True), _NEAR):
@@ -120,7 +124,9 @@ def _propose_as_mesh(workload: GraphWorkload, shortlist: Shortlist, regular: boo
         shortlist.propose(tiled(shape, rows, ranks).reshape(-1)[positions])
 
 
-def _propose_parts(workload: GraphWorkload, shortlist: Shortlist, regular: bool) -> None:
+def _propose_parts(
+    workload: GraphWorkload, shortlist: Shortlist, regular: bool, rounds: int
+) -> None:
     """Propose partitions; of large graphs an order that keeps neighbours close."""
     topology, sent = workload.topology, workload.sent
     if topology.size > _MOST_DENSE:
@@ -135,7 +141,7 @@ def _propose_parts(workload: GraphWorkload, shortlist: Shortlist, regular: bool)
         return
     weights = whole_weights(matrix([sent], topology.size))
     arities = [tier.arity for tier in regular_tiers(topology)] if regular else None
-    for order in partitions(weights, topology, arities):
+    for order in partitions(weights, topology, arities, rounds):
         shortlist.propose(order)
 
 

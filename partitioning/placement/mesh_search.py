@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import islice
 from typing import Final
 
 from closeranks.comms import argument
@@ -30,7 +29,6 @@ _MOST_MESSAGES: Final = 1 << 17
 #: Below this, regular machines get exchanges too: groups may be worth more than blocks.
 _FEW_RANKS: Final = 64
 _TRIALS: Final = 1500
-_PARTITIONS: Final = 4
 
 
 def place(
@@ -155,7 +153,7 @@ def _improve(workload: MeshWorkload, shortlist: Shortlist) -> None:
     if topology.exceptions:
         exchange_groups(workload, shortlist)
     weights = whole_weights(matrix(workload.messages(), topology.size))
-    cuts = islice(partitions(weights, topology, None), _PARTITIONS)
+    cuts = partitions(weights, topology, None, 2)
     by_price = {shortlist.propose(order).seconds: order for order in cuts}
     for start in (shortlist.best(), by_price[min(by_price)]):
         shortlist.propose(SwapSearch(workload, start).run(_TRIALS))
