@@ -24,7 +24,7 @@ from closeranks.partitioning import (
     conversion,
     redistribute,
 )
-from closeranks.partitioning.redistribution import exchange, window_exchange
+from closeranks.partitioning.redistribution import exchange, part_moves, window_exchange
 from tests.partitioning.redistribution.interpreter import expected, given, kept, value_of
 from tests.shares import SEED
 
@@ -135,6 +135,7 @@ def op_for(dtype: np.dtype[Any], rng: np.random.Generator) -> str:
 def test_random_sequences_of_conversions(
     world: World, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(part_moves, "_LEAST_SHARE", 1)
     comm = ranks_of(way, world, monkeypatch)
     shared = seeded(comm, seed)
     for _ in range(12):
