@@ -309,6 +309,21 @@ def test_arrays_that_share_memory_are_refused(comm: MPI.Intracomm) -> None:
     assert (room[1::2] == room[::2]).all()
 
 
+@WAYS
+def test_a_rank_that_has_forgotten_a_conversion_makes_it_again_with_all(
+    world: World, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comm = ranks_of(way, world, monkeypatch)
+    whole = np.arange(63.0).reshape(7, 9)
+    for turn in range(4):
+        if turn < 2 or comm.rank == 0:
+            exchange._READY._ready.clear()
+        mesh = Mesh({"x": comm.size})  # equal layouts, of other objects
+        rows, columns = (Layout((7, 9), [Split(axis)], mesh=mesh) for axis in (0, 1))
+        made = redistribute(comm, whole[rows.box(comm.rank)], rows, columns)
+        assert (made == whole[columns.box(comm.rank)]).all()
+
+
 def test_layouts_of_children_and_duplicates(world: World) -> None:
     with world.Split(0, -world.rank) as turned:
         mesh = Mesh({"x": turned.size})

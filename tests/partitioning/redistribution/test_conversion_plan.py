@@ -61,14 +61,15 @@ def test_ranks_of_a_node_that_hold_the_same_share_the_wire() -> None:
     assert made.bytes_per_level["node"] == made.group_bytes_per_level["node"] / 4
 
 
-def test_those_by_whom_elements_enter_a_node_share_the_work() -> None:
+@pytest.mark.parametrize("given", ["0", "+"])
+def test_those_by_whom_elements_enter_a_node_share_the_work(given: str) -> None:
     topology = Topology.regular(node=4, rank=4)
-    made = one(16, "0", "B", topology)
+    made = one(16, given, "B", topology)
     across = Counter(
         move.receiver
         for rank in range(16)
         for move in made.part(rank).receives
-        if topology.level_index(move.sender, move.receiver) == 0
+        if move.stage and topology.level_index(move.sender, move.receiver) == 0
     )
     assert set(across.values()) == {3}
     assert len(across) == 16
