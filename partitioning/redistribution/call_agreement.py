@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
 
@@ -90,7 +91,9 @@ def topology_bytes(topology: Topology | None) -> bytes:
     return b"" if topology is None else topology.groups.tobytes()
 
 
-def agreed(comm: MPI.Intracomm, mine: Stated, told: tuple[str, str]) -> tuple[bool, bool]:
+def agreed(
+    comm: MPI.Intracomm, mine: Stated, told: Callable[[], tuple[str, str]]
+) -> tuple[bool, bool]:
     """Find out that all ranks can do a call, and what any of them needs.
 
     Collective.
@@ -101,8 +104,8 @@ def agreed(comm: MPI.Intracomm, mine: Stated, told: tuple[str, str]) -> tuple[bo
         The ranks.
     mine : Stated
         What this rank brings in.
-    told : (str, str)
-        Its layouts and its dtype in words, for errors.
+    told : callable
+        Gives its layouts and its dtype in words, for errors.
 
     Returns
     -------
@@ -129,10 +132,10 @@ def agreed(comm: MPI.Intracomm, mine: Stated, told: tuple[str, str]) -> tuple[bo
             if problem is not None:
                 raise _of_rank(problem, rank)
     if found[3] != found[4] ^ _ALL:
-        raise Disagreement(_WHERE, dict(enumerate(comm.allgather(told[0]))))
+        raise Disagreement(_WHERE, dict(enumerate(comm.allgather(told()[0]))))
     if found[5] != found[6] ^ _ALL:
         kinds: dict[str, list[int]] = {}
-        for rank, kind in enumerate(comm.allgather(told[1])):
+        for rank, kind in enumerate(comm.allgather(told()[1])):
             kinds.setdefault(kind, []).append(rank)
         said = ", ".join(f"{kind} on rank {ranks[0]}" for kind, ranks in kinds.items())
         raise UsageError(_WHERE, f"dtypes differ: {said}", "give the same dtype on every rank")

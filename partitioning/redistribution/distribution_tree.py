@@ -8,6 +8,7 @@ want, and the elements enter each group at most once.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from closeranks.comms.topology.topology import Topology
@@ -116,6 +117,46 @@ def turn(number: int, count: int) -> int:
     return (number + number // count) % count
 
 
+def useful_shares(
+    holders: list[int], receivers: Receivers, machine: Machine, counts: tuple[int, int]
+) -> int:
+    """Say into how many shares elements are cut, so that equal ranks share the work.
+
+    Where one rank of several would pass on all for its group, or send all for its
+    equals, each gets a share; less if other elements keep these busy already.
+
+    Parameters
+    ----------
+    holders : list of int
+        Ranks that have them.
+    receivers : Receivers
+        Ranks that want them.
+    machine : Machine
+        Their groups.
+    counts : (int, int)
+        Parts that have what the receivers want, and parts that want what the
+        holders have.
+
+    Returns
+    -------
+    int
+        At least 1.
+    """
+    if len(holders) == 1 == len(receivers.ranks):
+        return 1
+    most, outer = 1, None
+    for row, inside, groups in zip(machine.rows, receivers.inside, receivers.groups, strict=True):
+        filled = {row[holder] for holder in holders}
+        roots = Counter(-1 if outer is None else outer[holder] for holder in holders)
+        for group, able in roots.items():
+            needing = [inner for inner in groups.get(group, ()) if inner not in filled]
+            if needing:
+                entering = max(len(inside[inner]) for inner in needing)
+                most = max(most, -(-entering // counts[0]), -(-able // (counts[1] * len(needing))))
+        outer = row
+    return most
+
+
 def links(
     rank: int, holders: list[int], receivers: Receivers, machine: Machine, numbers: tuple[int, int]
 ) -> Links:
@@ -160,7 +201,7 @@ def links(
             needing = [group for group in groups.get(outer, ()) if group not in filled]
             for place, group in enumerate(needing):
                 entry = inside[group][turn(given, len(inside[group]))]
-                source = roots[turn(place + taken, len(roots))]
+                source = roots[turn(taken * len(needing) + place, len(roots))]
                 if source == rank:
                     found.append(entry)
                 if group == mine:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple
 
-import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.comms import argument
 from closeranks.comms.topology.topology import Topology
-from closeranks.errors import UsageError
+from closeranks.errors import Error, UsageError
 from closeranks.partitioning.layout.box import Bounds
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.redistribution import local_arrays, window_exchange
@@ -129,40 +130,70 @@ class Ready:
         return found
 
 
+class Known(NamedTuple):
+    """What two layouts mean to a rank.
+
+    Attributes
+    ----------
+    digest : int
+        Tells layouts, limit and machine from others, the same in every process.
+    shapes : (tuple of int, tuple of int)
+        Of the rank's parts.
+    ops : frozenset of str
+        Reductions of both layouts.
+    objects : tuple
+        Kept, so that no other object gets the place of one in memory.
+    """
+
+    digest: int
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    ops: frozenset[str]
+    objects: tuple[Any, ...]
+
+
 class ReadyConversions:
     """The conversions that a process has made ready, the last ones used."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[tuple[int, ...], Ready] = OrderedDict()
-        #: What the objects of a call are; they are kept, so that no other has their place.
-        self._digests: OrderedDict[tuple[Any, ...], tuple[int, tuple[Any, ...]]] = OrderedDict()
+        self._ready: OrderedDict[tuple[Any, ...], Ready] = OrderedDict()
+        self._known: OrderedDict[tuple[Any, ...], Known] = OrderedDict()
 
-    def digest(
-        self, source: Layout, target: Layout, topology: Topology | None, limit_bytes: int | None
-    ) -> int:
-        """Give a number that tells conversions apart, the same in every process."""
-        key = id(source), id(target), id(topology), limit_bytes
-        found = self._digests.get(key)
+    def known(
+        self, comm: MPI.Intracomm, source: Layout, target: Layout,
+        topology: Topology | None, limit_bytes: int | None,
+    ) -> Known:  # fmt: skip
+        """Read layouts; raises `UsageError` if they do not fit each other or ``comm``."""
+        rank = comm.Get_rank()
+        key = id(source), id(target), id(topology), limit_bytes, rank, comm.Get_size()
+        found = self._known.get(key)
         if found is None:
-            limit = b"" if limit_bytes is None else limit_bytes.to_bytes(8, "little")
+            check_layouts(_WHERE, source, target)
+            source.mesh.check_comm(_WHERE, comm)
+            limit = str(limit_bytes).encode()
             parts = layout_bytes(source), layout_bytes(target), topology_bytes(topology), limit
-            found = self._digests[key] = digest(*parts), (source, target, topology)
-            if len(self._digests) > _MOST:
-                self._digests.popitem(last=False)
-        return found[0]
-
-    def get(self, key: tuple[int, ...]) -> Ready | None:
-        """Give one that was made before."""
-        found = self._found.get(key)
-        if found is not None:
-            self._found.move_to_end(key)
+            shapes = source.local_shape(rank), target.local_shape(rank)
+            ops = local_arrays.ops_of(source) | local_arrays.ops_of(target)
+            found = Known(digest(*parts), shapes, ops, (source, target, topology))
+            _add(self._known, key, found)
         return found
 
-    def add(self, key: tuple[int, ...], made: Ready) -> None:
+    def get(self, key: tuple[Any, ...]) -> Ready | None:
+        """Give one that was made before."""
+        found = self._ready.get(key)
+        if found is not None:
+            self._ready.move_to_end(key)
+        return found
+
+    def add(self, key: tuple[Any, ...], made: Ready) -> None:
         """Keep one."""
-        self._found[key] = made
-        if len(self._found) > _MOST:
-            self._found.popitem(last=False)
+        _add(self._ready, key, made)
+
+
+def _add(kept: OrderedDict[tuple[Any, ...], Any], key: tuple[Any, ...], made: Any) -> None:
+    """Keep something, and forget the oldest."""
+    kept[key] = made
+    if len(kept) > _MOST:
+        kept.popitem(last=False)
 
 
 _READY: Final = ReadyConversions()
@@ -223,47 +254,104 @@ def redistribute(
     """
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
         raise UsageError(_WHERE, f"comm is {argument.shown(comm)}", "give an intra-communicator")
-    can_share = window_exchange.can_share(comm)
-    topology = None if can_share else _topology(comm, source, target)
-    given: Any = None
-    problem: UsageError | None = None
-    key: tuple[int, ...] = (0, 0, 0, 0, 0)
-    ready: Ready | None = None
-    try:
-        _check(comm, source, target, limit_bytes)
-        given = local_arrays.checked("array", array, source.local_shape(comm.rank))
-        made = _out(given, out, source, target, rank=comm.rank)
-        itemsize = given.dtype.itemsize
-        limit_bytes = _limit(limit_bytes, itemsize)
-        number = _READY.digest(source, target, topology, limit_bytes)
-        key = number, itemsize, comm.rank, comm.size, can_share
+    with _heard_if_left(comm):
+        call = _Call(comm, source, target, limit_bytes)
+        while not call.settled(array, out):
+            pass
+        return call.run()
+
+
+class _Call:
+    """One call: what a rank brings in, and what all have agreed on."""
+
+    def __init__(self, comm: Any, source: Any, target: Any, limit_bytes: Any) -> None:
+        self._comm, self._source, self._target = comm, source, target
+        self._limit = limit_bytes
+        self._given: Any = None
+        self._made: Any = None
+        self._ready: Ready | None = None
+
+    def settled(self, array: Any, out: Any) -> bool:
+        """Agree with all ranks; False if it has to be done again.
+
+        Collective.
+        """
+        comm, source, target = self._comm, self._source, self._target
+        can_share = window_exchange.can_share(comm)
+        topology = None if can_share else _topology(comm, source, target)
+        key: tuple[Any, ...] = (0,)
+        problem = None
+        try:
+            self._limit = _checked_limit(self._limit)
+            known = _READY.known(comm, source, target, topology, self._limit)
+            self._read(known, array, out)
+            key = known.digest, self._given.dtype.itemsize, comm.rank, comm.size, can_share
+        except UsageError as wrong:
+            problem = wrong
         ready = _READY.get(key)
-    except UsageError as wrong:
-        problem = wrong
-    needs_window = can_share and not window_exchange.has_window(comm)
-    kind = _kind(given)
-    mine = Stated(problem, key[0], kind[1], (ready is None, needs_window))
-    unready, no_window = agreed(comm, mine, (_told(source, target, limit_bytes), kind[0]))
-    if no_window and not window_exchange.open_window(comm):
-        return redistribute(comm, array, source, target, out=out, limit_bytes=limit_bytes)
-    if ready is None or unready:
-        ready = Ready(source, target, itemsize, rank=comm.rank, topology=topology)
-        ready.agree(comm, limit_bytes, can_share=can_share)
-        _READY.add(key, ready)
-    _run(comm, ready, Arrays(ready.work, given, made))
-    return made
+        kind = _kind(self._given)
+        needs_window = can_share and not window_exchange.has_window(comm)
+        mine = Stated(problem, key[0], kind[1], (ready is None, needs_window))
+        unready, no_window = agreed(
+            comm, mine, lambda: (_told(source, target, self._limit), kind[0])
+        )
+        if no_window and not window_exchange.open_window(comm):
+            return False
+        if ready is None or unready:
+            ready = Ready(source, target, key[1], rank=comm.rank, topology=topology)
+            ready.agree(comm, self._limit, can_share=can_share)
+            _READY.add(key, ready)
+        self._ready = ready
+        return True
+
+    def _read(self, known: Known, array: Any, out: Any) -> None:
+        """Read the arrays of this rank; raises `UsageError` if they are wrong."""
+        given = local_arrays.checked("array", array, known.shapes[0])
+        if known.ops:
+            local_arrays.check_reducible(given.dtype, known.ops)
+        if self._limit is not None:
+            least = 2 * given.dtype.itemsize
+            argument.whole(_WHERE, "limit_bytes", self._limit, least=least)
+        if out is None:
+            self._made = local_arrays.made(known.shapes[1], given.dtype)
+        else:
+            self._made = local_arrays.checked_out(out, given, known.shapes[1])
+        self._given = given
+
+    def run(self) -> Array:
+        """Exchange, as agreed.
+
+        Collective.
+        """
+        ready, comm = self._ready, self._comm
+        assert ready is not None
+        assert ready.stages is not None
+        arrays = Arrays(ready.work, self._given, self._made)
+        arrays.begin()
+        if ready.by_window:
+            WindowExchange(comm, ready.work, ready.kept).run(ready.stages, arrays, ready.slots)
+        else:
+            MessageExchange(comm, ready.work, ready.kept).run(ready.stages, arrays)
+        made: Array = self._made
+        return made
 
 
-def _run(comm: Any, ready: Ready, arrays: Arrays) -> None:
-    """Exchange, as agreed."""
-    arrays.begin()
-    assert ready.stages is not None
-    if not ready.stages:
-        return
-    if ready.by_window:
-        WindowExchange(comm, ready.work, ready.kept).run(ready.stages, arrays, ready.slots)
-    else:
-        MessageExchange(comm, ready.work, ready.kept).run(ready.stages, arrays)
+@contextmanager
+def _heard_if_left(comm: MPI.Intracomm) -> Iterator[None]:
+    """Tell all ranks if another exception than all get leaves a call.
+
+    The others would wait for this rank, or exchange another round than it.
+    """
+    try:
+        yield
+    except (Error, MPI.Exception):
+        raise
+    except BaseException as error:
+        if isinstance(comm, Communicator):
+            family = comm.membership.family
+            family.notices.leave(error)
+            family.world.revoke()
+        raise
 
 
 def _topology(comm: MPI.Intracomm, source: Any, target: Any) -> Topology | None:
@@ -277,28 +365,11 @@ def _topology(comm: MPI.Intracomm, source: Any, target: Any) -> Topology | None:
     return None
 
 
-def _check(comm: MPI.Intracomm, source: Any, target: Any, limit_bytes: Any) -> None:
-    """Refuse layouts that do not fit each other or the ranks."""
-    check_layouts(_WHERE, source, target)
-    source.mesh.check_comm(_WHERE, comm)
-    if limit_bytes is not None:
-        argument.whole(_WHERE, "limit_bytes", limit_bytes, least=1)
-
-
-def _out(given: Array, out: Any, source: Layout, target: Layout, *, rank: int) -> Array:
-    """Give the array that takes the result."""
-    local_arrays.check_reducible(given.dtype, source, target)
-    shape = target.local_shape(rank)
-    return (
-        np.empty(shape, given.dtype) if out is None else local_arrays.checked_out(out, given, shape)
-    )
-
-
-def _limit(limit_bytes: Any, itemsize: int) -> int | None:
-    """Read how much may be packed; refuse less than one element each way."""
+def _checked_limit(limit_bytes: Any) -> int | None:
+    """Read how much may be packed."""
     if limit_bytes is None:
         return None
-    return argument.whole(_WHERE, "limit_bytes", limit_bytes, least=2 * itemsize)
+    return argument.whole(_WHERE, "limit_bytes", limit_bytes, least=1)
 
 
 _KINDS: Final[dict[Any, tuple[str, int]]] = {}

@@ -93,27 +93,64 @@ def checked_out(out: Any, array: Array, shape: tuple[int, ...]) -> Array:
     return found
 
 
-def check_reducible(dtype: np.dtype[Any], source: Layout, target: Layout) -> None:
-    """Refuse elements that a layout's reduction does not take.
+def made(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """Make an array for a result.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        That of the rank's part.
+    dtype : dtype
+        Its elements.
+
+    Returns
+    -------
+    ndarray
+        Not initialised, in C order.
+
+    Raises
+    ------
+    UsageError
+        If there is no memory for it.
+    """
+    try:
+        return np.empty(shape, dtype)
+    except MemoryError:
+        raise UsageError(_WHERE, f"no memory for {shape} of {dtype}",
+                         "use more ranks, or give out") from None  # fmt: skip
+
+
+def ops_of(layout: Layout) -> frozenset[str]:
+    """Give the reduction of a layout, if it has one.
+
+    Parameters
+    ----------
+    layout : Layout
+        The layout.
+
+    Returns
+    -------
+    frozenset of str
+        At most one op.
+    """
+    return frozenset(how.op for how in layout.placements if isinstance(how, Partial))
+
+
+def check_reducible(dtype: np.dtype[Any], ops: frozenset[str]) -> None:
+    """Refuse elements that a reduction does not take.
 
     Parameters
     ----------
     dtype : dtype
         Of the arrays.
-    source, target : Layout
-        The layouts.
+    ops : frozenset of str
+        The reductions.
 
     Raises
     ------
     UsageError
-        If there is a reduction, and it does not take them.
+        If one of them does not take them.
     """
-    ops = {
-        how.op
-        for layout in (source, target)
-        for how in layout.placements
-        if isinstance(how, Partial)
-    }
     for op in sorted(ops):
         if dtype.kind == "c" and op != "sum":
             raise UsageError(_WHERE, f"{op} of {dtype}: complex numbers have no order",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -164,6 +165,23 @@ class Overlaps:
             for n, (first, last) in zip(part, self._spans, strict=True)
         ]
         return product(*ranges)
+
+    def count(self, part: Part) -> int:
+        """Give the number of parts that `parts` gives.
+
+        Parameters
+        ----------
+        part : tuple of int
+            Part of the first layout.
+
+        Returns
+        -------
+        int
+            At least 0.
+        """
+        return prod(
+            int(last[n] - first[n]) for n, (first, last) in zip(part, self._spans, strict=True)
+        )
 
     def number(self, part: Part, other: Part) -> int:
         """Give the place of a part in what `parts` gives.

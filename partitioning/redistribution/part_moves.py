@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from closeranks.comms.topology.topology import Topology
 from closeranks.partitioning.layout.box import Bounds, cells, intersection
@@ -21,8 +21,12 @@ from closeranks.partitioning.redistribution.distribution_tree import (
     Receivers,
     links,
     turn,
+    useful_shares,
 )
 from closeranks.partitioning.redistribution.part_holders import Key, Overlaps, Part, PartHolders
+
+#: Elements of a share at least, if a part is cut so that equal ranks share the work.
+_LEAST_SHARE: Final = 1024
 
 
 class Move(NamedTuple):
@@ -222,10 +226,17 @@ class Mover:
         holders = self._source.ranks(given, key)
         if work.rank in holders and work.rank in receivers.ranks:
             work.copies.append(Copy(work.rank, box))
-        several = len(holders) > 1 or len(receivers.ranks) > 1
-        numbers = self._numbers(given, taken) if several else (0, 0)
-        found = links(work.rank, holders, receivers, self._machine, numbers)
-        work.link(box, found, has_arrived=False)
+        if len(holders) == 1 == len(receivers.ranks):
+            found = links(work.rank, holders, receivers, self._machine, (0, 0))
+            work.link(box, found, has_arrived=False)
+            return
+        (first, second), counts = self._numbers(given, taken), self._counts(given, taken)
+        number = useful_shares(holders, receivers, self._machine, counts)
+        number = max(1, min(number, cells(box) // _LEAST_SHARE))
+        for at, share in enumerate(shares(box, number)):
+            turned = first * number + at, second * number + at
+            found = links(work.rank, holders, receivers, self._machine, turned)
+            work.link(share, found, has_arrived=False)
 
     def _reduce(
         self, work: _Work, box: Bounds, parts: tuple[Part, Part], key: Key, receivers: Receivers
@@ -268,6 +279,10 @@ class Mover:
     def _numbers(self, given: Part, taken: Part) -> tuple[int, int]:
         """Give the places of two parts among those that the other one meets."""
         return self._wanted.number(taken, given), self._given.number(given, taken)
+
+    def _counts(self, given: Part, taken: Part) -> tuple[int, int]:
+        """Give how many parts each of two parts meets."""
+        return self._wanted.count(taken), self._given.count(given)
 
     def _found_receivers(self, taken: Part, key: Key) -> Receivers:
         return Receivers(self._target.ranks(taken, key), self._machine)

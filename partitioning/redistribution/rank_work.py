@@ -72,6 +72,8 @@ class RankWork:
         Terms of a reduction at most.
     shape : tuple of int
         Of its part of the target.
+    copies : list of (tuple, tuple)
+        Where copied elements go to, and come from.
     """
 
     def __init__(self, conversion: Conversion, rank: int) -> None:
@@ -82,6 +84,10 @@ class RankWork:
         self.shape = target.local_shape(rank)
         self._shapes = source.local_shape(rank), self.shape
         self._origins = source.offset(rank), target.offset(rank)
+        self.copies = [
+            (self.index(copy.box, of_target=True), self.index(copy.box, of_target=False))
+            for copy in self.part.copies
+        ]
 
     def index(self, box: Bounds, *, of_target: bool) -> tuple[Any, ...]:
         """Give where a box lies in the rank's array of the source, or of the target.
@@ -170,11 +176,8 @@ class Arrays:
         work, (array, out) = self._work, self.raw
         for fill in work.part.fills:
             self.out[...] = neutral(fill.op, self.out.dtype)
-        for copy in work.part.copies:
-            self._copy(
-                out[work.index(copy.box, of_target=True)],
-                array[work.index(copy.box, of_target=False)],
-            )
+        for to, at in work.copies:
+            self._copy(out[to], array[at])
 
     def _copy(self, target: Array, source: Array) -> None:
         """Copy elements; past the caches if they have no room for all that is made."""

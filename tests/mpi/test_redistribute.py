@@ -24,7 +24,7 @@ from closeranks.partitioning import (
     conversion,
     redistribute,
 )
-from closeranks.partitioning.redistribution import exchange, window_exchange
+from closeranks.partitioning.redistribution import exchange, part_moves, window_exchange
 from tests.partitioning.redistribution.interpreter import expected, given, kept, value_of
 from tests.shares import SEED
 
@@ -135,6 +135,7 @@ def op_for(dtype: np.dtype[Any], rng: np.random.Generator) -> str:
 def test_random_sequences_of_conversions(
     world: World, way: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(part_moves, "_LEAST_SHARE", 1)
     comm = ranks_of(way, world, monkeypatch)
     shared = seeded(comm, seed)
     for _ in range(12):
@@ -306,6 +307,21 @@ def test_arrays_that_share_memory_are_refused(comm: MPI.Intracomm) -> None:
         redistribute(comm, room[:8], same, same, out=room[4:12])
     redistribute(comm, room[::2], same, same, out=room[1::2])
     assert (room[1::2] == room[::2]).all()
+
+
+@WAYS
+def test_a_rank_that_has_forgotten_a_conversion_makes_it_again_with_all(
+    world: World, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    comm = ranks_of(way, world, monkeypatch)
+    whole = np.arange(63.0).reshape(7, 9)
+    for turn in range(4):
+        if turn < 2 or comm.rank == 0:
+            exchange._READY._ready.clear()
+        mesh = Mesh({"x": comm.size})  # equal layouts, of other objects
+        rows, columns = (Layout((7, 9), [Split(axis)], mesh=mesh) for axis in (0, 1))
+        made = redistribute(comm, whole[rows.box(comm.rank)], rows, columns)
+        assert (made == whole[columns.box(comm.rank)]).all()
 
 
 def test_layouts_of_children_and_duplicates(world: World) -> None:

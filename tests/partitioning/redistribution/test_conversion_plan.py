@@ -53,14 +53,23 @@ def test_equal_holders_share_the_work() -> None:
         assert max(sent) <= 2 * sum(sent) / 16, sent
 
 
-def test_those_by_whom_elements_enter_a_node_share_the_work() -> None:
+def test_ranks_of_a_node_that_hold_the_same_share_the_wire() -> None:
+    mesh = Mesh({"x": 2, "y": 2, "z": 4})
+    source = Layout((256, 256), word("0BB"), mesh=mesh)
+    target = Layout((256, 256), word("10B"), mesh=mesh)
+    made = conversion(source, target, topology=Topology.regular(node=4, rank=4))
+    assert made.bytes_per_level["node"] == made.group_bytes_per_level["node"] / 4
+
+
+@pytest.mark.parametrize("given", ["0", "+"])
+def test_those_by_whom_elements_enter_a_node_share_the_work(given: str) -> None:
     topology = Topology.regular(node=4, rank=4)
-    made = one(16, "0", "B", topology)
+    made = one(16, given, "B", topology)
     across = Counter(
         move.receiver
         for rank in range(16)
         for move in made.part(rank).receives
-        if topology.level_index(move.sender, move.receiver) == 0
+        if move.stage and topology.level_index(move.sender, move.receiver) == 0
     )
     assert set(across.values()) == {3}
     assert len(across) == 16

@@ -11,6 +11,7 @@ import pytest
 
 from closeranks.comms.topology.topology import Topology
 from closeranks.partitioning import Conversion, Layout, Mesh, conversion
+from closeranks.partitioning.redistribution import part_moves
 from closeranks.partitioning.redistribution.part_moves import Move, shares
 from tests.partitioning.redistribution.interpreter import (
     executed,
@@ -110,7 +111,10 @@ def test_every_pair_of_layouts(sizes: tuple[int, ...], shape: tuple[int, int]) -
 
 @pytest.mark.share(2)
 @pytest.mark.parametrize("number", range(40))
-def test_meshes_of_other_shapes_cuts_and_more_axes(number: int) -> None:
+def test_meshes_of_other_shapes_cuts_and_more_axes(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_moves, "_LEAST_SHARE", 1)
     rng = rng_of(number)
     size = int(rng.choice([4, 6, 8, 12]))
     shape = tuple(rng.integers(0, 9, rng.integers(0, 4)).tolist())
