@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -122,11 +122,13 @@ class Halo:
         self._received = by_peer([one for one in received if one.peer != rank], ghosts=True)
         self._sent = by_peer([one for one in sent if one.peer != rank], ghosts=False)
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
+        #: ``id`` of an array -> what was found for it by its address.
+        self._known: dict[int, tuple[Any, tuple[int, ...], Any, _Bound]] = {}
         self._stages: dict[np.dtype[Any], GhostStage] = {}
         self._under_way: tuple[str, _Bound, NDArray[Any]] | None = None
         self._is_closed = False
         self._traffic = HaloTraffic(comm)
-        self._near = self._traffic.near(self._received, self._sent)
+        self._near: Any = self._traffic.near(self._received, self._sent)
 
     def empty(self, dtype: DTypeLike = float) -> NDArray[Any]:
         """Make a padded array for this rank.  Local.
@@ -254,37 +256,33 @@ class Halo:
     def _start(self, operation: str, array: NDArray[Any]) -> None:
         """Start all messages of a call, and do what needs none."""
         self._refuse(operation)
-        problem = None
-        try:
-            check_array(operation, array, self.shape)
-            if operation is _REDUCE:
-                check_numbers(operation, array.dtype)
-        except UsageError as wrong:
-            problem = wrong
-        self._traffic.check(operation, problem, getattr(array, "dtype", None))
-        if operation is _REDUCE:
-            self._traffic.keep(array)
-        bound = self._messages(array, reduces=operation is _REDUCE)
-        bound.messages.gather(array)
+        reduces = operation is _REDUCE
+        bound = None if reduces else self._known_messages(array)
+        if bound is None:
+            bound = self._messages(operation, array, reduces=reduces)
+        messages, near = bound
         self._under_way = (operation, bound, array)
         try:
-            self._traffic.start(operation, bound.messages.requests)
-            if bound.near is not None and self._near is not None:
-                self._near.lay(bound.near, partial(self._traffic.wait, operation))
+            if messages.requests:
+                messages.gather(array)
+                self._traffic.start(operation, messages.requests)
+            if near is not None:
+                self._near.lay(near, self._traffic.wait, operation)
         except BaseException:
             self._traffic.is_broken = True  # some have been told, and others not
             raise
-        if self._own and operation is not _REDUCE:
+        if self._own and not reduces:
             self._stage(array.dtype).copy_own(array)
 
     def _complete(self) -> None:
         """Wait for all messages of the call that is under way."""
         assert self._under_way is not None
-        operation, bound, array = self._under_way
-        if bound.near is not None and self._near is not None:
-            self._near.take(bound.near, partial(self._traffic.wait, operation))
-        self._traffic.complete(operation, bound.messages.requests)
-        bound.messages.scatter(array)
+        operation, (messages, near), array = self._under_way
+        if near is not None:
+            self._near.take(near, self._traffic.wait, operation)
+        if messages.requests:
+            self._traffic.complete(operation, messages.requests)
+            messages.scatter(array)
         self._under_way = None
 
     def _refuse(self, operation: str) -> None:
@@ -302,8 +300,42 @@ class Halo:
             self._stages[dtype] = found
         return found
 
-    def _messages(self, array: NDArray[Any], *, reduces: bool) -> _Bound:
-        """Give the messages of an array's memory, made when it is first seen."""
+    def _known_messages(self, array: NDArray[Any]) -> _Bound | None:
+        """Give the messages of an array that is right, and was seen before."""
+        known = self._known.get(id(array))
+        if (
+            known is None
+            # NumPy resizes no array that has a weak reference: its memory stays.
+            or known[0]() is not array
+            or known[1] != array.strides
+            or known[2] is not array.dtype
+            or array.shape != self.shape
+            or not array.flags.writeable
+        ):
+            return None
+        return known[3]
+
+    def _messages(self, operation: str, array: NDArray[Any], *, reduces: bool) -> _Bound:
+        """Check an array, and give its messages."""
+        problem = None
+        try:
+            check_array(operation, array, self.shape)
+            if reduces:
+                check_numbers(operation, array.dtype)
+        except UsageError as wrong:
+            problem = wrong
+        self._traffic.check(operation, problem, getattr(array, "dtype", None))
+        if reduces:
+            self._traffic.keep(array)
+        found = self._messages_at(array, reduces=reduces)
+        if not (reduces or self._traffic.checks):  # else every call is to come here
+            if len(self._known) > MOST:
+                self._known.clear()
+            self._known[id(array)] = weakref.ref(array), array.strides, array.dtype, found
+        return found
+
+    def _messages_at(self, array: NDArray[Any], *, reduces: bool) -> _Bound:
+        """Give the messages of an array's memory by its address."""
         key = (address_of(array), array.strides, array.dtype, reduces)
         found = self._bound.get(key)
         if found is not None:
@@ -324,6 +356,7 @@ class Halo:
         found = self._bound[key] = _Bound(messages, near)
         if len(self._bound) > MOST:
             self._bound.popitem(last=False)[1].messages.close()
+            self._known.clear()
         return found
 
     def close(self) -> None:
@@ -345,6 +378,7 @@ class Halo:
         for bound in self._bound.values():
             bound.messages.close()
         self._bound.clear()
+        self._known.clear()
         if self._near is not None:
             self._near.close()
         self._traffic.close()
@@ -354,6 +388,7 @@ class Halo:
         self._is_closed = True
         self._traffic.abandon(self._under_way, self._stages, dict(self._bound), self._near)
         self._bound.clear()
+        self._known.clear()
 
     def __enter__(self) -> Self:
         return self

@@ -252,7 +252,7 @@ class HaloTraffic:
         if not requests:
             return
         if self._membership is not None:
-            self.wait(operation, lambda: MPI.Request.Testall(requests))
+            self._wait(operation, lambda: MPI.Request.Testall(requests), self.comm)
             return
         try:
             MPI.Request.Waitall(requests)
@@ -261,7 +261,9 @@ class HaloTraffic:
             raise
 
     def wait(self, operation: str, ready: Callable[[], bool]) -> None:
-        """Wait for other ranks of a communicator of ours.
+        """Wait for other ranks of a communicator of ours, which send no message.
+
+        The library makes progress meanwhile: what was sent before may be on its way.
 
         Parameters
         ----------
@@ -275,13 +277,19 @@ class HaloTraffic:
         PeerLost, Revoked
             If ranks have died or given up.
         """
-        self._wait(operation, ready, self.comm)
+        self._wait(operation, ready, self.comm, progress=ulfm.listen)
 
-    def _wait(self, operation: str, ready: Callable[[], bool], comm: MPI.Intracomm) -> None:
+    def _wait(
+        self,
+        operation: str,
+        ready: Callable[[], bool],
+        comm: MPI.Intracomm,
+        progress: Callable[[], bool] | None = None,
+    ) -> None:
         """Wait for requests of a communicator; a rank that gives up ends the wait."""
         try:
             if not ready():
-                wait(ready, abort=lambda: self._abort(operation, comm))
+                wait(ready, progress=progress, abort=lambda: self._abort(operation, comm))
         except MPI.Exception as error:
             raise self._explained(operation, error) from error
         except PeerError:
