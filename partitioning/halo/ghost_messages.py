@@ -67,9 +67,9 @@ class BoundMessages:
     """Persistent requests that move cells of one array.
 
     Local.  The array is not kept alive: the requests name its memory, and are
-    started only for an array that lies there.  Where a stride is negative, cells are
-    packed: vectors that run backwards without a gap are sent forwards by Open MPI
-    5.0.11.
+    started only for an array that lies there.  Where a stride is negative, cells
+    are packed: Open MPI 5.0.11 sends vectors that run backwards without a gap
+    forwards.
 
     Parameters
     ----------

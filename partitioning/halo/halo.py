@@ -62,8 +62,8 @@ class Halo:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Has as many ranks as the mesh, numbered as there.  The program's own messages
-        on it never meet those of the halo.
+        Has as many ranks as the mesh, numbered as there.  The program's messages on
+        it never meet those of the halo.
     layout : Layout
         The parts; without Partial.
     width : int or sequence
@@ -89,8 +89,8 @@ class Halo:
     Raises
     ------
     UsageError
-        On all ranks: if sizes do not fit, a width is negative or exceeds a periodic
-        axis, the layout has Partial, or the ranks pass different arguments.
+        On all ranks: if sizes do not fit, a width is negative or exceeds a
+        periodic axis, the layout has Partial, or ranks pass different arguments.
     Disagreement
         In place of the last, if ``comm`` checks arguments.
 

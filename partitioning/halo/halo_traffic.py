@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
@@ -10,9 +11,13 @@ from mpi4py import MPI
 from closeranks.collectives.communicator.derived_communicators import Deriving
 from closeranks.collectives.engine.error_translation import explained
 from closeranks.comms import argument
+from closeranks.comms.discovery.node_hardware import cores_of
 from closeranks.comms.exit import forked_child
+from closeranks.comms.jit import code_cache
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.wait import wait
+from closeranks.comms.mpi.mpi_handle import ranks_in
+from closeranks.comms.mpi.node_peers import split_by_node
+from closeranks.comms.wait import is_crowded, wait
 from closeranks.errors import Disagreement, PeerError, Revoked, Unavailable, UsageError
 from closeranks.partitioning.halo.near_messages import NearMessages
 
@@ -89,6 +94,21 @@ def agree(
         raise UsageError(operation, problem_of_all, "pass the same on every rank")
 
 
+def _near(
+    node: MPI.Intracomm,
+    ranks: Sequence[int],
+    received: Sequence[Boxes],
+    sent: Sequence[Boxes],
+    *,
+    spins: bool = True,
+) -> NearMessages | None:
+    """Make what carries messages inside a node, unless its memory is full."""
+    try:
+        return NearMessages(node, ranks, received, sent, spins=spins and not is_crowded())
+    except Unavailable:
+        return None
+
+
 class HaloTraffic:
     """A communicator that carries the messages of one halo and nothing else.
 
@@ -111,6 +131,7 @@ class HaloTraffic:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._given, self.is_broken, self._hears = comm, False, ulfm.is_on()
+        self._is_crowded = False  # beyond what the wait knows of communicators of ours
         self.checks = bool(getattr(comm, "checks", False))
         self._membership: Membership | None = None
         if isinstance(comm, Deriving):
@@ -124,8 +145,8 @@ class HaloTraffic:
     def near(self, received: Sequence[Boxes], sent: Sequence[Boxes]) -> NearMessages | None:
         """Give what carries messages inside the node; None where there is nothing.
 
-        Collective over the node.  A rank that dies is not told of by node memory, but
-        by the world of a communicator of ours.
+        Collective.  Node memory does not tell that a rank has died.  The world of a
+        communicator of ours does; others have messages only, if ranks may die.
 
         Parameters
         ----------
@@ -139,15 +160,27 @@ class HaloTraffic:
         """
         membership = self._membership
         if membership is None:
-            return None
+            return None if self._hears else self._near_of_others(received, sent)
         with membership.explaining("Halo"):
             world = membership.world
             if world.node.size == 1 or not world.kernels:
                 return None
-            try:
-                return NearMessages(world.node, world.node_ranks, received, sent)
-            except Unavailable:
+            return _near(world.node, world.node_ranks, received, sent)
+
+    def _near_of_others(
+        self, received: Sequence[Boxes], sent: Sequence[Boxes]
+    ) -> NearMessages | None:
+        """Give the same for a communicator that is mpi4py's own."""
+        node = split_by_node(self.comm)
+        try:
+            self._is_crowded = node.size > cores_of(node)
+            if node.size == 1 or not all(node.allgather(code_cache.is_possible())):
                 return None
+            return _near(
+                node, ranks_in(node, self.comm), received, sent, spins=not self._is_crowded
+            )
+        finally:
+            node.Free()
 
     def _duplicate(self, comm: Deriving) -> MPI.Intracomm:
         """Make one that is revoked with the family, and that no recovery makes again."""
@@ -202,8 +235,7 @@ class HaloTraffic:
         """
         if self.checks:
             said = str(dtype)
-            digest = int.from_bytes(said.encode()[-6:], "little")
-            agree(self._given, operation, problem, digest, said)
+            agree(self._given, operation, problem, crc32(said.encode()), said)
         elif problem is not None:
             raise problem
 
@@ -261,7 +293,7 @@ class HaloTraffic:
             raise
 
     def wait(self, operation: str, ready: Callable[[], bool]) -> None:
-        """Wait for other ranks of a communicator of ours, which send no message.
+        """Wait for other ranks, which send no message.
 
         The library makes progress meanwhile: what was sent before may be on its way.
 
@@ -287,9 +319,10 @@ class HaloTraffic:
         progress: Callable[[], bool] | None = None,
     ) -> None:
         """Wait for requests of a communicator; a rank that gives up ends the wait."""
+        abort = None if self._membership is None else lambda: self._abort(operation, comm)
         try:
             if not ready():
-                wait(ready, progress=progress, abort=lambda: self._abort(operation, comm))
+                wait(ready, progress=progress, abort=abort, polite=self._is_crowded)
         except MPI.Exception as error:
             raise self._explained(operation, error) from error
         except PeerError:

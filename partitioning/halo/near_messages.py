@@ -22,7 +22,6 @@ from closeranks.comms.buffers.packing import Copier, Packer, packer
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import function_at
 from closeranks.comms.shm.shared_file import share
-from closeranks.comms.wait import is_crowded
 from closeranks.partitioning.halo.array_address import view_at
 from closeranks.partitioning.layout.box import cells
 
@@ -117,6 +116,8 @@ class NearMessages:
         Their numbers in the mesh.
     received, sent : sequence of (int, list of boxes)
         Peer -> boxes; peers elsewhere are left out.
+    spins : bool
+        Whether each rank has a core of its own: a wait may look for a while.
 
     Attributes
     ----------
@@ -135,6 +136,8 @@ class NearMessages:
         ranks: Sequence[int],
         received: Sequence[Boxes],
         sent: Sequence[Boxes],
+        *,
+        spins: bool = True,
     ) -> None:
         self.peers = frozenset(ranks)
         self._received = [one for one in received if one[0] in self.peers]
@@ -157,7 +160,7 @@ class NearMessages:
         ]
         self._told, self._read = (some.ctypes.data for some in self._counters)
         self._step, self._itemsize = 0, 0
-        self._looks = 0 if is_crowded() else _LOOKS
+        self._looks = _LOOKS if spins else 0
         self._tell, self._has_come = _kernel("tell", 2), _kernel("has_come", 3)
 
     def _ring(self, begin: tuple[int, dict[int, int]], holder: int, boxes: Any) -> _Ring:
@@ -264,8 +267,8 @@ def _copiers(array: NDArray[Any], boxes: Sequence[Any]) -> list[tuple[Packer, ND
 def _slot_bytes(count: int, itemsize: int) -> int:
     """Give the bytes of a slot: whole lines; long ones begin anywhere in a page.
 
-    Where source and target lie alike in their pages, a processor takes what it loads
-    for what it has just stored.
+    Where source and target lie alike in their pages, a processor takes what it
+    loads for what it has just stored.
     """
     nbytes = -(-count * itemsize // _LINE) * _LINE
     return nbytes + _UNEVEN * (nbytes >= _PAGE)
