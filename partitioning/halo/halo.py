@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from closeranks.partitioning.halo.halo_arguments import (
 )
 from closeranks.partitioning.halo.halo_traffic import HaloTraffic, agree, check_comm
 from closeranks.partitioning.halo.near_messages import MOST_ITEM, NearCells
-from closeranks.partitioning.layout.box import slices
+from closeranks.partitioning.layout.box import cells, slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,14 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self
 
-    from closeranks.partitioning.halo.ghosts import Ghosts, Sides
+    from closeranks.partitioning.halo.ghosts import GhostCopy, Ghosts, Sides
     from closeranks.partitioning.layout.layout import Layout
 
 #: Of so many arrays the messages are kept; the one used longest ago goes first.
 MOST: Final = 16
+#: Cells of a message, and of each of its runs, from which on one copy pays inside a node.
+LONG: Final = 512
+LONG_RUN: Final = 64
 _EXCHANGE, _REDUCE = "Halo.exchange", "Halo.reduce"
 
 
@@ -128,7 +132,12 @@ class Halo:
         self._under_way: tuple[str, _Bound, NDArray[Any]] | None = None
         self._is_closed = False
         self._traffic = HaloTraffic(comm)
-        self._near: Any = self._traffic.near(self._received, self._sent)
+        short = _with_short_runs(ghosts, rank, received, takes=True)
+        needed = _with_short_runs(ghosts, rank, sent, takes=False)
+        self._near: Any = self._traffic.near(
+            [one for one in self._received if one[0] in short],
+            [one for one in self._sent if one[0] in needed],
+        )
 
     def empty(self, dtype: DTypeLike = float) -> NDArray[Any]:
         """Make a padded array for this rank.  Local.
@@ -264,7 +273,8 @@ class Halo:
         self._under_way = (operation, bound, array)
         try:
             if messages.requests:
-                messages.gather(array)
+                if messages.packs:
+                    messages.gather(array)
                 self._traffic.start(operation, messages.requests)
             if near is not None:
                 self._near.lay(near, self._traffic.wait, operation)
@@ -282,7 +292,8 @@ class Halo:
             self._near.take(near, self._traffic.wait, operation)
         if messages.requests:
             self._traffic.complete(operation, messages.requests)
-            messages.scatter(array)
+            if messages.packs:
+                messages.scatter(array)
         self._under_way = None
 
     def _refuse(self, operation: str) -> None:
@@ -348,11 +359,11 @@ class Halo:
                 messages.receive_buffer(peer, buffer)
             messages.send(self._received)
         else:
-            peers: frozenset[int] = frozenset()
+            givers, takers = frozenset[int](), frozenset[int]()
             if self._near is not None and array.itemsize <= MOST_ITEM:
-                near, peers = self._near.bind(array), self._near.peers
-            messages.receive([one for one in self._received if one[0] not in peers])
-            messages.send([one for one in self._sent if one[0] not in peers])
+                near, givers, takers = self._near.bind(array), self._near.givers, self._near.takers
+            messages.receive([one for one in self._received if one[0] not in givers])
+            messages.send([one for one in self._sent if one[0] not in takers])
         found = self._bound[key] = _Bound(messages, near)
         if len(self._bound) > MOST:
             self._bound.popitem(last=False)[1].messages.close()
@@ -408,6 +419,24 @@ class Halo:
 
     def __repr__(self) -> str:
         return f"Halo({self.layout}, {list(self.widths)}, corners={self.corners})"
+
+
+def _with_short_runs(
+    ghosts: Ghosts, rank: int, copies: Sequence[GhostCopy], *, takes: bool
+) -> set[int]:
+    """Give the peers whose messages have so short runs that they are copied twice.
+
+    The library copies long runs once, from the memory of one process to that of the
+    other.  Both ends decide alike.
+    """
+    found = set()
+    for peer, some in groupby(copies, lambda one: one.peer):
+        listed = list(some)
+        owner, holder = (peer, rank) if takes else (rank, peer)
+        count = sum(cells(one.ghost) for one in listed)
+        if count < LONG or ghosts.shortest_run(owner, holder, listed) < LONG_RUN:
+            found.add(peer)
+    return found
 
 
 def _agreed_ghosts(

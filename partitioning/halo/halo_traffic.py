@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.membership import Membership
     from closeranks.partitioning.halo.ghost_stage import Boxes
 
+#: Looks for messages before what may end the wait is looked at, too: about 0.1 ms.
+_BRIEF: Final = 200
 _REMEDY: Final = "make a Halo of the ranks that are there now"
 #: What requests that were given up may still write to or read from; a few arrays at most.
 _UNFINISHED: Final[list[object]] = []
@@ -204,12 +206,13 @@ class HaloTraffic:
         UsageError
             In a forked child.
         """
-        forked_child.refuse_in_child(operation)
         membership = self._membership
-        if membership is not None:
-            if membership.family.world is not self._world:
-                problem = "the ranks are others since a recovery"
-                raise Revoked(operation, (), problem, _REMEDY, for_good=True)
+        if membership is None:
+            forked_child.refuse_in_child(operation)
+        elif membership.family.world is not self._world:
+            problem = "the ranks are others since a recovery"
+            raise Revoked(operation, (), problem, _REMEDY, for_good=True)
+        else:
             membership.service.guard.refuse(operation)
         if self.is_broken:
             raise Revoked(operation, (), "an exchange has failed before", _REMEDY, for_good=True)
@@ -283,14 +286,17 @@ class HaloTraffic:
         """
         if not requests:
             return
-        if self._membership is not None:
-            self._wait(operation, lambda: MPI.Request.Testall(requests), self.comm)
-            return
+        is_done = MPI.Request.Testall
         try:
-            MPI.Request.Waitall(requests)
-        except MPI.Exception:
-            self.is_broken = True
-            raise
+            if self._membership is None:
+                MPI.Request.Waitall(requests)
+                return
+            for _ in range(1 if is_crowded() else _BRIEF):
+                if is_done(requests):
+                    return
+        except MPI.Exception as error:
+            raise self._explained(operation, error) from error
+        self._wait(operation, lambda: is_done(requests), self.comm)
 
     def wait(self, operation: str, ready: Callable[[], bool]) -> None:
         """Wait for other ranks, which send no message.

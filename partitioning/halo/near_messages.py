@@ -121,8 +121,8 @@ class NearMessages:
 
     Attributes
     ----------
-    peers : frozenset of int
-        Ranks that get no other messages.
+    givers, takers : frozenset of int
+        Ranks whose cells come, and go, by no other way.
 
     Raises
     ------
@@ -139,9 +139,10 @@ class NearMessages:
         *,
         spins: bool = True,
     ) -> None:
-        self.peers = frozenset(ranks)
-        self._received = [one for one in received if one[0] in self.peers]
-        self._sent = [one for one in sent if one[0] in self.peers]
+        self._received = [one for one in received if one[0] in ranks]
+        self._sent = [one for one in sent if one[0] in ranks]
+        self.givers = frozenset(peer for peer, _ in self._received)
+        self.takers = frozenset(peer for peer, _ in self._sent)
         length, places = _places(self._sent)
         wanted = node.allgather((length, places))
         starts = np.cumsum([0, *(one[0] for one in wanted)]).tolist()
