@@ -66,8 +66,8 @@ class Halo:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Has as many ranks as the mesh, numbered as there.  The program's messages on
-        it never meet those of the halo.
+        Has as many ranks as the mesh, numbered as there.  The program's messages
+        on it never meet those of the halo.
     layout : Layout
         The parts; without Partial.
     width : int or sequence
@@ -426,8 +426,8 @@ def _with_short_runs(
 ) -> set[int]:
     """Give the peers whose messages have so short runs that they are copied twice.
 
-    The library copies long runs once, from the memory of one process to that of the
-    other.  Both ends decide alike.
+    The library copies long runs once, from the memory of one process to that of
+    the other.  Both ends decide alike.
     """
     found = set()
     for peer, some in groupby(copies, lambda one: one.peer):

@@ -169,6 +169,23 @@ def test_reduce_adds_and_clears(world: World) -> None:
         halo.exchange(halo.empty("f4"))
 
 
+def test_a_halo_of_a_derived_communicator(world: World) -> None:
+    child = world.Split(world.rank % 2, -world.rank)
+    size, rank = child.size, child.rank
+    layout = Layout((300 * size, 2), [Split(0)], mesh=Mesh({"a": size}))
+    with Halo(child, layout, [(280, 290), 0], periodic=True) as halo:  # long runs
+        array = halo.empty("i4")
+        halo.interior(array)[...] = np.arange(300 * rank, 300 * rank + 300)[:, None]
+        halo.exchange(array)
+        wanted = np.arange(300 * rank - 280, 300 * rank + 590) % (300 * size)
+        assert (array == wanted[:, None]).all()
+    open_one = Halo(child, layout, 1)
+    child.Free()
+    with pytest.raises(Revoked):
+        open_one.exchange(open_one.empty())
+    open_one.close()
+
+
 @pytest.mark.parametrize("dtypes", [("f8",), ("f8", "f4", "c16", "V24")])
 def test_no_slot_is_written_before_it_was_read(
     world: World, dtypes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
