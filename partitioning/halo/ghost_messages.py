@@ -67,9 +67,9 @@ class BoundMessages:
     """Persistent requests that move cells of one array.
 
     Local.  The array is not kept alive: the requests name its memory, and are
-    started only for an array that lies there.  Where a stride is negative, cells are
-    packed: vectors that run backwards without a gap are sent forwards by Open MPI
-    5.0.11.
+    started only for an array that lies there.  Where a stride is negative, cells
+    are packed: Open MPI 5.0.11 sends vectors that run backwards without a gap
+    forwards.
 
     Parameters
     ----------
@@ -82,13 +82,15 @@ class BoundMessages:
     ----------
     requests : list of MPI.Prequest
         All of them.
+    packs : bool
+        Whether `gather` and `scatter` have work.
     """
 
     def __init__(self, comm: MPI.Intracomm, array: NDArray[Any]) -> None:
         self._comm, self._strides, self._dtype = comm, array.strides, array.dtype
         self._address = address_of(array)
         self._unit = _UNITS.get(array.itemsize, MPI.BYTE)
-        self._packs = min(array.strides, default=0) < 0
+        self.packs = min(array.strides, default=0) < 0
         self._gathered: list[Piece] = []
         self._scattered: list[Piece] = []
         self.requests: list[MPI.Prequest] = []
@@ -103,7 +105,7 @@ class BoundMessages:
             Peer -> boxes that take its message, in order.
         """
         for peer, boxes in messages:
-            if self._packs:
+            if self.packs:
                 buffer, pieces = staged(boxes, self._dtype)
                 self._scattered += pieces
                 self.receive_buffer(peer, buffer)
@@ -119,7 +121,7 @@ class BoundMessages:
             Peer -> boxes of its message, in order.
         """
         for peer, boxes in messages:
-            if self._packs:
+            if self.packs:
                 buffer, pieces = staged(boxes, self._dtype)
                 self._gathered += pieces
                 message = self._whole(buffer)

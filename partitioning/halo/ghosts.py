@@ -148,6 +148,25 @@ class Ghosts:
         parts = self.layout.part(rank)
         return self._transfers(rank, [list(self._wanted(*one)) for one in enumerate(parts)])
 
+    def shortest_run(self, owner: int, holder: int, copies: Sequence[GhostCopy]) -> int:
+        """Give the shortest run of cells that lie side by side at both ends.
+
+        Parameters
+        ----------
+        owner, holder : int
+            Ranks of the mesh.
+        copies : sequence of GhostCopy
+            From one to the other; at least one.
+
+        Returns
+        -------
+        int
+            In cells, for arrays in C order.
+        """
+        there, here = self.shape(owner), self.shape(holder)
+        runs = [(_run(one.source, there), _run(one.ghost, here)) for one in copies]
+        return min(map(min, runs))
+
     def _transfers(self, rank: int, axes: Sequence[Sequence[_Stretch]]) -> list[GhostCopy]:
         """Multiply what was found on each axis; at least one stretch must be a ghost."""
         found = []
@@ -238,3 +257,13 @@ class Ghosts:
             yield _Stretch(
                 holder, (p - at, q - at), (p - start + low, q - start + low), is_ghost=True
             )
+
+
+def _run(box: Bounds, shape: tuple[int, ...]) -> int:
+    """Give how many cells of a box lie side by side in an array in C order."""
+    found = 1
+    for (start, stop), length in zip(reversed(box), reversed(shape), strict=True):
+        found *= stop - start
+        if stop - start < length:
+            break
+    return found

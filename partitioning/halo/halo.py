@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import OrderedDict
-from functools import partial
+from itertools import groupby
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from closeranks.partitioning.halo.halo_arguments import (
 )
 from closeranks.partitioning.halo.halo_traffic import HaloTraffic, agree, check_comm
 from closeranks.partitioning.halo.near_messages import MOST_ITEM, NearCells
-from closeranks.partitioning.layout.box import slices
+from closeranks.partitioning.layout.box import cells, slices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,11 +34,14 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
     from typing_extensions import Self
 
-    from closeranks.partitioning.halo.ghosts import Ghosts, Sides
+    from closeranks.partitioning.halo.ghosts import GhostCopy, Ghosts, Sides
     from closeranks.partitioning.layout.layout import Layout
 
 #: Of so many arrays the messages are kept; the one used longest ago goes first.
 MOST: Final = 16
+#: Cells of a message, and of each of its runs, from which on one copy pays inside a node.
+LONG: Final = 512
+LONG_RUN: Final = 64
 _EXCHANGE, _REDUCE = "Halo.exchange", "Halo.reduce"
 
 
@@ -62,7 +66,7 @@ class Halo:
     Parameters
     ----------
     comm : MPI.Intracomm
-        Has as many ranks as the mesh, numbered as there.  The program's own messages
+        Has as many ranks as the mesh, numbered as there.  The program's messages
         on it never meet those of the halo.
     layout : Layout
         The parts; without Partial.
@@ -89,8 +93,8 @@ class Halo:
     Raises
     ------
     UsageError
-        On all ranks: if sizes do not fit, a width is negative or exceeds a periodic
-        axis, the layout has Partial, or the ranks pass different arguments.
+        On all ranks: if sizes do not fit, a width is negative or exceeds a
+        periodic axis, the layout has Partial, or ranks pass different arguments.
     Disagreement
         In place of the last, if ``comm`` checks arguments.
 
@@ -122,11 +126,18 @@ class Halo:
         self._received = by_peer([one for one in received if one.peer != rank], ghosts=True)
         self._sent = by_peer([one for one in sent if one.peer != rank], ghosts=False)
         self._bound: OrderedDict[tuple[Any, ...], _Bound] = OrderedDict()
+        #: ``id`` of an array -> what was found for it by its address.
+        self._known: dict[int, tuple[Any, tuple[int, ...], Any, _Bound]] = {}
         self._stages: dict[np.dtype[Any], GhostStage] = {}
         self._under_way: tuple[str, _Bound, NDArray[Any]] | None = None
         self._is_closed = False
         self._traffic = HaloTraffic(comm)
-        self._near = self._traffic.near(self._received, self._sent)
+        short = _with_short_runs(ghosts, rank, received, takes=True)
+        needed = _with_short_runs(ghosts, rank, sent, takes=False)
+        self._near: Any = self._traffic.near(
+            [one for one in self._received if one[0] in short],
+            [one for one in self._sent if one[0] in needed],
+        )
 
     def empty(self, dtype: DTypeLike = float) -> NDArray[Any]:
         """Make a padded array for this rank.  Local.
@@ -254,37 +265,35 @@ class Halo:
     def _start(self, operation: str, array: NDArray[Any]) -> None:
         """Start all messages of a call, and do what needs none."""
         self._refuse(operation)
-        problem = None
-        try:
-            check_array(operation, array, self.shape)
-            if operation is _REDUCE:
-                check_numbers(operation, array.dtype)
-        except UsageError as wrong:
-            problem = wrong
-        self._traffic.check(operation, problem, getattr(array, "dtype", None))
-        if operation is _REDUCE:
-            self._traffic.keep(array)
-        bound = self._messages(array, reduces=operation is _REDUCE)
-        bound.messages.gather(array)
+        reduces = operation is _REDUCE
+        bound = None if reduces else self._known_messages(array)
+        if bound is None:
+            bound = self._messages(operation, array, reduces=reduces)
+        messages, near = bound
         self._under_way = (operation, bound, array)
         try:
-            self._traffic.start(operation, bound.messages.requests)
-            if bound.near is not None and self._near is not None:
-                self._near.lay(bound.near, partial(self._traffic.wait, operation))
+            if messages.requests:
+                if messages.packs:
+                    messages.gather(array)
+                self._traffic.start(operation, messages.requests)
+            if near is not None:
+                self._near.lay(near, self._traffic.wait, operation)
         except BaseException:
             self._traffic.is_broken = True  # some have been told, and others not
             raise
-        if self._own and operation is not _REDUCE:
+        if self._own and not reduces:
             self._stage(array.dtype).copy_own(array)
 
     def _complete(self) -> None:
         """Wait for all messages of the call that is under way."""
         assert self._under_way is not None
-        operation, bound, array = self._under_way
-        if bound.near is not None and self._near is not None:
-            self._near.take(bound.near, partial(self._traffic.wait, operation))
-        self._traffic.complete(operation, bound.messages.requests)
-        bound.messages.scatter(array)
+        operation, (messages, near), array = self._under_way
+        if near is not None:
+            self._near.take(near, self._traffic.wait, operation)
+        if messages.requests:
+            self._traffic.complete(operation, messages.requests)
+            if messages.packs:
+                messages.scatter(array)
         self._under_way = None
 
     def _refuse(self, operation: str) -> None:
@@ -302,8 +311,42 @@ class Halo:
             self._stages[dtype] = found
         return found
 
-    def _messages(self, array: NDArray[Any], *, reduces: bool) -> _Bound:
-        """Give the messages of an array's memory, made when it is first seen."""
+    def _known_messages(self, array: NDArray[Any]) -> _Bound | None:
+        """Give the messages of an array that is right, and was seen before."""
+        known = self._known.get(id(array))
+        if (
+            known is None
+            # NumPy resizes no array that has a weak reference: its memory stays.
+            or known[0]() is not array
+            or known[1] != array.strides
+            or known[2] is not array.dtype
+            or array.shape != self.shape
+            or not array.flags.writeable
+        ):
+            return None
+        return known[3]
+
+    def _messages(self, operation: str, array: NDArray[Any], *, reduces: bool) -> _Bound:
+        """Check an array, and give its messages."""
+        problem = None
+        try:
+            check_array(operation, array, self.shape)
+            if reduces:
+                check_numbers(operation, array.dtype)
+        except UsageError as wrong:
+            problem = wrong
+        self._traffic.check(operation, problem, getattr(array, "dtype", None))
+        if reduces:
+            self._traffic.keep(array)
+        found = self._messages_at(array, reduces=reduces)
+        if not (reduces or self._traffic.checks):  # else every call is to come here
+            if len(self._known) > MOST:
+                self._known.clear()
+            self._known[id(array)] = weakref.ref(array), array.strides, array.dtype, found
+        return found
+
+    def _messages_at(self, array: NDArray[Any], *, reduces: bool) -> _Bound:
+        """Give the messages of an array's memory by its address."""
         key = (address_of(array), array.strides, array.dtype, reduces)
         found = self._bound.get(key)
         if found is not None:
@@ -316,14 +359,15 @@ class Halo:
                 messages.receive_buffer(peer, buffer)
             messages.send(self._received)
         else:
-            peers: frozenset[int] = frozenset()
+            givers, takers = frozenset[int](), frozenset[int]()
             if self._near is not None and array.itemsize <= MOST_ITEM:
-                near, peers = self._near.bind(array), self._near.peers
-            messages.receive([one for one in self._received if one[0] not in peers])
-            messages.send([one for one in self._sent if one[0] not in peers])
+                near, givers, takers = self._near.bind(array), self._near.givers, self._near.takers
+            messages.receive([one for one in self._received if one[0] not in givers])
+            messages.send([one for one in self._sent if one[0] not in takers])
         found = self._bound[key] = _Bound(messages, near)
         if len(self._bound) > MOST:
             self._bound.popitem(last=False)[1].messages.close()
+            self._known.clear()
         return found
 
     def close(self) -> None:
@@ -345,6 +389,7 @@ class Halo:
         for bound in self._bound.values():
             bound.messages.close()
         self._bound.clear()
+        self._known.clear()
         if self._near is not None:
             self._near.close()
         self._traffic.close()
@@ -354,6 +399,7 @@ class Halo:
         self._is_closed = True
         self._traffic.abandon(self._under_way, self._stages, dict(self._bound), self._near)
         self._bound.clear()
+        self._known.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -373,6 +419,24 @@ class Halo:
 
     def __repr__(self) -> str:
         return f"Halo({self.layout}, {list(self.widths)}, corners={self.corners})"
+
+
+def _with_short_runs(
+    ghosts: Ghosts, rank: int, copies: Sequence[GhostCopy], *, takes: bool
+) -> set[int]:
+    """Give the peers whose messages have so short runs that they are copied twice.
+
+    The library copies long runs once, from the memory of one process to that of
+    the other.  Both ends decide alike.
+    """
+    found = set()
+    for peer, some in groupby(copies, lambda one: one.peer):
+        listed = list(some)
+        owner, holder = (peer, rank) if takes else (rank, peer)
+        count = sum(cells(one.ghost) for one in listed)
+        if count < LONG or ghosts.shortest_run(owner, holder, listed) < LONG_RUN:
+            found.add(peer)
+    return found
 
 
 def _agreed_ghosts(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 import numpy as np
 from mpi4py import MPI
@@ -10,9 +11,13 @@ from mpi4py import MPI
 from closeranks.collectives.communicator.derived_communicators import Deriving
 from closeranks.collectives.engine.error_translation import explained
 from closeranks.comms import argument
+from closeranks.comms.discovery.node_hardware import cores_of
 from closeranks.comms.exit import forked_child
+from closeranks.comms.jit import code_cache
 from closeranks.comms.mpi import ulfm
-from closeranks.comms.wait import wait
+from closeranks.comms.mpi.mpi_handle import ranks_in
+from closeranks.comms.mpi.node_peers import split_by_node
+from closeranks.comms.wait import is_crowded, wait
 from closeranks.errors import Disagreement, PeerError, Revoked, Unavailable, UsageError
 from closeranks.partitioning.halo.near_messages import NearMessages
 
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
     from closeranks.collectives.communicator.membership import Membership
     from closeranks.partitioning.halo.ghost_stage import Boxes
 
+#: Looks for messages before what may end the wait is looked at, too: about 0.1 ms.
+_BRIEF: Final = 200
 _REMEDY: Final = "make a Halo of the ranks that are there now"
 #: What requests that were given up may still write to or read from; a few arrays at most.
 _UNFINISHED: Final[list[object]] = []
@@ -89,6 +96,21 @@ def agree(
         raise UsageError(operation, problem_of_all, "pass the same on every rank")
 
 
+def _near(
+    node: MPI.Intracomm,
+    ranks: Sequence[int],
+    received: Sequence[Boxes],
+    sent: Sequence[Boxes],
+    *,
+    spins: bool = True,
+) -> NearMessages | None:
+    """Make what carries messages inside a node, unless its memory is full."""
+    try:
+        return NearMessages(node, ranks, received, sent, spins=spins and not is_crowded())
+    except Unavailable:
+        return None
+
+
 class HaloTraffic:
     """A communicator that carries the messages of one halo and nothing else.
 
@@ -111,6 +133,7 @@ class HaloTraffic:
 
     def __init__(self, comm: MPI.Intracomm) -> None:
         self._given, self.is_broken, self._hears = comm, False, ulfm.is_on()
+        self._is_crowded = False  # beyond what the wait knows of communicators of ours
         self.checks = bool(getattr(comm, "checks", False))
         self._membership: Membership | None = None
         if isinstance(comm, Deriving):
@@ -124,8 +147,8 @@ class HaloTraffic:
     def near(self, received: Sequence[Boxes], sent: Sequence[Boxes]) -> NearMessages | None:
         """Give what carries messages inside the node; None where there is nothing.
 
-        Collective over the node.  A rank that dies is not told of by node memory, but
-        by the world of a communicator of ours.
+        Collective.  Node memory does not tell that a rank has died.  The world of a
+        communicator of ours does; others have messages only, if ranks may die.
 
         Parameters
         ----------
@@ -139,15 +162,27 @@ class HaloTraffic:
         """
         membership = self._membership
         if membership is None:
-            return None
+            return None if self._hears else self._near_of_others(received, sent)
         with membership.explaining("Halo"):
             world = membership.world
             if world.node.size == 1 or not world.kernels:
                 return None
-            try:
-                return NearMessages(world.node, world.node_ranks, received, sent)
-            except Unavailable:
+            return _near(world.node, world.node_ranks, received, sent)
+
+    def _near_of_others(
+        self, received: Sequence[Boxes], sent: Sequence[Boxes]
+    ) -> NearMessages | None:
+        """Give the same for a communicator that is mpi4py's own."""
+        node = split_by_node(self.comm)
+        try:
+            self._is_crowded = node.size > cores_of(node)
+            if node.size == 1 or not all(node.allgather(code_cache.is_possible())):
                 return None
+            return _near(
+                node, ranks_in(node, self.comm), received, sent, spins=not self._is_crowded
+            )
+        finally:
+            node.Free()
 
     def _duplicate(self, comm: Deriving) -> MPI.Intracomm:
         """Make one that is revoked with the family, and that no recovery makes again."""
@@ -171,12 +206,13 @@ class HaloTraffic:
         UsageError
             In a forked child.
         """
-        forked_child.refuse_in_child(operation)
         membership = self._membership
-        if membership is not None:
-            if membership.family.world is not self._world:
-                problem = "the ranks are others since a recovery"
-                raise Revoked(operation, (), problem, _REMEDY, for_good=True)
+        if membership is None:
+            forked_child.refuse_in_child(operation)
+        elif membership.family.world is not self._world:
+            problem = "the ranks are others since a recovery"
+            raise Revoked(operation, (), problem, _REMEDY, for_good=True)
+        else:
             membership.service.guard.refuse(operation)
         if self.is_broken:
             raise Revoked(operation, (), "an exchange has failed before", _REMEDY, for_good=True)
@@ -202,8 +238,7 @@ class HaloTraffic:
         """
         if self.checks:
             said = str(dtype)
-            digest = int.from_bytes(said.encode()[-6:], "little")
-            agree(self._given, operation, problem, digest, said)
+            agree(self._given, operation, problem, crc32(said.encode()), said)
         elif problem is not None:
             raise problem
 
@@ -251,17 +286,22 @@ class HaloTraffic:
         """
         if not requests:
             return
-        if self._membership is not None:
-            self.wait(operation, lambda: MPI.Request.Testall(requests))
-            return
+        is_done = MPI.Request.Testall
         try:
-            MPI.Request.Waitall(requests)
-        except MPI.Exception:
-            self.is_broken = True
-            raise
+            if self._membership is None:
+                MPI.Request.Waitall(requests)
+                return
+            for _ in range(1 if is_crowded() else _BRIEF):
+                if is_done(requests):
+                    return
+        except MPI.Exception as error:
+            raise self._explained(operation, error) from error
+        self._wait(operation, lambda: is_done(requests), self.comm)
 
     def wait(self, operation: str, ready: Callable[[], bool]) -> None:
-        """Wait for other ranks of a communicator of ours.
+        """Wait for other ranks, which send no message.
+
+        The library makes progress meanwhile: what was sent before may be on its way.
 
         Parameters
         ----------
@@ -275,13 +315,20 @@ class HaloTraffic:
         PeerLost, Revoked
             If ranks have died or given up.
         """
-        self._wait(operation, ready, self.comm)
+        self._wait(operation, ready, self.comm, progress=ulfm.listen)
 
-    def _wait(self, operation: str, ready: Callable[[], bool], comm: MPI.Intracomm) -> None:
+    def _wait(
+        self,
+        operation: str,
+        ready: Callable[[], bool],
+        comm: MPI.Intracomm,
+        progress: Callable[[], bool] | None = None,
+    ) -> None:
         """Wait for requests of a communicator; a rank that gives up ends the wait."""
+        abort = None if self._membership is None else lambda: self._abort(operation, comm)
         try:
             if not ready():
-                wait(ready, abort=lambda: self._abort(operation, comm))
+                wait(ready, progress=progress, abort=abort, polite=self._is_crowded)
         except MPI.Exception as error:
             raise self._explained(operation, error) from error
         except PeerError:

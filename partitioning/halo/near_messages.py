@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from closeranks.comms.buffers.packing import Copier, packer
+from closeranks.comms.buffers.packing import Copier, Packer, packer
 from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import function_at
 from closeranks.comms.shm.shared_file import share
-from closeranks.comms.wait import is_crowded
 from closeranks.partitioning.halo.array_address import view_at
 from closeranks.partitioning.layout.box import cells
 
@@ -42,14 +41,13 @@ MOST_SLOTS: Final = 16
 _APART: Final = 128
 _LINE: Final = 64
 _PAGE: Final = 4096
+_UNEVEN: Final = _PAGE // 2 + _LINE
 #: How often a wait looks before it gives the thread back, where ranks have cores of their own.
 _LOOKS: Final = 2000
 _KERNELS: Final = "closeranks.partitioning.halo.near_kernels"
 
-#: Waits until a function gives true, or raises.
-Wait = Callable[[Callable[[], bool]], None]
-#: Ring -> slot -> the bytes of each box.
-_Slots = list[list[list["NDArray[np.uint8]"]]]
+#: Waits in a call until a function gives true, or raises.
+Wait = Callable[[str, Callable[[], bool]], None]
 
 
 class _Kernel(Protocol):
@@ -89,18 +87,20 @@ class _Ring(NamedTuple):
         return found
 
 
-class NearCells(NamedTuple):
-    """Cells of one array: how each box of each message is copied, and where it lies.
+class _Copies(NamedTuple):
+    """Copies of one message of an array: slot -> arguments of each box's copier."""
 
-    Attributes
-    ----------
-    gathered, scattered : list of list of (copier, ndarray)
-        Ring -> boxes.
-    """
+    counter: int
+    length: int
+    slots: list[list[tuple[Copier, NDArray[Any], NDArray[Any]]]]
+
+
+class NearCells(NamedTuple):
+    """Copies of one array: of what it gives, and of what it takes."""
 
     itemsize: int
-    gathered: list[list[tuple[Copier, NDArray[Any]]]]
-    scattered: list[list[tuple[Copier, NDArray[Any]]]]
+    given: list[_Copies]
+    taken: list[_Copies]
 
 
 class NearMessages:
@@ -116,11 +116,13 @@ class NearMessages:
         Their numbers in the mesh.
     received, sent : sequence of (int, list of boxes)
         Peer -> boxes; peers elsewhere are left out.
+    spins : bool
+        Whether each rank has a core of its own: a wait may look for a while.
 
     Attributes
     ----------
-    peers : frozenset of int
-        Ranks that get no other messages.
+    givers, takers : frozenset of int
+        Ranks whose cells come, and go, by no other way.
 
     Raises
     ------
@@ -134,10 +136,13 @@ class NearMessages:
         ranks: Sequence[int],
         received: Sequence[Boxes],
         sent: Sequence[Boxes],
+        *,
+        spins: bool = True,
     ) -> None:
-        self.peers = frozenset(ranks)
-        self._received = [one for one in received if one[0] in self.peers]
-        self._sent = [one for one in sent if one[0] in self.peers]
+        self._received = [one for one in received if one[0] in ranks]
+        self._sent = [one for one in sent if one[0] in ranks]
+        self.givers = frozenset(peer for peer, _ in self._received)
+        self.takers = frozenset(peer for peer, _ in self._sent)
         length, places = _places(self._sent)
         wanted = node.allgather((length, places))
         starts = np.cumsum([0, *(one[0] for one in wanted)]).tolist()
@@ -150,11 +155,13 @@ class NearMessages:
         me = ranks[node.rank]
         self._out = [self._ring(begins[me], peer, boxes) for peer, boxes in self._sent]
         self._in = [self._ring(begins[peer], me, boxes) for peer, boxes in self._received]
-        self._told = _numbers([ring.told for ring in self._out])
-        self._read = _numbers([ring.read for ring in self._in])
-        self._slots: dict[int, tuple[_Slots, _Slots]] = {}
+        self._counters = [
+            np.array([len(some), *some], np.int64)
+            for some in ([ring.told for ring in self._out], [ring.read for ring in self._in])
+        ]
+        self._told, self._read = (some.ctypes.data for some in self._counters)
         self._step, self._itemsize = 0, 0
-        self._looks = 0 if is_crowded() else _LOOKS
+        self._looks = _LOOKS if spins else 0
         self._tell, self._has_come = _kernel("tell", 2), _kernel("has_come", 3)
 
     def _ring(self, begin: tuple[int, dict[int, int]], holder: int, boxes: Any) -> _Ring:
@@ -178,18 +185,24 @@ class NearMessages:
         NearCells
             For all arrays that lie there.
         """
-        gathered = [[_cells(array, box, 0) for box in boxes] for _, boxes in self._sent]
-        scattered = [[_cells(array, box, 1) for box in boxes] for _, boxes in self._received]
-        return NearCells(array.itemsize, gathered, scattered)
+        given, taken = [], []
+        for ring, (_, boxes) in zip(self._out, self._sent, strict=True):
+            ways, slots = _copiers(array, boxes), ring.slots(array.itemsize)
+            steps = [
+                [(way.gather, data, view) for (way, view), data in zip(ways, slot, strict=True)]
+                for slot in slots
+            ]
+            given.append(_Copies(ring.read, len(slots), steps))
+        for ring, (_, boxes) in zip(self._in, self._received, strict=True):
+            ways, slots = _copiers(array, boxes), ring.slots(array.itemsize)
+            steps = [
+                [(way.scatter, view, data) for (way, view), data in zip(ways, slot, strict=True)]
+                for slot in slots
+            ]
+            taken.append(_Copies(ring.told, len(slots), steps))
+        return NearCells(array.itemsize, given, taken)
 
-    def _slots_of(self, itemsize: int) -> tuple[_Slots, _Slots]:
-        found = self._slots.get(itemsize)
-        if found is None:
-            out, into = ([one.slots(itemsize) for one in some] for some in (self._out, self._in))
-            found = self._slots[itemsize] = out, into
-        return found
-
-    def lay(self, bound: NearCells, wait: Wait) -> None:
+    def lay(self, bound: NearCells, wait: Wait, operation: str) -> None:
         """Begin a step: copy what others need to the next slots, and tell them.
 
         Parameters
@@ -197,21 +210,25 @@ class NearMessages:
         bound : NearCells
             The array's.
         wait : callable
-            Waits for a rank that is two steps behind or more.
+            Waits for a rank that has not read what is to be overwritten.
+        operation : str
+            The call, for ``wait``.
         """
-        step, rings = self._step + 1, self._slots_of(bound.itemsize)[0]
-        same = bound.itemsize == self._itemsize
-        for ring, slots, boxes in zip(self._out, rings, bound.gathered, strict=True):
+        step = self._step + 1
+        if bound.itemsize != self._itemsize:
             # Slots of elements of another length lie elsewhere: all must have been read.
-            free = step - (len(slots) if same else 1)
-            if free > 0:
-                self._await(ring.read, free, wait)
-            for (copy, view), data in zip(boxes, slots[step % len(slots)], strict=True):
+            for one in bound.given:
+                self._await(one.counter, step - 1, wait, operation)
+            self._itemsize = bound.itemsize
+        for read, length, slots in bound.given:
+            if step > length and not self._has_come(read, step - length, self._looks):
+                self._await(read, step - length, wait, operation)
+            for copy, data, view in slots[step % length]:
                 copy(data, view)
-        self._step, self._itemsize = step, bound.itemsize
-        self._tell(self._told.ctypes.data, step)
+        self._step = step
+        self._tell(self._told, step)
 
-    def take(self, bound: NearCells, wait: Wait) -> None:
+    def take(self, bound: NearCells, wait: Wait, operation: str) -> None:
         """End a step: copy what others have laid to the ghosts.
 
         May be called again if ``wait`` has raised.
@@ -222,34 +239,40 @@ class NearMessages:
             The array's.
         wait : callable
             Waits for a rank that has not begun the step.
+        operation : str
+            The call, for ``wait``.
         """
-        rings = self._slots_of(bound.itemsize)[1]
-        for ring, slots, boxes in zip(self._in, rings, bound.scattered, strict=True):
-            self._await(ring.told, self._step, wait)
-            for (copy, view), data in zip(boxes, slots[self._step % len(slots)], strict=True):
+        step = self._step
+        for told, length, slots in bound.taken:
+            if not self._has_come(told, step, self._looks):
+                self._await(told, step, wait, operation)
+            for copy, view, data in slots[step % length]:
                 copy(view, data)
-        self._tell(self._read.ctypes.data, self._step)
+        self._tell(self._read, step)
 
-    def _await(self, counter: int, step: int, wait: Wait) -> None:
-        if not self._has_come(counter, step, self._looks):
-            wait(lambda: self._has_come(counter, step, 0))
+    def _await(self, counter: int, step: int, wait: Wait, operation: str) -> None:
+        wait(operation, lambda: self._has_come(counter, step, 0))
 
     def close(self) -> None:
         """Let go of the memory.  Local, harmless twice."""
-        self._slots.clear()
         self._out, self._in = [], []
         self._file.close()
 
 
-def _cells(array: NDArray[Any], box: Any, way: int) -> tuple[Copier, NDArray[Any]]:
-    """Choose how a box is copied: 0 to a slot, 1 from one."""
-    view = view_at(array, box)
-    return packer(view.shape, view.strides, view.itemsize)[way], view
+def _copiers(array: NDArray[Any], boxes: Sequence[Any]) -> list[tuple[Packer, NDArray[Any]]]:
+    """Choose how each box is copied, and view it."""
+    views = [view_at(array, box) for box in boxes]
+    return [(packer(view.shape, view.strides, view.itemsize), view) for view in views]
 
 
 def _slot_bytes(count: int, itemsize: int) -> int:
-    """Give the bytes of a slot: whole lines."""
-    return -(-count * itemsize // _LINE) * _LINE
+    """Give the bytes of a slot: whole lines; long ones begin anywhere in a page.
+
+    Where source and target lie alike in their pages, a processor takes what it
+    loads for what it has just stored.
+    """
+    nbytes = -(-count * itemsize // _LINE) * _LINE
+    return nbytes + _UNEVEN * (nbytes >= _PAGE)
 
 
 def _ring_bytes(count: int) -> int:
@@ -266,8 +289,3 @@ def _places(sent: Sequence[Boxes]) -> tuple[int, dict[int, int]]:
         places[peer] = end
         end += -(-_ring_bytes(sum(map(cells, boxes))) // _APART) * _APART
     return -(-end // _PAGE) * _PAGE, places
-
-
-def _numbers(counters: list[int]) -> NDArray[np.int64]:
-    """Write counters as `tell` reads them."""
-    return np.array([len(counters), *counters], np.int64)

@@ -64,6 +64,7 @@ def main() -> None:
     with cr.init(on_failure="shrink") as comm:
         first, halo, epoch = made(comm), made(comm), comm.epoch
         exchange(comm, first, "never")
+        comm.Barrier()  # nobody dies while another rank is in there still
         for _ in range(3):
             for attempt in comm.attempts():
                 with attempt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,7 +15,10 @@ from mpi4py import MPI
 import closeranks as cr
 from closeranks.errors import Disagreement, Revoked, UsageError
 from closeranks.partitioning import Broadcast, Halo, Layout, Mesh, Partial, Split
+from closeranks.partitioning.halo import near_messages
 from closeranks.partitioning.halo.halo import MOST
+from closeranks.partitioning.halo.halo_traffic import HaloTraffic
+from closeranks.partitioning.halo.near_messages import NearMessages
 
 World = cr.Communicator
 STRUCT = np.dtype([("a", "i1"), ("b", "f4"), ("c", "u2")])
@@ -84,9 +88,25 @@ def shaped(shape: tuple[int, ...], dtype: np.dtype[Any], order: str) -> np.ndarr
     return np.zeros(shape, dtype)[tuple([slice(None, None, -1)] * len(shape))]
 
 
-@pytest.mark.parametrize("kind", ["plain", "ours"])
-def test_exchanges_equal_padding(comm: MPI.Intracomm, kind: str) -> None:
-    opened = cr.init(comm) if kind == "ours" else None
+def two_nodes(traffic: HaloTraffic, received: Any, sent: Any) -> NearMessages:
+    """Let ranks of one parity share memory, as if they were those of a node."""
+    node = traffic.comm.Split(traffic.comm.rank % 2)
+    try:
+        ranks = range(traffic.comm.rank % 2, traffic.comm.size, 2)
+        return NearMessages(node, ranks, received, sent)
+    finally:
+        node.Free()
+
+
+@pytest.mark.parametrize("kind", ["plain", "node memory", "messages", "both"])
+def test_exchanges_equal_padding(
+    comm: MPI.Intracomm, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if kind == "messages":
+        monkeypatch.setattr(HaloTraffic, "near", lambda *_: None)
+    elif kind == "both":
+        monkeypatch.setattr(HaloTraffic, "near", two_nodes)
+    opened = None if kind == "plain" else cr.init(comm)
     try:
         for corners in (True, False):
             for number, (layout, width, periodic) in enumerate(layouts(comm.size)):
@@ -147,6 +167,45 @@ def test_reduce_adds_and_clears(world: World) -> None:
             with pytest.raises(UsageError, match="no sum"):
                 halo.reduce(np.zeros(halo.shape, dtype))
         halo.exchange(halo.empty("f4"))
+
+
+def test_a_halo_of_a_derived_communicator(world: World) -> None:
+    child = world.Split(world.rank % 2, -world.rank)
+    size, rank = child.size, child.rank
+    layout = Layout((300 * size, 2), [Split(0)], mesh=Mesh({"a": size}))
+    with Halo(child, layout, [(280, 290), 0], periodic=True) as halo:  # long runs
+        array = halo.empty("i4")
+        halo.interior(array)[...] = np.arange(300 * rank, 300 * rank + 300)[:, None]
+        halo.exchange(array)
+        wanted = np.arange(300 * rank - 280, 300 * rank + 590) % (300 * size)
+        assert (array == wanted[:, None]).all()
+    open_one = Halo(child, layout, 1)
+    child.Free()
+    with pytest.raises(Revoked):
+        open_one.exchange(open_one.empty())
+    open_one.close()
+
+
+@pytest.mark.parametrize("dtypes", [("f8",), ("f8", "f4", "c16", "V24")])
+def test_no_slot_is_written_before_it_was_read(
+    world: World, dtypes: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_messages, "MOST_SLOTS", 3)
+    size, rank = world.size, world.rank
+    layout = Layout((200 * size,), [Split(0)], mesh=Mesh({"a": size}))
+    with Halo(world, layout, [(100, 0)]) as halo:  # nothing comes back to who sends
+        arrays, wrong = [halo.empty(dtype) for dtype in dtypes], []
+        for step in range(60):
+            array = arrays[step % 13 % len(arrays)]
+            numbers = array.view("u1")
+            numbers[...] = (7 * step + rank) % 256
+            if rank == size - 1 and step % 9 == 0:
+                time.sleep(2e-3)
+            halo.exchange(array)
+            ghosts = numbers[: 100 * array.itemsize]
+            owner = rank - 1 if rank else rank
+            wrong += [step] * bool((ghosts != (7 * step + owner) % 256).any())
+    assert wrong == []
 
 
 def test_ghosts_of_two_halos_and_messages_of_the_program(comm: MPI.Intracomm) -> None:
