@@ -70,8 +70,8 @@ def partitions(
     draw = np.random.Generator(np.random.PCG64(1))
     for k in range(max(1, min(rounds, _POSITIONS // topology.size))):
         other = draw if k else None
-        fine, coarse = Cut(other), Cut(other, coarse=True)
-        for cut in (fine, coarse, Cut(other, stepwise=True, coarse=True)):
+        fine, coarse = GraphCut(other), GraphCut(other, coarse=True)
+        for cut in (fine, coarse, GraphCut(other, stepwise=True, coarse=True)):
             yield top_down(weights, topology, cut)
         if arities:
             yield bottom_up(weights, arities, topology, fine)
@@ -84,8 +84,8 @@ def _primes(number: int) -> list[int]:
     return [first, *_primes(number // first)] if first < number else [number]
 
 
-def top_down(weights: Ints, topology: Topology, cut: Cut) -> Ints:
-    """Cut all positions over the groups of the outermost level, then inside of each.
+def top_down(weights: Ints, topology: Topology, cut: GraphCut) -> Ints:
+    """GraphCut all positions over the groups of the outermost level, then inside of each.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def top_down(weights: Ints, topology: Topology, cut: Cut) -> Ints:
         Symmetric.
     topology : Topology
         The machine; its groups may be unequal.
-    cut : Cut
+    cut : GraphCut
         How to cut.
 
     Returns
@@ -117,7 +117,7 @@ def top_down(weights: Ints, topology: Topology, cut: Cut) -> Ints:
     return order
 
 
-def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology, cut: Cut) -> Ints:
+def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology, cut: GraphCut) -> Ints:
     """Join positions to innermost groups, these to the next, as TreeMatch does [1]_.
 
     Parameters
@@ -128,7 +128,7 @@ def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology, cut: Cu
         Of the tiers of the machine, outermost first.
     topology : Topology
         The machine, of equal groups.
-    cut : Cut
+    cut : GraphCut
         How to cut.
 
     Returns
@@ -155,7 +155,7 @@ def bottom_up(weights: Ints, arities: Sequence[int], topology: Topology, cut: Cu
     return order
 
 
-class Cut:
+class GraphCut:
     """Cuts positions into parts of given sizes with little weight between parts.
 
     Parameters
