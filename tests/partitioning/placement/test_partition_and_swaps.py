@@ -8,7 +8,7 @@ import pytest
 from closeranks.comms.topology.topology import Topology
 from closeranks.partitioning import Mesh, Volume
 from closeranks.partitioning.mesh.traffic import Messages, messages
-from closeranks.partitioning.placement.graph_partition import Cut, refined
+from closeranks.partitioning.placement.graph_partition import GraphCut, refined
 from closeranks.partitioning.placement.mesh_recognition import recognised
 from closeranks.partitioning.placement.ranked import Shortlist
 from closeranks.partitioning.placement.swaps import SwapSearch, exchange_groups
@@ -42,7 +42,12 @@ def test_exchanges_find_the_blocks(sizes: tuple[int, ...]) -> None:
 def test_every_way_to_cut_finds_the_blocks(sizes: tuple[int, ...]) -> None:
     weights, labels = _blocks(sizes)
     draw = np.random.default_rng(2)
-    for cut in (Cut(), Cut(draw), Cut(stepwise=True), Cut(draw, stepwise=True, coarse=True)):
+    for cut in (
+        GraphCut(),
+        GraphCut(draw),
+        GraphCut(stepwise=True),
+        GraphCut(draw, stepwise=True, coarse=True),
+    ):
         assert _same(cut(weights, sizes), labels)
 
 
