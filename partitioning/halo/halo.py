@@ -202,7 +202,21 @@ class Halo:
         PeerLost, Revoked
             If ranks have died or given up.  The halo is of no use then.
         """
-        self._start(_EXCHANGE, array)
+        known = self._known.get(id(array))
+        if (
+            known is None
+            or self._under_way is not None
+            # NumPy resizes no array that has a weak reference: its memory stays.
+            or known[0]() is not array
+            or known[1] != array.strides
+            or known[2] is not array.dtype
+            or array.shape != self.shape
+            or not array.flags.writeable
+        ):
+            self._start(_EXCHANGE, array)
+        else:
+            self._traffic.refuse(_EXCHANGE)
+            self._begin(_EXCHANGE, known[3], array)
         self._complete()
 
     def start(self, array: NDArray[Any]) -> None:
@@ -265,10 +279,11 @@ class Halo:
     def _start(self, operation: str, array: NDArray[Any]) -> None:
         """Start all messages of a call, and do what needs none."""
         self._refuse(operation)
-        reduces = operation is _REDUCE
-        bound = None if reduces else self._known_messages(array)
-        if bound is None:
-            bound = self._messages(operation, array, reduces=reduces)
+        bound = self._messages(operation, array, reduces=operation is _REDUCE)
+        self._begin(operation, bound, array)
+
+    def _begin(self, operation: str, bound: _Bound, array: NDArray[Any]) -> None:
+        """Start the messages of an array that is right."""
         messages, near = bound
         self._under_way = (operation, bound, array)
         try:
@@ -281,7 +296,7 @@ class Halo:
         except BaseException:
             self._traffic.is_broken = True  # some have been told, and others not
             raise
-        if self._own and not reduces:
+        if self._own and operation is not _REDUCE:
             self._stage(array.dtype).copy_own(array)
 
     def _complete(self) -> None:
@@ -310,21 +325,6 @@ class Halo:
             found = GhostStage(dtype, self._own, self._received, self._sent)
             self._stages[dtype] = found
         return found
-
-    def _known_messages(self, array: NDArray[Any]) -> _Bound | None:
-        """Give the messages of an array that is right, and was seen before."""
-        known = self._known.get(id(array))
-        if (
-            known is None
-            # NumPy resizes no array that has a weak reference: its memory stays.
-            or known[0]() is not array
-            or known[1] != array.strides
-            or known[2] is not array.dtype
-            or array.shape != self.shape
-            or not array.flags.writeable
-        ):
-            return None
-        return known[3]
 
     def _messages(self, operation: str, array: NDArray[Any], *, reduces: bool) -> _Bound:
         """Check an array, and give its messages."""
@@ -383,6 +383,7 @@ class Halo:
         if self._under_way is not None and not self._traffic.is_broken:
             raise UsageError("Halo.close", "an exchange is under way", "call finish() first")
         self._is_closed = True
+        self._known.clear()
         if self._under_way is not None:
             self._give_up()
             return
