@@ -202,21 +202,7 @@ class Halo:
         PeerLost, Revoked
             If ranks have died or given up.  The halo is of no use then.
         """
-        known = self._known.get(id(array))
-        if (
-            known is None
-            or self._under_way is not None
-            # NumPy resizes no array that has a weak reference: its memory stays.
-            or known[0]() is not array
-            or known[1] != array.strides
-            or known[2] is not array.dtype
-            or array.shape != self.shape
-            or not array.flags.writeable
-        ):
-            self._start(_EXCHANGE, array)
-        else:
-            self._traffic.refuse(_EXCHANGE)
-            self._begin(_EXCHANGE, known[3], array)
+        self._start_known(_EXCHANGE, array)
         self._complete()
 
     def start(self, array: NDArray[Any]) -> None:
@@ -235,7 +221,7 @@ class Halo:
         UsageError, PeerLost, Revoked
             As `exchange`; also if one is under way (local).
         """
-        self._start("Halo.start", array)
+        self._start_known("Halo.start", array)
 
     def finish(self) -> None:
         """Wait until the exchange that was started is over.
@@ -275,6 +261,24 @@ class Halo:
         self._start(_REDUCE, array)
         self._complete()
         self._stage(array.dtype).add(array)
+
+    def _start_known(self, operation: str, array: NDArray[Any]) -> None:
+        """Start an exchange; an array that was here before is not looked at anew."""
+        known = self._known.get(id(array))
+        if (
+            known is None
+            or self._under_way is not None
+            # NumPy resizes no array that has a weak reference: its memory stays.
+            or known[0]() is not array
+            or known[1] != array.strides
+            or known[2] is not array.dtype
+            or array.shape != self.shape
+            or not array.flags.writeable
+        ):
+            self._start(operation, array)
+        else:
+            self._traffic.refuse(operation)
+            self._begin(operation, known[3], array)
 
     def _start(self, operation: str, array: NDArray[Any]) -> None:
         """Start all messages of a call, and do what needs none."""
