@@ -24,7 +24,7 @@ from closeranks.jobs.bench.measuring.comparison import (
     settle,
     time_sides,
 )
-from closeranks.jobs.bench.measuring.network import evenness, node_sent_bytes
+from closeranks.jobs.bench.measuring.network import nic_columns
 from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.session import BenchRequest, Session
 from closeranks.jobs.bench.measuring.timing import Timing, bandwidth
@@ -82,7 +82,7 @@ def measure(session: Session, collective: Collective, algorithm: str, nbytes: in
     settle(session, collective, case, algorithm)  # a plan that won may be looked at again
     row["chosen"] = _chosen(session, collective, case, algorithm)
     if request.counters:
-        row |= _nics(session, ours)
+        row |= nic_columns(session.plain, ours)
         row["planned_bytes"] = planned_bytes(
             collective, case.problem, session.comm.hierarchy, row["chosen"]
         )
@@ -122,24 +122,6 @@ def _chosen(session: Session, collective: Collective, case: Case, algorithm: str
         return algorithm
     nbytes = call_bytes(collective, case.problem)
     return session.comm.explain(collective.name, nbytes, session.request.dtype).algorithm
-
-
-def _nics(session: Session, call: Callable[[], object]) -> Row:
-    """Read what one call sends from the busiest node, and how evenly; of three."""
-    from mpi4py import MPI
-
-    calls = 3
-    session.plain.Barrier()
-    before = node_sent_bytes()
-    session.plain.Barrier()
-    for _ in range(calls):
-        call()
-    session.plain.Barrier()
-    sent = {name: (n - before.get(name, 0)) / calls for name, n in node_sent_bytes().items()}
-    return {
-        "nic_tx_bytes_max": float(session.plain.allreduce(sum(sent.values()), op=MPI.MAX)),
-        "nic_even_percent": float(session.plain.allreduce(evenness(sent), op=MPI.MIN)),
-    }
 
 
 def _items(request: BenchRequest, name: str) -> list[Item]:

@@ -22,6 +22,7 @@ from closeranks.jobs.bench.benches.registration import (
     an_item_a_size,
 )
 from closeranks.jobs.bench.measuring.collective_facts import as_dtype
+from closeranks.jobs.bench.measuring.network import nic_columns
 from closeranks.jobs.bench.measuring.number_text import short
 from closeranks.jobs.bench.measuring.session import Session
 from closeranks.jobs.bench.measuring.timing import Call, bandwidth, clock, estimate
@@ -102,9 +103,10 @@ def _measured(
     wrong = pair.differing(pair.ours, terms) + pair.differing(pair.native, terms)
     nbytes = pair.whole.nbytes
     timings = clock(session.plain, sides, session.request.effort.schedule(seconds, nbytes))
-    moves = conversion(pair.source, pair.target, itemsize=pair.dtype.itemsize)
     ours_us, native_us = timings["ours"].p50_us, timings["native"].p50_us
-    return {
+    moves = conversion(pair.source, pair.target, itemsize=pair.dtype.itemsize,
+                       topology=session.comm.hierarchy)  # fmt: skip
+    row = {
         **describe(session, "redistribute", nbytes, timings["ours"]),
         **bandwidth(nbytes // session.ranks, ours_us, 1 - 1 / session.ranks),
         "algorithm": name,
@@ -116,6 +118,10 @@ def _measured(
         "bytes_received": sum(moves.received(rank) for rank in range(session.ranks)),
         "bytes_least": _least(pair, session.ranks),
     }
+    if session.request.counters:
+        row |= nic_columns(session.plain, ours)
+        row["planned_bytes"] = moves.group_bytes_per_level.get("node", 0)
+    return row
 
 
 def _least(pair: _Pair, ranks: int) -> int:
@@ -194,6 +200,8 @@ BENCHMARKS = (
             TableColumn("speedup", "speedup", 8, lambda value: f"{value:.2f}x"),
             TableColumn("bytes_received", "received", 11, str),
             TableColumn("bytes_least", "least", 11, str),
+            TableColumn("nic_tx_bytes_max", "NIC bytes", 11, lambda value: f"{value:.0f}"),
+            TableColumn("planned_bytes", "planned", 11, str),
         ),
         test="Redistribution Latency Test",
         sizes="1M:64M:8",

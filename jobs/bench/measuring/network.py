@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from closeranks.errors import Unavailable
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 PAYLOAD = 0.957
 """Share of the wire's bytes that carries TCP payload: 1448 of 1514 a frame."""
@@ -142,3 +146,34 @@ def evenness(sent: Mapping[str, float]) -> float:
     """
     most = max(sent.values(), default=0)
     return min((100 * n / most for n in sent.values() if 1000 * n > most), default=100.0)
+
+
+def nic_columns(comm: MPI.Intracomm, call: Callable[[], object]) -> dict[str, float]:
+    """Read what one call sends from the busiest node, and how evenly; of three.
+
+    Collective.
+
+    Parameters
+    ----------
+    comm : MPI.Intracomm
+        Plain communicator of all ranks.
+    call : callable
+        The call, collective over the ranks.
+
+    Returns
+    -------
+    dict
+        ``nic_tx_bytes_max`` and ``nic_even_percent``, the same on every rank.
+    """
+    calls = 3
+    comm.Barrier()
+    before = node_sent_bytes()
+    comm.Barrier()
+    for _ in range(calls):
+        call()
+    comm.Barrier()
+    sent = {name: (n - before.get(name, 0)) / calls for name, n in node_sent_bytes().items()}
+    return {
+        "nic_tx_bytes_max": float(max(comm.allgather(sum(sent.values())))),
+        "nic_even_percent": float(min(comm.allgather(evenness(sent)))),
+    }
