@@ -9,6 +9,7 @@
 * `local_arrays`: what arrays must be, their bytes, their reductions.
 * `rank_work`: one rank's part, ready to run on its arrays.
 * `message_exchange`: rounds of packed messages.
+* `store_choice`: whether packed parts are written past the caches.
 * `window_exchange`: rounds inside a node, through memory that all read.
 * `call_agreement`: that all ranks can do a call.
 * `exchange`: `redistribute`.

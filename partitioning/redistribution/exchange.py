@@ -217,7 +217,7 @@ def redistribute(
     On a closeranks communicator senders are the nearest by ``comm.hierarchy``, and
     a death or a deadline ends the call with the errors of its collectives; then
     ``out`` is undefined.  Ranks of one node exchange by node memory, of which each
-    rank keeps 2 MiB a communicator.  On other communicators the topology of the
+    rank keeps 1 MiB a communicator.  On other communicators the topology of the
     meshes counts, if one of them has any.
 
     Parameters
@@ -327,7 +327,7 @@ class _Call:
         assert ready is not None
         assert ready.stages is not None
         arrays = Arrays(ready.work, self._given, self._made)
-        arrays.begin()
+        arrays.fill()
         if ready.by_window:
             WindowExchange(comm, ready.work, ready.kept).run(ready.stages, arrays, ready.slots)
         else:

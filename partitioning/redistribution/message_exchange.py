@@ -112,6 +112,7 @@ class MessageExchange:
         arrays : Arrays
             Read and written; free when it returns.
         """
+        arrays.copy(self._work.copies)
         for how in stages:
             term = -1
             for which in rounds(how, self._work.terms, self._work.size):

@@ -5,6 +5,7 @@ Nothing here talks to other ranks; the two exchanges do.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Final, NamedTuple
 
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from closeranks.comms.buffers import packing
 from closeranks.partitioning.layout.box import Bounds, cells, shape_of, slices
-from closeranks.partitioning.redistribution.box_pieces import piece
+from closeranks.partitioning.redistribution.box_pieces import cut, piece
 from closeranks.partitioning.redistribution.conversion_plan import Conversion
 from closeranks.partitioning.redistribution.exchange_rounds import (
     ExchangeRound,
@@ -84,10 +85,7 @@ class RankWork:
         self.shape = target.local_shape(rank)
         self._shapes = source.local_shape(rank), self.shape
         self._origins = source.offset(rank), target.offset(rank)
-        self.copies = [
-            (self.index(copy.box, of_target=True), self.index(copy.box, of_target=False))
-            for copy in self.part.copies
-        ]
+        self.copies = self.cut_copies(1)
 
     def index(self, box: Bounds, *, of_target: bool) -> tuple[Any, ...]:
         """Give where a box lies in the rank's array of the source, or of the target.
@@ -95,6 +93,28 @@ class RankWork:
         It ends with an ellipsis: of an array of no axes, too, it takes a view.
         """
         return *slices(box, self._origins[of_target]), ...
+
+    def cut_copies(self, count: int) -> list[tuple[Any, Any]]:
+        """Cut what the rank copies to itself.
+
+        Parameters
+        ----------
+        count : int
+            In so many pieces each, or a few more.
+
+        Returns
+        -------
+        list of (tuple, tuple)
+            Where each goes to, and comes from.
+        """
+        found = []
+        for copy in self.part.copies:
+            most = -(-cells(copy.box) // count)
+            for number in range(cut(copy.box, most).pieces):
+                box = piece(copy.box, most, number)
+                assert box is not None
+                found.append((self.index(box, of_target=True), self.index(box, of_target=False)))
+        return found
 
     def sends(self, how: StageRounds, which: ExchangeRound) -> list[MovePiece]:
         """Give what the rank sends in a round.
@@ -171,12 +191,21 @@ class Arrays:
         self._work, self.out, self.array = work, out, array
         self.raw = raw(array), raw(out)
 
-    def begin(self) -> None:
-        """Fill and copy what needs no other rank.  Local."""
-        work, (array, out) = self._work, self.raw
-        for fill in work.part.fills:
-            self.out[...] = neutral(fill.op, self.out.dtype)
-        for to, at in work.copies:
+    def fill(self) -> None:
+        """Fill what holds no value.  Local."""
+        for step in self._work.part.fills:
+            self.out[...] = neutral(step.op, self.out.dtype)
+
+    def copy(self, places: Sequence[tuple[Any, Any]]) -> None:
+        """Copy elements that the rank has, at any time.  Local.
+
+        Parameters
+        ----------
+        places : sequence of (tuple, tuple)
+            Where they go to, and come from: of `RankWork.copies`.
+        """
+        array, out = self.raw
+        for to, at in places:
             self._copy(out[to], array[at])
 
     def _copy(self, target: Array, source: Array) -> None:
@@ -186,7 +215,7 @@ class Arrays:
         else:
             np.copyto(target, source)
 
-    def pack(self, one: MovePiece, data: Bytes) -> None:
+    def pack(self, one: MovePiece, data: Bytes, *, past: bool = False) -> None:
         """Copy the elements of a piece side by side.  Local.
 
         Parameters
@@ -195,8 +224,14 @@ class Arrays:
             What is sent.
         data : ndarray of uint8
             Takes them.
+        past : bool
+            Whether past the caches.
         """
-        packing.pack(self.raw[one.move.has_arrived][one.place], 0, one.elements, data)
+        source = self.raw[one.move.has_arrived][one.place]
+        if past:
+            packing.copy_past(data.view(source.dtype).reshape(source.shape), source)
+        else:
+            packing.pack(source, 0, one.elements, data)
 
     def unpack(self, data: Bytes, one: MovePiece) -> None:
         """Copy elements that have come to their places.  Local.

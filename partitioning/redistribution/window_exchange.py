@@ -10,7 +10,8 @@ ranks want are packed once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
@@ -19,19 +20,24 @@ from closeranks.collectives.engine.progress_engine import engine
 from closeranks.collectives.shm import shared_arrays
 from closeranks.comms.mpi.mpi_handle import ranks_in
 from closeranks.errors import Unavailable
-from closeranks.partitioning.layout.box import Bounds
+from closeranks.partitioning.layout.box import Bounds, cells
 from closeranks.partitioning.redistribution.exchange_rounds import (
     ExchangeRound,
     StageRounds,
     rounds,
 )
 from closeranks.partitioning.redistribution.rank_work import Arrays, Bytes, MovePiece, RankWork
+from closeranks.partitioning.redistribution.store_choice import StoreChoice
 
 if TYPE_CHECKING:
     from closeranks.collectives.engine.epoch_world import World
 
 #: Bytes of a half: packed and read while they are in the second-level cache.
-HALF_BYTES: Final = 1 << 20
+HALF_BYTES: Final = 1 << 19
+#: Elements that a rank copies to itself piece by piece, if they are more.
+_LEAST_COPIED: Final = 1 << 16
+#: Stage, sender and box -> number of the box in the sender's half.
+Slots = dict[tuple[int, int, Bounds], int]
 
 
 class NodeWindow:
@@ -50,6 +56,8 @@ class NodeWindow:
         Rank -> its two halves.
     turn : int
         Which half is next.
+    stores : StoreChoice
+        How this rank packs its halves.
     """
 
     def __init__(self, comm: Communicator) -> None:
@@ -64,6 +72,7 @@ class NodeWindow:
             [by_rank[rank][:HALF_BYTES], by_rank[rank][HALF_BYTES:]] for rank in range(len(found))
         ]
         self.turn = 0
+        self.stores = StoreChoice()
 
 
 #: World -> its window; None where its node has no memory left for one.
@@ -141,12 +150,7 @@ class WindowExchange:
         assert window is not None
         self._window = window
 
-    def run(
-        self,
-        stages: Sequence[StageRounds],
-        arrays: Arrays,
-        slots: dict[tuple[int, int, Bounds], int],
-    ) -> None:
+    def run(self, stages: Sequence[StageRounds], arrays: Arrays, slots: Slots) -> None:
         """Exchange all stages.
 
         Collective.
@@ -160,27 +164,57 @@ class WindowExchange:
         slots : dict
             Stage, sender and box -> number of the box in the sender's half.
         """
-        work, window, rank = self._work, self._window, self._work.rank
+        copies = self._copies(stages)
         for how in stages:
-            room = how.elements * work.itemsize
-            for which in rounds(how, work.terms, work.size):
+            for which in rounds(how, self._work.terms, self._work.size):
                 sends, receives = self._pieces(how, which)
-                mine = window.halves[rank][window.turn]
-                for one in sends:
-                    start = room * slots[how.stage, rank, one.move.box]
-                    arrays.pack(one, mine[start : start + one.elements * work.itemsize])
+                self._pack(how, sends, arrays, slots)
+                arrays.copy(next(copies, ()))  # while others pack
                 self._comm.Barrier()
-                come: list[tuple[Bytes, MovePiece]] = []
-                for one in receives:
-                    theirs = window.halves[one.move.sender][window.turn]
-                    start = room * slots[how.stage, one.move.sender, one.move.box]
-                    come.append((theirs[start : start + one.elements * work.itemsize], one))
-                window.turn ^= 1
+                come = self._come(how, receives, slots)
+                self._window.turn ^= 1
                 if how.stage == 0:
                     arrays.reduce(come, which, how.elements)
                     continue
                 for data, one in come:
                     arrays.unpack(data, one)
+        for some in copies:
+            arrays.copy(some)
+
+    def _copies(self, stages: Sequence[StageRounds]) -> Iterator[list[tuple[Any, Any]]]:
+        """Distribute what the rank copies to itself among the rounds."""
+        found = self._kept.get("copies")
+        if found is None:
+            count = sum(how.pieces for how in stages)
+            large = sum(cells(copy.box) for copy in self._work.part.copies) > _LEAST_COPIED
+            found = self._work.cut_copies(count) if large and count > 1 else self._work.copies
+            self._kept["copies"] = found
+        each = -(-len(found) // max(1, sum(how.pieces for how in stages)))
+        return (found[at : at + each] for at in range(0, len(found), max(1, each)))
+
+    def _pack(self, how: StageRounds, sends: list[MovePiece], arrays: Arrays, slots: Slots) -> None:
+        """Pack what is sent in a round."""
+        work, stores = self._work, self._window.stores
+        mine = self._window.halves[work.rank][self._window.turn]
+        room = how.elements * work.itemsize
+        nbytes = sum(one.elements for one in sends) * work.itemsize
+        past, began = stores.past(nbytes), perf_counter()
+        for one in sends:
+            start = room * slots[how.stage, work.rank, one.move.box]
+            arrays.pack(one, mine[start : start + one.elements * work.itemsize], past=past)
+        stores.note(nbytes, perf_counter() - began, past=past)
+
+    def _come(
+        self, how: StageRounds, receives: list[MovePiece], slots: Slots
+    ) -> list[tuple[Bytes, MovePiece]]:
+        """Find what the others have packed for this rank in a round."""
+        room, itemsize = how.elements * self._work.itemsize, self._work.itemsize
+        found: list[tuple[Bytes, MovePiece]] = []
+        for one in receives:
+            theirs = self._window.halves[one.move.sender][self._window.turn]
+            start = room * slots[how.stage, one.move.sender, one.move.box]
+            found.append((theirs[start : start + one.elements * itemsize], one))
+        return found
 
     def _pieces(
         self, how: StageRounds, which: ExchangeRound

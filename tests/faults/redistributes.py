@@ -34,12 +34,12 @@ def dying(comm: cr.Communicator, step: str) -> Any:
     owner: Any = exchange if step == "agreed" else Arrays
     real, left = getattr(owner, step), [OFTEN]
 
-    def called(*arguments: Any) -> Any:
+    def called(*arguments: Any, **named: Any) -> Any:
         left[0] -= 1
         if comm.epoch == 0 and comm.seat == GONE and not left[0]:
             time.sleep(0.05)  # the others wait by now
             os.kill(os.getpid(), signal.SIGKILL)
-        return real(*arguments)
+        return real(*arguments, **named)
 
     return mock.patch.object(owner, step, called)
 
