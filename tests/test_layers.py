@@ -97,7 +97,7 @@ TALKERS = {
     "comms.liveness.uncaught_error", "comms.mpi.deferred_free", "comms.mpi.interruption",
     "comms.mpi.mpi_handle", "comms.mpi.node_peers", "comms.mpi.ulfm",
     "comms.topology.level_communicators", "jobs.bench.benches.checkpoint",
-    "jobs.bench.benches.collective", "jobs.bench.benches.faults", "jobs.bench.benches.init_program",
+    "jobs.bench.benches.faults", "jobs.bench.benches.init_program",
     "jobs.bench.benches.pack", "jobs.bench.benches.plan_steps", "jobs.bench.benches.point_to_point",
     "jobs.bench.benches.varied", "jobs.bench.benches.redistribute", "jobs.bench.benches.halo",
     "jobs.bench.measuring.collectives", "jobs.bench.measuring.session",
