@@ -285,9 +285,9 @@ def conversion(
 
     Local.  Every rank receives what it lacks, and nothing else.  Of several ranks
     that hold an element the nearest sends it: the rank itself, else the one that
-    shares the innermost level of the topology; equal ones share the work.  With a
-    topology an element enters each group of each level once and is passed on
-    inside, in a stage of its own.
+    shares the innermost level of the topology; equal ones share the work, at
+    least 1024 elements each.  With a topology an element enters each group of
+    each level once and is passed on inside, in a stage of its own.
 
     `Partial` axes of the source are reduced first: each rank that wants a part of
     a value reduces a share of it, in the order of coordinates.  Axes that are
