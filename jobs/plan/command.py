@@ -58,7 +58,8 @@ def plan(
     if draw_path is not None:
         check_suffix(draw_path)
     if (axes is None) == (grid is None):
-        raise UsageError("plan", "one of --axes and --grid is needed",
+        both = "--axes and --grid exclude each other"
+        raise UsageError("plan", both if axes else "one of --axes and --grid is needed",
                          "give --axes with --volume, or --grid")  # fmt: skip
     if grid is not None and volumes:
         raise UsageError("plan --volume", "a grid has volumes of its own", "leave it out")

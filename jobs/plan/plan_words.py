@@ -100,7 +100,8 @@ def whole(option: str, text: str, remedy: str, least: int = 1) -> int:
     """
     word = text.strip()
     if not (word.isascii() and word.isdigit()) or len(word) > 18 or int(word) < least:
-        raise UsageError(f"plan {option}", f"{argument.shown(text)} is no number", remedy)
+        problem = f"{argument.shown(text)} is no whole number of at least {least}"
+        raise UsageError(f"plan {option}", problem, remedy)
     return int(word)
 
 

@@ -72,7 +72,8 @@ class Halo:
         The parts; without Partial.
     width : int or sequence
         How many ghost cells: a number for all, or one item an array axis, each a
-        number or a pair (low, high).
+        number or a pair (low, high).  ``(2, 1)`` is 2 on axis 0 and 1 on axis 1;
+        ``((2, 1), 0)`` is 2 below and 1 above on axis 0.
     periodic : bool or sequence of bool
         Whether array axes are rings, whose first cell follows the last one: all
         alike, or one an axis.
@@ -186,8 +187,9 @@ class Halo:
     def exchange(self, array: NDArray[Any]) -> None:
         """Fill the ghosts with the cells of their owners.
 
-        Collective; ``start`` and ``finish``.  All ranks pass the same element type;
-        strides may differ.
+        Collective; ``start`` and ``finish``.  All ranks pass the same element type:
+        if not, ghosts are wrong, and only a communicator that checks tells it.
+        Strides may differ.
 
         Parameters
         ----------

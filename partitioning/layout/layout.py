@@ -274,7 +274,8 @@ def _checked_cuts(
         except (TypeError, ValueError):
             at = np.empty(0)
         remedy = (
-            f"give {parts[axis] + 1} whole numbers from 0 to {shape[axis]}, not descending"
+            f"{parts[axis]} parts: give {parts[axis] + 1} whole numbers from 0 to "
+            f"{shape[axis]}, not descending"
             if parts[axis] > 1
             else f"no mesh axis splits array axis {axis}: leave it out"
         )

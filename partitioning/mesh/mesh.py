@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,9 @@ from closeranks.partitioning.mesh.volume import Volume, checked_volumes
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+#: Ranks of an order that are shown.
+_SHOWN: Final = 16
 
 
 class Mesh:
@@ -40,7 +44,8 @@ class Mesh:
     order : None, str or array_like of int, optional
         None: rank = number of the position.  A text of names such as
         "tp-dp-pp": the first name varies fastest [1]_.  Ranks of shape
-        ``tuple(sizes)``, or in a row.
+        ``tuple(sizes)``, or in a row.  ``axes`` begins with the outermost,
+        a text with the innermost: ``"tp-dp"`` is no change to ``dp, tp``.
 
     Attributes
     ----------
@@ -168,7 +173,10 @@ class Mesh:
         UsageError
             If there is no such axis or rank, or an axis is named twice.
         """
-        chosen = self._chosen("Mesh.group", axis)
+        return self._group("Mesh.group", axis, rank)
+
+    def _group(self, where: str, axis: str | Sequence[str], rank: int) -> list[int]:
+        chosen = self._chosen(where, axis)
         index: list[Any] = list(self.coordinates(rank))
         for place in chosen:
             index[place] = slice(None)
@@ -208,7 +216,7 @@ class Mesh:
         if axis is None:
             color, key = 0, self.position(comm.Get_rank())
         else:
-            group = self.group(axis, comm.Get_rank())
+            group = self._group("Mesh.communicator", axis, comm.Get_rank())
             color, key = min(group), group.index(comm.Get_rank())
         return cast("MPI.Intracomm", comm.Split(color, key))
 
@@ -350,13 +358,17 @@ class Mesh:
 
     def _chosen(self, where: str, axis: str | Sequence[str]) -> list[int]:
         """Give the indices of some axes."""
-        chosen = [axis] if isinstance(axis, str) else list(axis)
         names = list(self.axes)
+        try:
+            chosen = [axis] if isinstance(axis, str) else list(axis)
+        except TypeError:
+            remedy = f"give a name, or several, of {', '.join(names)}"
+            raise UsageError(where, f"axis is {argument.shown(axis)}", remedy) from None
         for name in chosen:
             if name not in names or chosen.count(name) > 1:
                 twice = "axis named twice:" if name in names else "unknown axis"
                 raise UsageError(where, f"{twice} {argument.shown(name)}",
-                                 f"choose of {', '.join(names)}, each once")  # fmt: skip
+                                 f"choose from {', '.join(names)}, each once")  # fmt: skip
         return [names.index(name) for name in chosen]
 
     def _periods(self, periods: bool | Sequence[bool] | Mapping[str, bool]) -> list[bool]:
@@ -386,7 +398,20 @@ class Mesh:
 
     def __repr__(self) -> str:
         sizes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
-        return f"Mesh({sizes})"
+        return f"Mesh({sizes}{self._order_shown()})"
+
+    def _order_shown(self) -> str:
+        """Tell an order that is not the default; of a long one the first ranks and a CRC.
+
+        Errors show meshes: two that differ must not look alike.
+        """
+        order = self.ranks.reshape(-1)
+        if np.array_equal(order, np.arange(self.size)):
+            return ""
+        if self.size <= _SHOWN:
+            return f", order={order.tolist()}"
+        first = ", ".join(map(str, order[:_SHOWN].tolist()))
+        return f", order=[{first}, ...] of CRC {crc32(order.tobytes()):08x}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what the mesh was made of."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from closeranks.comms import argument
 from closeranks.comms.topology.topology import Topology
-from closeranks.errors import UsageError
+from closeranks.errors import TopologyError, UsageError
 from closeranks.partitioning.layout.box import cells
 from closeranks.partitioning.layout.layout import Layout
 from closeranks.partitioning.layout.placements import Partial
@@ -226,13 +226,13 @@ class Conversion:
         return f"Conversion({self.source} -> {self.target})"
 
     def __str__(self) -> str:
-        """Write a few lines: the layouts, and what crosses each level."""
+        """Write a few lines: the layouts, the time, and what crosses each level."""
         shape = "x".join(map(str, self.target.global_shape)) or "one element"
         lines = [
             f"{shape} of {self.itemsize} bytes on {self.size} ranks",
             f"  from {_told(self.source)}",
             f"  to   {_told(self.target)}",
-            f"  {self.total_bytes} bytes in {self.stages} stages",
+            f"  {self.total_bytes} bytes in {self._stages_shown()}",
         ]
         groups = self.group_bytes_per_level
         lines += [
@@ -240,6 +240,15 @@ class Conversion:
             for name, nbytes in self.bytes_per_level.items()
         ]
         return "\n".join(lines)
+
+    def _stages_shown(self) -> str:
+        """Tell the stages, and the predicted time where it is known."""
+        shown = f"{self.stages} stage{'s' * (self.stages != 1)}"
+        try:
+            seconds = self.seconds
+        except TopologyError:
+            return shown
+        return shown if seconds is None else f"{shown}, {seconds * 1e6:.3g} us predicted"
 
 
 def priced_bytes(topology: Topology, stages: list[Traffic]) -> dict[str, int | float]:
@@ -276,9 +285,9 @@ def conversion(
 
     Local.  Every rank receives what it lacks, and nothing else.  Of several ranks
     that hold an element the nearest sends it: the rank itself, else the one that
-    shares the innermost level of the topology; equal ones share the work.  With a
-    topology an element enters each group of each level once and is passed on
-    inside, in a stage of its own.
+    shares the innermost level of the topology; equal ones share the work, at
+    least 1024 elements each.  With a topology an element enters each group of
+    each level once and is passed on inside, in a stage of its own.
 
     `Partial` axes of the source are reduced first: each rank that wants a part of
     a value reduces a share of it, in the order of coordinates.  Axes that are

@@ -212,7 +212,8 @@ def redistribute(
 
     Collective: every rank of ``comm`` calls it with the same layouts, which may be
     on different meshes of these ranks.  Ranks are those of ``comm``.  What is sent
-    is what `conversion` says.  When it returns, ``array`` may be changed.
+    is what `conversion` says.  The call only reads ``array``; when it returns, the
+    program may write to it.
 
     On a closeranks communicator senders are the nearest by ``comm.hierarchy``, and
     a death or a deadline ends the call with the errors of its collectives; then

@@ -51,6 +51,16 @@ def test_the_order_of_megatron() -> None:
     ]  # fmt: skip
 
 
+def test_meshes_of_two_orders_do_not_look_alike() -> None:
+    assert repr(Mesh({"a": 2, "b": 2}, order="b-a")) == "Mesh(a=2, b=2)"
+    other = Mesh({"a": 2, "b": 2}, order="a-b")
+    assert repr(other) == "Mesh(a=2, b=2, order=[0, 2, 1, 3])"
+    last = [*range(98), 99, 98]
+    assert repr(Mesh({"a": 100}, order=last)) != repr(Mesh({"a": 100}, order=[*last[::-1]]))
+    assert repr(Mesh({"a": 100}, order=last)) != repr(Mesh({"a": 100}))
+    assert repr(Mesh({"a": 100}, order=last)).startswith("Mesh(a=100, order=[0, 1, 2")
+
+
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_every_rank_is_in_one_group_an_axis(sizes: list[int], random: Any) -> None:
     axes = {f"x{n}": size for n, size in enumerate(sizes)}
