@@ -2,7 +2,9 @@
 
 One message a pair of ranks carries all that one needs of the other.  Each is
 a persistent request over the memory where the cells lie: a datatype lists
-them, so nothing is packed and nothing is allocated in a step.
+them, so nothing is packed and nothing is allocated in a step.  Messages of a
+pair stay in order, so a receive takes any tag: the tag tells the type of the
+elements.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from mpi4py import MPI
 
 from closeranks.comms.buffers.strided_block import StridedBlock, of_layout
 from closeranks.partitioning.halo.array_address import address_of
+from closeranks.partitioning.halo.element_kind import kind_of
 from closeranks.partitioning.halo.ghost_stage import Boxes, Piece, staged
 from closeranks.partitioning.layout.box import Bounds, shape_of
 
@@ -26,10 +29,6 @@ if TYPE_CHECKING:
 
 #: Datatypes whose signature stands for elements of so many bytes, whatever they mean.
 _UNITS: Final = {2: MPI.INT16_T, 4: MPI.INT32_T, 8: MPI.INT64_T, 16: MPI.INT64_T}
-#: Of all messages: a pair of ranks has one in each direction, which stay in order.
-TAG: Final = 0
-
-
 #: More bytes than any array has: mpi4py asks how long the memory behind an address is.
 _REACH: Final = 1 << 46
 
@@ -82,6 +81,8 @@ class BoundMessages:
     ----------
     requests : list of MPI.Prequest
         All of them.
+    statuses : list of MPI.Status
+        What a wait for them tells, one a request.
     packs : bool
         Whether `gather` and `scatter` have work.
     """
@@ -94,6 +95,10 @@ class BoundMessages:
         self._gathered: list[Piece] = []
         self._scattered: list[Piece] = []
         self.requests: list[MPI.Prequest] = []
+        self.statuses: list[MPI.Status] = []
+        #: Statuses of receives, and their senders.
+        self._received: list[tuple[MPI.Status, int]] = []
+        self._kind = kind_of(array.dtype)
         self._types: list[MPI.Datatype] = []
 
     def receive(self, messages: Sequence[Boxes]) -> None:
@@ -110,7 +115,7 @@ class BoundMessages:
                 self._scattered += pieces
                 self.receive_buffer(peer, buffer)
             else:
-                self.requests.append(self._comm.Recv_init(self._message(boxes), peer, TAG))
+                self._receive(self._message(boxes), peer)
 
     def send(self, messages: Sequence[Boxes]) -> None:
         """Add a send from the array to each peer.
@@ -127,7 +132,8 @@ class BoundMessages:
                 message = self._whole(buffer)
             else:
                 message = self._message(boxes)
-            self.requests.append(self._comm.Send_init(message, peer, TAG))
+            self.requests.append(self._comm.Send_init(message, peer, self._kind))
+            self.statuses.append(MPI.Status())
 
     def receive_buffer(self, peer: int, buffer: NDArray[Any]) -> None:
         """Add a receive into memory that is no part of the array.
@@ -139,7 +145,32 @@ class BoundMessages:
         buffer : ndarray
             Contiguous; takes the whole message.  Kept alive.
         """
-        self.requests.append(self._comm.Recv_init(self._whole(buffer), peer, TAG))
+        self._receive(self._whole(buffer), peer)
+
+    def _receive(self, message: list[Any], peer: int) -> None:
+        self.requests.append(self._comm.Recv_init(message, peer, MPI.ANY_TAG))
+        self.statuses.append(MPI.Status())
+        self._received.append((self.statuses[-1], peer))
+
+    def other_kind(self, *, failed: bool = False) -> int | None:
+        """Give a rank whose message had elements of another type; None if none had.
+
+        Local, after a wait that has given the statuses.
+
+        Parameters
+        ----------
+        failed : bool
+            Whether the wait has raised: then only some messages have come.
+
+        Returns
+        -------
+        int or None
+            The first such rank.
+        """
+        for status, peer in self._received:
+            if status.tag != self._kind and not (failed and _is_missing(status)):
+                return peer
+        return None
 
     def gather(self, array: NDArray[Any]) -> None:
         """Pack what is sent, where the datatypes do not say it.
@@ -196,6 +227,12 @@ class BoundMessages:
         for datatype in self._types:
             datatype.Free()
         self.requests, self._types = [], []
+
+
+def _is_missing(status: MPI.Status) -> bool:
+    """Tell whether no message has come, not even one that was too long."""
+    came = (MPI.SUCCESS, MPI.ERR_TRUNCATE)
+    return MPI.Get_error_class(status.error) not in came
 
 
 def _block(box: Bounds, strides: tuple[int, ...], itemsize: int) -> StridedBlock:

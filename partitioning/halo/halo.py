@@ -187,9 +187,8 @@ class Halo:
     def exchange(self, array: NDArray[Any]) -> None:
         """Fill the ghosts with the cells of their owners.
 
-        Collective; ``start`` and ``finish``.  All ranks pass the same element type:
-        if not, ghosts are wrong, and only a communicator that checks tells it.
-        Strides may differ.
+        Collective; ``start`` and ``finish``.  All ranks pass the same element type;
+        strides may differ.
 
         Parameters
         ----------
@@ -200,7 +199,8 @@ class Halo:
         ------
         UsageError
             If the array has another shape or is read-only (local, before anything
-            is sent; on all ranks of a communicator that checks).
+            is sent; on all ranks of a communicator that checks).  If a rank that
+            owns ghosts passes another type; the halo is of no use then.
         PeerLost, Revoked
             If ranks have died or given up.  The halo is of no use then.
         """
@@ -310,9 +310,11 @@ class Halo:
         assert self._under_way is not None
         operation, (messages, near), array = self._under_way
         if near is not None:
-            self._near.take(near, self._traffic.wait, operation)
+            other = self._near.take(near, self._traffic.wait, operation)
+            if other is not None:
+                self._traffic.raise_other_kind(operation, other, array.dtype)
         if messages.requests:
-            self._traffic.complete(operation, messages.requests)
+            self._traffic.complete(operation, messages, array.dtype)
             if messages.packs:
                 messages.scatter(array)
         self._under_way = None

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from closeranks.collectives.communicator.membership import Membership
+    from closeranks.partitioning.halo.ghost_messages import BoundMessages
     from closeranks.partitioning.halo.ghost_stage import Boxes
 
 #: Looks for messages before what may end the wait is looked at, too: about 0.1 ms.
@@ -269,34 +270,69 @@ class HaloTraffic:
             except MPI.Exception as error:
                 raise self._explained(operation, error) from error
 
-    def complete(self, operation: str, requests: Sequence[MPI.Prequest]) -> None:
-        """Wait for persistent requests that were started.
+    def complete(self, operation: str, messages: BoundMessages, dtype: np.dtype[Any]) -> None:
+        """Wait for messages that were started.
 
         Parameters
         ----------
         operation : str
             The call, for the text of an error.
-        requests : sequence of MPI.Prequest
+        messages : BoundMessages
             All of one start.
+        dtype : dtype
+            Elements of the array.
 
         Raises
         ------
+        UsageError
+            If another rank's elements are of another type (local).
         PeerLost, Revoked
             If ranks have died or given up.
         """
-        if not requests:
-            return
-        is_done = MPI.Request.Testall
         try:
-            if self._membership is None:
-                MPI.Request.Waitall(requests)
-                return
-            for _ in range(1 if is_crowded() else _BRIEF):
-                if is_done(requests):
-                    return
+            self._await_all(operation, messages.requests, messages.statuses)
         except MPI.Exception as error:
+            other = messages.other_kind(failed=True)
+            if other is not None:  # its message was too long
+                self.raise_other_kind(operation, other, dtype)
             raise self._explained(operation, error) from error
-        self._wait(operation, lambda: is_done(requests), self.comm)
+        other = messages.other_kind()
+        if other is not None:
+            self.raise_other_kind(operation, other, dtype)
+
+    def _await_all(
+        self, operation: str, requests: list[MPI.Prequest], statuses: list[MPI.Status]
+    ) -> None:
+        """Wait for requests; errors of the library pass."""
+        is_done = MPI.Request.Testall
+        if self._membership is None:
+            MPI.Request.Waitall(requests, statuses)
+            return
+        for _ in range(1 if is_crowded() else _BRIEF):
+            if is_done(requests, statuses):
+                return
+        self._wait(operation, lambda: is_done(requests, statuses), self.comm, translated=False)
+
+    def raise_other_kind(self, operation: str, peer: int, dtype: np.dtype[Any]) -> None:
+        """Raise that ranks pass arrays of different types.  Local.
+
+        Parameters
+        ----------
+        operation : str
+            The call, for the text of an error.
+        peer : int
+            A rank with another type.
+        dtype : dtype
+            This rank's.
+
+        Raises
+        ------
+        UsageError
+            Always.
+        """
+        self.is_broken = True
+        problem = f"elements are {dtype} here, and of another type on rank {peer}"
+        raise UsageError(operation, problem, "pass arrays of one dtype on every rank")
 
     def wait(self, operation: str, ready: Callable[[], bool]) -> None:
         """Wait for other ranks, which send no message.
@@ -323,6 +359,8 @@ class HaloTraffic:
         ready: Callable[[], bool],
         comm: MPI.Intracomm,
         progress: Callable[[], bool] | None = None,
+        *,
+        translated: bool = True,
     ) -> None:
         """Wait for requests of a communicator; a rank that gives up ends the wait."""
         abort = None if self._membership is None else lambda: self._abort(operation, comm)
@@ -330,6 +368,8 @@ class HaloTraffic:
             if not ready():
                 wait(ready, progress=progress, abort=abort, polite=self._is_crowded)
         except MPI.Exception as error:
+            if not translated:
+                raise
             raise self._explained(operation, error) from error
         except PeerError:
             self.is_broken = True

@@ -23,6 +23,7 @@ from closeranks.comms.jit import code_cache
 from closeranks.comms.jit.python_builtin import function_at
 from closeranks.comms.shm.shared_file import share
 from closeranks.partitioning.halo.array_address import view_at
+from closeranks.partitioning.halo.element_kind import kind_of
 from closeranks.partitioning.layout.box import cells
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class _Ring(NamedTuple):
     ----------
     told, read : int
         Addresses of the counters: of the owner, of the holder.
+    kinds : ndarray, shape (MOST_SLOTS,), dtype uint16
+        Step modulo its length -> type of the elements that the owner has laid.
     memory : ndarray of uint8
         The slots.
     sizes : tuple of int
@@ -74,6 +77,7 @@ class _Ring(NamedTuple):
 
     told: int
     read: int
+    kinds: NDArray[np.uint16]
     memory: NDArray[np.uint8]
     sizes: tuple[int, ...]
 
@@ -90,7 +94,9 @@ class _Ring(NamedTuple):
 class _Copies(NamedTuple):
     """Copies of one message of an array: slot -> arguments of each box's copier."""
 
+    peer: int
     counter: int
+    kinds: NDArray[np.uint16]
     length: int
     slots: list[list[tuple[Copier, NDArray[Any], NDArray[Any]]]]
 
@@ -99,6 +105,7 @@ class NearCells(NamedTuple):
     """Copies of one array: of what it gives, and of what it takes."""
 
     itemsize: int
+    kind: int
     given: list[_Copies]
     taken: list[_Copies]
 
@@ -169,8 +176,9 @@ class NearMessages:
         start, places = begin
         at, sizes = start + places[holder], tuple(map(cells, boxes))
         address = self._file.array.ctypes.data + at
+        kinds = self._file.array[at + 8 : at + 8 + 2 * MOST_SLOTS].view(np.uint16)
         memory = self._file.array[at + 2 * _APART : at + _ring_bytes(sum(sizes))]
-        return _Ring(address, address + _APART, memory, sizes)
+        return _Ring(address, address + _APART, kinds, memory, sizes)
 
     def bind(self, array: NDArray[Any]) -> NearCells:
         """Prepare the copies of an array, which is not kept alive.  Local.
@@ -186,21 +194,21 @@ class NearMessages:
             For all arrays that lie there.
         """
         given, taken = [], []
-        for ring, (_, boxes) in zip(self._out, self._sent, strict=True):
+        for ring, (peer, boxes) in zip(self._out, self._sent, strict=True):
             ways, slots = _copiers(array, boxes), ring.slots(array.itemsize)
             steps = [
                 [(way.gather, data, view) for (way, view), data in zip(ways, slot, strict=True)]
                 for slot in slots
             ]
-            given.append(_Copies(ring.read, len(slots), steps))
-        for ring, (_, boxes) in zip(self._in, self._received, strict=True):
+            given.append(_Copies(peer, ring.read, ring.kinds, len(slots), steps))
+        for ring, (peer, boxes) in zip(self._in, self._received, strict=True):
             ways, slots = _copiers(array, boxes), ring.slots(array.itemsize)
             steps = [
                 [(way.scatter, view, data) for (way, view), data in zip(ways, slot, strict=True)]
                 for slot in slots
             ]
-            taken.append(_Copies(ring.told, len(slots), steps))
-        return NearCells(array.itemsize, given, taken)
+            taken.append(_Copies(peer, ring.told, ring.kinds, len(slots), steps))
+        return NearCells(array.itemsize, kind_of(array.dtype), given, taken)
 
     def lay(self, bound: NearCells, wait: Wait, operation: str) -> None:
         """Begin a step: copy what others need to the next slots, and tell them.
@@ -220,15 +228,16 @@ class NearMessages:
             for one in bound.given:
                 self._await(one.counter, step - 1, wait, operation)
             self._itemsize = bound.itemsize
-        for read, length, slots in bound.given:
+        for _, read, kinds, length, slots in bound.given:
             if step > length and not self._has_come(read, step - length, self._looks):
                 self._await(read, step - length, wait, operation)
+            kinds[step % MOST_SLOTS] = bound.kind
             for copy, data, view in slots[step % length]:
                 copy(data, view)
         self._step = step
         self._tell(self._told, step)
 
-    def take(self, bound: NearCells, wait: Wait, operation: str) -> None:
+    def take(self, bound: NearCells, wait: Wait, operation: str) -> int | None:
         """End a step: copy what others have laid to the ghosts.
 
         May be called again if ``wait`` has raised.
@@ -241,14 +250,22 @@ class NearMessages:
             Waits for a rank that has not begun the step.
         operation : str
             The call, for ``wait``.
+
+        Returns
+        -------
+        int or None
+            A rank that has laid elements of another type: nothing of it was copied.
         """
         step = self._step
-        for told, length, slots in bound.taken:
+        for peer, told, kinds, length, slots in bound.taken:
             if not self._has_come(told, step, self._looks):
                 self._await(told, step, wait, operation)
+            if kinds[step % MOST_SLOTS] != bound.kind:
+                return peer
             for copy, view, data in slots[step % length]:
                 copy(view, data)
         self._tell(self._read, step)
+        return None
 
     def _await(self, counter: int, step: int, wait: Wait, operation: str) -> None:
         wait(operation, lambda: self._has_come(counter, step, 0))

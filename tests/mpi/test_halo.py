@@ -354,6 +354,31 @@ def test_a_wrong_array_on_one_rank_is_refused_on_all_that_check(comm: MPI.Intrac
             halo.exchange(array)
 
 
+@pytest.mark.parametrize("axis", [0, 2])
+@pytest.mark.parametrize("dtypes", ["f4 f8", "f8 i8", "f8 >f8"])
+def test_another_type_on_one_rank_is_noticed(comm: MPI.Intracomm, axis: int, dtypes: str) -> None:
+    """Long runs go by messages, short ones through node memory; both name the type."""
+    layout = Layout((32, 32, 32), [Split(axis)], mesh=Mesh({"a": comm.size}))
+    first, others = dtypes.split()
+    halo = Halo(comm, layout, 1)
+    array = halo.empty(first if comm.rank == 0 else others)
+    halo.exchange(halo.empty("f8"))  # types may change, on all ranks together
+    if comm.size == 1:
+        halo.exchange(array)
+        halo.close()
+        return
+    near_it = comm.rank < 2
+    if near_it:
+        with pytest.raises(UsageError, match="of another type on rank [01]"):
+            halo.exchange(array)
+        with pytest.raises(Revoked, match="has failed before"):
+            halo.exchange(array)
+    else:
+        halo.exchange(array)
+    comm.Barrier()
+    halo.close()
+
+
 def test_a_rank_that_leaves_ends_the_wait_of_the_others(comm: MPI.Intracomm) -> None:
     if comm.size == 1:
         pytest.skip("nobody waits")
