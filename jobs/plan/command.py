@@ -32,17 +32,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
               help="What each rank sends along an axis: ring, line, torus or all, and bytes"
               " (powers of 1024).")  # fmt: skip
 @click.option("--grid", metavar="512x512x256", help="Or a global array, cut into a process grid.")
-@click.option("--halo", default="1", show_default=True, help="Ghost cells a side; or 1,2,1.")
+@click.option("--halo", help="Ghost cells a side of a part, or 1,2,1; default 1.")
 @click.option("--periodic", is_flag=True, help="The grid's opposite sides are neighbours.")
-@click.option("--itemsize", type=click.IntRange(1), default=8, show_default=True,
-              help="Bytes of a cell of the grid.")  # fmt: skip
+@click.option("--itemsize", type=click.IntRange(1), help="Bytes of a cell of the grid; default 8.")
 @click.option("--top", type=click.IntRange(1), default=1, show_default=True,
               help="How many placements to show.")  # fmt: skip
 @click.option("--json", "json_path", type=_FILE, help="Write rows here.")
 @click.option("--draw", "draw_path", type=_FILE, help="Draw the best: .svg or .png.")
 def plan(
     topology_path: Path | None, machine: str | None, links: tuple[str, ...], axes: str | None,
-    volumes: tuple[str, ...], grid: str | None, halo: str, periodic: bool, itemsize: int,
+    volumes: tuple[str, ...], grid: str | None, halo: str | None, periodic: bool,
+    itemsize: int | None,
     top: int, json_path: Path | None, draw_path: Path | None,
 ) -> None:  # fmt: skip
     """Place a mesh or a process grid on a machine, and show what a step costs.
@@ -63,12 +63,17 @@ def plan(
                          "give --axes with --volume, or --grid")  # fmt: skip
     if grid is not None and volumes:
         raise UsageError("plan --volume", "a grid has volumes of its own", "leave it out")
+    if axes is not None and not volumes:
+        raise UsageError("plan", "no volume: nothing is sent", "add --volume dp=ring:4M")
+    if axes is not None and (halo or periodic or itemsize):
+        raise UsageError("plan", "--halo, --periodic and --itemsize belong to --grid",
+                         "leave them out")  # fmt: skip
     try:
         found = _machine(topology_path, machine, links)
         asked = (
             _mesh(found, axes, volumes, top)
             if axes is not None
-            else _grid(found, grid or "", halo, periodic=periodic, itemsize=itemsize)
+            else _grid(found, grid or "", halo or "1", periodic=periodic, itemsize=itemsize or 8)
         )
     except TopologyError as wrong:  # the words are right, the machine cannot be priced
         raise click.ClickException(str(wrong)) from wrong

@@ -369,7 +369,7 @@ def test_another_type_on_one_rank_is_noticed(comm: MPI.Intracomm, axis: int, dty
         return
     near_it = comm.rank < 2
     if near_it:
-        with pytest.raises(UsageError, match="of another type on rank [01]"):
+        with pytest.raises(UsageError, match="of another type on rank"):
             halo.exchange(array)
         with pytest.raises(Revoked, match="has failed before"):
             halo.exchange(array)

@@ -120,6 +120,8 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
         ((*MACHINE, "--axes", "a=8", "--volume", "b=ring:1"), 2, "'b'"),
         ((*MACHINE, "--grid", "8x8", "--volume", "a=ring:1"), 2, "--volume"),
         ((*MACHINE, *MESH, "--top", "0"), 2, "--top"),
+        ((*MACHINE, "--axes", "a=8"), 2, "--volume"),
+        ((*MACHINE, *MESH, "--halo", "2"), 2, "--halo"),
         ((*MACHINE, *MESH, "--draw", "plan.gif"), 2, "plan.gif"),
         ((*MACHINE, *MESH, "--json", "no/where.json"), 2, "no/where.json"),
     ],
