@@ -110,7 +110,7 @@ def test_a_picture(tmp_path: Path, suffix: str) -> None:
     ("words", "status", "said"),
     [
         (MACHINE, 2, "--axes"),
-        (("--axes", "a=8"), 2, "--machine"),
+        (MESH, 2, "--machine"),
         ((*MACHINE, *MESH, "--grid", "4x4"), 2, "--grid"),
         ((*MACHINE, "--topology", "x.json", *MESH), 2, "--topology"),
         (("--topology", "gone.json", *MESH), 2, "gone.json"),
