@@ -7,10 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 from mpi4py import MPI
 
 from closeranks.collectives.communicator.communicator import Communicator
 from closeranks.comms import argument
+from closeranks.comms.exit import forked_child
 from closeranks.comms.topology.topology import Topology
 from closeranks.errors import Error, UsageError
 from closeranks.partitioning.layout.box import Bounds
@@ -253,7 +255,9 @@ def redistribute(
         As collectives of a closeranks communicator.
     """
     if not isinstance(comm, MPI.Intracomm) or comm == MPI.COMM_NULL:
-        raise UsageError(_WHERE, f"comm is {argument.shown(comm)}", "give an intra-communicator")
+        said = "MPI.COMM_NULL" if comm == MPI.COMM_NULL else argument.shown(comm)
+        raise UsageError(_WHERE, f"comm is {said}", "give an intra-communicator")
+    forked_child.refuse_in_child(_WHERE)
     with _heard_if_left(comm):
         call = _Call(comm, source, target, limit_bytes)
         while not call.settled(array, out):
@@ -382,9 +386,15 @@ def _kind(array: Array | None) -> tuple[str, int]:
     found = _KINDS.get(array.dtype)
     if found is None:
         dtype = array.dtype
-        words = repr(dtype.descr) if dtype.names else f"{dtype} {dtype.str}"
+        words = _fields(dtype) if dtype.names else f"{dtype} {dtype.str}"
         found = _KINDS[dtype] = words, digest(words.encode())
     return found
+
+
+def _fields(dtype: np.dtype[Any]) -> str:
+    """Write the fields of a structured element; they may lie in any order, or overlap."""
+    fields: Any = dtype.fields
+    return f"{[(name, *fields[name][:2]) for name in dtype.names or ()]} {dtype.itemsize}"
 
 
 def _told(source: Any, target: Any, limit_bytes: Any) -> str:
