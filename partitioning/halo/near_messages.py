@@ -160,7 +160,7 @@ class NearMessages:
             for some in ([ring.told for ring in self._out], [ring.read for ring in self._in])
         ]
         self._told, self._read = (some.ctypes.data for some in self._counters)
-        self._step, self._itemsize = 0, 0
+        self._step, self._taken, self._itemsize = 0, 0, 0
         self._looks = _LOOKS if spins else 0
         self._tell, self._has_come = _kernel("tell", 2), _kernel("has_come", 3)
 
@@ -231,7 +231,7 @@ class NearMessages:
     def take(self, bound: NearCells, wait: Wait, operation: str) -> None:
         """End a step: copy what others have laid to the ghosts.
 
-        May be called again if ``wait`` has raised.
+        May be called again, if ``wait`` or what follows has raised.
 
         Parameters
         ----------
@@ -243,11 +243,13 @@ class NearMessages:
             The call, for ``wait``.
         """
         step = self._step
-        for told, length, slots in bound.taken:
-            if not self._has_come(told, step, self._looks):
-                self._await(told, step, wait, operation)
-            for copy, view, data in slots[step % length]:
-                copy(view, data)
+        if self._taken != step:  # else owners may write to these slots again
+            for told, length, slots in bound.taken:
+                if not self._has_come(told, step, self._looks):
+                    self._await(told, step, wait, operation)
+                for copy, view, data in slots[step % length]:
+                    copy(view, data)
+            self._taken = step
         self._tell(self._read, step)
 
     def _await(self, counter: int, step: int, wait: Wait, operation: str) -> None:
