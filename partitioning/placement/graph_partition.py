@@ -85,7 +85,7 @@ def _primes(number: int) -> list[int]:
 
 
 def top_down(weights: Ints, topology: Topology, cut: GraphCut) -> Ints:
-    """GraphCut all positions over the groups of the outermost level, then inside of each.
+    """Cut all positions over the groups of the outermost level, then inside of each.
 
     Parameters
     ----------

@@ -392,7 +392,7 @@ def _kind(array: Array | None) -> tuple[str, int]:
 
 
 def _fields(dtype: np.dtype[Any]) -> str:
-    """Write the fields of a structured element; they may lie in any order, or overlap."""
+    """Write the fields of a structured element, which may lie in any order."""
     fields: Any = dtype.fields
     return f"{[(name, *fields[name][:2]) for name in dtype.names or ()]} {dtype.itemsize}"
 
